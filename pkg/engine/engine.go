@@ -1,0 +1,124 @@
+// Package engine is the boundary between the parts of Tandem that are the same
+// for every device (scheduling, blocks, sampling policy, transfer) and the one
+// part that is not: running a model. Implementations are engine/cpu and
+// engine/simulated; engine/enginetest holds the tests that every one of them
+// has to pass.
+//
+// Anything under pkg and services may import it. It starts no goroutines.
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// Engine runs one model on one device. It owns the KV pages; weights may be
+// shared with other engines of the same process.
+//
+// Step is called by one goroutine at a time. Everything else is safe for
+// concurrent use, Pages while a Step runs included.
+type Engine interface {
+	// Model describes the model.
+	Model() model.Spec
+	// Capacity is what fits. It does not change.
+	Capacity() Capacity
+	// Step computes a batch: prompt chunks and single tokens mixed. On an error
+	// no KV position of the batch may be relied on, and none before it changed.
+	// A cancelled context may end it early with the context's error.
+	Step(ctx context.Context, batch Batch) (Output, error)
+	// Pages gives access to the KV pages for transfer.
+	Pages() Pages
+	// Close frees pages and threads. No Step may be running.
+	Close() error
+}
+
+// Capacity is what an engine can hold.
+type Capacity struct {
+	// Blocks is the number of KV blocks; their ids are 0 to Blocks-1.
+	Blocks int
+	// MaxBatchTokens is the most tokens of one Step, over all sequences.
+	MaxBatchTokens int
+	// MaxSequences is the most sequences of one Step.
+	MaxSequences int
+	// Threads is the number of compute threads, for people.
+	Threads int
+	// Layout describes the pages.
+	Layout kvcache.Layout
+}
+
+// Batch is the work of one Step. Neither the engine nor the caller changes it
+// while the Step runs.
+type Batch struct {
+	// Sequences to advance, each at most once.
+	Sequences []Sequence
+	// LayerDone, if set, is called after each layer, in order from 0, once the
+	// KV of that layer for every token of the batch is in its pages. It runs on
+	// the Step's own path and must not block.
+	LayerDone func(layer int)
+}
+
+// Sequence is the part of one sequence that a Step computes.
+type Sequence struct {
+	// Tokens to compute, at least one: a chunk of the prompt or the last token
+	// sampled.
+	Tokens []int32
+	// Start is the position of Tokens[0]: how many tokens' KV is in the pages.
+	Start int
+	// Blocks is the block table. It covers Start+len(Tokens) positions.
+	Blocks []kvcache.BlockID
+	// Sample says how to draw the token after the last of Tokens; nil draws none.
+	Sample *Sample
+	// Logits asks for logits besides.
+	Logits LogitsWanted
+}
+
+// Sample is one draw.
+type Sample struct {
+	// Params are the request's.
+	Params sampler.Params
+	// Offset is the number of tokens that the request generated before: the
+	// counter of the generator.
+	Offset uint64
+}
+
+// LogitsWanted says which positions' logits a caller wants to see.
+type LogitsWanted int
+
+// The choices of LogitsWanted.
+const (
+	LogitsNone LogitsWanted = iota
+	LogitsLast              // after the last of Tokens
+	LogitsAll               // after each of Tokens
+)
+
+// Output is what a Step gave.
+type Output struct {
+	// Tokens holds the token drawn for each sequence of the batch, -1 where none
+	// was asked for.
+	Tokens []int32
+	// Logits holds, for each sequence that asked, one row of vocabulary-size
+	// float32 for each position asked for. Nil if no sequence asked.
+	Logits [][][]float32
+	// Compute is how long the engine worked, waiting for a shared device not
+	// included.
+	Compute time.Duration
+}
+
+// Pages is the KV memory of an engine: Capacity.Blocks pages, each holding one
+// slice for every layer. The caller sees to it that nobody reads a slice before
+// it was computed or written, and that nobody writes one that is in use.
+type Pages interface {
+	// Layout describes a page.
+	Layout() kvcache.Layout
+	// View is the memory of one slice, Layout.SliceBytes long, if pages are host
+	// memory; nil if they are not. It is valid until the engine is closed.
+	View(layer int, block kvcache.BlockID) []byte
+	// Read copies the slices of blocks, in order, into dst.
+	Read(layer int, blocks []kvcache.BlockID, dst []byte) error
+	// Write copies src into the slices of blocks, in order.
+	Write(layer int, blocks []kvcache.BlockID, src []byte) error
+}

@@ -1,0 +1,43 @@
+package kvcache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+// BlockID names a block of one pool: an index from 0.
+type BlockID int32
+
+// Layout describes KV pages exactly enough that bytes of one engine mean the
+// same to another. Two engines may exchange pages if and only if their layouts
+// have equal digests.
+type Layout struct {
+	// ModelDigest is the digest of configuration and weights, hexadecimal.
+	ModelDigest string
+	// ArithmeticClass names weight type, KV type and arithmetic version, such as
+	// "cpu/bf16/bf16/1". Tokens are reproducible within one class only.
+	ArithmeticClass string
+	// Layers, KVHeads and HeadSize are the model's.
+	Layers, KVHeads, HeadSize int
+	// ElementType is the type of one element, such as "bf16".
+	ElementType string
+	// BlockTokens is the number of tokens in a block.
+	BlockTokens int
+	// Order names the order of elements within one slice.
+	Order string
+	// SliceBytes is the size of one layer's slice of a block, keys and values.
+	SliceBytes int
+}
+
+// PageBytes is the size of one block over all layers.
+func (l Layout) PageBytes() int { return l.Layers * l.SliceBytes }
+
+// Digest is the first 8 bytes, little-endian, of the SHA-256 of the layout's
+// canonical text. It is never 0.
+func (l Layout) Digest() uint64 {
+	text := fmt.Sprintf("model=%s\nclass=%s\nlayers=%d\nkv_heads=%d\nhead_size=%d\nelement=%s\nblock_tokens=%d\norder=%s\nslice_bytes=%d\n",
+		l.ModelDigest, l.ArithmeticClass, l.Layers, l.KVHeads, l.HeadSize, l.ElementType, l.BlockTokens, l.Order, l.SliceBytes)
+	sum := sha256.Sum256([]byte(text))
+	return max(binary.LittleEndian.Uint64(sum[:8]), 1)
+}

@@ -1,0 +1,215 @@
+package scheduler
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// SequenceID names a sequence for as long as the scheduler knows it. The driver
+// chooses it and never uses one twice.
+type SequenceID uint64
+
+// Kind is which phases of a sequence run on this worker.
+type Kind int
+
+// The kinds.
+const (
+	// Full computes the prompt and generates.
+	Full Kind = iota
+	// PrefillOnly computes the prompt and samples one token. Its KV is shipped
+	// to another worker, so its blocks are also held by a transfer.
+	PrefillOnly
+	// Receive reserves blocks, into which a transfer writes, and generates once
+	// KVArrived says that the prompt's KV is there.
+	Receive
+)
+
+// Request is a sequence to run.
+type Request struct {
+	ID   SequenceID
+	Kind Kind
+	// Tokens to compute before the first one is sampled. Not changed by anyone
+	// from here on.
+	Tokens []int32
+	// Generated is how many of Tokens were generated, not asked: not 0 for a
+	// request that was started again. The first token sampled has this offset.
+	Generated int
+	// MaxTokens is the most tokens that the whole request may generate, those in
+	// Generated included; above Generated.
+	MaxTokens int
+	// Stop are the tokens that end the sequence. They are part of the output.
+	Stop []int32
+	// Sampling says how tokens are drawn.
+	Sampling sampler.Params
+	// Salt: prefixes are shared only under the same one.
+	Salt string
+	// Priority: higher first among those that wait.
+	Priority int32
+	// Deadline: earlier first among those that wait with equal priority; zero is
+	// last. The driver cancels what is late, not the scheduler.
+	Deadline time.Time
+}
+
+// Event is what happens to a scheduler: one of the types below.
+type Event interface{ event() }
+
+// Submit hands in a request.
+type Submit struct{ Request Request }
+
+// KVArrived says that the prompt's KV of a Receive sequence is in its blocks,
+// and which tokens were sampled elsewhere since: at least one. The transfer's
+// hold on the blocks ends with it.
+type KVArrived struct {
+	ID      SequenceID
+	Sampled []int32
+}
+
+// TransferDone says that no transfer will read or write the sequence's blocks
+// any more. The driver sends it exactly once for each PrefillOnly sequence that
+// was not refused, and for each Receive sequence that got Reserved and that
+// ended before KVArrived.
+type TransferDone struct{ ID SequenceID }
+
+// Cancel ends a sequence in whatever phase it is. Unknown and ended ones are
+// ignored.
+type Cancel struct{ ID SequenceID }
+
+// StepDone is the outcome of the last RunStep.
+type StepDone struct {
+	// Tokens as engine.Output has them; not read if Err is set.
+	Tokens []int32
+	// Compute is the engine's time.
+	Compute time.Duration
+	// Err fails every sequence of the step.
+	Err error
+}
+
+// Drain: refuse what is submitted from now on.
+type Drain struct{}
+
+func (Submit) event()       {}
+func (KVArrived) event()    {}
+func (TransferDone) event() {}
+func (Cancel) event()       {}
+func (StepDone) event()     {}
+func (Drain) event()        {}
+
+// Action is what a scheduler wants done: one of the types below.
+type Action interface{ action() }
+
+// Reserved says that a Receive sequence has its blocks.
+type Reserved struct {
+	ID SequenceID
+	// Blocks is the block table of the whole prompt and completion. The first
+	// CachedTokens/BlockTokens of them hold their KV.
+	Blocks []kvcache.BlockID
+	// CachedTokens of the prompt came from the prefix cache.
+	CachedTokens int
+}
+
+// Started says that a sequence left the queue: for Full and PrefillOnly that
+// its first chunk is in the next step, for Receive that it joins the batch.
+type Started struct {
+	ID           SequenceID
+	Blocks       []kvcache.BlockID
+	CachedTokens int
+	// Waited in this scheduler's queue, from Submit on; for Receive from
+	// KVArrived on.
+	Waited time.Duration
+}
+
+// RunStep asks the driver to run a batch and to answer with StepDone. There is
+// at most one at a time.
+type RunStep struct {
+	Batch engine.Batch
+	// Parts says what each sequence of the batch is.
+	Parts []Part
+}
+
+// Part is one sequence's share of a step.
+type Part struct {
+	ID SequenceID
+	// Prompt: the tokens are a chunk of the prompt, not one token to decode.
+	Prompt bool
+	// FirstBlock and Blocks are the whole run of blocks, counted in the sequence's
+	// block table, that this part completes: chunks begin and, but for the last
+	// of a prompt, end at block boundaries, so each block is completed once. For
+	// parts with Prompt only.
+	FirstBlock, Blocks int
+}
+
+// Sampled is a token of a sequence.
+type Sampled struct {
+	ID     SequenceID
+	Offset int
+	Token  int32
+}
+
+// FinishReason is why a sequence ended.
+type FinishReason int
+
+// The reasons.
+const (
+	// Stopped: a stop token.
+	Stopped FinishReason = iota + 1
+	// Length: MaxTokens, or the context is full.
+	Length
+	// PrefillDone: the one token of a PrefillOnly sequence was sampled, and it
+	// does not end the request.
+	PrefillDone
+	// Cancelled by the driver.
+	Cancelled
+	// Failed: the step failed.
+	Failed
+)
+
+// Finished is the end of a sequence that was not refused: there is exactly one.
+type Finished struct {
+	ID     SequenceID
+	Reason FinishReason
+	// PrefillCompute and DecodeCompute are the engine time of the steps that the
+	// sequence was part of.
+	PrefillCompute, DecodeCompute time.Duration
+	// Err is set with Failed.
+	Err error
+}
+
+// RefuseReason is why a request was not taken.
+type RefuseReason int
+
+// The reasons.
+const (
+	// QueueFull: too many wait already.
+	QueueFull RefuseReason = iota + 1
+	// NeverFits: more blocks than the worker has, or more tokens than the
+	// context.
+	NeverFits
+	// Draining: the worker leaves.
+	Draining
+)
+
+// Refused answers a Submit that was not taken. Nothing of it is left.
+type Refused struct {
+	ID     SequenceID
+	Reason RefuseReason
+}
+
+// Released says that all blocks of a finished sequence were given back: there is
+// exactly one, with or after Finished, and the scheduler has forgotten the
+// sequence.
+type Released struct{ ID SequenceID }
+
+// BlocksChanged is a change of the prefix cache.
+type BlocksChanged struct{ Stored, Removed []kvcache.Hash }
+
+func (Reserved) action()      {}
+func (Started) action()       {}
+func (RunStep) action()       {}
+func (Sampled) action()       {}
+func (Finished) action()      {}
+func (Refused) action()       {}
+func (Released) action()      {}
+func (BlocksChanged) action() {}
