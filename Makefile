@@ -1,0 +1,40 @@
+# A thin front of commands that work without it: see .ci/run for what CI does.
+# Needs Go, a C compiler and git.
+
+BIN := $(CURDIR)/.bin
+MODULES := cmd/tandem integration pkg proto $(wildcard services/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race lint generate tidy tools ci
+
+help: ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: ## Build the tandem binary into .bin/
+	go build -o $(BIN)/tandem ./cmd/tandem
+
+test: ## Run every test that needs nothing but Go and a C compiler
+	go test work
+
+race: ## Run the tests under the race detector, without the CPU kernels
+	go test -race $$(go list ./pkg/... ./services/... ./cmd/tandem/... | grep -v /pkg/engine/c)
+
+lint: $(BIN)/golangci-lint $(BIN)/buf ## Run the linters over Go and proto
+	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
+	$(BIN)/buf lint
+
+generate: $(BIN)/buf ## Generate Go from the proto files
+	$(BIN)/buf generate
+
+tidy: ## Bring every go.mod and go.sum up to date, with equal versions
+	go work sync
+	@for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
+
+tools: ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
+	bash tools/build
+
+$(BIN)/buf $(BIN)/golangci-lint: tools/go.sum
+	bash tools/build
+
+ci: ## Run what CI runs
+	bash .ci/run
