@@ -1,0 +1,256 @@
+package kvcache
+
+import "slices"
+
+// Pool hands out a fixed number of blocks and remembers what full ones hold, so
+// that sequences with the same prefix share them.
+//
+// Every block is in one of these states:
+//
+//   - free: nobody has it, its content means nothing;
+//   - held: it has references. It may be published as well, and then gets more;
+//   - cached: published, without references; it is found again, or evicted;
+//   - quarantined: its sequence is over, but something could still write it.
+//
+// A block that is free or cached can be had by Allocate; nothing else can. The
+// pool never looks at KV: its owner says when a block is complete.
+//
+// A Pool is not safe for concurrent use.
+type Pool struct {
+	modelDigest, arithmeticClass string
+	blockTokens                  int
+	next                         func(Hash, []int32) Hash
+
+	blocks []block
+	tokens []int32 // the tokens of published blocks, blockTokens each
+	free   []BlockID
+	byHash map[Hash]BlockID
+	idle   evictionHeap // the cached blocks
+
+	tick       uint64 // logical time of use
+	generation uint64 // last one given to a published block
+	changes    changes
+
+	held, reserved, quarantined int
+	lookupTokens, hitTokens     uint64
+	evictions, misuses          uint64
+	matched                     []BlockID // scratch of Acquire
+}
+
+type block struct {
+	refs        int32
+	reserved    bool
+	quarantined bool
+
+	// What follows is set while the block is published.
+	generation            uint64 // 0: not published
+	hash                  Hash
+	salt                  string // of blocks without a parent
+	parent                BlockID
+	child, before, behind BlockID // first child; neighbours among the parent's children
+	used                  uint64
+	heapIndex             int32 // in Pool.idle; -1: not in it
+}
+
+// none is no block.
+const none BlockID = -1
+
+// NewPool makes a pool whose blocks, 0 to blocks-1, hold blockTokens tokens
+// each, all free. Model digest and arithmetic class go into the hashes.
+// Arguments below 1 are taken as 1.
+func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool {
+	blocks, blockTokens = max(blocks, 1), max(blockTokens, 1)
+	p := &Pool{
+		modelDigest:     modelDigest,
+		arithmeticClass: arithmeticClass,
+		blockTokens:     blockTokens,
+		next:            Hash.Next,
+		blocks:          make([]block, blocks),
+		tokens:          make([]int32, blocks*blockTokens),
+		free:            make([]BlockID, blocks),
+		byHash:          make(map[Hash]BlockID),
+	}
+	p.idle.pool = p
+	for i := range p.blocks {
+		p.blocks[i] = unpublished
+		p.free[i] = BlockID(blocks - 1 - i) // so that low ids go out first
+	}
+	return p
+}
+
+var unpublished = block{parent: none, child: none, before: none, behind: none, heapIndex: -1}
+
+// BlockTokens is the number of tokens in a block.
+func (p *Pool) BlockTokens() int { return p.blockTokens }
+
+// Total is the number of blocks.
+func (p *Pool) Total() int { return len(p.blocks) }
+
+// Available is the number of blocks that Allocate could give: free and cached.
+func (p *Pool) Available() int { return len(p.free) + p.idle.len() }
+
+// Allocate takes n blocks with one reference each, evicting cached ones if it
+// has to, and appends them to dst in ascending order. It takes all or nothing:
+// false leaves the pool as it was.
+func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
+	if n < 0 || n > p.Available() {
+		return dst, false
+	}
+	for len(p.free) < n {
+		p.evict()
+	}
+	first := len(p.free) - n
+	taken := p.free[first:]
+	for _, id := range taken {
+		p.blocks[id].refs = 1
+	}
+	p.held += n
+	// Neighbours make longer runs for a transfer to move at once.
+	slices.Sort(taken)
+	dst = append(dst, taken...)
+	p.free = p.free[:first]
+	return dst, true
+}
+
+// Retain adds a reference to each of the blocks, which must be held.
+func (p *Pool) Retain(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) {
+			p.misuses++
+			continue
+		}
+		p.blocks[id].refs++
+	}
+}
+
+// Release drops a reference of each of the blocks, which must be held, the last
+// of the slice first: of a chain, the end is then evicted before its beginning.
+// A block without references becomes cached if it is published, else free.
+func (p *Pool) Release(blocks []BlockID) {
+	for _, id := range slices.Backward(blocks) {
+		if !p.isHeld(id) {
+			p.misuses++
+			continue
+		}
+		b := &p.blocks[id]
+		b.refs--
+		if b.refs > 0 {
+			continue
+		}
+		p.held--
+		if b.reserved {
+			b.reserved = false
+			p.reserved--
+		}
+		if b.generation != 0 {
+			p.touch(id)
+			p.idle.push(id)
+		} else {
+			p.free = append(p.free, id)
+		}
+	}
+}
+
+// Reserve marks held blocks as waiting for a transfer to write them. It changes
+// nothing but the count in Stats.
+func (p *Pool) Reserve(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) || p.blocks[id].reserved {
+			p.misuses++
+			continue
+		}
+		p.blocks[id].reserved = true
+		p.reserved++
+	}
+}
+
+// Arrived takes the mark of Reserve away: the blocks were written.
+func (p *Pool) Arrived(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) || !p.blocks[id].reserved {
+			p.misuses++
+			continue
+		}
+		p.blocks[id].reserved = false
+		p.reserved--
+	}
+}
+
+// Quarantine takes blocks whose sequence is over while something could still
+// write them. They must be held with one reference, which goes, and must not be
+// published. Nobody gets them until Drained.
+func (p *Pool) Quarantine(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) || p.blocks[id].refs != 1 || p.blocks[id].generation != 0 {
+			p.misuses++
+			continue
+		}
+		b := &p.blocks[id]
+		if b.reserved {
+			b.reserved = false
+			p.reserved--
+		}
+		b.refs, b.quarantined = 0, true
+		p.held--
+		p.quarantined++
+	}
+}
+
+// Drained frees quarantined blocks: nothing will write them any more.
+func (p *Pool) Drained(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.valid(id) || !p.blocks[id].quarantined {
+			p.misuses++
+			continue
+		}
+		p.blocks[id].quarantined = false
+		p.quarantined--
+		p.free = append(p.free, id)
+	}
+}
+
+func (p *Pool) valid(id BlockID) bool  { return id >= 0 && int(id) < len(p.blocks) }
+func (p *Pool) isHeld(id BlockID) bool { return p.valid(id) && p.blocks[id].refs > 0 }
+
+// Stats counts blocks and what became of look-ups.
+// Free + Cached + Held + Quarantined = Total.
+type Stats struct {
+	// Free blocks hold nothing.
+	Free int
+	// Cached blocks are published and not referenced.
+	Cached int
+	// Held blocks are referenced.
+	Held int
+	// Reserved of the held ones wait for a transfer.
+	Reserved int
+	// Quarantined blocks could still be written by something.
+	Quarantined int
+	// Total blocks.
+	Total int
+	// Published blocks, cached or held, can be found by Acquire and Match.
+	Published int
+	// LookupTokens were looked up by Acquire; HitTokens of them were found.
+	LookupTokens, HitTokens uint64
+	// Evictions of cached blocks.
+	Evictions uint64
+	// Misuses are calls that named a block in the wrong state, such as a second
+	// Release. They are ignored and counted; anything but 0 is a bug of the owner.
+	Misuses uint64
+}
+
+// Stats is the state of the pool, in constant time.
+func (p *Pool) Stats() Stats {
+	return Stats{
+		Free:         len(p.free),
+		Cached:       p.idle.len(),
+		Held:         p.held,
+		Reserved:     p.reserved,
+		Quarantined:  p.quarantined,
+		Total:        len(p.blocks),
+		Published:    len(p.byHash),
+		LookupTokens: p.lookupTokens,
+		HitTokens:    p.hitTokens,
+		Evictions:    p.evictions,
+		Misuses:      p.misuses,
+	}
+}

@@ -1,0 +1,213 @@
+package kvcache
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Chain is a place in a pool's prefix cache: the last published block of a
+// sequence's prefix, or the root of a salt. It does not keep that block there.
+// The zero Chain is a lost one: nothing can be published behind it.
+type Chain struct {
+	kind       chainKind
+	hash       Hash
+	salt       string // of a root
+	block      BlockID
+	generation uint64
+}
+
+type chainKind int8
+
+const (
+	chainLost chainKind = iota
+	chainRoot
+	chainBlock
+)
+
+// Root is where the blocks of a prompt under salt begin.
+func (p *Pool) Root(salt string) Chain {
+	return Chain{
+		kind:  chainRoot,
+		hash:  RootHash(p.modelDigest, p.arithmeticClass, salt),
+		salt:  salt,
+		block: none,
+	}
+}
+
+// BlockHashes is the hash of each full block of tokens under salt.
+func (p *Pool) BlockHashes(salt string, tokens []int32) []Hash {
+	return blockHashes(p.Root(salt).hash, tokens, p.blockTokens, p.next)
+}
+
+// Match finds the longest run of leading full blocks of tokens that are
+// published under salt, takes a reference to each and appends them to dst. It
+// compares the tokens, so a collision of hashes can not give wrong KV. The Chain
+// is where Publish goes on.
+func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Chain) {
+	from := len(dst)
+	dst, chain := p.find(dst, salt, p.BlockHashes(salt, tokens), tokens)
+	p.take(dst[from:])
+	return dst, chain
+}
+
+// Acquire takes a sequence's whole block table of total blocks, one reference
+// each: first those that Match would find, then freshly allocated ones. hashes
+// are BlockHashes of tokens, or the first few of them, which limits the search;
+// they are an argument so that a sequence that has to try again need not hash
+// again. It takes all or nothing: on false the pool is as it was, the order of
+// eviction included. The table is the caller's; its first cached blocks hold
+// their KV, and the Chain is where Publish goes on.
+func (p *Pool) Acquire(salt string, hashes []Hash, tokens []int32, total int) (table []BlockID, cached int, chain Chain, ok bool) {
+	hashes = hashes[:max(min(len(hashes), total), 0)]
+	p.matched, chain = p.find(p.matched[:0], salt, hashes, tokens)
+	cached = len(p.matched)
+	idle := 0
+	for _, id := range p.matched {
+		if p.blocks[id].refs == 0 {
+			idle++
+		}
+	}
+	if total-cached > p.Available()-idle {
+		return nil, 0, Chain{}, false
+	}
+	p.take(p.matched)
+	table = append(make([]BlockID, 0, total), p.matched...)
+	table, ok = p.Allocate(table, total-cached)
+	p.lookupTokens += uint64(len(tokens))
+	p.hitTokens += uint64(cached * p.blockTokens)
+	return table, cached, chain, ok
+}
+
+// find looks blocks up without taking them.
+func (p *Pool) find(dst []BlockID, salt string, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
+	chain := p.Root(salt)
+	for i, hash := range hashes {
+		if len(tokens) < (i+1)*p.blockTokens {
+			break
+		}
+		id, ok := p.byHash[hash]
+		if !ok || !p.holds(id, chain, tokens[i*p.blockTokens:(i+1)*p.blockTokens]) {
+			break
+		}
+		dst = append(dst, id)
+		chain = p.chainAt(id)
+	}
+	return dst, chain
+}
+
+func (p *Pool) take(blocks []BlockID) {
+	for _, id := range blocks {
+		b := &p.blocks[id]
+		if b.refs == 0 {
+			p.idle.remove(id)
+			p.held++
+		}
+		b.refs++
+	}
+}
+
+// Publish makes a held, complete block findable: it holds the KV of tokens, one
+// full block of them, which follow chain. If an equal block is published already
+// that one is kept and this one stays private. The Chain returned is where the
+// next block goes; it is lost, and the block stays private, if the block of
+// chain is gone from the cache or the hash collides with another block's.
+func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
+	if !p.isHeld(id) || p.blocks[id].reserved || p.blocks[id].generation != 0 || len(tokens) != p.blockTokens {
+		p.misuses++
+		return Chain{}
+	}
+	switch chain.kind {
+	case chainRoot:
+	case chainBlock:
+		if p.blocks[chain.block].generation != chain.generation {
+			return Chain{}
+		}
+	default:
+		return Chain{}
+	}
+	hash := p.next(chain.hash, tokens)
+	if old, ok := p.byHash[hash]; ok {
+		if p.holds(old, chain, tokens) {
+			return p.chainAt(old)
+		}
+		return Chain{}
+	}
+	p.generation++
+	b := &p.blocks[id]
+	b.generation, b.hash, b.salt, b.parent = p.generation, hash, chain.salt, chain.block
+	copy(p.tokensOf(id), tokens)
+	p.byHash[hash] = id
+	p.adopt(id)
+	p.touch(id)
+	p.changes.add(hash, +1)
+	return p.chainAt(id)
+}
+
+// holds says whether a published block holds tokens, behind chain. That the
+// parent is the very block of chain makes all tokens before equal, too.
+func (p *Pool) holds(id BlockID, chain Chain, tokens []int32) bool {
+	b := &p.blocks[id]
+	return b.parent == chain.block && (b.parent != none || b.salt == chain.salt) &&
+		slices.Equal(p.tokensOf(id), tokens)
+}
+
+func (p *Pool) chainAt(id BlockID) Chain {
+	b := &p.blocks[id]
+	return Chain{kind: chainBlock, hash: b.hash, block: id, generation: b.generation}
+}
+
+func (p *Pool) tokensOf(id BlockID) []int32 {
+	return p.tokens[int(id)*p.blockTokens : (int(id)+1)*p.blockTokens]
+}
+
+// Hashes is the hash of every published block, each behind its parent.
+func (p *Pool) Hashes() []Hash {
+	published := make([]BlockID, 0, len(p.byHash))
+	for _, id := range p.byHash {
+		published = append(published, id)
+	}
+	slices.SortFunc(published, func(a, b BlockID) int {
+		return cmp.Compare(p.blocks[a].generation, p.blocks[b].generation)
+	})
+	hashes := make([]Hash, len(published))
+	for i, id := range published {
+		hashes[i] = p.blocks[id].hash
+	}
+	return hashes
+}
+
+// Changes is what was published and what was taken out of the cache since the
+// last call, without what cancelled out: applied to what Hashes gave then, it
+// gives what Hashes gives now. Neither is longer than the pool has blocks. The
+// slices are the caller's; both are nil if nothing changed.
+func (p *Pool) Changes() (stored, removed []Hash) { return p.changes.drain() }
+
+// changes is the net difference of a set of hashes.
+type changes struct {
+	net   map[Hash]int8 // +1 stored, -1 removed; 0 cancelled out
+	order []Hash        // keys of net as they first came
+}
+
+func (c *changes) add(hash Hash, by int8) {
+	if c.net == nil {
+		c.net = make(map[Hash]int8)
+	}
+	if _, ok := c.net[hash]; !ok {
+		c.order = append(c.order, hash)
+	}
+	c.net[hash] += by
+}
+
+func (c *changes) drain() (stored, removed []Hash) {
+	for _, hash := range c.order {
+		switch c.net[hash] {
+		case +1:
+			stored = append(stored, hash)
+		case -1:
+			removed = append(removed, hash)
+		}
+	}
+	clear(c.net)
+	c.order = c.order[:0]
+	return stored, removed
+}
