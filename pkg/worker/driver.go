@@ -1,0 +1,307 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Config of a Driver.
+type Config struct {
+	// Engine computes the steps. The driver does not close it.
+	Engine engine.Engine
+	// ChunkTokens is the most prompt tokens in one step; a multiple of the
+	// engine's block size.
+	ChunkTokens int
+	// MaxWaiting is the most sequences that may wait.
+	MaxWaiting int
+	// LayerDone, if set, is called after each layer of each step, on the engine's
+	// own path: it must not block.
+	LayerDone func(run scheduler.RunStep, layer int)
+	// BlocksChanged, if set, is called with each change of the prefix cache, in
+	// order, under the driver's lock: it must not block nor call the driver. It
+	// returns the number of the event, which Snapshot hands out.
+	BlocksChanged func(stored, removed []kvcache.Hash) (sequence uint64)
+	Logger        *slog.Logger
+	Metrics       *Metrics
+}
+
+// Driver runs what a scheduler decides. All methods are safe for concurrent use.
+type Driver struct {
+	cfg    Config
+	steps  chan scheduler.RunStep // at most one is in flight, so sending never blocks
+	timing latency.StepTime       // of the goroutine in Run; its model is copied under mu
+
+	mu        sync.Mutex
+	core      *scheduler.Scheduler
+	sequences map[scheduler.SequenceID]*Sequence // until Released
+	lastID    scheduler.SequenceID
+	lastEvent uint64 // number of the last change of the prefix cache
+	model     latency.Model
+	draining  bool
+	changed   chan struct{} // closed and replaced when the load changes
+}
+
+// NewDriver builds the scheduler for an engine. Run must be called for anything
+// to be computed.
+func NewDriver(cfg Config) (*Driver, error) {
+	capacity := cfg.Engine.Capacity()
+	spec := cfg.Engine.Model()
+	core, err := scheduler.New(scheduler.Config{
+		Pool:           kvcache.NewPool(capacity.Blocks, capacity.Layout.BlockTokens, spec.Digest, capacity.Layout.ArithmeticClass),
+		BlockTokens:    capacity.Layout.BlockTokens,
+		ContextTokens:  spec.ContextTokens,
+		MaxBatchTokens: capacity.MaxBatchTokens,
+		MaxSequences:   capacity.MaxSequences,
+		ChunkTokens:    cfg.ChunkTokens,
+		MaxWaiting:     cfg.MaxWaiting,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	return &Driver{
+		cfg:       cfg,
+		steps:     make(chan scheduler.RunStep, 1),
+		core:      core,
+		sequences: make(map[scheduler.SequenceID]*Sequence),
+		changed:   make(chan struct{}),
+	}, nil
+}
+
+// Run computes steps until ctx ends. A step that is under way then is cut short
+// and its sequences fail.
+func (d *Driver) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case run := <-d.steps:
+			d.handle(d.step(ctx, run))
+		}
+	}
+}
+
+// step runs one batch.
+func (d *Driver) step(ctx context.Context, run scheduler.RunStep) scheduler.StepDone {
+	if d.cfg.LayerDone != nil {
+		run.Batch.LayerDone = func(layer int) { d.cfg.LayerDone(run, layer) }
+	}
+	out, err := d.cfg.Engine.Step(ctx, run.Batch)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
+		}
+		d.cfg.Metrics.stepFailed()
+		return scheduler.StepDone{Err: err}
+	}
+	tokens, contexts := 0, 0
+	for _, s := range run.Batch.Sequences {
+		tokens += len(s.Tokens)
+		contexts += s.Start + len(s.Tokens)
+	}
+	d.timing.Observe(tokens, contexts, out.Compute)
+	model := d.timing.Model()
+	d.mu.Lock()
+	d.model = model
+	d.mu.Unlock()
+	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
+	return scheduler.StepDone{Tokens: out.Tokens, Compute: out.Compute}
+}
+
+// Reserve gives a sequence its id before it is submitted, so that what belongs
+// to it can be found from the first step on.
+func (d *Driver) Reserve() scheduler.SequenceID {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastID++
+	return d.lastID
+}
+
+// Submit hands in a request whose ID came from Reserve. What becomes of it is
+// read from the Sequence, which ends with Refused or Finished.
+func (d *Driver) Submit(request scheduler.Request) *Sequence {
+	s := &Sequence{id: request.ID, driver: d, notify: make(chan struct{}, 1)}
+	d.mu.Lock()
+	d.sequences[request.ID] = s
+	d.mu.Unlock()
+	d.handle(scheduler.Submit{Request: request})
+	return s
+}
+
+// KVArrived says that the KV of a Receive sequence is in its blocks.
+func (d *Driver) KVArrived(id scheduler.SequenceID, sampled []int32) {
+	d.handle(scheduler.KVArrived{ID: id, Sampled: sampled})
+}
+
+// TransferDone says that no transfer reads or writes the sequence's blocks any
+// more.
+func (d *Driver) TransferDone(id scheduler.SequenceID) {
+	d.handle(scheduler.TransferDone{ID: id})
+}
+
+// Drain refuses new sequences from now on. Those there are go on.
+func (d *Driver) Drain() {
+	d.mu.Lock()
+	d.draining = true
+	d.mu.Unlock()
+	d.handle(scheduler.Drain{})
+}
+
+// CancelAll ends every sequence.
+func (d *Driver) CancelAll() {
+	d.mu.Lock()
+	ids := make([]scheduler.SequenceID, 0, len(d.sequences))
+	for id := range d.sequences {
+		ids = append(ids, id)
+	}
+	d.mu.Unlock()
+	for _, id := range ids {
+		d.handle(scheduler.Cancel{ID: id})
+	}
+}
+
+// handle gives one event to the scheduler and does what it asks.
+func (d *Driver) handle(event scheduler.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, action := range d.core.Handle(time.Now(), event) {
+		d.act(action)
+	}
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *Driver) act(action scheduler.Action) {
+	switch a := action.(type) {
+	case scheduler.RunStep:
+		d.steps <- a
+	case scheduler.BlocksChanged:
+		if d.cfg.BlocksChanged != nil {
+			d.lastEvent = d.cfg.BlocksChanged(a.Stored, a.Removed)
+		}
+	case scheduler.Reserved:
+		d.deliver(a.ID, a)
+	case scheduler.Started:
+		d.deliver(a.ID, a)
+	case scheduler.Sampled:
+		d.deliver(a.ID, a)
+	case scheduler.Finished:
+		d.cfg.Metrics.finished(a.Reason)
+		d.deliver(a.ID, a)
+	case scheduler.Refused:
+		d.cfg.Metrics.refused()
+		d.deliver(a.ID, a)
+		delete(d.sequences, a.ID)
+	case scheduler.Released:
+		delete(d.sequences, a.ID)
+	}
+}
+
+func (d *Driver) deliver(id scheduler.SequenceID, action scheduler.Action) {
+	if s := d.sequences[id]; s != nil {
+		s.put(action)
+	}
+}
+
+// Load is what the scheduler says of itself, with the model of its step time.
+func (d *Driver) Load() (scheduler.Load, latency.Model) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Load(), d.model
+}
+
+// Changed is closed when the load may have changed since the call.
+func (d *Driver) Changed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.changed
+}
+
+// Snapshot is the prefix cache and the number of the last event that is in it.
+func (d *Driver) Snapshot() (hashes []kvcache.Hash, lastEvent uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Snapshot(), d.lastEvent
+}
+
+// Layout describes the engine's pages.
+func (d *Driver) Layout() kvcache.Layout { return d.cfg.Engine.Capacity().Layout }
+
+// Remaining is how many sequences are known still, those included that ended but
+// whose blocks a transfer holds.
+func (d *Driver) Remaining() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.sequences)
+}
+
+// Draining reports whether Drain was called.
+func (d *Driver) Draining() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.draining
+}
+
+// Idle waits until nothing is left, or until ctx ends, which is its error.
+func (d *Driver) Idle(ctx context.Context) error {
+	for {
+		changed := d.Changed()
+		left := d.Remaining()
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d sequences left: %w", left, ctx.Err())
+		}
+	}
+}
+
+// Sequence is one submitted request. Its actions are kept until they are taken:
+// their number is bounded by the tokens that it may generate.
+type Sequence struct {
+	id     scheduler.SequenceID
+	driver *Driver
+	notify chan struct{}
+
+	mu      sync.Mutex
+	pending []scheduler.Action
+}
+
+// ID is the sequence's id.
+func (s *Sequence) ID() scheduler.SequenceID { return s.id }
+
+// Cancel ends the sequence, whatever it does. It may be called any number of
+// times, also after the end.
+func (s *Sequence) Cancel() { s.driver.handle(scheduler.Cancel{ID: s.id}) }
+
+// Ready receives when there may be actions to take. The last action of a sequence
+// is Refused or Finished.
+func (s *Sequence) Ready() <-chan struct{} { return s.notify }
+
+// Take returns the actions since the last call, oldest first. It does not wait.
+func (s *Sequence) Take() []scheduler.Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	actions := s.pending
+	s.pending = nil
+	return actions
+}
+
+func (s *Sequence) put(action scheduler.Action) {
+	s.mu.Lock()
+	s.pending = append(s.pending, action)
+	s.mu.Unlock()
+	select {
+	case s.notify <- struct{}{}:
+	default:
+	}
+}

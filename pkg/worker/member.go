@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Signals is where a worker's signals go; *signals.Publisher is one. No method
+// blocks.
+type Signals interface {
+	LoadPublisher
+	// Kv publishes a change of the prefix cache and returns its number.
+	Kv(stored, removed []uint64) (sequence uint64)
+}
+
+// Registration is a worker's record in the membership; *membership.Registration
+// is one.
+type Registration interface {
+	Update(change func(*controlv1.WorkerRecord))
+	Close(ctx context.Context) error
+}
+
+// MemberConfig is what a Member is made of.
+type MemberConfig struct {
+	Identity    Identity
+	Engine      engine.Engine
+	ChunkTokens int
+	MaxWaiting  int
+	// LayerDone is Config.LayerDone.
+	LayerDone func(run scheduler.RunStep, layer int)
+	// Transfers counts KV transfers that have not ended.
+	Transfers  func() int
+	Signals    Signals
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Member is one worker as part of the mesh: its driver, its signals, its record
+// and its leaving.
+type Member struct {
+	cfg    MemberConfig
+	driver *Driver
+
+	mu           sync.Mutex
+	registration Registration
+	leaving      bool
+	cut          *time.Timer
+}
+
+// NewMember builds the driver and all around it. Nothing runs before Run.
+func NewMember(cfg MemberConfig) (*Member, error) {
+	metrics, err := NewMetrics(cfg.Registerer, cfg.Identity.ID)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	driver, err := NewDriver(Config{
+		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, LayerDone: cfg.LayerDone,
+		BlocksChanged: func(stored, removed []kvcache.Hash) uint64 {
+			return cfg.Signals.Kv(hashValues(stored), hashValues(removed))
+		},
+		Logger: cfg.Logger, Metrics: metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Member{cfg: cfg, driver: driver}, nil
+}
+
+func hashValues(hashes []kvcache.Hash) []uint64 {
+	values := make([]uint64, len(hashes))
+	for i, h := range hashes {
+		values[i] = uint64(h)
+	}
+	return values
+}
+
+// Driver is the worker's driver.
+func (m *Member) Driver() *Driver { return m.driver }
+
+// Register adds the Worker service to a gRPC server.
+func (m *Member) Register(registrar grpc.ServiceRegistrar) {
+	NewServer(m.driver, m.cfg.Identity.Epoch, m.Leave, m.cfg.Transfers).Register(registrar)
+}
+
+// Run computes and reports until ctx ends. It returns when both have stopped.
+func (m *Member) Run(ctx context.Context) error {
+	var reporting sync.WaitGroup
+	reporting.Go(func() { _ = m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals) }) // ends with ctx only
+	defer reporting.Wait()
+	return m.driver.Run(ctx)
+}
+
+// Join registers the worker. Its gRPC server must be serving.
+func (m *Member) Join(register func(*controlv1.WorkerRecord) Registration) {
+	registration := register(Record(m.cfg.Identity, m.cfg.Engine, m.cfg.MaxWaiting))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.registration = registration
+	if m.leaving {
+		registration.Update(markDraining)
+	}
+}
+
+func markDraining(record *controlv1.WorkerRecord) {
+	record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+}
+
+// Leave takes nothing new from now on and says so to the mesh. What still runs
+// after grace is ended; 0 lets it finish. It does not wait.
+func (m *Member) Leave(grace time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leaving {
+		m.leaving = true
+		m.cfg.Logger.Info("worker drains", "worker", m.cfg.Identity.ID, "sequences", m.driver.Remaining())
+		if m.registration != nil {
+			m.registration.Update(markDraining)
+		}
+	}
+	m.driver.Drain()
+	if grace > 0 {
+		if m.cut != nil {
+			m.cut.Stop()
+		}
+		m.cut = time.AfterFunc(grace, m.driver.CancelAll)
+	}
+}
+
+// Drain leaves and waits until nothing is left. What is left when ctx ends is
+// cancelled. Then the record is removed, for which cleanup is the limit.
+func (m *Member) Drain(ctx context.Context, cleanup time.Duration) error {
+	m.Leave(0)
+	if err := m.driver.Idle(ctx); err != nil {
+		m.cfg.Logger.Warn("drain ends before its sequences do", "worker", m.cfg.Identity.ID, "error", err)
+		m.driver.CancelAll()
+	}
+	m.mu.Lock()
+	registration := m.registration
+	m.registration = nil
+	if m.cut != nil {
+		m.cut.Stop()
+	}
+	m.mu.Unlock()
+	if registration == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	return registration.Close(ctx)
+}

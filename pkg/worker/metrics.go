@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Metrics are a worker's. A nil *Metrics measures nothing.
+type Metrics struct {
+	steps      *prometheus.HistogramVec
+	stepTokens prometheus.Counter
+	failures   prometheus.Counter
+	ends       *prometheus.CounterVec
+	blocks     *prometheus.GaugeVec
+	sequences  *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics, all with the label worker.
+func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, error) {
+	labels := prometheus.Labels{"worker": workerID}
+	m := &Metrics{
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "tandem_worker_step_seconds", Help: "Time that the engine worked on one step, by the number of sequences in it.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16), ConstLabels: labels,
+		}, []string{"batch"}),
+		stepTokens: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_worker_step_tokens_total", Help: "Tokens that the engine computed, prompt and decode.", ConstLabels: labels,
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_worker_step_failures_total", Help: "Steps that failed.", ConstLabels: labels,
+		}),
+		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tandem_worker_sequences_total", Help: "Sequences that ended, by how.", ConstLabels: labels,
+		}, []string{"end"}),
+		blocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_worker_kv_blocks", Help: "KV blocks by state.", ConstLabels: labels,
+		}, []string{"state"}),
+		sequences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_worker_sequences", Help: "Sequences that wait and that run.", ConstLabels: labels,
+		}, []string{"state"}),
+	}
+	for _, c := range []prometheus.Collector{m.steps, m.stepTokens, m.failures, m.ends, m.blocks, m.sequences} {
+		if err := registerer.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
+	if m == nil {
+		return
+	}
+	m.steps.WithLabelValues(batchLabel(sequences)).Observe(compute.Seconds())
+	m.stepTokens.Add(float64(tokens))
+}
+
+// batchLabel bounds the label's values: the next power of two.
+func batchLabel(sequences int) string {
+	for _, bucket := range []struct {
+		most  int
+		label string
+	}{{1, "1"}, {2, "2"}, {4, "4"}, {8, "8"}, {16, "16"}, {32, "32"}, {64, "64"}} {
+		if sequences <= bucket.most {
+			return bucket.label
+		}
+	}
+	return "more"
+}
+
+func (m *Metrics) stepFailed() {
+	if m != nil {
+		m.failures.Inc()
+	}
+}
+
+func (m *Metrics) finished(reason scheduler.FinishReason) {
+	if m != nil {
+		m.ends.WithLabelValues(endLabel(reason)).Inc()
+	}
+}
+
+func endLabel(reason scheduler.FinishReason) string {
+	switch reason {
+	case scheduler.Stopped:
+		return "stop"
+	case scheduler.Length:
+		return "length"
+	case scheduler.PrefillDone:
+		return "prefill_done"
+	case scheduler.Cancelled:
+		return "cancelled"
+	default:
+		return "failed"
+	}
+}
+
+func (m *Metrics) refused() {
+	if m != nil {
+		m.ends.WithLabelValues("refused").Inc()
+	}
+}
+
+func (m *Metrics) load(report *controlv1.LoadReport) {
+	if m == nil {
+		return
+	}
+	m.blocks.WithLabelValues("free").Set(float64(report.GetBlocksFree()))
+	m.blocks.WithLabelValues("reserved").Set(float64(report.GetBlocksReserved()))
+	m.blocks.WithLabelValues("quarantined").Set(float64(report.GetBlocksQuarantined()))
+	m.blocks.WithLabelValues("total").Set(float64(report.GetBlocksTotal()))
+	m.sequences.WithLabelValues("waiting").Set(float64(report.GetWaitingSequences()))
+	m.sequences.WithLabelValues("running").Set(float64(report.GetRunningSequences()))
+}

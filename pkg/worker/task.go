@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Reasons of the errors that workers answer with, as rpc.Reason gives them.
+const (
+	// ReasonDraining: the worker leaves; another one can do it.
+	ReasonDraining = "WORKER_DRAINING"
+	// ReasonQueueFull: too many wait here.
+	ReasonQueueFull = "QUEUE_FULL"
+	// ReasonModelMismatch: the worker has another model than the router believes.
+	ReasonModelMismatch = "MODEL_MISMATCH"
+	// ReasonTransferRefused: the receiver did not take the KV.
+	ReasonTransferRefused = "TRANSFER_REFUSED"
+	// ReasonTransferFailed: the KV did not arrive.
+	ReasonTransferFailed = "TRANSFER_FAILED"
+	// ReasonEngineFailed: the engine failed or stopped.
+	ReasonEngineFailed = "ENGINE_FAILED"
+	// ReasonFinishedAtPrefill: the first token ended the request, so nothing was
+	// left for a decode worker that had reserved.
+	ReasonFinishedAtPrefill = "FINISHED_AT_PREFILL"
+)
+
+// ParseTask checks what a router sent against the model that is served here and
+// makes a request of it, without ID and Kind. Its errors are gRPC statuses.
+func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (scheduler.Request, error) {
+	none := scheduler.Request{}
+	if task == nil {
+		return none, rpc.InvalidArgument("task", "is missing")
+	}
+	if task.GetModelDigest() != spec.Digest {
+		return none, rpc.Error(codes.FailedPrecondition, ReasonModelMismatch,
+			fmt.Sprintf("this worker serves %s with digest %s, the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
+	}
+	ids := task.GetTokenIds()
+	if len(ids) == 0 {
+		return none, rpc.InvalidArgument("task.token_ids", "is empty")
+	}
+	if len(ids) >= spec.ContextTokens {
+		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens leave no room in a context of %d", len(ids), spec.ContextTokens))
+	}
+	tokens := make([]int32, len(ids))
+	for i, id := range ids {
+		if int64(id) >= int64(spec.VocabSize) {
+			return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("token %d at index %d is outside the vocabulary of %d", id, i, spec.VocabSize))
+		}
+		tokens[i] = int32(id)
+	}
+	if task.GetGenerated() >= uint32(len(ids)) {
+		return none, rpc.InvalidArgument("task.generated", fmt.Sprintf("%d of %d tokens cannot have been generated", task.GetGenerated(), len(ids)))
+	}
+	if task.GetMaxTokens() <= task.GetGenerated() || task.GetMaxTokens() > math.MaxInt32 {
+		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is not above the %d generated already", task.GetMaxTokens(), task.GetGenerated()))
+	}
+	stop := make([]int32, 0, len(task.GetStopTokenIds()))
+	for _, id := range task.GetStopTokenIds() {
+		if int64(id) < int64(spec.VocabSize) {
+			stop = append(stop, int32(id))
+		}
+	}
+	s := task.GetSampling()
+	params := sampler.Params{
+		Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), Seed: s.GetSeed(),
+	}
+	if err := params.Validate(); err != nil {
+		return none, rpc.InvalidArgument("task.sampling", err.Error())
+	}
+	return scheduler.Request{
+		Tokens:    tokens,
+		Generated: int(task.GetGenerated()),
+		MaxTokens: int(task.GetMaxTokens()),
+		Stop:      stop,
+		Sampling:  params,
+		Salt:      task.GetEnvelope().GetCacheSalt(),
+		Priority:  task.GetEnvelope().GetPriority(),
+		Deadline:  deadline,
+	}, nil
+}
+
+// RefusedError is the status for a request that the scheduler did not take.
+func RefusedError(reason scheduler.RefuseReason) error {
+	switch reason {
+	case scheduler.Draining:
+		return rpc.Error(codes.Unavailable, ReasonDraining, "this worker leaves: send the request to another one", time.Second)
+	case scheduler.NeverFits:
+		return rpc.InvalidArgument("task.token_ids", "the request needs more KV blocks than this worker has: give it more, or ask for fewer tokens")
+	default:
+		return rpc.Error(codes.ResourceExhausted, ReasonQueueFull, "too many sequences wait on this worker: try another one, or later", 100*time.Millisecond)
+	}
+}
+
+// FailedError is the status for a sequence whose step failed.
+func FailedError(err error) error {
+	return rpc.Error(codes.Unavailable, ReasonEngineFailed, fmt.Sprintf("the engine failed: %v", err), 0)
+}

@@ -1,0 +1,44 @@
+package decode
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config of a decode worker.
+type Config struct {
+	// ChunkTokens is the most prompt tokens computed in one step, for prompts that
+	// are computed here: what bounds how long they hold up running sequences.
+	ChunkTokens int
+	// MaxWaiting is the most sequences that may wait.
+	MaxWaiting int
+	// TransferLease is how long a reservation lives without a sign of life.
+	TransferLease time.Duration
+	// TransferCreditBytes is how much KV one sender may have on its way.
+	TransferCreditBytes int
+}
+
+// RegisterFlags adds the flags, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.ChunkTokens, "decode-chunk-tokens", 256, "most prompt tokens that a decode worker computes in one step; a multiple of the block size")
+	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "most sequences that may wait on a decode worker")
+	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", 10*time.Second, "how long a KV reservation lives without a sign of life from its sender")
+	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", 64<<20, "most KV bytes that one prefill worker may have on its way to a decode worker")
+}
+
+// Validate checks ranges.
+func (c *Config) Validate(blockTokens int) error {
+	switch {
+	case c.ChunkTokens <= 0 || c.ChunkTokens%blockTokens != 0:
+		return fmt.Errorf("decode-chunk-tokens: %d is not a positive multiple of the block size %d", c.ChunkTokens, blockTokens)
+	case c.MaxWaiting <= 0:
+		return fmt.Errorf("decode-max-waiting: %d is not above 0", c.MaxWaiting)
+	case c.TransferLease < time.Second:
+		return fmt.Errorf("decode-transfer-lease: %v is under 1s", c.TransferLease)
+	case c.TransferCreditBytes <= 0:
+		return fmt.Errorf("decode-transfer-credit-bytes: %d is not above 0", c.TransferCreditBytes)
+	}
+	return nil
+}

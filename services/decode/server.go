@@ -1,0 +1,208 @@
+package decode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// server is the Decode gRPC service.
+type server struct {
+	workerv1.UnimplementedDecodeServer
+	spec     model.Spec
+	driver   *worker.Driver
+	receiver *kvtransfer.Receiver
+	running  *reservations
+}
+
+// Run serves one sequence. When it returns, the sequence has ended or been
+// cancelled; blocks that a sender could still write stay quarantined until the
+// receiver knows better.
+func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
+	ctx := stream.Context()
+	deadline, _ := ctx.Deadline()
+	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
+	if err != nil {
+		return err
+	}
+	if s.driver.Draining() {
+		return worker.RefusedError(scheduler.Draining)
+	}
+	sequence.ID = s.driver.Reserve()
+	sequence.Kind = scheduler.Receive
+	if request.GetPrefillHere() {
+		sequence.Kind = scheduler.Full
+	}
+	g := &generation{
+		server: s, stream: stream, id: sequence.ID,
+		requestID:    request.GetTask().GetEnvelope().GetRequestId(),
+		promptTokens: len(sequence.Tokens),
+		lost:         make(chan error, 1),
+	}
+	return g.run(ctx, s.driver.Submit(sequence))
+}
+
+// generation is one sequence while it runs.
+type generation struct {
+	server       *server
+	stream       grpc.ServerStreamingServer[workerv1.DecodeEvent]
+	id           scheduler.SequenceID
+	requestID    string
+	promptTokens int
+
+	// lost receives how the transfer ended, if it did without a commit. It has
+	// room for the one end that there is.
+	lost         chan error
+	ticket       *kvtransferv1.Ticket
+	cachedTokens int
+	ended        bool
+}
+
+// run follows the sequence until it has ended.
+func (g *generation) run(ctx context.Context, sequence *worker.Sequence) error {
+	err := g.follow(ctx, sequence)
+	if err != nil {
+		sequence.Cancel()
+		if g.ticket != nil {
+			g.server.receiver.Cancel(g.ticket.GetTransferId()) // no effect once committed
+		}
+	}
+	return err
+}
+
+func (g *generation) follow(ctx context.Context, sequence *worker.Sequence) error {
+	for !g.ended {
+		select {
+		case <-sequence.Ready():
+			if err := g.act(sequence.Take()); err != nil {
+				return err
+			}
+		case err := <-g.lost:
+			return transferError(err)
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+// transferError is the status for a transfer that ended without commit.
+func transferError(err error) error {
+	if aborted, ok := errors.AsType[*kvtransfer.AbortedError](err); ok && aborted.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED {
+		return rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "the first token ended the request: nothing is left to decode", 0)
+	}
+	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not arrive: %v", err), 0)
+}
+
+// act does what the sequence's actions ask. Tokens that wait together go out in
+// one message.
+func (g *generation) act(actions []scheduler.Action) error {
+	var tokens *workerv1.Tokens
+	for _, action := range actions {
+		if a, is := action.(scheduler.Sampled); is {
+			if tokens == nil {
+				tokens = &workerv1.Tokens{Offset: uint32(a.Offset)}
+			}
+			tokens.TokenIds = append(tokens.TokenIds, uint32(a.Token))
+			continue
+		}
+		if err := g.sendTokens(tokens); err != nil {
+			return err
+		}
+		tokens = nil
+		if err := g.other(action); err != nil {
+			return err
+		}
+	}
+	return g.sendTokens(tokens)
+}
+
+func (g *generation) sendTokens(tokens *workerv1.Tokens) error {
+	if tokens == nil {
+		return nil
+	}
+	return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: tokens}})
+}
+
+func (g *generation) other(action scheduler.Action) error {
+	switch a := action.(type) {
+	case scheduler.Reserved:
+		return g.reserve(a)
+	case scheduler.Started:
+		if g.ticket == nil { // prefilled here
+			g.cachedTokens = a.CachedTokens
+		}
+		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{
+			QueueNs: a.Waited.Nanoseconds(), CachedTokens: uint32(g.cachedTokens),
+		}}})
+	case scheduler.Refused:
+		g.ended = true
+		return worker.RefusedError(a.Reason)
+	case scheduler.Finished:
+		g.ended = true
+		return g.finish(a)
+	}
+	return nil
+}
+
+// reserve lets a sender write into the sequence's blocks.
+func (g *generation) reserve(r scheduler.Reserved) error {
+	driver, running := g.server.driver, g.server.running
+	blockTokens := driver.Layout().BlockTokens
+	running.add(1)
+	over := func() {
+		running.add(-1)
+		driver.TransferDone(g.id)
+	}
+	ticket, err := g.server.receiver.Reserve(kvtransfer.Reservation{
+		RequestID:    g.requestID,
+		Blocks:       r.Blocks,
+		HeldBlocks:   r.CachedTokens / blockTokens,
+		PromptBlocks: (g.promptTokens + blockTokens - 1) / blockTokens,
+		Committed: func(sampled []int32, _ uint64) {
+			running.add(-1)
+			driver.KVArrived(g.id, sampled)
+		},
+		Failed:  func(err error) { g.lost <- err },
+		Drained: over,
+	})
+	if err != nil {
+		over() // nobody can write
+		return rpc.Error(codes.ResourceExhausted, worker.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)
+	}
+	g.ticket, g.cachedTokens = ticket, r.CachedTokens
+	return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: &workerv1.Reserved{
+		Ticket: ticket, CachedTokens: uint32(r.CachedTokens),
+	}}})
+}
+
+func (g *generation) finish(end scheduler.Finished) error {
+	ended := &workerv1.Ended{
+		PrefillComputeNs: end.PrefillCompute.Nanoseconds(), DecodeComputeNs: end.DecodeCompute.Nanoseconds(),
+	}
+	switch end.Reason {
+	case scheduler.Stopped:
+		ended.Reason = inferencev1.FinishReason_FINISH_REASON_STOP
+	case scheduler.Length:
+		ended.Reason = inferencev1.FinishReason_FINISH_REASON_LENGTH
+	case scheduler.Failed:
+		return worker.FailedError(end.Err)
+	default: // cancelled by a drain that ran out of time; the client's own cancel ends ctx
+		return worker.RefusedError(scheduler.Draining)
+	}
+	return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: ended}})
+}

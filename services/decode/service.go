@@ -1,0 +1,104 @@
+package decode
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// Deps are what a decode worker is given.
+type Deps struct {
+	Identity worker.Identity
+	// Engine computes. The service does not close it.
+	Engine     engine.Engine
+	Signals    worker.Signals
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Service is one decode worker.
+type Service struct {
+	*worker.Member
+	server   *server
+	receiver *kvtransfer.Receiver
+}
+
+// New builds the worker. Nothing runs before Run.
+func New(cfg Config, deps Deps) (*Service, error) {
+	capacity := deps.Engine.Capacity()
+	if err := cfg.Validate(capacity.Layout.BlockTokens); err != nil {
+		return nil, err
+	}
+	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: deps.Identity.Addresses, Layout: capacity.Layout,
+		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes,
+		// Every sequence that runs or waits may have one.
+		MaxReservations: capacity.MaxSequences + cfg.MaxWaiting,
+		Logger:          deps.Logger,
+	}, deps.Engine.Pages())
+	if err != nil {
+		return nil, fmt.Errorf("kv receiver: %w", err)
+	}
+	running := new(reservations)
+	member, err := worker.NewMember(worker.MemberConfig{
+		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
+		Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		Member:   member,
+		receiver: receiver,
+		server:   &server{spec: deps.Engine.Model(), driver: member.Driver(), receiver: receiver, running: running},
+	}, nil
+}
+
+// Register adds the worker's services to a gRPC server.
+func (s *Service) Register(registrar grpc.ServiceRegistrar) {
+	s.Member.Register(registrar)
+	s.receiver.Register(registrar)
+	workerv1.RegisterDecodeServer(registrar, s.server)
+}
+
+// Run computes and receives until ctx ends. It returns when all that it started
+// has stopped.
+func (s *Service) Run(ctx context.Context) error {
+	var receiving sync.WaitGroup
+	var receiveErr error
+	receiving.Go(func() { receiveErr = s.receiver.Run(ctx) })
+	err := s.Member.Run(ctx)
+	receiving.Wait()
+	if err != nil {
+		return err
+	}
+	return receiveErr
+}
+
+// reservations counts the reservations that have not ended.
+type reservations struct {
+	mu   sync.Mutex
+	open int
+}
+
+func (r *reservations) add(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open += n
+}
+
+func (r *reservations) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open
+}

@@ -1,0 +1,236 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// server is the Prefill gRPC service.
+type server struct {
+	workerv1.UnimplementedPrefillServer
+	cfg     Config
+	spec    model.Spec
+	driver  *worker.Driver
+	sender  *kvtransfer.Sender
+	running *transfers
+	logger  *slog.Logger
+}
+
+// Run serves one prompt. It returns only when no page of the sequence will be
+// read for the transfer any more; the sender bounds how long that takes.
+func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
+	ctx := stream.Context()
+	deadline, _ := ctx.Deadline()
+	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
+	if err != nil {
+		return err
+	}
+	if request.GetTicket() == nil {
+		return rpc.InvalidArgument("ticket", "is missing: reserve blocks on a decode worker first")
+	}
+	if s.driver.Draining() {
+		return worker.RefusedError(scheduler.Draining)
+	}
+	// Opened before anything is computed: a receiver that refuses costs nothing.
+	transfer, err := s.sender.Open(ctx, request.GetTicket(), request.GetTask().GetEnvelope().GetRequestId())
+	if err != nil {
+		return openError(err)
+	}
+	sequence.ID = s.driver.Reserve()
+	sequence.Kind = scheduler.PrefillOnly
+	p := &prompt{
+		server: s, stream: stream, transfer: transfer, id: sequence.ID,
+		held: int(request.GetTicket().GetHeldBlocks()),
+	}
+	s.running.add(sequence.ID, &outgoing{transfer: transfer, held: p.held})
+	defer s.running.remove(sequence.ID)
+	return p.run(ctx, s.driver.Submit(sequence))
+}
+
+// openError is the status for a transfer that could not begin.
+func openError(err error) error {
+	if refused, ok := errors.AsType[*kvtransfer.RefusedError](err); ok {
+		return rpc.Error(codes.Unavailable, worker.ReasonTransferRefused, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
+	}
+	if s := status.FromContextError(err); s.Code() != codes.Unknown {
+		return s.Err()
+	}
+	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the decode worker cannot be reached: %v", err), 0)
+}
+
+// prompt is one request while it runs.
+type prompt struct {
+	server   *server
+	stream   grpc.ServerStreamingServer[workerv1.PrefillEvent]
+	transfer *kvtransfer.Transfer
+	id       scheduler.SequenceID
+	// held is how many leading blocks the receiver has: they are not sent.
+	held     int
+	sampled  time.Time
+	first    int32
+	finished bool
+	refused  bool
+}
+
+// run follows the sequence to its end, then the transfer to its own.
+func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) error {
+	err := p.follow(ctx, sequence)
+	if err != nil {
+		sequence.Cancel()
+		p.transfer.Abort(abortReason(err))
+	}
+	transferErr := p.settle(ctx)
+	if !p.refused {
+		p.server.driver.TransferDone(p.id)
+	}
+	switch {
+	case err != nil:
+		return err
+	case transferErr != nil:
+		return transferErr
+	}
+	return p.sendStats()
+}
+
+func abortReason(err error) kvtransferv1.AbortReason {
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded:
+		return kvtransferv1.AbortReason_ABORT_REASON_CANCELLED
+	default:
+		return kvtransferv1.AbortReason_ABORT_REASON_FAILED
+	}
+}
+
+// follow does what the sequence's actions ask until it has ended, or until the
+// transfer has, without which it is pointless.
+func (p *prompt) follow(ctx context.Context, sequence *worker.Sequence) error {
+	for !p.finished {
+		select {
+		case <-sequence.Ready():
+			for _, action := range sequence.Take() {
+				if err := p.act(action); err != nil {
+					return err
+				}
+			}
+		case <-p.transfer.Done():
+			if err := p.transferError(); err != nil {
+				return err
+			}
+			return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "the decode worker ended the transfer before it was committed", 0)
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	return nil
+}
+
+func (p *prompt) act(action scheduler.Action) error {
+	switch a := action.(type) {
+	case scheduler.Started:
+		p.sendCached(a.Blocks, a.CachedTokens)
+		return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
+			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
+		}}})
+	case scheduler.Sampled:
+		p.sampled, p.first = time.Now(), a.Token
+	case scheduler.Finished:
+		p.finished = true
+		return p.finish(a)
+	case scheduler.Refused:
+		p.finished, p.refused = true, true
+		return worker.RefusedError(a.Reason)
+	}
+	return nil
+}
+
+// sendCached sends the blocks that this worker's prefix cache has and the
+// receiver's has not: no step will compute them.
+func (p *prompt) sendCached(table []kvcache.BlockID, cachedTokens int) {
+	layout := p.server.driver.Layout()
+	end := cachedTokens / layout.BlockTokens
+	if p.held >= end {
+		return
+	}
+	for layer := range layout.Layers {
+		p.transfer.Send(layer, p.held, table[p.held:end])
+	}
+}
+
+// finish answers with the first token. The token goes out before the transfer
+// is committed or given up: it waits for nothing.
+func (p *prompt) finish(end scheduler.Finished) error {
+	token := &workerv1.FirstToken{TokenId: uint32(p.first), ComputeNs: end.PrefillCompute.Nanoseconds()}
+	switch end.Reason {
+	case scheduler.PrefillDone:
+	case scheduler.Stopped:
+		token.Last, token.Reason = true, inferencev1.FinishReason_FINISH_REASON_STOP
+	case scheduler.Length:
+		token.Last, token.Reason = true, inferencev1.FinishReason_FINISH_REASON_LENGTH
+	case scheduler.Failed:
+		return worker.FailedError(end.Err)
+	default: // cancelled by a drain that ran out of time; the client's own cancel ends ctx
+		return worker.RefusedError(scheduler.Draining)
+	}
+	if err := p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: token}}); err != nil {
+		return err
+	}
+	if token.Last {
+		p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
+	} else {
+		p.transfer.Commit([]int32{p.first})
+	}
+	return nil
+}
+
+// settle waits until the transfer has ended. A client that goes away meanwhile
+// aborts it.
+func (p *prompt) settle(ctx context.Context) error {
+	select {
+	case <-p.transfer.Done():
+		return p.transferError()
+	case <-ctx.Done():
+		p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		<-p.transfer.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// transferError is the status of an ended transfer: nil if it was committed, or
+// aborted because nothing was left to decode.
+func (p *prompt) transferError() error {
+	err := p.transfer.Err()
+	if err == nil {
+		return nil
+	}
+	if aborted, ok := errors.AsType[*kvtransfer.AbortedError](err); ok && aborted.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED {
+		return nil
+	}
+	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)
+}
+
+func (p *prompt) sendStats() error {
+	stats := p.transfer.Stats()
+	sent := &workerv1.KvSent{Bytes: stats.Bytes, TransferNs: stats.Duration.Nanoseconds()}
+	if !stats.Ended.IsZero() && stats.Ended.After(p.sampled) {
+		sent.ExposedNs = stats.Ended.Sub(p.sampled).Nanoseconds()
+	}
+	return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: sent}})
+}

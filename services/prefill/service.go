@@ -1,0 +1,135 @@
+package prefill
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// Deps are what a prefill worker is given.
+type Deps struct {
+	Identity worker.Identity
+	// Engine computes. The service does not close it.
+	Engine engine.Engine
+	// Dial connects to a receiver of KV.
+	Dial       func(address string) (*grpc.ClientConn, error)
+	Signals    worker.Signals
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Service is one prefill worker.
+type Service struct {
+	*worker.Member
+	server *server
+	sender *kvtransfer.Sender
+	deps   Deps
+}
+
+// New builds the worker. Nothing runs before Run.
+func New(cfg Config, deps Deps) (*Service, error) {
+	layout := deps.Engine.Capacity().Layout
+	if err := cfg.Validate(layout.BlockTokens); err != nil {
+		return nil, err
+	}
+	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Logger: deps.Logger,
+	}, deps.Engine.Pages())
+	if err != nil {
+		return nil, fmt.Errorf("kv sender: %w", err)
+	}
+	running := &transfers{byID: make(map[scheduler.SequenceID]*outgoing)}
+	member, err := worker.NewMember(worker.MemberConfig{
+		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
+		LayerDone: running.layerDone, Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		Member: member,
+		sender: sender,
+		deps:   deps,
+		server: &server{cfg: cfg, spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, logger: deps.Logger},
+	}, nil
+}
+
+// Register adds the worker's services to a gRPC server.
+func (s *Service) Register(registrar grpc.ServiceRegistrar) {
+	s.Member.Register(registrar)
+	workerv1.RegisterPrefillServer(registrar, s.server)
+}
+
+// senderClose bounds how long closing the sender's connections may take.
+const senderClose = 2 * time.Second
+
+// Run computes and sends until ctx ends. It returns when all that it started has
+// stopped.
+func (s *Service) Run(ctx context.Context) error {
+	runErr := s.Member.Run(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
+	defer cancel()
+	if err := s.sender.Close(closing); err != nil {
+		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
+	}
+	return runErr
+}
+
+// transfers finds the transfer of a sequence, for the engine's path.
+type transfers struct {
+	mu   sync.RWMutex
+	byID map[scheduler.SequenceID]*outgoing
+}
+
+// outgoing is the transfer of one sequence.
+type outgoing struct {
+	transfer *kvtransfer.Transfer
+	// held is how many leading blocks the receiver has: they are not sent.
+	held int
+}
+
+func (t *transfers) add(id scheduler.SequenceID, o *outgoing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byID[id] = o
+}
+
+func (t *transfers) remove(id scheduler.SequenceID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byID, id)
+}
+
+func (t *transfers) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.byID)
+}
+
+// layerDone sends what one layer of a step completed.
+func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for i, part := range run.Parts {
+		o := t.byID[part.ID]
+		if o == nil || !part.Prompt {
+			continue
+		}
+		first, end := max(part.FirstBlock, o.held), part.FirstBlock+part.Blocks
+		if first < end {
+			o.transfer.Send(layer, first, run.Batch.Sequences[i].Blocks[first:end])
+		}
+	}
+}
