@@ -1,0 +1,217 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFileBytes bounds a configuration file: one larger is a mistake.
+const maxFileBytes = 1 << 20
+
+// entry is one key of a file with its value: a scalar has one, a list any number.
+type entry struct {
+	file, key string
+	line      int
+	values    []string
+	list      bool
+}
+
+// Validate checks a configuration file against the flags of fs, values included.
+// It sets flags of fs: pass a set of its own.
+func Validate(fs *pflag.FlagSet, file string) error {
+	entries, err := readFile(fs, file)
+	if err != nil {
+		return err
+	}
+	var failed error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if e, ok := entries[f.Name]; ok && failed == nil {
+			failed = e.set(fs, f)
+		}
+	})
+	return failed
+}
+
+// readFile reads a strict YAML file into entries by flag name.
+func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
+	opened, err := os.Open(file)
+	if err != nil {
+		var path *os.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, fmt.Errorf("read configuration file %s: %w: pass an existing file to --config", file, err)
+	}
+	defer opened.Close()
+	text, err := io.ReadAll(io.LimitReader(opened, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file %s: %w", file, err)
+	}
+	if len(text) > maxFileBytes {
+		return nil, fmt.Errorf("configuration file %s has more than %d bytes: is it the right file?", file, maxFileBytes)
+	}
+	return parse(fs, file, text)
+}
+
+func parse(fs *pflag.FlagSet, file string, text []byte) (map[string]entry, error) {
+	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: not YAML: %s", file, strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: more than one document: keep one, without a second ---", file)
+	}
+	p := parser{file: file, flags: map[string]string{}, entries: map[string]entry{}}
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !commandLineOnly(f) {
+			p.flags[joined(f.Name)] = f.Name
+		}
+	})
+	if len(document.Content) == 0 {
+		return nil, nil
+	}
+	top := document.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
+		return nil, nil
+	}
+	if top.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: want keys and values, such as \"listen: 127.0.0.1:7070\"", file, top.Line)
+	}
+	if err := p.mapping(top, ""); err != nil {
+		return nil, err
+	}
+	return p.entries, nil
+}
+
+// parser turns a document into entries; its tables are by name.
+type parser struct {
+	file string
+	// flags are the names of flags by their joined form.
+	flags   map[string]string
+	entries map[string]entry
+}
+
+// joined is the form in which keys and flags are compared.
+func joined(name string) string { return strings.ReplaceAll(name, ".", "-") }
+
+func (p *parser) mapping(node *yaml.Node, prefix string) error {
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" {
+			return fmt.Errorf("%s:%d: a key must be a plain name", p.file, key.Line)
+		}
+		path := key.Value
+		if prefix != "" {
+			path = prefix + "." + path
+		}
+		var err error
+		if value.Kind == yaml.MappingNode && p.flags[joined(path)] == "" {
+			err = p.mapping(value, path)
+		} else {
+			err = p.leaf(path, key, value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *parser) leaf(path string, key, value *yaml.Node) error {
+	flag, ok := p.flags[joined(path)]
+	if !ok {
+		return p.unknown(path, key.Line)
+	}
+	if first, ok := p.entries[flag]; ok {
+		return fmt.Errorf("%s:%d: %q is set a second time, line %d sets it already: keep one", p.file, key.Line, path, first.line)
+	}
+	e := entry{file: p.file, key: path, line: key.Line}
+	switch value.Kind {
+	case yaml.ScalarNode:
+		if value.Tag == "!!null" {
+			return fmt.Errorf("%s:%d: %q has no value: give it one or take the line out", p.file, key.Line, path)
+		}
+		e.values = []string{value.Value}
+	case yaml.SequenceNode:
+		e.list = true
+		for _, item := range value.Content {
+			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+				return fmt.Errorf("%s:%d: %q: an item of a list must be a plain value", p.file, item.Line, path)
+			}
+			e.values = append(e.values, item.Value)
+		}
+	case yaml.AliasNode:
+		return fmt.Errorf("%s:%d: %q refers to another value: write it out", p.file, key.Line, path)
+	default:
+		return fmt.Errorf("%s:%d: %q takes a value, not keys of its own", p.file, key.Line, path)
+	}
+	p.entries[flag] = e
+	return nil
+}
+
+func (p *parser) unknown(path string, line int) error {
+	nearest, least := "", 0
+	for form, flag := range p.flags {
+		// Of two that are equally near, always the same one.
+		if d := distance(joined(path), form); nearest == "" || d < least || d == least && flag < nearest {
+			nearest, least = flag, d
+		}
+	}
+	if nearest == "" {
+		return fmt.Errorf("%s:%d: unknown key %q: no keys are known here", p.file, line, path)
+	}
+	return fmt.Errorf("%s:%d: unknown key %q: did you mean %q?", p.file, line, path, nearest)
+}
+
+func (e entry) set(fs *pflag.FlagSet, f *pflag.Flag) error {
+	wrong := func() error {
+		return fmt.Errorf("%s:%d: %q is not a valid value of %q (%s)", e.file, e.line, strings.Join(e.values, ","), e.key, f.Value.Type())
+	}
+	if !e.list {
+		if fs.Set(f.Name, e.values[0]) != nil {
+			return wrong()
+		}
+		return nil
+	}
+	list, ok := f.Value.(pflag.SliceValue)
+	if !ok {
+		return fmt.Errorf("%s:%d: %q takes one value (%s), not a list", e.file, e.line, e.key, f.Value.Type())
+	}
+	if list.Replace(e.values) != nil {
+		return wrong()
+	}
+	f.Changed = true
+	return nil
+}
+
+// distance is how many bytes have to be put in, taken out or changed to make b of
+// a (Levenshtein 1966).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
