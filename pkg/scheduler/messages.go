@@ -136,7 +136,8 @@ type Part struct {
 	Prompt bool
 	// FirstBlock and Blocks are the whole run of blocks, counted in the sequence's
 	// block table, that this part completes: chunks begin and, but for the last
-	// of a prompt, end at block boundaries, so each block is completed once. For
+	// of a prompt, end at block boundaries, so each block is completed once. The
+	// run of the last chunk includes the block that the prompt fills in part. For
 	// parts with Prompt only.
 	FirstBlock, Blocks int
 }
@@ -189,6 +190,9 @@ const (
 	NeverFits
 	// Draining: the worker leaves.
 	Draining
+	// Invalid: the request contradicts itself or names a sequence that is still
+	// known. Drivers check requests before; this is their fault.
+	Invalid
 )
 
 // Refused answers a Submit that was not taken. Nothing of it is left.

@@ -1,0 +1,63 @@
+// Package latency holds models of how long things take. StepTime learns, on
+// line, how long an engine's step takes; routers and the simulator predict with
+// it.
+//
+// Anything under pkg and services may import it. It starts no goroutines, reads
+// no clock and does no I/O.
+package latency
+
+import "time"
+
+// Model predicts the time of a step: base + per token computed + per token of
+// context attended to. All coefficients are milliseconds and not negative. The
+// zero Model predicts 0.
+type Model struct {
+	BaseMs, PerTokenMs, PerContextTokenMs float64
+	// Samples is the number of steps that the model was fitted to; 0: none yet.
+	Samples uint64
+}
+
+// Predict is the time of a step that computes tokens and whose sequences have,
+// after it, context tokens in all.
+func (m Model) Predict(tokens, context int) time.Duration {
+	ms := m.BaseMs + m.PerTokenMs*float64(tokens) + m.PerContextTokenMs*float64(context)
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+// StepTime fits a Model to the steps it is shown: least squares in which a step
+// counts for less and less the longer ago it was. The zero value is ready. It is
+// not safe for concurrent use.
+type StepTime struct {
+	samples uint64
+	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
+	xx [3][3]float64
+	xy [3]float64
+}
+
+// forget is the weight of a step relative to the one after it: about the last
+// 1000 count.
+const forget = 0.999
+
+// Observe takes the duration of one step that computed tokens and whose
+// sequences had, after it, context tokens in all. What can not be is ignored: a
+// step without tokens, negative numbers.
+func (s *StepTime) Observe(tokens, context int, d time.Duration) {
+	if tokens < 1 || context < 0 || d < 0 {
+		return
+	}
+	s.samples++
+	x := [3]float64{1, float64(tokens), float64(context)}
+	ms := float64(d) / float64(time.Millisecond)
+	for i := range x {
+		for j := range x {
+			s.xx[i][j] = forget*s.xx[i][j] + x[i]*x[j]
+		}
+		s.xy[i] = forget*s.xy[i] + x[i]*ms
+	}
+}
+
+// Model is the best fit so far.
+func (s *StepTime) Model() Model {
+	c := nonNegativeLeastSquares(s.xx, s.xy)
+	return Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
+}

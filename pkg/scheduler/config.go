@@ -1,0 +1,62 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Config is what a scheduler works with.
+type Config struct {
+	// Pool of the worker's blocks. It belongs to the scheduler from New on.
+	Pool *kvcache.Pool
+	// BlockTokens is the number of tokens in a block: the pool's.
+	BlockTokens int
+	// ContextTokens is the most tokens of prompt and completion together.
+	ContextTokens int
+	// MaxBatchTokens is the most tokens of one step, at least BlockTokens.
+	MaxBatchTokens int
+	// MaxSequences is the most sequences that run at a time. Fewer run if
+	// MaxBatchTokens would otherwise leave no room for a block of a prompt beside
+	// them.
+	MaxSequences int
+	// ChunkTokens is the most prompt tokens of one step: a multiple of
+	// BlockTokens.
+	ChunkTokens int
+	// MaxWaiting is the most requests that wait for blocks or for a place.
+	MaxWaiting int
+	// MaxOvertakes is how many later requests may be taken before a waiting one;
+	// 0 means DefaultMaxOvertakes.
+	MaxOvertakes int
+}
+
+// DefaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.
+const DefaultMaxOvertakes = 64
+
+// maxSkippedSteps is how many steps a running prompt may get nothing of before
+// it comes first.
+const maxSkippedSteps = 16
+
+// Validate names the first thing wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Pool == nil:
+		return errors.New("scheduler: a pool is needed")
+	case c.BlockTokens != c.Pool.BlockTokens():
+		return fmt.Errorf("scheduler: block size %d is not the pool's, %d", c.BlockTokens, c.Pool.BlockTokens())
+	case c.ContextTokens < 2:
+		return fmt.Errorf("scheduler: a context of %d tokens holds no prompt and completion; give at least 2", c.ContextTokens)
+	case c.MaxBatchTokens < c.BlockTokens:
+		return fmt.Errorf("scheduler: a batch of %d tokens holds no block of %d; give at least that", c.MaxBatchTokens, c.BlockTokens)
+	case c.MaxSequences < 1:
+		return fmt.Errorf("scheduler: %d sequences at a time; give at least 1", c.MaxSequences)
+	case c.ChunkTokens < c.BlockTokens || c.ChunkTokens%c.BlockTokens != 0:
+		return fmt.Errorf("scheduler: chunks of %d tokens are not a multiple of the block size %d", c.ChunkTokens, c.BlockTokens)
+	case c.MaxWaiting < 1:
+		return fmt.Errorf("scheduler: a queue of %d; give at least 1", c.MaxWaiting)
+	case c.MaxOvertakes < 0:
+		return fmt.Errorf("scheduler: %d overtakes; give 0 for the default or more", c.MaxOvertakes)
+	}
+	return nil
+}

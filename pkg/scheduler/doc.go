@@ -1,0 +1,40 @@
+// Package scheduler decides what one worker computes: which sequences have
+// blocks, which run, and what each step of the engine holds. It is a state
+// machine: Handle takes an event and the time, and answers with actions. It has
+// no goroutines, clock, locks or I/O; the prefill and decode services drive it
+// with real events, the simulator with virtual ones. Anything under pkg and
+// services may import it. A Scheduler has one owner, who calls it from one
+// goroutine at a time.
+//
+// # Steps
+//
+// At most one step is in flight. Whenever none is, Handle plans the next one
+// (continuous batching): first one token of every sequence that decodes, none
+// left out, then prompt chunks with what is left of Config.MaxBatchTokens, at
+// most Config.ChunkTokens of them, so that a long prompt does not stall those
+// that decode. Chunks begin at block boundaries and end at them, but for the
+// last of a prompt. A token is drawn after the last token of a prompt and after
+// every decoded one.
+//
+// # Blocks
+//
+// A sequence gets all blocks that it could ever need before it runs, so nothing
+// that runs can run out of them. Full blocks whose KV is complete are published
+// to the prefix cache at once and found by later requests. Blocks go back when
+// the sequence is over, no step in flight contains it, and no transfer reads or
+// writes it; while a transfer could still write them they are in quarantine.
+//
+// # Order and fairness
+//
+// Requests wait by priority, then deadline, then arrival, and are taken in this
+// order. One that does not fit now does not block those behind it: they may
+// overtake. But only Config.MaxOvertakes requests that came later may be taken
+// before a waiting one, for whatever reason: bigger, less urgent, or of a kind
+// that needs a place in the batch. After that it goes to the front, and as long
+// as it does not fit nothing else is taken. So a large request waits for no more
+// than a bounded number of small ones, and small ones wait behind a large one
+// only until what runs has ended.
+//
+// Prompts that already run share the prompt budget of a step by the same order;
+// one that got nothing for maxSkippedSteps steps comes first in the next.
+package scheduler

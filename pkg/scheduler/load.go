@@ -1,0 +1,66 @@
+package scheduler
+
+// Load is how busy a scheduler is.
+type Load struct {
+	// WaitingSequences have no blocks yet.
+	WaitingSequences int
+	// WaitingTokens are what the waiting ones have to compute before their first
+	// token, hits in the prefix cache not considered. Receive sequences count 0.
+	WaitingTokens int
+	// ReservedSequences have blocks and wait for their KV.
+	ReservedSequences int
+	// RunningSequences are in the batch, or will be as soon as it has a place.
+	RunningSequences int
+	// RunningContextTokens are the tokens so far of those.
+	RunningContextTokens int
+	// RunningPromptTokens are what is left of the prompts among those.
+	RunningPromptTokens int
+	// BlocksFree could be had by a new sequence, cached ones included.
+	BlocksFree int
+	// BlocksReserved wait for KV.
+	BlocksReserved int
+	// BlocksQuarantined wait until nothing can write them.
+	BlocksQuarantined int
+	// BlocksTotal is all blocks.
+	BlocksTotal int
+	// StepInFlight: a RunStep has no StepDone yet.
+	StepInFlight bool
+}
+
+// Load is the load now. It takes time in proportion to the sequences known.
+func (s *Scheduler) Load() Load {
+	stats := s.pool.Stats()
+	l := Load{
+		BlocksFree:        stats.Free + stats.Cached,
+		BlocksReserved:    stats.Reserved,
+		BlocksQuarantined: stats.Quarantined,
+		BlocksTotal:       stats.Total,
+		StepInFlight:      s.inFlight != nil,
+	}
+	for _, q := range s.sequences {
+		switch q.phase {
+		case waiting:
+			l.WaitingSequences++
+			if q.request.Kind != Receive {
+				l.WaitingTokens += len(q.request.Tokens)
+			}
+		case receiving:
+			l.ReservedSequences++
+		case prefilling:
+			l.RunningPromptTokens += len(q.request.Tokens) - q.computed
+			fallthrough
+		case ready, decoding:
+			l.RunningSequences++
+			l.RunningContextTokens += q.length()
+		case over:
+		}
+	}
+	return l
+}
+
+// Draining says whether Drain came.
+func (s *Scheduler) Draining() bool { return s.draining }
+
+// Idle says whether no sequence is known any more: all that were taken are
+// released.
+func (s *Scheduler) Idle() bool { return len(s.sequences) == 0 }

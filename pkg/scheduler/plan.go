@@ -1,0 +1,160 @@
+package scheduler
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+)
+
+// step is the work of one RunStep. members, parts and batch.Sequences run
+// parallel.
+type step struct {
+	members []*sequence
+	parts   []Part
+	batch   engine.Batch
+}
+
+func (st *step) add(q *sequence, part Part, work engine.Sequence) {
+	q.inStep = true
+	st.members = append(st.members, q)
+	st.parts = append(st.parts, part)
+	st.batch.Sequences = append(st.batch.Sequences, work)
+}
+
+// plan builds the next step. It says whether there is anything to do.
+func (s *Scheduler) plan(now time.Time) bool {
+	st := &s.steps[s.turn]
+	clear(st.batch.Sequences)
+	st.members, st.parts, st.batch.Sequences = st.members[:0], st.parts[:0], st.batch.Sequences[:0]
+
+	s.join(now)
+	s.prompts = s.prompts[:0]
+	for _, q := range s.running {
+		if q.phase == decoding {
+			s.addDecode(st, q)
+		} else {
+			s.prompts = append(s.prompts, q)
+		}
+	}
+	s.addPrompts(now, st, min(s.config.ChunkTokens, s.config.MaxBatchTokens-len(st.members)))
+	clear(s.prompts)
+	if len(st.members) == 0 {
+		return false
+	}
+	s.inFlight = st
+	s.turn = 1 - s.turn
+	return true
+}
+
+// join lets sequences whose KV arrived into the batch as long as it has places.
+func (s *Scheduler) join(now time.Time) {
+	if len(s.arrived) == 0 || len(s.running) >= s.slots {
+		return
+	}
+	slices.SortFunc(s.arrived, before)
+	n := min(len(s.arrived), s.slots-len(s.running))
+	for _, q := range s.arrived[:n] {
+		q.phase = decoding
+		s.running = append(s.running, q)
+		s.start(now, q)
+	}
+	s.arrived = slices.Delete(s.arrived, 0, n)
+}
+
+func (s *Scheduler) start(now time.Time, q *sequence) {
+	s.act(Started{
+		ID:           q.request.ID,
+		Blocks:       q.table,
+		CachedTokens: q.cached * s.config.BlockTokens,
+		Waited:       now.Sub(q.since),
+	})
+}
+
+// addDecode adds one token of a sequence that decodes. If more than one was
+// sampled elsewhere, those before the last have no KV yet: they are computed
+// first, one a step, without drawing.
+func (s *Scheduler) addDecode(st *step, q *sequence) {
+	next := q.computed - len(q.request.Tokens)
+	work := engine.Sequence{
+		Tokens: q.generated[next : next+1 : next+1],
+		Start:  q.computed,
+		Blocks: q.table,
+	}
+	if next+1 == len(q.generated) {
+		work.Sample = q.draw(s.turn)
+	}
+	st.add(q, Part{ID: q.request.ID}, work)
+}
+
+// addPrompts fills the prompt budget: prompts that run and requests that wait,
+// in one order.
+func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
+	slices.SortFunc(s.prompts, before)
+	running := s.prompts
+	next, queueOpen := 0, true
+	for i := 0; budget > 0; {
+		if len(s.running) >= s.slots || i >= len(s.waiting) {
+			queueOpen = false
+		}
+		if next < len(running) && (!queueOpen || before(running[next], s.waiting[i]) < 0) {
+			budget -= s.addChunk(st, running[next], budget)
+			next++
+			continue
+		}
+		if !queueOpen {
+			break
+		}
+		q := s.waiting[i]
+		switch {
+		case q.request.Kind != Receive && s.chunkFits(q, budget) && s.acquire(q):
+			s.admit(i)
+			q.phase = prefilling
+			s.running = append(s.running, q)
+			s.start(now, q)
+			budget -= s.addChunk(st, q, budget)
+			i = 0
+		case q.aged:
+			queueOpen = false
+			i = len(s.waiting)
+		default:
+			i++
+		}
+	}
+	for _, q := range running {
+		if !q.inStep {
+			q.skipped++
+		}
+	}
+}
+
+// chunkFits says whether a request that starts now would surely get a chunk.
+func (s *Scheduler) chunkFits(q *sequence, budget int) bool {
+	return budget >= s.config.BlockTokens || budget >= len(q.request.Tokens)
+}
+
+// addChunk adds as much of a sequence's prompt as budget allows and says how
+// many tokens that is: whole blocks, or all that is left.
+func (s *Scheduler) addChunk(st *step, q *sequence, budget int) int {
+	size, prompt := s.config.BlockTokens, q.request.Tokens
+	n := len(prompt) - q.computed
+	if n > budget {
+		n = budget - budget%size
+	}
+	if n == 0 {
+		return 0
+	}
+	q.skipped = 0
+	end := q.computed + n
+	work := engine.Sequence{
+		Tokens: prompt[q.computed:end:end],
+		Start:  q.computed,
+		Blocks: q.table,
+	}
+	if end == len(prompt) {
+		work.Sample = q.draw(s.turn)
+	}
+	first := q.computed / size
+	st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first}, work)
+	return n
+}

@@ -1,0 +1,69 @@
+package scheduler
+
+import "slices"
+
+// enqueue puts a sequence where it belongs in the queue.
+func (s *Scheduler) enqueue(q *sequence) {
+	i, _ := slices.BinarySearchFunc(s.waiting, q, before)
+	s.waiting = slices.Insert(s.waiting, i, q)
+}
+
+// reserve gives blocks to Receive sequences. They need no place in the batch
+// yet, and the prefill elsewhere begins when they have them, so it happens at
+// every event and not only between steps.
+func (s *Scheduler) reserve() {
+	for i := 0; i < len(s.waiting); {
+		q := s.waiting[i]
+		switch {
+		case q.request.Kind == Receive && s.acquire(q):
+			s.admit(i)
+			q.phase, q.held = receiving, !q.transferDone
+			s.pool.Reserve(q.private())
+			s.act(Reserved{
+				ID:           q.request.ID,
+				Blocks:       q.table,
+				CachedTokens: q.cached * s.config.BlockTokens,
+			})
+			i = 0 // somebody may have aged
+		case q.aged:
+			return
+		default:
+			i++
+		}
+	}
+}
+
+// acquire gets a sequence its blocks, or says that they are not to be had.
+func (s *Scheduler) acquire(q *sequence) bool {
+	if q.triedAt == s.freed+1 {
+		return false // nothing changed since it last did not fit
+	}
+	table, cached, chain, ok := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
+	if !ok {
+		q.triedAt = s.freed + 1
+		return false
+	}
+	q.table, q.cached, q.chain = table, cached, chain
+	q.published = cached
+	q.computed = cached * s.config.BlockTokens
+	q.hashes = nil
+	return true
+}
+
+// admit takes the i-th of the queue out of it. Who came earlier was overtaken.
+func (s *Scheduler) admit(i int) {
+	taken := s.waiting[i]
+	s.waiting = slices.Delete(s.waiting, i, i+1)
+	aged := false
+	for _, q := range s.waiting {
+		if q.ticket < taken.ticket {
+			q.overtaken++
+			if q.overtaken >= s.config.MaxOvertakes && !q.aged {
+				q.aged, aged = true, true
+			}
+		}
+	}
+	if aged {
+		slices.SortFunc(s.waiting, before)
+	}
+}

@@ -1,0 +1,285 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Scheduler is the state machine of one worker. It is not safe for concurrent
+// use.
+type Scheduler struct {
+	config Config
+	pool   *kvcache.Pool
+	slots  int // most sequences that run at a time
+
+	sequences map[SequenceID]*sequence
+	waiting   []*sequence // for blocks, or for a place; in the order of before
+	arrived   []*sequence // Receive with KV, waiting for a place
+	running   []*sequence // in the batch: prompts and decodes, as they came
+	ticket    uint64      // last arrival number
+	freed     uint64      // grows when a sequence that did not fit might fit now
+	draining  bool
+
+	steps    [2]step // by turns, so that one is untouched while the next is built
+	turn     int
+	inFlight *step
+	prompts  []*sequence // scratch of plan
+	block    []int32     // scratch of publish: one block of tokens
+
+	actions []Action
+}
+
+// New makes a scheduler that waits for its first event.
+func New(config Config) (*Scheduler, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.MaxOvertakes == 0 {
+		config.MaxOvertakes = DefaultMaxOvertakes
+	}
+	return &Scheduler{
+		config: config,
+		pool:   config.Pool,
+		// A prompt always finds room for one block beside all who decode.
+		slots:     min(config.MaxSequences, config.MaxBatchTokens-config.BlockTokens+1),
+		sequences: make(map[SequenceID]*sequence),
+		block:     make([]int32, 0, config.BlockTokens),
+	}, nil
+}
+
+// Handle takes an event that happened at now and answers with what is to be
+// done, in this order. now never goes back. The slice is used again by the next
+// call; block tables and hashes in it are never changed and may be kept, and the
+// batch and parts of a RunStep stay as they are until the RunStep after the next.
+func (s *Scheduler) Handle(now time.Time, event Event) []Action {
+	clear(s.actions)
+	s.actions = s.actions[:0]
+	switch e := event.(type) {
+	case Submit:
+		s.submit(now, e.Request)
+	case KVArrived:
+		s.kvArrived(now, e)
+	case TransferDone:
+		s.transferDone(e.ID)
+	case Cancel:
+		if q, ok := s.sequences[e.ID]; ok && q.phase != over {
+			s.finish(q, Cancelled, nil)
+		}
+	case StepDone:
+		s.stepDone(e)
+	case Drain:
+		s.draining = true
+	}
+	s.reserve()
+	planned := s.inFlight == nil && s.plan(now)
+	if stored, removed := s.pool.Changes(); len(stored)+len(removed) > 0 {
+		s.act(BlocksChanged{Stored: stored, Removed: removed})
+	}
+	if planned {
+		s.act(RunStep{Batch: s.inFlight.batch, Parts: s.inFlight.parts})
+	}
+	return s.actions
+}
+
+func (s *Scheduler) act(a Action) { s.actions = append(s.actions, a) }
+
+// Snapshot is the hash of every block in the prefix cache: what all
+// BlocksChanged so far add up to.
+func (s *Scheduler) Snapshot() []kvcache.Hash { return s.pool.Hashes() }
+
+// PoolStats counts the pool's blocks and look-ups.
+func (s *Scheduler) PoolStats() kvcache.Stats { return s.pool.Stats() }
+
+func (s *Scheduler) submit(now time.Time, r Request) {
+	refuse := func(reason RefuseReason) { s.act(Refused{ID: r.ID, Reason: reason}) }
+	_, known := s.sequences[r.ID]
+	switch {
+	case known || r.Kind < Full || r.Kind > Receive || len(r.Tokens) == 0 ||
+		r.Generated < 0 || r.Generated >= len(r.Tokens) || r.MaxTokens <= r.Generated:
+		refuse(Invalid)
+		return
+	case s.draining:
+		refuse(Draining)
+		return
+	case len(r.Tokens) >= s.config.ContextTokens:
+		refuse(NeverFits)
+		return
+	}
+	s.ticket++
+	q := newSequence(r, s.config, s.ticket, now)
+	if q.blocksNeeded > s.pool.Total() {
+		refuse(NeverFits)
+		return
+	}
+	if len(s.waiting) >= s.config.MaxWaiting {
+		refuse(QueueFull)
+		return
+	}
+	q.hashes = s.pool.BlockHashes(r.Salt, r.Tokens)
+	if r.Kind != Receive {
+		// The last token is computed in any case: there are no logits without.
+		q.hashes = q.hashes[:min(len(q.hashes), (len(r.Tokens)-1)/s.config.BlockTokens)]
+	}
+	s.sequences[r.ID] = q
+	s.enqueue(q)
+}
+
+func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
+	q, ok := s.sequences[e.ID]
+	if !ok || q.request.Kind != Receive || q.table == nil || q.kvArrived {
+		return
+	}
+	q.kvArrived, q.held = true, false
+	if q.phase == over {
+		s.release(q)
+		return
+	}
+	s.pool.Arrived(q.private())
+	q.computed = len(q.request.Tokens)
+	s.publish(q)
+	if len(e.Sampled) == 0 {
+		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender has to commit at least one"))
+		return
+	}
+	for _, token := range e.Sampled {
+		q.generated = append(q.generated, token)
+		if reason := q.ended(token); reason != 0 {
+			s.finish(q, reason, nil)
+			return
+		}
+	}
+	q.since = now
+	q.phase = ready
+	s.arrived = append(s.arrived, q)
+}
+
+func (s *Scheduler) transferDone(id SequenceID) {
+	q, ok := s.sequences[id]
+	if !ok || q.request.Kind == Full {
+		return
+	}
+	q.transferDone, q.held = true, false
+	s.release(q)
+}
+
+func (s *Scheduler) stepDone(e StepDone) {
+	st := s.inFlight
+	if st == nil {
+		return
+	}
+	s.inFlight = nil
+	if e.Err == nil && len(e.Tokens) != len(st.members) {
+		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
+	}
+	for i, q := range st.members {
+		part, work := st.parts[i], st.batch.Sequences[i]
+		q.inStep = false
+		if e.Err == nil {
+			// The KV is good, whatever became of the sequence meanwhile.
+			q.computed = work.Start + len(work.Tokens)
+			s.publish(q)
+		}
+		if q.phase == over {
+			s.release(q)
+			continue
+		}
+		if part.Prompt {
+			q.prefillCompute += e.Compute
+		} else {
+			q.decodeCompute += e.Compute
+		}
+		switch {
+		case e.Err != nil:
+			s.finish(q, Failed, e.Err)
+		case work.Sample == nil:
+		case e.Tokens[i] < 0:
+			s.finish(q, Failed, errors.New("scheduler: the step drew no token where one was asked for"))
+		default:
+			s.sampled(q, e.Tokens[i])
+		}
+	}
+	clear(st.members)
+}
+
+// sampled takes a token that a step drew.
+func (s *Scheduler) sampled(q *sequence, token int32) {
+	s.act(Sampled{ID: q.request.ID, Offset: q.offset(), Token: token})
+	q.generated = append(q.generated, token)
+	q.phase = decoding
+	reason := q.ended(token)
+	if reason == 0 && q.request.Kind == PrefillOnly {
+		reason = PrefillDone
+	}
+	if reason != 0 {
+		s.finish(q, reason, nil)
+	}
+}
+
+// finish ends a sequence. What it holds goes back at once if nothing is using
+// it, else when that ends.
+func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
+	switch q.phase {
+	case waiting:
+		s.waiting = without(s.waiting, q)
+	case ready:
+		s.arrived = without(s.arrived, q)
+	case prefilling, decoding:
+		s.running = without(s.running, q)
+	case receiving:
+		if q.held {
+			s.pool.Quarantine(q.private())
+			q.quarantined = true
+		}
+	}
+	if q.table == nil {
+		q.held = false // nothing to read or to write
+	}
+	q.phase = over
+	s.act(Finished{
+		ID:             q.request.ID,
+		Reason:         reason,
+		PrefillCompute: q.prefillCompute,
+		DecodeCompute:  q.decodeCompute,
+		Err:            err,
+	})
+	s.release(q)
+}
+
+// release gives the blocks of a sequence back, once it is over and neither a
+// step nor a transfer uses them.
+func (s *Scheduler) release(q *sequence) {
+	if q.phase != over || q.inStep || q.held {
+		return
+	}
+	if q.quarantined {
+		s.pool.Drained(q.private())
+		s.pool.Release(q.table[:q.cached])
+	} else {
+		s.pool.Release(q.table)
+	}
+	s.freed++
+	delete(s.sequences, q.request.ID)
+	s.act(Released{ID: q.request.ID})
+}
+
+// publish makes the full blocks that were computed since the last call
+// shareable.
+func (s *Scheduler) publish(q *sequence) {
+	size := s.config.BlockTokens
+	for ; (q.published+1)*size <= q.computed; q.published++ {
+		s.block = q.appendTokens(s.block[:0], q.published*size, size)
+		q.chain = s.pool.Publish(q.chain, q.table[q.published], s.block)
+		s.freed++
+	}
+}
+
+func without(list []*sequence, q *sequence) []*sequence {
+	if i := slices.Index(list, q); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}

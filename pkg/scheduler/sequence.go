@@ -1,0 +1,153 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// phase is where in its life a sequence is.
+type phase int8
+
+const (
+	waiting    phase = iota // for blocks, or for a place
+	receiving               // has blocks; a transfer writes them
+	ready                   // its KV arrived; waits for a place
+	prefilling              // runs: its prompt is not complete
+	decoding                // runs
+	over                    // finished; something may still use its blocks
+)
+
+type sequence struct {
+	request Request
+	phase   phase
+	ticket  uint64    // order of arrival
+	since   time.Time // when its wait began
+
+	// Waiting.
+	hashes       []kvcache.Hash // of the blocks that it may find in the cache
+	blocksNeeded int
+	totalTokens  int    // the most that prompt and completion can become
+	overtaken    int    // later ones that were taken before it
+	aged         bool   // overtaken as often as allowed
+	triedAt      uint64 // Scheduler.freed when it last did not fit
+
+	// Having blocks.
+	table     []kvcache.BlockID
+	cached    int // blocks that came from the prefix cache
+	published int // blocks that were offered to the prefix cache
+	chain     kvcache.Chain
+	generated []int32 // after request.Tokens
+	computed  int     // tokens whose KV is in the blocks
+	skipped   int // steps in a row that had nothing of its prompt
+	samples   [2]engine.Sample // one for each of Scheduler.steps
+
+	inStep       bool // the step in flight contains it
+	held         bool // a transfer may read or write its blocks
+	kvArrived    bool
+	transferDone bool
+	quarantined  bool
+
+	prefillCompute, decodeCompute time.Duration
+}
+
+func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
+	q := &sequence{request: r, ticket: ticket, since: now}
+	q.totalTokens = c.ContextTokens
+	if left := r.MaxTokens - r.Generated; left < c.ContextTokens-len(r.Tokens) {
+		q.totalTokens = len(r.Tokens) + left
+	}
+	positions := q.totalTokens - 1 // the last token's KV is never computed
+	if r.Kind == PrefillOnly {
+		positions = len(r.Tokens)
+	}
+	q.blocksNeeded = (positions + c.BlockTokens - 1) / c.BlockTokens
+	q.held = r.Kind == PrefillOnly
+	return q
+}
+
+// length is the number of tokens so far, sampled ones included.
+func (q *sequence) length() int { return len(q.request.Tokens) + len(q.generated) }
+
+// offset is the number of tokens generated so far.
+func (q *sequence) offset() int { return q.request.Generated + len(q.generated) }
+
+// ended is why the sequence ends with the token just appended; 0 if it does not.
+func (q *sequence) ended(token int32) FinishReason {
+	switch {
+	case slices.Contains(q.request.Stop, token):
+		return Stopped
+	case q.length() >= q.totalTokens:
+		return Length
+	}
+	return 0
+}
+
+// draw is the draw of the next token, for the step whose turn it is.
+func (q *sequence) draw(turn int) *engine.Sample {
+	q.samples[turn] = engine.Sample{Params: q.request.Sampling, Offset: uint64(q.offset())}
+	return &q.samples[turn]
+}
+
+// private is the part of the block table that the sequence itself fills.
+func (q *sequence) private() []kvcache.BlockID { return q.table[q.cached:] }
+
+// appendTokens appends n tokens from position first on.
+func (q *sequence) appendTokens(dst []int32, first, n int) []int32 {
+	prompt := q.request.Tokens
+	if first < len(prompt) {
+		fromPrompt := min(n, len(prompt)-first)
+		dst = append(dst, prompt[first:first+fromPrompt]...)
+		first, n = first+fromPrompt, n-fromPrompt
+	}
+	first -= len(prompt)
+	return append(dst, q.generated[max(first, 0):max(first, 0)+n]...)
+}
+
+// before orders sequences that compete for the same thing.
+func before(a, b *sequence) int {
+	return cmp.Or(
+		cmp.Compare(a.class(), b.class()),
+		a.byAge(b),
+		cmp.Compare(b.request.Priority, a.request.Priority),
+		compareDeadlines(a.request.Deadline, b.request.Deadline),
+		cmp.Compare(a.ticket, b.ticket),
+	)
+}
+
+// class puts prompts that starve before all, then requests that were overtaken
+// as often as allowed, then the rest.
+func (q *sequence) class() int {
+	switch {
+	case q.phase == prefilling && q.skipped >= maxSkippedSteps:
+		return 0
+	case q.phase == waiting && q.aged:
+		return 1
+	}
+	return 2
+}
+
+// byAge orders two of the same class by arrival alone if they had to wait too
+// long.
+func (q *sequence) byAge(other *sequence) int {
+	if q.class() == 2 {
+		return 0
+	}
+	return cmp.Compare(q.ticket, other.ticket)
+}
+
+// compareDeadlines puts the earlier first and none last.
+func compareDeadlines(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}
