@@ -1,0 +1,162 @@
+package tokenizer
+
+import (
+	"context"
+	"fmt"
+)
+
+// bytesPerCheck is how much text is encoded between two looks at the context, unless
+// one piece is longer: well under a millisecond.
+const bytesPerCheck = 1 << 12
+
+// Encode returns the token ids of text, never nil. Added tokens that stand in the
+// text, special ones too, become their ids. addSpecial puts around them what the
+// file's post-processor asks for, such as a start token. Bytes that are no UTF-8 are
+// encoded one by one; nothing is refused, save that a stretch of over 2 GiB without
+// a place to cut gives nil.
+func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
+	ids, err := t.EncodeContext(context.Background(), text, addSpecial, 0)
+	if err != nil {
+		return nil
+	}
+	return ids
+}
+
+// EncodeContext is Encode for texts that nobody vouches for. It gives up soon after
+// ctx ends, with an error that wraps its cause, and as soon as it is certain that
+// more than maxTokens ids would come out (0: no limit), with one that wraps
+// ErrTooLong. For a text far too long that is before any work, and memory stays in
+// proportion to maxTokens.
+func (t *Tokenizer) EncodeContext(ctx context.Context, text string, addSpecial bool, maxTokens int) ([]int32, error) {
+	e := encoding{t: t, ctx: ctx, maxTokens: maxTokens}
+	if addSpecial {
+		e.reserved = len(t.template.after)
+	}
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	if !t.swallows {
+		if err := e.roomFor(text); err != nil {
+			return nil, err
+		}
+	}
+	e.ids = make([]int32, 0, min(len(text)/3, 1<<16)+8)
+	if addSpecial {
+		e.ids = append(e.ids, t.template.before...)
+	}
+	if err := t.raw.split(text, e.rest, e.token); err != nil {
+		return nil, err
+	}
+	if addSpecial {
+		e.reserved = 0
+		e.ids = append(e.ids, t.template.after...)
+	}
+	if err := e.room(); err != nil {
+		return nil, err
+	}
+	return e.ids, nil
+}
+
+// encoding is one call of EncodeContext.
+type encoding struct {
+	t         *Tokenizer
+	ctx       context.Context
+	maxTokens int
+	reserved  int // ids that the template will append
+	ids       []int32
+	unchecked int // bytes since the last look at ctx
+}
+
+// rest takes text that has none of the added tokens looked for first.
+func (e *encoding) rest(text string) error {
+	return e.t.late.split(text, e.text, e.token)
+}
+
+// text takes text without any added token.
+func (e *encoding) text(text string) error {
+	return e.stage(0, text)
+}
+
+func (e *encoding) token(id int32) error {
+	e.ids = append(e.ids, id)
+	return e.done(1)
+}
+
+func (e *encoding) stage(number int, text string) error {
+	if number == len(e.t.stages) {
+		return e.piece(text)
+	}
+	s := &e.t.stages[number]
+	if s.prefixSpace && text[0] != ' ' {
+		text = " " + text
+	}
+	if s.scan == nil {
+		return e.stage(number+1, text)
+	}
+	for i := 0; i < len(text); {
+		end := s.scan(text, i)
+		if err := e.stage(number+1, text[i:end]); err != nil {
+			return err
+		}
+		i = end
+	}
+	return nil
+}
+
+func (e *encoding) piece(piece string) error {
+	if len(piece) > shortPiece {
+		if err := e.roomFor(piece); err != nil {
+			return err
+		}
+		if len(piece) > longestPiece {
+			return fmt.Errorf("encode: %d bytes without a place to cut: %w", len(piece), ErrTooLong)
+		}
+	}
+	ids, err := e.t.model.appendPiece(e.ids, piece, e.check)
+	if err != nil {
+		return err
+	}
+	e.ids = ids
+	return e.done(len(piece))
+}
+
+// done ends a step that took n bytes of text.
+func (e *encoding) done(n int) error {
+	if err := e.room(); err != nil {
+		return err
+	}
+	if e.unchecked += n; e.unchecked < bytesPerCheck {
+		return nil
+	}
+	e.unchecked = 0
+	return e.check()
+}
+
+// check says whether ctx has ended.
+func (e *encoding) check() error {
+	if e.ctx.Err() != nil {
+		return fmt.Errorf("encode: %w", context.Cause(e.ctx))
+	}
+	return nil
+}
+
+// room says whether the ids so far are within the limit.
+func (e *encoding) room() error {
+	if e.maxTokens > 0 && len(e.ids)+e.reserved > e.maxTokens {
+		return e.tooLong()
+	}
+	return nil
+}
+
+// roomFor says whether the ids of text may fit, by its length alone.
+func (e *encoding) roomFor(text string) error {
+	least := (len(text) + e.t.longestToken - 1) / e.t.longestToken
+	if e.maxTokens > 0 && len(e.ids)+e.reserved+least > e.maxTokens {
+		return e.tooLong()
+	}
+	return nil
+}
+
+func (e *encoding) tooLong() error {
+	return fmt.Errorf("encode: over %d: %w", e.maxTokens, ErrTooLong)
+}

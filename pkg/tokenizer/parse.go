@@ -1,0 +1,188 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+)
+
+// maxIDs bounds the vocabulary: ids are 0 to maxIDs-1.
+const maxIDs = 4 << 20
+
+// maxDepth bounds how deep Sequences may nest.
+const maxDepth = 8
+
+// Parse makes a Tokenizer of the content of a tokenizer.json. It keeps no
+// reference to data. Errors name the component, as in
+// "pre_tokenizer.pretokenizers[0]: unknown pattern …"; JSON that is malformed is
+// reported with its offset in bytes.
+func Parse(data []byte) (*Tokenizer, error) {
+	if !utf8.Valid(data) {
+		return nil, fmt.Errorf("not a tokenizer.json: not UTF-8 at offset %d", invalidAt(data))
+	}
+	var file struct {
+		Version       *string         `json:"version"`
+		Truncation    json.RawMessage `json:"truncation"` // not applied: see the package comment
+		Padding       json.RawMessage `json:"padding"`    // not applied
+		AddedTokens   json.RawMessage `json:"added_tokens"`
+		Normalizer    json.RawMessage `json:"normalizer"`
+		PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
+		Model         json.RawMessage `json:"model"`
+		PostProcessor json.RawMessage `json:"post_processor"`
+		Decoder       json.RawMessage `json:"decoder"`
+	}
+	if err := decodeStrict(data, &file); err != nil {
+		return nil, fmt.Errorf("not a tokenizer.json that is understood: %w", err)
+	}
+	if file.Version != nil && *file.Version != "1.0" {
+		return nil, fmt.Errorf("version: %q is not supported: only 1.0 is", *file.Version)
+	}
+	if !isNull(file.Normalizer) {
+		return nil, fmt.Errorf("normalizer: %s is not supported: only null is", typeOf(file.Normalizer))
+	}
+	t := new(Tokenizer)
+	if err := t.parseModel(file.Model); err != nil {
+		return nil, err
+	}
+	if err := t.parseAddedTokens(file.AddedTokens); err != nil {
+		return nil, err
+	}
+	if err := t.parsePreTokenizer(file.PreTokenizer); err != nil {
+		return nil, err
+	}
+	if err := t.parsePostProcessor(file.PostProcessor); err != nil {
+		return nil, err
+	}
+	if err := parseDecoder(file.Decoder); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
+	var tokens []addedToken
+	if !isNull(data) {
+		if err := decodeStrict(data, &tokens); err != nil {
+			return fmt.Errorf("added_tokens: %w", err)
+		}
+	}
+	t.special = make(map[int32]bool)
+	seen := make(map[string]bool, len(tokens))
+	var raw, late []addedToken
+	for i, token := range tokens {
+		switch id, known := t.ids[token.Content]; {
+		case token.Content == "":
+			return fmt.Errorf("added_tokens[%d]: empty content", i)
+		case seen[token.Content]:
+			return fmt.Errorf("added_tokens[%d]: %q is there twice", i, token.Content)
+		case token.ID < 0 || token.ID >= maxIDs:
+			return fmt.Errorf("added_tokens[%d]: %q: id %d is not in 0 to %d", i, token.Content, token.ID, maxIDs-1)
+		case known && id != token.ID:
+			return fmt.Errorf("added_tokens[%d]: %q has id %d here and %d in model.vocab", i, token.Content, token.ID, id)
+		case !known && t.pieces.has(token.ID):
+			return fmt.Errorf("added_tokens[%d]: %q: id %d belongs to another token", i, token.Content, token.ID)
+		case !known:
+			t.ids[token.Content] = token.ID
+			// Decoding treats an added token like any other: through the alphabet if
+			// that can spell it.
+			piece, _ := newAlphabet().appendBytes(nil, token.Content)
+			t.pieces.set(token.ID, string(piece))
+		}
+		seen[token.Content] = true
+		t.swallows = t.swallows || token.LStrip || token.RStrip
+		if token.Special {
+			t.special[token.ID] = true
+		}
+		if token.Normalized {
+			late = append(late, token)
+		} else {
+			raw = append(raw, token)
+		}
+		t.longestToken = max(t.longestToken, len(token.Content))
+	}
+	t.raw, t.late = newAddedSet(raw), newAddedSet(late)
+	return nil
+}
+
+func parseDecoder(data json.RawMessage) error {
+	if kind := typeOf(data); kind != "ByteLevel" {
+		return fmt.Errorf("decoder: %s is not supported: only ByteLevel is", kind)
+	}
+	// The fields are ByteLevel's as a pre-tokenizer; none has an effect on decoding.
+	var d struct {
+		Type           string `json:"type"`
+		AddPrefixSpace *bool  `json:"add_prefix_space"`
+		TrimOffsets    *bool  `json:"trim_offsets"`
+		UseRegex       *bool  `json:"use_regex"`
+	}
+	if err := decodeStrict(data, &d); err != nil {
+		return fmt.Errorf("decoder: %w", err)
+	}
+	return nil
+}
+
+// decodeStrict decodes one JSON value and refuses keys that into has no field for:
+// a key that is not understood may change what the file means.
+func decodeStrict(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return jsonError(err, len(data))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("malformed JSON: something follows the value at offset %d", d.InputOffset())
+	}
+	return nil
+}
+
+// jsonError says where JSON of so many bytes is malformed. Only the whole file's
+// can be: its components come out of a value that has been read.
+func jsonError(err error, length int) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("malformed JSON at offset %d: %w", syntax.Offset, err)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%q: unexpected %s", kind.Field, kind.Value)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("malformed JSON: ends too early, at offset %d", length)
+	}
+	return err
+}
+
+func isNull(data json.RawMessage) bool {
+	return len(data) == 0 || string(data) == "null"
+}
+
+// untyped is what typeOf says of a component that has no type.
+const untyped = "a component without a type"
+
+// typeOf is a component's "type", to choose by and to name in errors.
+func typeOf(data json.RawMessage) string {
+	if isNull(data) {
+		return "null"
+	}
+	var c struct {
+		Type *string `json:"type"`
+	}
+	if json.Unmarshal(data, &c) != nil || c.Type == nil {
+		return untyped
+	}
+	return *c.Type
+}
+
+// invalidAt is the offset of the first byte that is not UTF-8.
+func invalidAt(data []byte) int {
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return len(data)
+}
