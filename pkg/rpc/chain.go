@@ -1,0 +1,187 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+)
+
+// pushbackKey is the trailer that gRPC clients with a retry policy obey:
+// milliseconds to wait before another try.
+const pushbackKey = "grpc-retry-pushback-ms"
+
+// chains are the interceptors of a server, outermost first, in the order of the
+// package comment.
+func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
+	metrics := newMetrics(cfg.Registerer, "server")
+	logger := cfg.Logger.With(slog.String("server", cfg.Name))
+	lines := logAdapter(logger)
+	logOptions := []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(serverLevel),
+		logging.WithCodes(codeOf),
+		logging.WithFieldsFromContext(requestFields),
+	}
+	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
+		return !isInfrastructure(call.FullMethod())
+	})
+	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
+		logger.ErrorContext(ctx, "handler panicked", slog.String("request_id", RequestID(ctx)),
+			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		return Error(codes.Internal, ReasonPanic, "the server failed on this request: its log says why", 0)
+	})
+	unary := []grpc.UnaryServerInterceptor{
+		requestIDUnaryServer,
+		metrics.unaryServer(cfg.Name),
+		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), business),
+		recovery.UnaryServerInterceptor(recovered),
+		pushbackUnaryServer,
+	}
+	stream := []grpc.StreamServerInterceptor{
+		requestIDStreamServer,
+		metrics.streamServer(cfg.Name),
+		selector.StreamServerInterceptor(logging.StreamServerInterceptor(lines, logOptions...), business),
+		recovery.StreamServerInterceptor(recovered),
+		s.decoder.streamServer,
+		pushbackStreamServer,
+		s.endWithServer,
+	}
+	if cfg.Authenticate != nil {
+		unary = append(unary, checkUnaryServer(cfg.Authenticate))
+		stream = append(stream, checkStreamServer(cfg.Authenticate))
+	}
+	if cfg.CallsPerSecond > 0 {
+		limit := limitCalls(cfg.CallsPerSecond, cfg.CallsBurst)
+		unary = append(unary, checkUnaryServer(limit))
+		stream = append(stream, checkStreamServer(limit))
+	}
+	if cfg.UnaryTimeout > 0 {
+		unary = append(unary, timeoutUnaryServer(cfg.UnaryTimeout))
+	}
+	return unary, stream
+}
+
+// logAdapter makes the middleware's lines those of slog.
+func logAdapter(logger *slog.Logger) logging.Logger {
+	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		logger.Log(ctx, slog.Level(level), message, fields...)
+	})
+}
+
+func requestFields(ctx context.Context) logging.Fields {
+	if id := RequestID(ctx); id != "" {
+		return logging.Fields{"request_id", id}
+	}
+	return nil
+}
+
+// serverLevel is debug for what went well, info for what callers did or should
+// know, warn for what the service lacks, error for what is wrong with it.
+func serverLevel(code codes.Code) logging.Level {
+	switch code {
+	case codes.OK:
+		return logging.LevelDebug
+	case codes.Unavailable, codes.Aborted:
+		return logging.LevelWarn
+	case codes.Unknown, codes.Internal, codes.DataLoss:
+		return logging.LevelError
+	}
+	return logging.LevelInfo
+}
+
+// check decides whether a call goes on, and with which context.
+type check func(ctx context.Context, fullMethod string) (context.Context, error)
+
+func checkUnaryServer(check check) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if isHealth(info.FullMethod) {
+			return handler(ctx, request)
+		}
+		ctx, err := check(ctx, info.FullMethod)
+		if err != nil {
+			return nil, err
+		}
+		return handler(ctx, request)
+	}
+}
+
+func checkStreamServer(check check) grpc.StreamServerInterceptor {
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if isHealth(info.FullMethod) {
+			return handler(server, stream)
+		}
+		ctx, err := check(stream.Context(), info.FullMethod)
+		if err != nil {
+			return err
+		}
+		return handler(server, &middleware.WrappedServerStream{ServerStream: stream, WrappedContext: ctx})
+	}
+}
+
+// limitCalls is a token bucket for all callers together.
+func limitCalls(perSecond float64, burst int) check {
+	if burst <= 0 {
+		burst = max(1, int(perSecond))
+	}
+	bucket := rate.NewLimiter(rate.Limit(perSecond), burst)
+	return func(ctx context.Context, _ string) (context.Context, error) {
+		now := time.Now()
+		reservation := bucket.ReserveN(now, 1)
+		wait := reservation.DelayFrom(now)
+		if wait == 0 {
+			return ctx, nil
+		}
+		reservation.CancelAt(now)
+		return nil, Error(codes.ResourceExhausted, ReasonRateLimited,
+			fmt.Sprintf("over %g calls a second: try again after %s", perSecond, wait.Round(time.Millisecond)), wait)
+	}
+}
+
+func timeoutUnaryServer(timeout time.Duration) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if _, ok := ctx.Deadline(); ok {
+			return handler(ctx, request)
+		}
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return handler(ctx, request)
+	}
+}
+
+func pushbackUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	reply, err := handler(ctx, request)
+	if trailer := pushback(err); trailer != nil {
+		// It fails only when the stream has ended, and then nobody reads it.
+		_ = grpc.SetTrailer(ctx, trailer)
+	}
+	return reply, err
+}
+
+func pushbackStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(server, stream)
+	if trailer := pushback(err); trailer != nil {
+		stream.SetTrailer(trailer)
+	}
+	return err
+}
+
+func pushback(err error) metadata.MD {
+	wait, ok := RetryAfter(err)
+	if !ok {
+		return nil
+	}
+	return metadata.Pairs(pushbackKey, strconv.FormatInt(max(1, wait.Milliseconds()), 10))
+}

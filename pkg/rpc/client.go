@@ -1,0 +1,203 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/retry"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// retryMost is the most tries of an idempotent unary call.
+	retryMost = 3
+	// retryWait is the wait before the second try; it doubles each time.
+	retryWait = 50 * time.Millisecond
+)
+
+// ClientConfig says how a client connection is built. The zero value works.
+type ClientConfig struct {
+	// Name is the client's label in metrics and log lines, like "router".
+	Name string
+	// Logger gets a line at debug for each call that ends. Nil: none.
+	Logger *slog.Logger
+	// MaxReceiveBytes is the largest message taken. 0: DefaultMaxReceiveBytes.
+	MaxReceiveBytes int
+	// Registerer gets the metrics. Several connections may share one. Nil: none.
+	Registerer prometheus.Registerer
+	// UnaryTimeout is the deadline of unary calls that have none. 0:
+	// DefaultUnaryTimeout; below 0: none.
+	UnaryTimeout time.Duration
+	// Idempotent lists the unary methods, like
+	// "/tandem.inference.v1.Inference/Tokenize", that may be tried again when the
+	// server is UNAVAILABLE: up to three tries, 50 ms apart and more.
+	Idempotent []string
+	// KeepAlive is how long the connection is silent before it is probed, also
+	// without calls. 0: DefaultKeepAlive; less than ten seconds is taken as ten.
+	KeepAlive time.Duration
+	// KeepAliveTimeout is how long a probe may go unanswered. 0:
+	// DefaultKeepAliveTimeout.
+	KeepAliveTimeout time.Duration
+	// Codec encodes and decodes all messages. Nil: grpc-go's for protobuf.
+	Codec encoding.CodecV2
+	// WindowBytes and BufferBytes are as in ServerConfig.
+	WindowBytes int32
+	BufferBytes int
+	// Dialer connects, for tests. Nil: the operating system.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// Dial makes a connection to "host:port" or "unix:///path". It connects when
+// the first call needs it and again whenever the connection broke, waiting 100
+// ms after the first failure and at most 2 s after many; host names are resolved
+// anew each time. Calls fail with UNAVAILABLE at once while there is no
+// connection, unless they say grpc.WaitForReady. The traffic is not encrypted.
+//
+// The error is only about the address. The caller closes the connection.
+func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
+	target, err := target(address)
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	unary, stream := clientChains(cfg)
+	callOptions := []grpc.CallOption{grpc.MaxCallRecvMsgSize(cfg.MaxReceiveBytes)}
+	if cfg.Codec != nil {
+		callOptions = append(callOptions, grpc.ForceCodecV2(cfg.Codec))
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithChainUnaryInterceptor(unary...),
+		grpc.WithChainStreamInterceptor(stream...),
+		grpc.WithDefaultCallOptions(callOptions...),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: cfg.KeepAlive, Timeout: cfg.KeepAliveTimeout, PermitWithoutStream: true,
+		}),
+	}
+	if cfg.WindowBytes > 0 {
+		options = append(options, grpc.WithStaticStreamWindowSize(cfg.WindowBytes), grpc.WithStaticConnWindowSize(cfg.WindowBytes))
+	}
+	if cfg.BufferBytes > 0 {
+		options = append(options, grpc.WithReadBufferSize(cfg.BufferBytes), grpc.WithWriteBufferSize(cfg.BufferBytes))
+	}
+	if cfg.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dialer))
+	}
+	conn, err := grpc.NewClient(target, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %q: %w", address, err)
+	}
+	return conn, nil
+}
+
+// target is grpc-go's name for an address. It leaves host names to the dialer:
+// grpc-go's own resolver would not look again for thirty seconds after a worker
+// came back under another address.
+func target(address string) (string, error) {
+	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+		if !filepath.IsAbs(path) {
+			return "", fmt.Errorf("connect to %q: the path must be absolute, as in unix:///run/tandem.sock", address)
+		}
+		return address, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || port == "" {
+		return "", fmt.Errorf("connect to %q: give host:port or unix:///path", address)
+	}
+	return "passthrough:///" + address, nil
+}
+
+func (cfg ClientConfig) withDefaults() ClientConfig {
+	if cfg.Name == "" {
+		cfg.Name = "client"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxReceiveBytes <= 0 {
+		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
+	}
+	if cfg.UnaryTimeout == 0 {
+		cfg.UnaryTimeout = DefaultUnaryTimeout
+	}
+	if cfg.KeepAlive <= 0 {
+		cfg.KeepAlive = DefaultKeepAlive
+	}
+	if cfg.KeepAliveTimeout <= 0 {
+		cfg.KeepAliveTimeout = DefaultKeepAliveTimeout
+	}
+	return cfg
+}
+
+// clientChains are the interceptors of a client, outermost first, in the order
+// of the package comment.
+func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.StreamClientInterceptor) {
+	metrics := newMetrics(cfg.Registerer, "client")
+	lines := logAdapter(cfg.Logger.With(slog.String("client", cfg.Name)))
+	logOptions := []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug }),
+		logging.WithCodes(codeOf),
+		logging.WithFieldsFromContext(requestFields),
+	}
+	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
+		return !isInfrastructure(call.FullMethod())
+	})
+	idempotent := slices.Clone(cfg.Idempotent)
+	unary := []grpc.UnaryClientInterceptor{
+		requestIDUnaryClient,
+		metrics.unaryClient(cfg.Name),
+		selector.UnaryClientInterceptor(logging.UnaryClientInterceptor(lines, logOptions...), business),
+	}
+	if cfg.UnaryTimeout > 0 {
+		unary = append(unary, timeoutUnaryClient(cfg.UnaryTimeout))
+	}
+	unary = append(unary, selector.UnaryClientInterceptor(
+		retry.UnaryClientInterceptor(
+			retry.WithMax(retryMost),
+			retry.WithCodes(codes.Unavailable),
+			retry.WithBackoff(retry.BackoffExponentialWithJitter(retryWait, .2)),
+		),
+		selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
+			return slices.Contains(idempotent, call.FullMethod())
+		}),
+	))
+	return unary, []grpc.StreamClientInterceptor{
+		requestIDStreamClient,
+		metrics.streamClient(cfg.Name),
+		selector.StreamClientInterceptor(logging.StreamClientInterceptor(lines, logOptions...), business),
+	}
+}
+
+func timeoutUnaryClient(timeout time.Duration) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		if _, ok := ctx.Deadline(); ok {
+			return invoker(ctx, method, request, reply, conn, options...)
+		}
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return invoker(ctx, method, request, reply, conn, options...)
+	}
+}

@@ -1,0 +1,165 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	protobuf "google.golang.org/protobuf/proto"
+)
+
+// wholeMessage is the field named when none inside the message can be.
+const wholeMessage = "request"
+
+// decoding stands in for a message while grpc-go receives it. It carries what
+// the codec found out past grpc-go, which keeps only an error's text.
+type decoding struct {
+	message any
+	// field and problem are set if the bytes do not decode.
+	field, problem string
+}
+
+// codec decodes by another codec and, when that fails, finds out why.
+type codec struct {
+	encoding.CodecV2
+}
+
+// newCodec wraps a codec, or the one that grpc-go has for protobuf.
+func newCodec(inner encoding.CodecV2) codec {
+	if inner == nil {
+		inner = encoding.GetCodecV2(proto.Name)
+	}
+	return codec{CodecV2: inner}
+}
+
+// Unmarshal decodes data into v, a message or a *decoding of one.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	d, ok := v.(*decoding)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	err := c.CodecV2.Unmarshal(data, d.message)
+	if err == nil {
+		return nil
+	}
+	d.field, d.problem = wholeMessage, problemMalformed
+	if message, ok := d.message.(protobuf.Message); ok {
+		field, problem, found := locate(data.Materialize(), message.ProtoReflect().Descriptor(), "", 0)
+		if found {
+			d.problem = problem
+		}
+		if found && field != "" {
+			d.field = field
+		}
+	}
+	return err
+}
+
+// decoder turns failures to receive a message into INVALID_ARGUMENT.
+type decoder struct {
+	maxReceiveBytes int
+	oversizeFields  map[string]string
+}
+
+// receive receives a message by grpc-go's own function.
+func (d *decoder) receive(fullMethod string, message any, receive func(any) error) error {
+	wrapped := decoding{message: message}
+	err := receive(&wrapped)
+	switch {
+	case err == nil || errors.Is(err, io.EOF):
+		return err
+	case wrapped.field != "":
+		return InvalidArgument(wrapped.field, wrapped.problem)
+	case status.Code(err) == codes.ResourceExhausted:
+		// Receiving exhausts nothing but the limit of a message's size, whether
+		// compressed or not.
+		field := d.oversizeFields[fullMethod]
+		if field == "" {
+			field = wholeMessage
+		}
+		return InvalidArgument(field, fmt.Sprintf("the message is over %d bytes: send less", d.maxReceiveBytes))
+	}
+	return err
+}
+
+// streamServer is the interceptor for streams.
+func (d *decoder) streamServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(server, &decodingStream{ServerStream: stream, decoder: d, fullMethod: info.FullMethod})
+}
+
+type decodingStream struct {
+	grpc.ServerStream
+	decoder    *decoder
+	fullMethod string
+}
+
+// RecvMsg receives a message.
+func (s *decodingStream) RecvMsg(message any) error {
+	return s.decoder.receive(s.fullMethod, message, s.ServerStream.RecvMsg)
+}
+
+// wrapUnary returns a description of the same service whose unary methods send
+// requests that do not decode through the interceptors.
+func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {
+	wrapped := *description
+	wrapped.Methods = make([]grpc.MethodDesc, len(description.Methods))
+	for i, method := range description.Methods {
+		fullMethod := "/" + description.ServiceName + "/" + method.MethodName
+		handle := method.Handler
+		method.Handler = func(server any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			var failed error
+			var request any
+			reply, err := handle(server, ctx, func(message any) error {
+				request = message
+				failed = d.receive(fullMethod, message, decode)
+				return failed
+			}, interceptor)
+			if failed == nil || interceptor == nil {
+				return reply, err
+			}
+			info := &grpc.UnaryServerInfo{Server: server, FullMethod: fullMethod}
+			return interceptor(ctx, request, info, func(context.Context, any) (any, error) { return nil, failed })
+		}
+		wrapped.Methods[i] = method
+	}
+	return &wrapped
+}
+
+// isInfrastructure matches health checks and reflection.
+func isInfrastructure(fullMethod string) bool {
+	return isHealth(fullMethod) || strings.HasPrefix(fullMethod, "/grpc.reflection.")
+}
+
+// isHealth matches health checks.
+func isHealth(fullMethod string) bool {
+	return strings.HasPrefix(fullMethod, "/grpc.health.v1.Health/")
+}
+
+// endingStream ends its handler's context, and what the handler waits to
+// receive, when the server stops: a health watch or a reflection session would
+// otherwise keep a graceful stop from its end.
+type endingStream struct {
+	*middleware.WrappedServerStream
+}
+
+// RecvMsg receives a message. When it returns early, the receive that is left
+// ends with the stream, which ends with the handler.
+func (s *endingStream) RecvMsg(message any) error {
+	received := make(chan error, 1)
+	go func() { received <- s.WrappedServerStream.RecvMsg(message) }()
+	select {
+	case err := <-received:
+		return err
+	case <-s.Context().Done():
+		return status.FromContextError(s.Context().Err()).Err()
+	}
+}

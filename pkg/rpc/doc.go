@@ -1,0 +1,41 @@
+// Package rpc builds every gRPC server and client of Tandem, so that all of
+// them recover, log, count, authenticate, limit and time out alike.
+//
+// Services, commands and tests import it; it imports no service. A Server owns
+// its gRPC server, whose goroutines Stop ends; the caller owns listeners until
+// Serve has them, and connections that Dial made.
+//
+// # Order on a server
+//
+// From the outside in, for unary calls and streams alike:
+//
+//  1. request id: x-request-id goes into the context, so that all below log it;
+//  2. metrics: count and time every call, whatever becomes of it;
+//  3. logging: one line when a call ends; none for health and reflection;
+//  4. recovery: a panic below becomes INTERNAL, so that 2 and 3 see its status,
+//     and its stack is logged;
+//  5. decoding: a message that does not decode or is too large becomes
+//     INVALID_ARGUMENT that names the field; grpc-go alone says INTERNAL and
+//     RESOURCE_EXHAUSTED for what is the caller's mistake;
+//  6. push-back: an error with a RetryInfo also sets the trailer
+//     grpc-retry-pushback-ms, which gRPC clients obey by themselves;
+//  7. authentication, if configured; not for health;
+//  8. rate limit, if configured; not for health: after authentication, so that
+//     only callers who may call use up the limit;
+//  9. timeout: unary calls that come without a deadline get one. Streams live
+//     as long as their caller wants.
+//
+// grpc-go decodes a unary request before it calls the first interceptor, so
+// RegisterService wraps the methods: a request that fails to decode still goes
+// through the chain and is refused at its end, logged and counted, and only to
+// callers that may call.
+//
+// # Order on a client
+//
+//  1. request id: from the context into x-request-id;
+//  2. metrics and logging: one call, however many tries; failures are logged at
+//     debug, since the caller decides what they mean;
+//  3. timeout: unary calls without a deadline get one, for all tries together;
+//  4. retry: only unary methods that the configuration calls idempotent, and
+//     only on UNAVAILABLE.
+package rpc

@@ -1,0 +1,105 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Domain is the domain of every ErrorInfo that Tandem makes.
+const Domain = "tandem"
+
+// Reasons that this package itself gives. Services add their own.
+const (
+	// ReasonInvalidField is the reason of every InvalidArgument.
+	ReasonInvalidField = "INVALID_FIELD"
+	// ReasonRateLimited is the reason when a server's rate limit refuses a call.
+	ReasonRateLimited = "RATE_LIMITED"
+	// ReasonPanic is the reason when a handler panicked.
+	ReasonPanic = "PANIC"
+)
+
+// InvalidArgument is an INVALID_ARGUMENT status that names a field of the
+// request, as a path like "sampling.top_p" or "stop[2]". The message is
+// "field: problem"; the problem says what to do.
+func InvalidArgument(field, problem string) error {
+	return withDetails(codes.InvalidArgument, field+": "+problem,
+		&errdetails.ErrorInfo{Reason: ReasonInvalidField, Domain: Domain},
+		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+			{Field: field, Description: problem},
+		}})
+}
+
+// Error is a status with an ErrorInfo and, if retryAfter is above zero, a
+// RetryInfo. The reason is a constant in UPPER_SNAKE_CASE that programs compare;
+// the message is for people and says what to do.
+func Error(code codes.Code, reason, message string, retryAfter time.Duration) error {
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: Domain}}
+	if retryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	}
+	return withDetails(code, message, details...)
+}
+
+// Errorf is Error with a formatted message and without a RetryInfo.
+func Errorf(code codes.Code, reason, format string, arguments ...any) error {
+	return Error(code, reason, fmt.Sprintf(format, arguments...), 0)
+}
+
+func withDetails(code codes.Code, message string, details ...protoadapt.MessageV1) error {
+	bare := status.New(code, message)
+	full, err := bare.WithDetails(details...)
+	if err != nil { // only for codes.OK, or a detail that does not marshal
+		return bare.Err()
+	}
+	return full.Err()
+}
+
+// Reason is the reason of the error's ErrorInfo, if it is Tandem's; else "".
+func Reason(err error) string {
+	if info := detail[*errdetails.ErrorInfo](err); info.GetDomain() == Domain {
+		return info.GetReason()
+	}
+	return ""
+}
+
+// RetryAfter is how long the error asks to wait before another try, and whether
+// it does.
+func RetryAfter(err error) (time.Duration, bool) {
+	info := detail[*errdetails.RetryInfo](err)
+	if info.GetRetryDelay() == nil {
+		return 0, false
+	}
+	return info.GetRetryDelay().AsDuration(), true
+}
+
+// Field is the first field that the error's BadRequest names; else "".
+func Field(err error) string {
+	violations := detail[*errdetails.BadRequest](err).GetFieldViolations()
+	if len(violations) == 0 {
+		return ""
+	}
+	return violations[0].GetField()
+}
+
+// detail is the first detail of type T of the status that err is or wraps; else
+// T's zero value, whose getters work.
+func detail[T any](err error) T {
+	var zero T
+	var carrier interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &carrier) {
+		return zero
+	}
+	for _, d := range carrier.GRPCStatus().Details() {
+		if t, ok := d.(T); ok {
+			return t
+		}
+	}
+	return zero
+}

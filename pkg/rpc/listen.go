@@ -1,0 +1,84 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// unixScheme begins the addresses of Unix sockets.
+const unixScheme = "unix://"
+
+// maxUnixPath is the longest path that a socket address holds on Linux, in
+// bytes, its terminating zero left out.
+const maxUnixPath = 107
+
+// Listen listens on "host:port" (port 0: any that is free) or "unix:///path". A
+// socket file that a dead process left behind is replaced; one that answers is
+// not. The error is one line that says what to do. The caller closes the
+// listener, or hands it to Serve, which does.
+func Listen(address string) (net.Listener, error) {
+	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+		return listenUnix(address, path)
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("listen on %q: give host:port or unix:///path", address)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, explainListen(address, err)
+	}
+	return listener, nil
+}
+
+func listenUnix(address, path string) (net.Listener, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("listen on %q: the path must be absolute, as in unix:///run/tandem.sock", address)
+	}
+	if len(path) > maxUnixPath {
+		return nil, fmt.Errorf("listen on %q: the path of a socket has at most %d bytes, choose a shorter one", address, maxUnixPath)
+	}
+	listener, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && isStaleSocket(path) {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: remove the socket that a dead process left: %w", address, err)
+		}
+		listener, err = net.Listen("unix", path)
+	}
+	if err != nil {
+		return nil, explainListen(address, err)
+	}
+	return listener, nil
+}
+
+// isStaleSocket says whether the path is a socket that nobody listens on.
+func isStaleSocket(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return false
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = conn.Close()
+		return false
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func explainListen(address string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("listen on %s: the address is already in use: stop the process that listens there, or choose another address: %w",
+			address, syscall.EADDRINUSE)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to: %w", address, syscall.EACCES)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0: %w", address, syscall.EADDRNOTAVAIL)
+	}
+	return fmt.Errorf("listen on %s: %w", address, err)
+}

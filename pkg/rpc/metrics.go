@@ -1,0 +1,136 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// callBuckets are the bounds of call durations, in seconds: from a hop inside a
+// machine to a long generation.
+var callBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+// metrics count calls. Their labels are bounded: servers see only methods that
+// are registered, clients only methods of generated code, and codes are the 17
+// that gRPC knows.
+type metrics struct {
+	started *prometheus.CounterVec
+	ended   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+}
+
+// newMetrics registers the metrics of one side, "server" or "client", or takes
+// those that another server or client has registered at the same registerer.
+func newMetrics(registerer prometheus.Registerer, side string) *metrics {
+	prefix := "tandem_rpc_" + side + "_"
+	return &metrics{
+		started: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "calls_started_total",
+			Help: "Calls that began, by method.",
+		}, []string{side, "method"})),
+		ended: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "calls_total",
+			Help: "Calls that ended, by method and status code.",
+		}, []string{side, "method", "code"})),
+		seconds: register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    prefix + "call_seconds",
+			Help:    "How long calls took, streams from begin to end, in seconds.",
+			Buckets: callBuckets,
+		}, []string{side, "method"})),
+	}
+}
+
+// register registers a collector, or returns the equal one that is there. With
+// no registerer, or a name that something else uses, the metric works and is
+// not shown.
+func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
+	if registerer == nil {
+		return collector
+	}
+	var there prometheus.AlreadyRegisteredError
+	if err := registerer.Register(collector); errors.As(err, &there) {
+		if existing, ok := there.ExistingCollector.(C); ok {
+			return existing
+		}
+	}
+	return collector
+}
+
+// begin counts a call and returns what to call with its error at its end.
+func (m *metrics) begin(name, fullMethod string) func(error) {
+	method := strings.TrimPrefix(fullMethod, "/")
+	m.started.WithLabelValues(name, method).Inc()
+	start := time.Now()
+	return func(err error) {
+		m.ended.WithLabelValues(name, method, codeOf(err).String()).Inc()
+		m.seconds.WithLabelValues(name, method).Observe(time.Since(start).Seconds())
+	}
+}
+
+// codeOf is the code that the other side sees.
+func codeOf(err error) codes.Code {
+	if err == nil {
+		return codes.OK
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		s = status.FromContextError(err)
+	}
+	if code := s.Code(); code <= codes.Unauthenticated {
+		return code
+	}
+	return codes.Unknown
+}
+
+func (m *metrics) unaryServer(name string) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		end := m.begin(name, info.FullMethod)
+		reply, err := handler(ctx, request)
+		end(err)
+		return reply, err
+	}
+}
+
+func (m *metrics) streamServer(name string) grpc.StreamServerInterceptor {
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		end := m.begin(name, info.FullMethod)
+		err := handler(server, stream)
+		end(err)
+		return err
+	}
+}
+
+func (m *metrics) unaryClient(name string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		end := m.begin(name, method)
+		err := invoker(ctx, method, request, reply, conn, options...)
+		end(err)
+		return err
+	}
+}
+
+func (m *metrics) streamClient(name string) grpc.StreamClientInterceptor {
+	return func(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		end := m.begin(name, method)
+		// OnFinish runs exactly once, also for a stream whose caller only
+		// cancels its context and never receives the error.
+		options = append(options[:len(options):len(options)], grpc.OnFinish(func(err error) {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			end(err)
+		}))
+		stream, err := streamer(ctx, description, conn, method, options...)
+		if err != nil {
+			return nil, err
+		}
+		return stream, nil
+	}
+}

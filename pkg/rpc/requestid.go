@@ -1,0 +1,86 @@
+package rpc
+
+import (
+	"context"
+
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// RequestIDKey is the metadata key that carries the id of a request.
+const RequestIDKey = "x-request-id"
+
+// maxRequestID is the longest id taken from a caller, in bytes.
+const maxRequestID = 128
+
+type requestIDKey struct{}
+
+// WithRequestID puts the id of a request into a context. Clients made by Dial
+// send it on; servers log it. An id that ValidRequestID refuses is left out.
+func WithRequestID(ctx context.Context, id string) context.Context {
+	if !ValidRequestID(id) {
+		return ctx
+	}
+	return context.WithValue(ctx, requestIDKey{}, id)
+}
+
+// RequestID is the id that WithRequestID or a server put into the context; else
+// "".
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// ValidRequestID says whether an id may travel in headers and log lines: 1 to
+// 128 printable ASCII characters without spaces.
+func ValidRequestID(id string) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// incomingRequestID moves the caller's id into the context.
+func incomingRequestID(ctx context.Context) context.Context {
+	if values := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(values) > 0 {
+		return WithRequestID(ctx, values[0])
+	}
+	return ctx
+}
+
+func requestIDUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(incomingRequestID(ctx), request)
+}
+
+func requestIDStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	wrapped := middleware.WrapServerStream(stream)
+	wrapped.WrappedContext = incomingRequestID(stream.Context())
+	return handler(server, wrapped)
+}
+
+// outgoingRequestID adds the id of the context to what is sent, unless the
+// caller has put one there.
+func outgoingRequestID(ctx context.Context) context.Context {
+	id := RequestID(ctx)
+	if id == "" {
+		return ctx
+	}
+	if sent, ok := metadata.FromOutgoingContext(ctx); ok && len(sent.Get(RequestIDKey)) > 0 {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
+}
+
+func requestIDUnaryClient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return invoker(outgoingRequestID(ctx), method, request, reply, conn, options...)
+}
+
+func requestIDStreamClient(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	return streamer(outgoingRequestID(ctx), description, conn, method, options...)
+}

@@ -1,0 +1,266 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Defaults of ServerConfig and ClientConfig.
+const (
+	// DefaultMaxReceiveBytes is the largest message taken, in bytes.
+	DefaultMaxReceiveBytes = 4 << 20
+	// DefaultMaxStreams is the most calls at a time on one connection.
+	DefaultMaxStreams = 10_000
+	// DefaultUnaryTimeout is the deadline of unary calls that have none.
+	DefaultUnaryTimeout = time.Minute
+	// DefaultKeepAlive is how long a connection is silent before it is probed.
+	// grpc-go allows clients no less.
+	DefaultKeepAlive = 10 * time.Second
+	// DefaultKeepAliveTimeout is how long a probe may go unanswered before the
+	// connection counts as broken.
+	DefaultKeepAliveTimeout = 3 * time.Second
+)
+
+const (
+	// maxHeaderBytes bounds the headers of a call.
+	maxHeaderBytes = 64 << 10
+	// handshakeTimeout bounds the set-up of a connection.
+	handshakeTimeout = 10 * time.Second
+	// hardStopGrace is how long handlers may ignore the end of their context.
+	hardStopGrace = 5 * time.Second
+)
+
+// ServerConfig says how a server is built. The zero value works.
+type ServerConfig struct {
+	// Name is the server's label in metrics and log lines, like "router".
+	Name string
+	// Logger gets a line for each call that ends. Nil: none.
+	Logger *slog.Logger
+	// MaxReceiveBytes is the largest message taken. 0: DefaultMaxReceiveBytes.
+	MaxReceiveBytes int
+	// MaxStreams is the most calls at a time on one connection; more wait in the
+	// client. 0: DefaultMaxStreams.
+	MaxStreams uint32
+	// Registerer gets the metrics. Several servers may share one. Nil: none.
+	Registerer prometheus.Registerer
+	// Authenticate checks a call and returns the context to go on with, or an
+	// error made by Error. Health checks do not pass it. Nil: everybody may call.
+	Authenticate func(ctx context.Context, fullMethod string) (context.Context, error)
+	// CallsPerSecond is the rate of calls that the server takes from all callers
+	// together, with bursts of CallsBurst. 0: no limit.
+	CallsPerSecond float64
+	// CallsBurst is how many calls may come at once under CallsPerSecond. 0: one
+	// second's worth.
+	CallsBurst int
+	// UnaryTimeout is the deadline of unary calls that come without one. 0:
+	// DefaultUnaryTimeout; below 0: none.
+	UnaryTimeout time.Duration
+	// OversizeFields maps a full method, like
+	// "/tandem.inference.v1.Inference/Generate", to the field of its request to
+	// name when a message is over the limit. A method without one names
+	// "request".
+	OversizeFields map[string]string
+	// Codec encodes and decodes all messages of the server, those of health and
+	// reflection included. Nil: grpc-go's for protobuf.
+	Codec encoding.CodecV2
+	// WindowBytes fixes the flow-control window of connections and streams; with
+	// it grpc-go does not measure the link. 0: grpc-go grows windows up to 16 MiB
+	// as the link needs, which suits small messages.
+	WindowBytes int32
+	// BufferBytes is the size of a connection's read buffer and of its write
+	// buffer; the latter is given back when a connection has nothing to send.
+	// 0: 32 KiB, right for small messages to many clients; for bulk data between
+	// few machines 256 KiB to 1 MiB.
+	BufferBytes int
+}
+
+// Server is a gRPC server with the chain that the package comment describes,
+// health and reflection. It implements grpc.ServiceRegistrar. Until
+// SetServing(true), health says NOT_SERVING.
+//
+// Connections that are silent for ten seconds are probed and dropped if three
+// more bring no answer; clients may probe every five seconds, also without
+// calls. All methods are safe for concurrent use, RegisterService only before
+// Serve.
+type Server struct {
+	grpc     *grpc.Server
+	health   *health.Server
+	decoder  *decoder
+	stopping context.Context // ends when Stop begins
+	stop     context.CancelFunc
+
+	mu       sync.Mutex
+	services []string
+	serving  bool
+	stopped  bool
+}
+
+var _ grpc.ServiceRegistrar = (*Server)(nil)
+
+// NewServer builds a server. It starts nothing.
+func NewServer(cfg ServerConfig) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{
+		health:  health.NewServer(),
+		decoder: &decoder{maxReceiveBytes: cfg.MaxReceiveBytes, oversizeFields: cfg.OversizeFields},
+	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	unary, stream := s.chains(cfg)
+	options := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
+		grpc.ForceServerCodecV2(newCodec(cfg.Codec)),
+		grpc.MaxRecvMsgSize(cfg.MaxReceiveBytes),
+		grpc.MaxConcurrentStreams(cfg.MaxStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultKeepAlive, Timeout: DefaultKeepAliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: DefaultKeepAlive / 2, PermitWithoutStream: true}),
+	}
+	if cfg.WindowBytes > 0 {
+		options = append(options, grpc.StaticStreamWindowSize(cfg.WindowBytes), grpc.StaticConnWindowSize(cfg.WindowBytes))
+	}
+	if cfg.BufferBytes > 0 {
+		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
+	}
+	s.grpc = grpc.NewServer(options...)
+	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	healthv1.RegisterHealthServer(s, s.health)
+	reflection.Register(s)
+	return s
+}
+
+func (cfg ServerConfig) withDefaults() ServerConfig {
+	if cfg.Name == "" {
+		cfg.Name = "server"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxReceiveBytes <= 0 {
+		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
+	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = DefaultMaxStreams
+	}
+	if cfg.UnaryTimeout == 0 {
+		cfg.UnaryTimeout = DefaultUnaryTimeout
+	}
+	return cfg
+}
+
+// RegisterService registers a service, before Serve. Generated code calls it.
+func (s *Server) RegisterService(description *grpc.ServiceDesc, implementation any) {
+	s.grpc.RegisterService(s.decoder.wrapUnary(description), implementation)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.services = append(s.services, description.ServiceName)
+	s.setHealth()
+}
+
+// GetServiceInfo lists the registered services, for reflection.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo {
+	return s.grpc.GetServiceInfo()
+}
+
+// SetServing sets what health says, of the server and of each service. After
+// Stop it stays NOT_SERVING.
+func (s *Server) SetServing(serving bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving = serving && !s.stopped
+	s.setHealth()
+}
+
+// setHealth tells health; the caller holds mu.
+func (s *Server) setHealth() {
+	state := healthv1.HealthCheckResponse_NOT_SERVING
+	if s.serving {
+		state = healthv1.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", state)
+	for _, service := range s.services {
+		s.health.SetServingStatus(service, state)
+	}
+}
+
+// Serve accepts connections until Stop, then returns nil; it closes the
+// listener. It may be called for several listeners.
+func (s *Server) Serve(listener net.Listener) error {
+	err := s.grpc.Serve(listener)
+	if s.stopping.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+// Stop says NOT_SERVING, takes no new calls and waits for those that run. When
+// ctx ends first it breaks the connections, which ends the contexts of their
+// calls, and returns ctx's error. A handler that ignores the end of its context
+// for five seconds is left behind and the error says so.
+func (s *Server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopped, s.serving = true, false
+	s.setHealth()
+	s.mu.Unlock()
+	s.stop()
+
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-drained:
+		return nil
+	case <-ctx.Done():
+	}
+	broken := make(chan struct{})
+	go func() {
+		defer close(broken)
+		s.grpc.Stop()
+		<-drained
+	}()
+	timer := time.NewTimer(hardStopGrace)
+	defer timer.Stop()
+	select {
+	case <-broken:
+		return fmt.Errorf("stop: calls were cut off: %w", ctx.Err())
+	case <-timer.C:
+		return fmt.Errorf("stop: handlers still run %s after their connections were broken: %w", hardStopGrace, ctx.Err())
+	}
+}
+
+// endWithServer ends the context of health watches and reflection sessions when
+// the server stops.
+func (s *Server) endWithServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !isInfrastructure(info.FullMethod) {
+		return handler(server, stream)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	err := handler(server, &endingStream{&middleware.WrappedServerStream{ServerStream: stream, WrappedContext: ctx}})
+	if s.stopping.Err() != nil && stream.Context().Err() == nil {
+		return Error(codes.Unavailable, "STOPPING", "the server stops: connect again", 0)
+	}
+	return err
+}

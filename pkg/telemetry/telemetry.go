@@ -1,0 +1,125 @@
+// Package telemetry builds what a process reports about itself: its logger, its
+// metrics registry and its version.
+//
+// Mains and tests import it; services receive a *slog.Logger and a
+// prometheus.Registerer instead. It owns nothing and starts no goroutine.
+package telemetry
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// NewLogger writes to w. The format is "text" or "json", the level "debug",
+// "info", "warn" or "error"; empty strings are "text" and "info". The logger is
+// safe for concurrent use; w need not be.
+func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
+	var options slog.HandlerOptions
+	if level != "" {
+		var parsed slog.Level
+		if err := parsed.UnmarshalText([]byte(level)); err != nil {
+			return nil, fmt.Errorf("log level %q is unknown: use debug, info, warn or error", level)
+		}
+		options.Level = parsed
+	}
+	switch strings.ToLower(format) {
+	case "", "text":
+		return slog.New(slog.NewTextHandler(w, &options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, &options)), nil
+	}
+	return nil, fmt.Errorf("log format %q is unknown: use text or json", format)
+}
+
+// NewRegistry makes a registry that already holds the metrics of the Go runtime
+// (the collector's pauses and the scheduler's latencies included), those of the
+// process, and tandem_build_info.
+func NewRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	buildInfo := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "tandem_build_info",
+		Help: "Always 1; the labels say what was built.",
+	}, []string{"version", "revision", "go"})
+	build := ReadBuild()
+	buildInfo.WithLabelValues(build.Version, build.Revision, build.Go).Set(1)
+	registry.MustRegister(
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
+			collectors.MetricsGC, collectors.MetricsMemory, collectors.MetricsScheduler)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildInfo,
+	)
+	return registry
+}
+
+// Handler serves a registry in the formats that Prometheus reads. At most four
+// scrapes run at a time, each for at most ten seconds.
+func Handler(registry *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		Registry:            registry,
+		MaxRequestsInFlight: 4,
+		Timeout:             10 * time.Second,
+		EnableOpenMetrics:   true,
+	})
+}
+
+// Build says what the running binary was made from.
+type Build struct {
+	// Version is the module's version, or "devel" for a build from a checkout.
+	Version string `json:"version"`
+	// Revision is the commit, with "-dirty" if there were changes on top of it;
+	// empty if the binary was built without version control.
+	Revision string `json:"revision,omitempty"`
+	// Go is the version of the Go release.
+	Go string `json:"go"`
+}
+
+// ReadBuild reads what the Go linker left in the binary.
+func ReadBuild() Build {
+	build := Build{Version: "devel"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return build
+	}
+	build.Go = info.GoVersion
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		build.Version = v
+	}
+	modified := false
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			build.Revision = setting.Value
+		case "vcs.modified":
+			modified = setting.Value == "true"
+		}
+	}
+	if modified && build.Revision != "" {
+		build.Revision += "-dirty"
+	}
+	return build
+}
+
+// String is one line for people: the version, the first twelve digits of the
+// commit, and the Go release.
+func (b Build) String() string {
+	var s strings.Builder
+	s.WriteString(b.Version)
+	if b.Revision != "" {
+		revision, dirty, _ := strings.Cut(b.Revision, "-")
+		s.WriteString(" (" + revision[:min(12, len(revision))])
+		if dirty != "" {
+			s.WriteString("-" + dirty)
+		}
+		s.WriteString(")")
+	}
+	return s.String() + " " + b.Go
+}
