@@ -40,9 +40,9 @@ type sequence struct {
 	cached    int // blocks that came from the prefix cache
 	published int // blocks that were offered to the prefix cache
 	chain     kvcache.Chain
-	generated []int32 // after request.Tokens
-	computed  int     // tokens whose KV is in the blocks
-	skipped   int // steps in a row that had nothing of its prompt
+	generated []int32          // after request.Tokens
+	computed  int              // tokens whose KV is in the blocks
+	skipped   int              // steps in a row that had nothing of its prompt
 	samples   [2]engine.Sample // one for each of Scheduler.steps
 
 	inStep       bool // the step in flight contains it

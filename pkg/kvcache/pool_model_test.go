@@ -1,0 +1,247 @@
+package kvcache_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// holder is a sequence as the model sees it.
+type holder struct {
+	salt        string
+	tokens      []int32
+	table       []kvcache.BlockID
+	published   int
+	chain       kvcache.Chain
+	reserved    bool
+	cached      int
+	quarantined bool
+}
+
+// world is a naive model of a pool: who has which block, and what is in it.
+type world struct {
+	pool    *kvcache.Pool
+	strong  bool // hashes do not collide
+	holders []*holder
+	content map[kvcache.BlockID]string // what was written last
+	names   map[kvcache.Hash]string    // what each hash was published for
+	seen    map[kvcache.Hash]bool      // Changes added up
+	known   map[string]bool            // every content ever published
+}
+
+// prefix is what a block has to hold to be the i-th of a prompt.
+func prefix(salt string, tokens []int32, i int) string {
+	return fmt.Sprint(salt, tokens[:(i+1)*size])
+}
+
+func (w *world) acquire(t *rapid.T) {
+	h := &holder{
+		salt:   rapid.SampledFrom([]string{"", "x"}).Draw(t, "salt"),
+		tokens: rapid.SliceOfN(rapid.Int32Range(0, 1), 1, 10).Draw(t, "tokens"),
+	}
+	hashes := w.pool.BlockHashes(h.salt, h.tokens)
+	hashes = hashes[:rapid.IntRange(0, len(hashes)).Draw(t, "limit")]
+	total := (len(h.tokens)+size-1)/size + rapid.IntRange(0, 2).Draw(t, "more")
+	before, available := w.pool.Stats(), w.pool.Available()
+	table, cached, chain, ok := w.pool.Acquire(h.salt, hashes, h.tokens, total)
+	if !ok {
+		if total <= available-len(hashes) {
+			t.Fatalf("no %d blocks of %d", total, available)
+		}
+		if after := w.pool.Stats(); after != before {
+			t.Fatalf("a failure changed %+v to %+v", before, after)
+		}
+		return
+	}
+	if len(table) != total || cached > len(hashes) {
+		t.Fatalf("%d blocks, %d of them cached; wanted %d and at most %d", len(table), cached, total, len(hashes))
+	}
+	for i, id := range table[:cached] {
+		if w.content[id] != prefix(h.salt, h.tokens, i) {
+			t.Fatalf("block %d holds %q, not %q", id, w.content[id], prefix(h.salt, h.tokens, i))
+		}
+	}
+	if w.strong && w.pool.Stats().Evictions == 0 && cached < len(hashes) && w.known[prefix(h.salt, h.tokens, cached)] {
+		t.Fatalf("matched %d blocks although the next is published", cached)
+	}
+	for _, id := range table[cached:] {
+		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) {
+			t.Fatalf("block %d given twice", id)
+		}
+		w.content[id] = "garbage"
+	}
+	h.table, h.cached, h.published, h.chain = table, cached, cached, chain
+	w.holders = append(w.holders, h)
+}
+
+func (w *world) pick(t *rapid.T, want func(*holder) bool) *holder {
+	var fit []*holder
+	for _, h := range w.holders {
+		if want(h) {
+			fit = append(fit, h)
+		}
+	}
+	if len(fit) == 0 {
+		t.Skip("nobody to do it")
+	}
+	return rapid.SampledFrom(fit).Draw(t, "holder")
+}
+
+func (w *world) publish(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool {
+		return !h.quarantined && !h.reserved && (h.published+1)*size <= len(h.tokens)
+	})
+	id, name := h.table[h.published], prefix(h.salt, h.tokens, h.published)
+	w.content[id] = name
+	h.chain = w.pool.Publish(h.chain, id, h.tokens[h.published*size:(h.published+1)*size])
+	h.published++
+	hashes := kvcache.BlockHashes(kvcache.RootHash("model", "class", h.salt), h.tokens, size)
+	w.names[hashes[h.published-1]] = name
+	if h.chain != (kvcache.Chain{}) {
+		w.known[name] = true
+	}
+}
+
+func (w *world) release(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined })
+	w.pool.Release(h.table)
+	w.gone(h)
+}
+
+func (w *world) gone(h *holder) {
+	w.holders = slices.DeleteFunc(w.holders, func(o *holder) bool { return o == h })
+}
+
+func (w *world) retain(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && h.cached == h.published })
+	w.pool.Retain(h.table[:h.cached])
+	w.holders = append(w.holders, &holder{table: slices.Clone(h.table[:h.cached]), cached: h.cached, published: h.cached})
+}
+
+func (w *world) reserve(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && h.published == h.cached })
+	w.pool.Reserve(h.table[h.cached:])
+	h.reserved = true
+}
+
+func (w *world) arrive(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return h.reserved })
+	w.pool.Arrived(h.table[h.cached:])
+	h.reserved = false
+}
+
+func (w *world) quarantine(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return h.reserved })
+	w.pool.Quarantine(h.table[h.cached:])
+	w.pool.Release(h.table[:h.cached])
+	h.table, h.cached, h.reserved, h.quarantined = h.table[h.cached:], 0, false, true
+}
+
+func (w *world) drain(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return h.quarantined })
+	w.pool.Drained(h.table)
+	w.gone(h)
+}
+
+func (w *world) check(t *rapid.T) {
+	s := w.pool.Stats()
+	held, reserved, quarantined := map[kvcache.BlockID]bool{}, 0, 0
+	for _, h := range w.holders {
+		if h.quarantined {
+			quarantined += len(h.table)
+			continue
+		}
+		for _, id := range h.table {
+			held[id] = true
+		}
+		if h.reserved {
+			reserved += len(h.table) - h.cached
+		}
+	}
+	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held != len(held) ||
+		s.Quarantined != quarantined || s.Reserved != reserved || s.Misuses != 0 {
+		t.Fatalf("%+v; the model has %d held, %d reserved, %d quarantined", s, len(held), reserved, quarantined)
+	}
+	stored, removed := w.pool.Changes()
+	for _, hash := range removed {
+		if !w.seen[hash] {
+			t.Fatalf("removed %x, which was not there", hash)
+		}
+		delete(w.seen, hash)
+	}
+	for _, hash := range stored {
+		if w.seen[hash] {
+			t.Fatalf("stored %x twice", hash)
+		}
+		w.seen[hash] = true
+	}
+	hashes := w.pool.Hashes()
+	if len(hashes) != len(w.seen) || len(hashes) != s.Published {
+		t.Fatalf("%d hashes, changes add up to %d, %d published", len(hashes), len(w.seen), s.Published)
+	}
+	for _, hash := range hashes {
+		if !w.seen[hash] {
+			t.Fatalf("%x is missing from the changes", hash)
+		}
+	}
+	if w.strong {
+		w.checkChains(t, hashes)
+	}
+}
+
+// checkChains looks for blocks that nothing can find since what is before them
+// is gone.
+func (w *world) checkChains(t *rapid.T, hashes []kvcache.Hash) {
+	published := map[string]bool{}
+	for _, hash := range hashes {
+		published[w.names[hash]] = true
+	}
+	for name := range published {
+		words := strings.Fields(name[strings.Index(name, "[")+1 : len(name)-1])
+		if len(words) > size {
+			parent := name[:strings.Index(name, "[")+1] + strings.Join(words[:len(words)-size], " ") + "]"
+			if !published[parent] {
+				t.Fatalf("%q is published, %q is not", name, parent)
+			}
+		}
+	}
+}
+
+func TestPoolAgainstModel(t *testing.T) {
+	for name, bits := range map[string]int{"strong": 0, "colliding": 2} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				w := &world{
+					pool:    newPool(rapid.IntRange(1, 24).Draw(t, "blocks")),
+					strong:  bits == 0,
+					content: map[kvcache.BlockID]string{},
+					names:   map[kvcache.Hash]string{},
+					seen:    map[kvcache.Hash]bool{},
+					known:   map[string]bool{},
+				}
+				if bits > 0 {
+					w.pool.Weaken(bits)
+				}
+				t.Repeat(map[string]func(*rapid.T){
+					"":           w.check,
+					"acquire":    w.acquire,
+					"acquire2":   w.acquire,
+					"publish":    w.publish,
+					"publish2":   w.publish,
+					"publish3":   w.publish,
+					"release":    w.release,
+					"retain":     w.retain,
+					"reserve":    w.reserve,
+					"arrive":     w.arrive,
+					"quarantine": w.quarantine,
+					"drain":      w.drain,
+				})
+			})
+		})
+	}
+}
