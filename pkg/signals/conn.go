@@ -1,0 +1,225 @@
+package signals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// connectTimeout bounds one try to connect to one server.
+	connectTimeout = 2 * time.Second
+	// reconnectWait lies between tries, with as much again of jitter at most.
+	reconnectWait = 250 * time.Millisecond
+	// pingInterval and pingsOut find a broken connection within ten seconds.
+	pingInterval = 5 * time.Second
+	pingsOut     = 2
+	// writeTimeout is how long a server may not take bytes.
+	writeTimeout = 2 * time.Second
+	// sendQueue is how many signals wait to be sent.
+	sendQueue = 1024
+	// closeTimeout bounds the wait for the last signals.
+	closeTimeout = time.Second
+)
+
+// Config says which servers to use.
+type Config struct {
+	// URLs of NATS servers, like "nats://127.0.0.1:4222"; any of them will do.
+	URLs []string
+	// Name of this client, for the server's own reports.
+	Name string
+	// Registerer gets the metrics. Several connections may share one. Nil: none.
+	Registerer prometheus.Registerer
+}
+
+// Conn is a connection to NATS that comes back by itself, for ever. It is safe
+// for concurrent use.
+type Conn struct {
+	nats    *nats.Conn
+	log     *slog.Logger
+	metrics *metrics
+
+	outgoing chan outgoing
+	stop     context.CancelFunc
+	stopping context.Context
+	sender   sync.WaitGroup
+	closed   chan struct{} // closed when the NATS client has ended
+	slow     atomic.Bool   // a slow consumer has been logged
+	close    sync.Once
+}
+
+// outgoing is a signal on its way.
+type outgoing struct {
+	kind    string
+	subject string
+	payload []byte
+}
+
+// Connect connects to one of the servers. If none answers, that is no error:
+// the connection is made once one does. The error is only about the
+// configuration. The caller closes the connection.
+func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Conn{
+		log:      log.With(slog.String("nats", strings.Join(cfg.URLs, ","))),
+		metrics:  newMetrics(cfg.Registerer),
+		outgoing: make(chan outgoing, sendQueue),
+		closed:   make(chan struct{}),
+	}
+	c.stopping, c.stop = context.WithCancel(context.Background())
+	connection, err := nats.Connect(strings.Join(cfg.URLs, ","),
+		nats.Name(cfg.Name),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(reconnectWait),
+		nats.ReconnectJitter(reconnectWait, reconnectWait),
+		// Negative: nothing is kept while there is no connection. A load report
+		// that comes seconds late is worse than none.
+		nats.ReconnectBufSize(-1),
+		nats.Timeout(connectTimeout),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(pingsOut),
+		nats.FlusherTimeout(writeTimeout),
+		nats.ConnectHandler(func(*nats.Conn) { c.up("connected to NATS") }),
+		nats.ReconnectHandler(func(*nats.Conn) { c.up("connected to NATS again") }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.down(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, subscription *nats.Subscription, err error) { c.failed(subscription, err) }),
+		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
+	)
+	if err != nil {
+		c.stop()
+		return nil, fmt.Errorf("connect to NATS at %s: %w: check the address", strings.Join(cfg.URLs, ","), err)
+	}
+	c.nats = connection
+	if !connection.IsConnected() {
+		c.log.Warn("NATS does not answer: going on without its signals until it does")
+	}
+	c.sender.Go(c.send)
+	return c, nil
+}
+
+// Validate checks a configuration.
+func (cfg Config) Validate() error {
+	if len(cfg.URLs) == 0 {
+		return errors.New("no NATS server is configured: give at least one, like nats://127.0.0.1:4222")
+	}
+	schemes := []string{"nats", "tls", "ws", "wss"}
+	for _, address := range cfg.URLs {
+		parsed, err := url.Parse(address)
+		if err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) || strings.Contains(address, ",") {
+			return fmt.Errorf("NATS server %q is not a URL like nats://127.0.0.1:4222", address)
+		}
+	}
+	return nil
+}
+
+// Connected says whether a server answers now.
+func (c *Conn) Connected() bool {
+	return c.nats.IsConnected()
+}
+
+// Close sends what waits, for at most a second, and ends the connection and its
+// goroutines. Publishers of a closed connection drop all signals.
+func (c *Conn) Close() {
+	c.close.Do(func() {
+		c.stop()
+		c.sender.Wait()
+		if c.nats.IsConnected() {
+			// Signals are advice: those that cannot go out now are lost.
+			_ = c.nats.FlushTimeout(closeTimeout)
+		}
+		c.nats.Close()
+		<-c.closed
+	})
+}
+
+// enqueue hands a signal to the sender, without waiting.
+func (c *Conn) enqueue(signal outgoing) {
+	if c.stopping.Err() != nil {
+		c.metrics.dropped.WithLabelValues(signal.kind, "closed").Inc()
+		return
+	}
+	select {
+	case c.outgoing <- signal:
+	default:
+		c.metrics.dropped.WithLabelValues(signal.kind, "queue_full").Inc()
+	}
+}
+
+// send passes signals to the NATS client, which may block while a server does
+// not take bytes.
+func (c *Conn) send() {
+	for {
+		select {
+		case signal := <-c.outgoing:
+			c.publish(signal)
+		case <-c.stopping.Done():
+			for {
+				select {
+				case signal := <-c.outgoing:
+					c.publish(signal)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *Conn) publish(signal outgoing) {
+	// Without a connection the client reports a full buffer; asking first keeps
+	// what it would still take into its socket from being sent late.
+	if !c.nats.IsConnected() {
+		c.metrics.dropped.WithLabelValues(signal.kind, "disconnected").Inc()
+		return
+	}
+	if err := c.nats.Publish(signal.subject, signal.payload); err != nil {
+		c.metrics.dropped.WithLabelValues(signal.kind, "failed").Inc()
+		return
+	}
+	c.metrics.sent.WithLabelValues(signal.kind).Inc()
+}
+
+func (c *Conn) up(message string) {
+	c.metrics.connects.Inc()
+	c.log.Info(message)
+}
+
+func (c *Conn) down(err error) {
+	if c.stopping.Err() != nil {
+		return
+	}
+	attributes := []any{}
+	if err != nil {
+		attributes = append(attributes, slog.Any("error", err))
+	}
+	c.log.Warn("NATS is away: going on without its signals until it is back", attributes...)
+}
+
+// failed is told of what goes wrong in the background.
+func (c *Conn) failed(subscription *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrSlowConsumer) {
+		c.metrics.slow.Inc()
+		if c.slow.CompareAndSwap(false, true) && subscription != nil {
+			c.log.Warn("signals come faster than they are read: some are dropped; said once",
+				slog.String("subject", subscription.Subject))
+		}
+		return
+	}
+	if c.stopping.Err() == nil {
+		c.log.Warn("NATS reports an error", slog.Any("error", err))
+	}
+}

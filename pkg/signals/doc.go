@@ -1,0 +1,31 @@
+// Package signals carries load reports, KV events and queue depths over NATS.
+//
+// Services and commands import it; it imports no service. Signals are advice:
+// with NATS away routing gets worse and nothing breaks, so nothing here blocks
+// or fails its caller, and what could not be sent is dropped and counted, never
+// replayed late.
+//
+// # Subjects
+//
+//	tandem.v1.load.{role}.{worker id}
+//	tandem.v1.kv.{worker id}
+//	tandem.v1.queue.{model}
+//
+// Ids and model names may hold characters that NATS gives a meaning to, such as
+// the dots of "10.0.0.1:7071". In a subject each byte other than A-Z, a-z, 0-9,
+// "-" and "_" is written as "%" and two upper-case hexadecimal digits, and an
+// empty name as "%". EncodeToken does it. Readers take ids from a signal's
+// Origin, not from its subject.
+//
+// # Sequence
+//
+// Each signal carries its sender's epoch and a number that counts its subject's
+// signals from 1. A signal that was dropped used up its number, so its reader
+// sees a gap.
+//
+// # Goroutines
+//
+// A Conn has one goroutine that sends, besides those of the NATS client; Close
+// ends them. Each Subscribe has one that calls the handlers, one after the
+// other; the function that it returns ends it.
+package signals

@@ -1,0 +1,54 @@
+package signals
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Kinds of signals, as labels.
+const (
+	kindLoad  = "load"
+	kindKv    = "kv"
+	kindQueue = "queue"
+)
+
+type metrics struct {
+	sent      *prometheus.CounterVec
+	dropped   *prometheus.CounterVec
+	received  *prometheus.CounterVec
+	malformed *prometheus.CounterVec
+	slow      prometheus.Counter
+	connects  prometheus.Counter
+}
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}, labels))
+	}
+	single := func(name, help string) prometheus.Counter {
+		return register(registerer, prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}))
+	}
+	return &metrics{
+		sent:      vector("sent_total", "Signals handed to NATS, by kind.", "kind"),
+		dropped:   vector("dropped_total", "Signals that were not sent, by kind and reason.", "kind", "reason"),
+		received:  vector("received_total", "Signals received, by kind.", "kind"),
+		malformed: vector("malformed_total", "Messages received that are no signals, by kind.", "kind"),
+		slow:      single("slow_total", "Times that signals came faster than they were read."),
+		connects:  single("connects_total", "Times that a connection to NATS was made."),
+	}
+}
+
+// register registers a collector, or returns the equal one that is there.
+func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
+	if registerer == nil {
+		return collector
+	}
+	var there prometheus.AlreadyRegisteredError
+	if err := registerer.Register(collector); errors.As(err, &there) {
+		if existing, ok := there.ExistingCollector.(C); ok {
+			return existing
+		}
+	}
+	return collector
+}

@@ -1,0 +1,121 @@
+package signals
+
+import (
+	"strings"
+	"sync"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxHashes is the most block hashes in one KvEvent: 128 KiB, well under the
+// 1 MiB that NATS takes.
+const maxHashes = 16 << 10
+
+// maxSubjects bounds the subjects of one publisher, since a router's models
+// come from outside. Above it signals are dropped.
+const maxSubjects = 1024
+
+// Publisher sends the signals of one worker or router. Its methods fill the
+// Origin of what they send, never block and never fail; a signal that cannot
+// go out is dropped and counted in tandem_signals_dropped_total. They are safe
+// for concurrent use; the signals of one subject go out in the order of their
+// numbers.
+type Publisher struct {
+	conn  *Conn
+	id    string
+	epoch uint64
+
+	mu        sync.Mutex
+	sequences map[string]uint64 // by subject
+}
+
+// NewPublisher makes a publisher for the worker or router of this id and
+// incarnation epoch. An id needs exactly one publisher, since it counts.
+func (c *Conn) NewPublisher(id string, epoch uint64) *Publisher {
+	return &Publisher{conn: c, id: id, epoch: epoch, sequences: map[string]uint64{}}
+}
+
+// Load sends a worker's load, for the role that the report names. The report is
+// read before Load returns and not changed.
+func (p *Publisher) Load(report *controlv1.LoadReport) {
+	out := proto.CloneOf(report)
+	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), out, func(origin *controlv1.Origin) { out.Origin = origin })
+}
+
+// Kv sends the hashes of blocks that are stored in the worker's prefix cache, or
+// removed from it, since the last call. A hash is in at most one of the two. Long
+// lists are sent as several events, what is removed first.
+func (p *Publisher) Kv(stored, removed []uint64) {
+	subject := KvSubject(p.id)
+	for len(stored)+len(removed) > 0 {
+		event := &controlv1.KvEvent{}
+		n := min(len(removed), maxHashes)
+		event.Removed, removed = removed[:n], removed[n:]
+		n = min(len(stored), maxHashes-n)
+		event.Stored, stored = stored[:n], stored[n:]
+		p.send(kindKv, subject, event, func(origin *controlv1.Origin) { event.Origin = origin })
+	}
+}
+
+// Queue sends a router's queue, for the model that the report names. The report
+// is read before Queue returns and not changed.
+func (p *Publisher) Queue(report *controlv1.QueueReport) {
+	out := proto.CloneOf(report)
+	p.send(kindQueue, QueueSubject(report.GetModel()), out, func(origin *controlv1.Origin) { out.Origin = origin })
+}
+
+// send numbers a signal and enqueues it. The lock spans both, so that numbers go
+// out in order.
+func (p *Publisher) send(kind, subject string, message proto.Message, setOrigin func(*controlv1.Origin)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sequence, known := p.sequences[subject]
+	if !known && len(p.sequences) >= maxSubjects {
+		p.conn.metrics.dropped.WithLabelValues(kind, "subjects").Inc()
+		return
+	}
+	sequence++
+	p.sequences[subject] = sequence
+	setOrigin(&controlv1.Origin{Id: p.id, Epoch: p.epoch, Sequence: sequence})
+	payload, err := proto.Marshal(message)
+	if err != nil { // text that is not UTF-8
+		p.conn.metrics.dropped.WithLabelValues(kind, "malformed").Inc()
+		return
+	}
+	p.conn.enqueue(outgoing{kind: kind, subject: subject, payload: payload})
+}
+
+// LoadSubject is the subject of a worker's load reports.
+func LoadSubject(role controlv1.Role, workerID string) string {
+	return "tandem.v1.load." + EncodeToken(strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))) + "." + EncodeToken(workerID)
+}
+
+// KvSubject is the subject of a worker's KV events.
+func KvSubject(workerID string) string {
+	return "tandem.v1.kv." + EncodeToken(workerID)
+}
+
+// QueueSubject is the subject of routers' queue depths for a model.
+func QueueSubject(model string) string {
+	return "tandem.v1.queue." + EncodeToken(model)
+}
+
+// EncodeToken writes a name as one token of a NATS subject, as the package
+// comment says. Different names give different tokens.
+func EncodeToken(name string) string {
+	const digits = "0123456789ABCDEF"
+	if name == "" {
+		return "%"
+	}
+	var token strings.Builder
+	for i := range len(name) {
+		switch b := name[i]; {
+		case b >= 'A' && b <= 'Z', b >= 'a' && b <= 'z', b >= '0' && b <= '9', b == '-', b == '_':
+			token.WriteByte(b)
+		default:
+			token.Write([]byte{'%', digits[b>>4], digits[b&15]})
+		}
+	}
+	return token.String()
+}
