@@ -1,0 +1,103 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// digestChunkBytes is the size of a leaf of the tree that is hashed. It is part
+// of the digest's definition.
+const digestChunkBytes = 4 << 20
+
+// digest is the identity of a model, independent of names, of shards and of the
+// order of tensors in them: the first 16 bytes, in hexadecimal, of the SHA-256
+// of a text that states the configuration and then, by name, each tensor's name,
+// type, shape and the SHA-256 over the SHA-256s of its chunks of 4 MiB.
+//
+// It reads all weights every time. A cache keyed by size and time of files would
+// be faster, and wrong after a restored backup or an edit in place; the pages it
+// reads are those that packing the weights needs next.
+func digest(ctx context.Context, spec Spec, tensors []Tensor, opts Options) (string, error) {
+	tensors = slices.SortedFunc(slices.Values(tensors), func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
+	leaves, err := hashChunks(ctx, tensors, opts)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "tandem model digest 1\n%s\n", spec.canonical())
+	for i, t := range tensors {
+		fmt.Fprintf(&text, "%q %s %v %x\n", t.Name, t.DType, t.Shape, sha256.Sum256(leaves[i]))
+	}
+	sum := sha256.Sum256([]byte(text.String()))
+	return hex.EncodeToString(sum[:16]), nil
+}
+
+// canonical states what in a Spec makes two models give different results.
+func (s Spec) canonical() string {
+	exact := func(x float64) string { return strconv.FormatFloat(x, 'x', -1, 64) }
+	eos := slices.Sorted(slices.Values(s.EOS))
+	return fmt.Sprintf("architecture=%s vocabulary=%d hidden=%d layers=%d heads=%d kvheads=%d headsize=%d ffn=%d context=%d eps=%s theta=%s tied=%t weights=%s bos=%d eos=%v",
+		s.Architecture, s.VocabSize, s.HiddenSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize, s.FFNSize, s.ContextTokens,
+		exact(float64(s.RMSNormEps)), exact(s.RopeTheta), s.TiedEmbeddings, s.WeightType, s.BOS, eos)
+}
+
+// hashChunks gives, for each tensor, the hashes of its chunks one after the other.
+func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, error) {
+	type job struct {
+		data []byte
+		to   []byte
+	}
+	var jobs []job
+	var total int64
+	leaves := make([][]byte, len(tensors))
+	for i, t := range tensors {
+		chunks := slices.Collect(slices.Chunk(t.Data, digestChunkBytes))
+		leaves[i] = make([]byte, len(chunks)*sha256.Size)
+		for k, chunk := range chunks {
+			jobs = append(jobs, job{chunk, leaves[i][k*sha256.Size : (k+1)*sha256.Size]})
+		}
+		total += int64(len(t.Data))
+	}
+	opts.report("digest", 0, total)
+
+	queue := make(chan job, len(jobs))
+	for _, j := range jobs {
+		queue <- j
+	}
+	close(queue)
+	finished := make(chan int, len(jobs))
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
+		workers.Go(func() {
+			for j := range queue {
+				if ctx.Err() != nil {
+					return
+				}
+				sum := sha256.Sum256(j.data)
+				copy(j.to, sum[:])
+				finished <- len(j.data)
+			}
+		})
+	}
+	go func() {
+		workers.Wait()
+		close(finished)
+	}()
+	var done int64
+	for n := range finished {
+		done += int64(n)
+		opts.report("digest", done, total)
+	}
+	if done < total {
+		return nil, fmt.Errorf("digest the weights: %w", ctx.Err())
+	}
+	return leaves, nil
+}

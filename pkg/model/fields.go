@@ -1,0 +1,149 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// fields reads a JSON object key by key. encoding/json would match struct fields
+// whatever their case, and its errors would not name the file.
+type fields struct {
+	file   string
+	values map[string]json.RawMessage
+}
+
+func parseFields(file string, data []byte) (fields, error) {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(data, &values); err != nil {
+		var syntax *json.SyntaxError
+		problem := "not a JSON object"
+		if errors.As(err, &syntax) {
+			problem = fmt.Sprintf("not valid JSON at byte %d", syntax.Offset)
+		}
+		return fields{}, &Error{File: file, Problem: problem, Err: err, Remedy: remedyDownload}
+	}
+	if values == nil {
+		return fields{}, &Error{File: file, Problem: "null, not a JSON object", Remedy: remedyDownload}
+	}
+	return fields{file: file, values: values}, nil
+}
+
+// has tells whether a key is there and not null.
+func (f fields) has(key string) bool {
+	value, ok := f.values[key]
+	return ok && string(value) != "null"
+}
+
+func (f fields) bad(key, problem, remedy string) error {
+	return &Error{File: f.file, Field: key, Problem: problem, Remedy: remedy}
+}
+
+func (f fields) missing(key string) error {
+	return f.bad(key, "is missing", "take config.json from the same checkpoint as the weights")
+}
+
+// shown is a value for a message.
+func (f fields) shown(key string) string {
+	value := string(f.values[key])
+	if len(value) > 80 {
+		value = value[:80] + "..."
+	}
+	return value
+}
+
+// integer reads a number between lowest and highest; absent or null is missing.
+func (f fields) integer(key string, lowest, highest int) (int, error) {
+	if !f.has(key) {
+		return 0, f.missing(key)
+	}
+	n, err := strconv.ParseInt(string(f.values[key]), 10, 64)
+	if err != nil {
+		return 0, f.bad(key, f.shown(key)+" is not an integer", "correct it")
+	}
+	if n < int64(lowest) || n > int64(highest) {
+		return 0, f.bad(key, fmt.Sprintf("%d is not between %d and %d", n, lowest, highest),
+			"correct it, or use a model of a size that is supported")
+	}
+	return int(n), nil
+}
+
+// integerOr is integer with a default for absent or null.
+func (f fields) integerOr(key string, otherwise, lowest, highest int) (int, error) {
+	if !f.has(key) {
+		return otherwise, nil
+	}
+	return f.integer(key, lowest, highest)
+}
+
+// floatOr reads a finite number.
+func (f fields) floatOr(key string, otherwise float64) (float64, error) {
+	if !f.has(key) {
+		return otherwise, nil
+	}
+	var x float64
+	if err := json.Unmarshal(f.values[key], &x); err != nil || math.IsInf(x, 0) || math.IsNaN(x) {
+		return 0, f.bad(key, f.shown(key)+" is not a finite number", "correct it")
+	}
+	return x, nil
+}
+
+func (f fields) boolOr(key string, otherwise bool) (bool, error) {
+	if !f.has(key) {
+		return otherwise, nil
+	}
+	var b bool
+	if err := json.Unmarshal(f.values[key], &b); err != nil {
+		return false, f.bad(key, f.shown(key)+" is neither true nor false", "correct it")
+	}
+	return b, nil
+}
+
+func (f fields) textOr(key, otherwise string) (string, error) {
+	if !f.has(key) {
+		return otherwise, nil
+	}
+	var s string
+	if err := json.Unmarshal(f.values[key], &s); err != nil {
+		return "", f.bad(key, f.shown(key)+" is not a string", "correct it")
+	}
+	return s, nil
+}
+
+// tokens reads a token id, a list of them, or null, which is none.
+func (f fields) tokens(key string, vocabulary int) ([]int32, error) {
+	if !f.has(key) {
+		return nil, nil
+	}
+	raw := f.values[key]
+	var list []json.RawMessage
+	if raw[0] == '[' {
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, f.bad(key, f.shown(key)+" is not a list of token ids", "correct it")
+		}
+	} else {
+		list = []json.RawMessage{raw}
+	}
+	const most = 1024
+	if len(list) > most {
+		return nil, f.bad(key, fmt.Sprintf("%d token ids, more than %d", len(list), most), "shorten it")
+	}
+	ids := make([]int32, 0, len(list))
+	for _, item := range list {
+		id, err := strconv.ParseInt(string(item), 10, 64)
+		if err != nil {
+			return nil, f.bad(key, f.shown(key)+" is neither a token id nor a list of them", "correct it")
+		}
+		if id < 0 || id >= int64(vocabulary) {
+			return nil, f.bad(key, fmt.Sprintf("token id %d is not below vocab_size %d", id, vocabulary),
+				"take all files from the same checkpoint")
+		}
+		ids = append(ids, int32(id))
+	}
+	return ids, nil
+}
+
+// quote is strconv.Quote, in ASCII: names come out of files.
+func quote(s string) string { return strconv.QuoteToASCII(s) }
