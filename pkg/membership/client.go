@@ -1,0 +1,187 @@
+package membership
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+const (
+	workersPrefix = "/tandem/v1/workers/"
+	policyKey     = "/tandem/v1/policy"
+)
+
+// Defaults of Config.
+const (
+	// DefaultLeaseTTL is how long a record outlives its worker.
+	DefaultLeaseTTL = 10 * time.Second
+	// DefaultRequestTimeout bounds each request to etcd.
+	DefaultRequestTimeout = 2 * time.Second
+	// DefaultProbeInterval is how often a watch asks whether etcd answers.
+	DefaultProbeInterval = 2 * time.Second
+	// DefaultRetryWait is the wait after a request failed.
+	DefaultRetryWait = 500 * time.Millisecond
+)
+
+// Config says how to reach etcd.
+type Config struct {
+	// Endpoints of the cluster, like "http://127.0.0.1:2379".
+	Endpoints []string
+	// Username and Password, where etcd asks for them.
+	Username, Password string
+	// TLS, where endpoints are https. Nil: the system's authorities.
+	TLS *tls.Config
+	// LeaseTTL is how long a record outlives its worker, rounded up to seconds.
+	// 0: DefaultLeaseTTL.
+	LeaseTTL time.Duration
+	// RequestTimeout bounds each request. 0: DefaultRequestTimeout.
+	RequestTimeout time.Duration
+	// ProbeInterval is how often a watch asks whether etcd answers. 0:
+	// DefaultProbeInterval.
+	ProbeInterval time.Duration
+	// RetryWait is the wait after a request failed. 0: DefaultRetryWait.
+	RetryWait time.Duration
+}
+
+// Validate checks a configuration.
+func (cfg Config) Validate() error {
+	if len(cfg.Endpoints) == 0 {
+		return errors.New("no etcd endpoint is configured: give at least one, like http://127.0.0.1:2379")
+	}
+	for _, endpoint := range cfg.Endpoints {
+		parsed, err := url.Parse(endpoint)
+		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			return fmt.Errorf("etcd endpoint %q is not a URL like http://127.0.0.1:2379", endpoint)
+		}
+	}
+	return nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.LeaseTTL <= 0 {
+		cfg.LeaseTTL = DefaultLeaseTTL
+	}
+	if cfg.RequestTimeout <= 0 {
+		cfg.RequestTimeout = DefaultRequestTimeout
+	}
+	if cfg.ProbeInterval <= 0 {
+		cfg.ProbeInterval = DefaultProbeInterval
+	}
+	if cfg.RetryWait <= 0 {
+		cfg.RetryWait = DefaultRetryWait
+	}
+	return cfg
+}
+
+// Client registers and watches. It is safe for concurrent use.
+type Client struct {
+	cfg    Config
+	log    *slog.Logger
+	store  Store
+	leases Leases
+	closer func() error
+
+	life          context.Context // ends with Close
+	end           context.CancelFunc
+	registrations sync.WaitGroup
+}
+
+// Connect makes a client and checks that etcd answers before ctx ends, trying
+// again until then. The error is one line that names the endpoints and says what
+// to do. The caller closes the client, after its registrations.
+func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	etcd, err := newEtcd(cfg)
+	if err != nil {
+		return nil, unreachable(cfg, err)
+	}
+	c := New(etcd, etcd, cfg, log)
+	c.closer = etcd.Close
+	for {
+		err := c.bounded(ctx, func(ctx context.Context) error {
+			_, err := etcd.Summary(ctx, policyKey)
+			return err
+		})
+		if err == nil {
+			return c, nil
+		}
+		if !sleep(ctx, cfg.RetryWait) {
+			// The client cannot fail to close what never connected.
+			_ = c.Close()
+			return nil, unreachable(cfg, err)
+		}
+	}
+}
+
+func unreachable(cfg Config, err error) error {
+	reason := strings.Join(strings.Fields(err.Error()), " ")
+	return fmt.Errorf("etcd does not answer at %s: start it or correct the address: %s", strings.Join(cfg.Endpoints, ", "), reason)
+}
+
+// New makes a client on a store and leases, which a test may provide. The caller
+// closes the client; it does not close the store.
+func New(store Store, leases Leases, cfg Config, log *slog.Logger) *Client {
+	c := &Client{cfg: cfg.withDefaults(), log: log, store: store, leases: leases, closer: func() error { return nil }}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// Close ends registrations that are still open, without removing their records,
+// and the connection to etcd. Watches must have ended.
+func (c *Client) Close() error {
+	c.end()
+	c.registrations.Wait()
+	return c.closer()
+}
+
+// SetPolicy replaces the policy for all routers.
+func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy) error {
+	value, err := protojson.Marshal(policy)
+	if err != nil {
+		return fmt.Errorf("set policy: %w", err)
+	}
+	err = c.bounded(ctx, func(ctx context.Context) error {
+		_, err := c.store.Put(ctx, policyKey, value, 0, AnyRevision)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("set policy: %w: try again once etcd answers", err)
+	}
+	return nil
+}
+
+// bounded calls request with the configured timeout.
+func (c *Client) bounded(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
+	defer cancel()
+	return request(ctx)
+}
+
+// sleep waits and says whether ctx is still alive.
+func sleep(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}
+
+// WorkerKey is the key of a worker's record.
+func WorkerKey(role controlv1.Role, workerID string) string {
+	return workersPrefix + strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_")) + "/" + url.PathEscape(workerID)
+}

@@ -1,0 +1,156 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+const (
+	// dialKeepAlive and dialKeepAliveTimeout find a connection that is silently
+	// broken; a stuck watch would otherwise stay stuck.
+	dialKeepAlive        = 10 * time.Second
+	dialKeepAliveTimeout = 3 * time.Second
+)
+
+// etcd is a Store and Leases on a real etcd.
+type etcd struct {
+	client *clientv3.Client
+}
+
+// newEtcd makes a client, which connects when it is used. Without the back-off
+// given here grpc-go would wait up to two minutes before it looks whether etcd
+// is back. The etcd client's own logger repeats each failed call; what matters
+// is logged by this package.
+func newEtcd(cfg Config) (*etcd, error) {
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		DialTimeout:          cfg.RequestTimeout,
+		DialKeepAliveTime:    dialKeepAlive,
+		DialKeepAliveTimeout: dialKeepAliveTimeout,
+		Username:             cfg.Username,
+		Password:             cfg.Password,
+		TLS:                  cfg.TLS,
+		Logger:               zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
+				MinConnectTimeout: 3 * time.Second,
+			}),
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &etcd{client: client}, nil
+}
+
+func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
+	response, err := e.client.Get(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return Listing{}, fmt.Errorf("list %s: %w", prefix, err)
+	}
+	listing := Listing{Revision: response.Header.GetRevision(), Entries: make([]Entry, len(response.Kvs))}
+	for i, kv := range response.Kvs {
+		listing.Entries[i] = entryOf(kv)
+	}
+	return listing, nil
+}
+
+func (e *etcd) Summary(ctx context.Context, prefix string) (Summary, error) {
+	response, err := e.client.Get(ctx, prefix, append(clientv3.WithLastRev(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
+	if err != nil {
+		return Summary{}, fmt.Errorf("look at %s: %w", prefix, err)
+	}
+	summary := Summary{Count: int(response.Count), Revision: response.Header.GetRevision()}
+	if len(response.Kvs) > 0 {
+		summary.Newest = response.Kvs[0].GetModRevision()
+	}
+	return summary, nil
+}
+
+func (e *etcd) Put(ctx context.Context, key string, value []byte, lease, ifRevision int64) (int64, error) {
+	put := clientv3.OpPut(key, string(value), clientv3.WithLease(clientv3.LeaseID(lease)))
+	transaction := e.client.Txn(ctx)
+	if ifRevision != AnyRevision {
+		transaction = transaction.If(clientv3.Compare(clientv3.ModRevision(key), "=", ifRevision))
+	}
+	response, err := transaction.Then(put).Commit()
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return 0, fmt.Errorf("write %s: %w", key, ErrLeaseNotFound)
+	case err != nil:
+		return 0, fmt.Errorf("write %s: %w", key, err)
+	case !response.Succeeded:
+		return 0, fmt.Errorf("write %s: %w", key, ErrConflict)
+	}
+	return response.Header.GetRevision(), nil
+}
+
+func (e *etcd) Watch(ctx context.Context, prefix string, afterRevision int64) <-chan Batch {
+	// The watch must fail, not stay silent, where etcd has no leader.
+	responses := e.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithRev(afterRevision+1))
+	batches := make(chan Batch)
+	go func() {
+		defer close(batches)
+		for response := range responses {
+			batch := Batch{Err: response.Err(), Revision: response.Header.GetRevision()}
+			for _, event := range response.Events {
+				batch.Events = append(batch.Events, Event{Entry: entryOf(event.Kv), Removed: event.Type == clientv3.EventTypeDelete})
+			}
+			select {
+			case batches <- batch:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return batches
+}
+
+func entryOf(kv *mvccpb.KeyValue) Entry {
+	return Entry{Key: string(kv.GetKey()), Value: kv.GetValue(), Revision: kv.GetModRevision()}
+}
+
+func (e *etcd) Grant(ctx context.Context, ttl time.Duration) (int64, time.Duration, error) {
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	response, err := e.client.Grant(ctx, seconds)
+	if err != nil {
+		return 0, 0, fmt.Errorf("get a lease: %w", err)
+	}
+	return int64(response.ID), time.Duration(response.TTL) * time.Second, nil
+}
+
+func (e *etcd) Renew(ctx context.Context, lease int64) (time.Duration, error) {
+	response, err := e.client.KeepAliveOnce(ctx, clientv3.LeaseID(lease))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return 0, ErrLeaseNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("renew the lease: %w", err)
+	}
+	return time.Duration(response.TTL) * time.Second, nil
+}
+
+func (e *etcd) Revoke(ctx context.Context, lease int64) error {
+	_, err := e.client.Revoke(ctx, clientv3.LeaseID(lease))
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("revoke the lease: %w", err)
+	}
+	return nil
+}
+
+func (e *etcd) Close() error {
+	if err := e.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close the etcd client: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,303 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// Registration keeps one record in etcd. Its methods are safe for concurrent
+// use.
+type Registration struct {
+	client *Client
+	log    *slog.Logger
+	key    string
+	epoch  uint64
+
+	first   chan struct{} // closed when the record was first in etcd
+	changed chan struct{} // holds one token when the record was updated
+	stop    context.CancelFunc
+	done    chan struct{} // closed when the goroutine has ended
+
+	mu     sync.Mutex
+	record *controlv1.WorkerRecord
+
+	// What follows belongs to the goroutine, and once that has ended to Close,
+	// under closing.
+	closing    sync.Mutex
+	lease      int64     // 0: none
+	expires    time.Time // of the lease, on the safe side
+	revision   int64     // of the record as this registration wrote it
+	written    bool      // it was in etcd at least once
+	superseded bool      // another process has the id
+	failing    bool      // the last request failed, and that is logged
+}
+
+// Register puts the record into etcd and keeps it there, for as long as the
+// registration is not closed and whatever happens to etcd. It copies the record
+// and does not wait; Wait does.
+func (c *Client) Register(record *controlv1.WorkerRecord) *Registration {
+	ctx, stop := context.WithCancel(c.life)
+	r := &Registration{
+		client:  c,
+		log:     c.log.With(slog.String("worker", record.GetId())),
+		key:     WorkerKey(record.GetRole(), record.GetId()),
+		epoch:   record.GetEpoch(),
+		first:   make(chan struct{}),
+		changed: make(chan struct{}, 1),
+		stop:    stop,
+		done:    make(chan struct{}),
+		record:  proto.CloneOf(record),
+	}
+	c.registrations.Add(1)
+	go func() {
+		defer c.registrations.Done()
+		defer close(r.done)
+		r.run(ctx)
+	}()
+	return r
+}
+
+// Wait waits until the record was in etcd for the first time.
+func (r *Registration) Wait(ctx context.Context) error {
+	select {
+	case <-r.first:
+		return nil
+	default:
+	}
+	select {
+	case <-r.first:
+		return nil
+	case <-r.done:
+		return fmt.Errorf("register at %s: the registration is closed", r.key)
+	case <-ctx.Done():
+		return fmt.Errorf("register at %s: %w: is etcd up?", r.key, ctx.Err())
+	}
+}
+
+// Update changes the record, which etcd has soon after. The change must not
+// touch id, role and epoch, and must not keep the record.
+func (r *Registration) Update(change func(*controlv1.WorkerRecord)) {
+	r.mu.Lock()
+	next := proto.CloneOf(r.record)
+	change(next)
+	next.Id, next.Role, next.Epoch = r.record.GetId(), r.record.GetRole(), r.record.GetEpoch()
+	r.record = next
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Close removes the record, unless another process has taken its place, and ends
+// the registration. If etcd does not answer before ctx ends or the request
+// timeout is over, the record stays until its lease runs out, and the error says
+// so.
+func (r *Registration) Close(ctx context.Context) error {
+	r.stop()
+	<-r.done
+	r.closing.Lock()
+	defer r.closing.Unlock()
+	if r.lease == 0 {
+		return nil
+	}
+	lease := r.lease
+	// Revoking removes exactly what is under the lease: a record that another
+	// process wrote over this one is under another.
+	err := r.client.bounded(ctx, func(ctx context.Context) error {
+		return r.client.leases.Revoke(ctx, lease)
+	})
+	if err != nil {
+		return fmt.Errorf("remove %s: %w: it goes by itself within %s", r.key, err, r.client.cfg.LeaseTTL)
+	}
+	r.lease = 0
+	return nil
+}
+
+// run keeps the record in etcd until ctx ends.
+func (r *Registration) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait, err := r.keep(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			r.failed(err)
+			wait = r.client.cfg.RetryWait
+		} else if r.failing {
+			r.failing = false
+			r.log.Info("registration is in etcd again", slog.String("key", r.key))
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-r.changed:
+			r.markStale()
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// markStale makes the next keep write the record.
+func (r *Registration) markStale() { r.revision = 0 }
+
+// keep does what is due and returns how long it then has time.
+func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
+	if r.lease != 0 && time.Until(r.expires) <= 0 {
+		// etcd may have kept it, if it was away too; but it promised nothing.
+		r.log.Warn("lease ran out: registering again", slog.String("key", r.key))
+		r.lease = 0
+	}
+	if r.lease != 0 {
+		if err := r.renew(ctx); err != nil {
+			return 0, err
+		}
+	}
+	there, err := r.look(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if other, ok := otherEpoch(there, r.epoch); ok && r.written {
+		r.yield(other)
+		return r.client.cfg.LeaseTTL / 2, nil
+	}
+	if r.superseded {
+		r.superseded = false
+		r.log.Info("the other process with this id is gone: registering again", slog.String("key", r.key))
+	}
+	if r.lease == 0 || there.Revision == 0 || there.Revision != r.revision {
+		if err := r.write(ctx, there); err != nil {
+			return 0, err
+		}
+	}
+	return time.Until(r.expires) / 2, nil
+}
+
+// renew renews the lease. A lease that is gone is no error: the record is
+// written under a new one.
+func (r *Registration) renew(ctx context.Context) error {
+	sent := time.Now()
+	var ttl time.Duration
+	err := r.client.bounded(ctx, func(ctx context.Context) (err error) {
+		ttl, err = r.client.leases.Renew(ctx, r.lease)
+		return err
+	})
+	if errors.Is(err, ErrLeaseNotFound) {
+		r.log.Warn("lease is lost: registering again", slog.String("key", r.key))
+		r.lease = 0
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.expires = sent.Add(ttl)
+	return nil
+}
+
+// look reads the key; an entry without revision says that there is none.
+func (r *Registration) look(ctx context.Context) (Entry, error) {
+	var listing Listing
+	err := r.client.bounded(ctx, func(ctx context.Context) (err error) {
+		listing, err = r.client.store.List(ctx, r.key)
+		return err
+	})
+	if err != nil {
+		return Entry{}, err
+	}
+	for _, entry := range listing.Entries {
+		if entry.Key == r.key { // the key may be the beginning of another
+			return entry, nil
+		}
+	}
+	return Entry{}, nil
+}
+
+// write writes the record under the lease, or under a new one. It fails if the
+// key has changed since it was looked at.
+func (r *Registration) write(ctx context.Context, there Entry) error {
+	if r.lease == 0 {
+		sent := time.Now()
+		err := r.client.bounded(ctx, func(ctx context.Context) error {
+			lease, ttl, err := r.client.leases.Grant(ctx, r.client.cfg.LeaseTTL)
+			if err != nil {
+				return err
+			}
+			r.lease, r.expires = lease, sent.Add(ttl)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	value, err := protojson.Marshal(r.record)
+	r.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("encode the record: %w", err)
+	}
+	err = r.client.bounded(ctx, func(ctx context.Context) (err error) {
+		r.revision, err = r.client.store.Put(ctx, r.key, value, r.lease, there.Revision)
+		return err
+	})
+	if errors.Is(err, ErrLeaseNotFound) {
+		r.lease = 0
+	}
+	if err != nil {
+		r.revision = 0
+		return err
+	}
+	if !r.written {
+		r.written = true
+		close(r.first)
+	}
+	return nil
+}
+
+// yield leaves the key to the process that wrote it last.
+func (r *Registration) yield(otherEpoch uint64) {
+	if r.superseded {
+		return
+	}
+	r.superseded = true
+	r.log.Error("another process registered this worker id later: leaving it the place; give each worker an id of its own",
+		slog.String("key", r.key), slog.Uint64("epoch", r.epoch), slog.Uint64("other_epoch", otherEpoch))
+}
+
+// failed logs the first of a row of failures.
+func (r *Registration) failed(err error) {
+	if r.failing {
+		return
+	}
+	r.failing = true
+	r.log.Warn("cannot keep the registration in etcd: trying until it answers", slog.String("key", r.key), slog.Any("error", err))
+}
+
+// otherEpoch is the epoch of a record that another process wrote, if the entry
+// is one. What does not parse is nobody's, and is written over.
+func otherEpoch(there Entry, own uint64) (uint64, bool) {
+	if there.Revision == 0 {
+		return 0, false
+	}
+	record, err := parseRecord(there.Value)
+	if err != nil || record.GetEpoch() == own {
+		return 0, false
+	}
+	return record.GetEpoch(), true
+}
+
+func parseRecord(value []byte) (*controlv1.WorkerRecord, error) {
+	record := &controlv1.WorkerRecord{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, record); err != nil {
+		return nil, fmt.Errorf("parse record: %w", err)
+	}
+	return record, nil
+}

@@ -1,0 +1,274 @@
+package membership
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// View is all workers that etcd lists.
+type View struct {
+	// Workers, sorted by role and id. They are shared: do not change them.
+	Workers []*controlv1.WorkerRecord
+	// Live says that etcd answers. If it does not, Workers is the last view known
+	// and a worker may have come or gone since.
+	Live bool
+}
+
+// Watch calls notify with the view as soon as it is known, and again whenever it
+// changes or etcd goes away or comes back. Until etcd first answers there is one
+// call with an empty view that is not live. notify runs in the caller's goroutine
+// and must not block for long. Watch returns ctx's error when ctx ends, and never
+// before. A record that does not parse is left out and logged once.
+func (c *Client) Watch(ctx context.Context, notify func(View)) error {
+	known, before := map[string]known{}, map[string]known{}
+	view := func() []*controlv1.WorkerRecord {
+		workers := make([]*controlv1.WorkerRecord, 0, len(known))
+		for _, k := range known {
+			if k.record != nil {
+				workers = append(workers, k.record)
+			}
+		}
+		slices.SortFunc(workers, func(a, b *controlv1.WorkerRecord) int {
+			return cmp.Or(cmp.Compare(a.GetRole(), b.GetRole()), cmp.Compare(a.GetId(), b.GetId()))
+		})
+		return workers
+	}
+	return c.follow(ctx, workersPrefix, follower{
+		reset: func() {
+			known, before = before, known
+			clear(known)
+		},
+		apply: func(event Event) {
+			if event.Removed {
+				delete(known, event.Key)
+				return
+			}
+			known[event.Key] = c.parse(event.Entry, before[event.Key])
+		},
+		notify: func(live bool) { notify(View{Workers: view(), Live: live}) },
+	})
+}
+
+// known is a key that a watch knows; its record is nil if it does not parse.
+type known struct {
+	record   *controlv1.WorkerRecord
+	revision int64
+}
+
+// parse reads a record and logs one that is none, once for each time that it was
+// written.
+func (c *Client) parse(entry Entry, before known) known {
+	if before.revision == entry.Revision && before.revision != 0 {
+		return before
+	}
+	record, err := parseRecord(entry.Value)
+	if err == nil && WorkerKey(record.GetRole(), record.GetId()) != entry.Key {
+		err = errors.New("it belongs under another key")
+	}
+	if err != nil {
+		c.log.Warn("worker record in etcd is malformed: leaving it out", slog.String("key", entry.Key), slog.Any("error", err))
+		record = nil
+	}
+	return known{record: record, revision: entry.Revision}
+}
+
+// WatchPolicy calls notify with the policy, an empty one if none is set, as soon
+// as it is known and whenever it changes. While etcd is away the last one stands.
+// notify runs in the caller's goroutine. A policy that does not parse is logged
+// and the one before it stands. WatchPolicy returns ctx's error when ctx ends,
+// and never before.
+func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
+	current := &controlv1.Policy{}
+	var said *controlv1.Policy
+	return c.follow(ctx, policyKey, follower{
+		reset: func() { current = &controlv1.Policy{} },
+		apply: func(event Event) {
+			if event.Key != policyKey {
+				return
+			}
+			next := &controlv1.Policy{}
+			if !event.Removed {
+				if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(event.Value, next); err != nil {
+					c.log.Warn("policy in etcd is malformed: keeping the one before", slog.Any("error", err))
+					if said != nil {
+						next = said
+					}
+				}
+			}
+			current = next
+		},
+		notify: func(live bool) {
+			if !live || said != nil && proto.Equal(said, current) {
+				return
+			}
+			said = current
+			notify(proto.CloneOf(current))
+		},
+	})
+}
+
+// follower is told of the keys under a prefix. reset comes before a whole new
+// listing; notify after each listing, batch of events and change of liveness.
+type follower struct {
+	reset  func()
+	apply  func(Event)
+	notify func(live bool)
+}
+
+// following is the state of one follow.
+type following struct {
+	follower
+	client   *Client
+	prefix   string
+	keys     map[string]struct{}
+	revision int64 // up to which everything is applied
+	live     bool
+	told     bool // notify was called
+	doubts   int  // looks in a row that did not agree
+}
+
+// follow lists, then watches, and lists again whenever the watch cannot be
+// relied on, until ctx ends.
+//
+// A watch alone is not enough: the etcd client resumes it silently when etcd was
+// away, and waits for ever for revisions of a store that was restored to an
+// earlier state. So etcd is asked from time to time, which also shows whether it
+// answers.
+func (c *Client) follow(ctx context.Context, prefix string, f follower) error {
+	s := &following{follower: f, client: c, prefix: prefix}
+	for {
+		err := s.list(ctx)
+		if err == nil {
+			err = s.watch(ctx)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.absent(err)
+		if !sleep(ctx, c.cfg.RetryWait) {
+			return ctx.Err()
+		}
+	}
+}
+
+// list takes a whole new listing.
+func (s *following) list(ctx context.Context) error {
+	var listing Listing
+	err := s.client.bounded(ctx, func(ctx context.Context) (err error) {
+		listing, err = s.client.store.List(ctx, s.prefix)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.reset()
+	s.keys = make(map[string]struct{}, len(listing.Entries))
+	for _, entry := range listing.Entries {
+		s.keys[entry.Key] = struct{}{}
+		s.apply(Event{Entry: entry})
+	}
+	s.revision, s.doubts = listing.Revision, 0
+	if s.told && !s.live {
+		s.client.log.Info("etcd answers again", slog.String("prefix", s.prefix))
+	}
+	s.live, s.told = true, true
+	s.notify(true)
+	return nil
+}
+
+// absent says that etcd does not answer, once. A watch that only has to be made
+// anew is no absence.
+func (s *following) absent(err error) {
+	if errors.Is(err, errListAgain) || s.told && !s.live {
+		return
+	}
+	s.client.log.Warn("etcd does not answer: keeping the last view until it does", slog.String("prefix", s.prefix), slog.Any("error", err))
+	s.live, s.told = false, true
+	s.notify(false)
+}
+
+// errListAgain says that the watch has come to its end and etcd is there.
+var errListAgain = errors.New("list again")
+
+// watch follows events until it cannot be relied on; it returns why.
+func (s *following) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	batches := s.client.store.Watch(ctx, s.prefix, s.revision)
+	defer func() {
+		cancel()
+		for range batches { // its goroutine ends before the next one starts
+		}
+	}()
+	probe := time.NewTicker(s.client.cfg.ProbeInterval)
+	defer probe.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case batch, ok := <-batches:
+			if !ok {
+				return errListAgain
+			}
+			if batch.Err != nil {
+				// Compacted, or no leader: the next list shows whether etcd answers.
+				s.client.log.Debug("watch ended: listing again", slog.String("prefix", s.prefix), slog.Any("error", batch.Err))
+				return errListAgain
+			}
+			s.take(batch)
+		case <-probe.C:
+			if err := s.probe(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take applies events.
+func (s *following) take(batch Batch) {
+	for _, event := range batch.Events {
+		if event.Removed {
+			delete(s.keys, event.Key)
+		} else {
+			s.keys[event.Key] = struct{}{}
+		}
+		s.apply(event)
+		s.revision = max(s.revision, event.Revision)
+	}
+	s.revision = max(s.revision, batch.Revision)
+	if len(batch.Events) > 0 {
+		s.notify(true)
+	}
+}
+
+// probe asks etcd whether what is known is still so.
+func (s *following) probe(ctx context.Context) error {
+	var summary Summary
+	err := s.client.bounded(ctx, func(ctx context.Context) (err error) {
+		summary, err = s.client.store.Summary(ctx, s.prefix)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if summary.Revision < s.revision {
+		return fmt.Errorf("%w: etcd is at revision %d and was at %d", errListAgain, summary.Revision, s.revision)
+	}
+	if summary.Count == len(s.keys) && summary.Newest <= s.revision {
+		s.doubts = 0
+		return nil
+	}
+	// The events may be on their way; they do not take until the next look.
+	if s.doubts++; s.doubts < 2 {
+		return nil
+	}
+	return fmt.Errorf("%w: the watch lags behind", errListAgain)
+}
