@@ -1,0 +1,14 @@
+// Package cpu is the engine that runs a model on the processor: C through cgo,
+// no library besides, so that go build is all it takes.
+//
+// What it computes is defined bit for bit, whatever the batch, the chunking, the
+// number of threads and the instruction set: docs/decisions/0002-cpu-arithmetic.md.
+//
+// cmd and services construct it; everything else knows the engine.Engine
+// interface only. Weights own the packed weights and the compute threads, which
+// are C's; an engine owns its KV pages and scratch memory. All of it lies
+// outside the Go heap. The package starts no goroutines.
+//
+// Lock order: the pool's turn (turnstile), then an engine's close lock, then the
+// weights' mutex. Nothing else is held while C runs.
+package cpu

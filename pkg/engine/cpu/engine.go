@@ -1,0 +1,196 @@
+package cpu
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// headRows is the most rows of logits that are computed at once.
+const headRows = 32
+
+// cpuEngine is an engine.Engine.
+type cpuEngine struct {
+	weights   *Weights
+	config    Config
+	capacity  engine.Capacity
+	pages     *pages
+	workspace *kernels.Workspace
+	rotary    rotary
+	sampler   *sampler.Sampler
+	checker   checker
+	rows      []int32 // scratch: rows of the batch that want logits
+}
+
+// NewEngine makes an engine with KV pages of its own on shared weights. Steps of
+// different engines take turns, first come, first served.
+func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
+	config, err := config.complete(w.spec, w.pool.Threads())
+	if err != nil {
+		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+	}
+	set := w.set
+	if config.ISA != "" {
+		if set, err = kernels.Select(config.ISA); err != nil {
+			return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+		}
+	}
+	if err := w.acquire(); err != nil {
+		return nil, fmt.Errorf("new engine: %w", err)
+	}
+	layout := config.layout(w.spec)
+	kv, err := newPages(layout, config.Blocks)
+	if err != nil {
+		w.release()
+		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+	}
+	tableBlocks := (w.spec.ContextTokens + config.BlockTokens - 1) / config.BlockTokens
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, config.BlockTokens), kernels.Limits{
+		Rows:              config.MaxBatchTokens,
+		Sequences:         config.MaxSequences,
+		HeadRows:          headRows,
+		BlocksPerSequence: tableBlocks,
+	}, kv.memory)
+	if err != nil {
+		kv.free()
+		w.release()
+		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+	}
+	capacity := engine.Capacity{
+		Blocks:         config.Blocks,
+		MaxBatchTokens: config.MaxBatchTokens,
+		MaxSequences:   config.MaxSequences,
+		Threads:        config.Threads,
+		Layout:         layout,
+	}
+	return &cpuEngine{
+		weights:   w,
+		config:    config,
+		capacity:  capacity,
+		pages:     kv,
+		workspace: workspace,
+		rotary:    newRotary(w.spec.RopeTheta, w.spec.HeadSize),
+		sampler:   sampler.New(),
+		checker:   newChecker(w.spec, capacity),
+	}, nil
+}
+
+// Model implements engine.Engine.
+func (e *cpuEngine) Model() model.Spec { return e.weights.spec }
+
+// Capacity implements engine.Engine.
+func (e *cpuEngine) Capacity() engine.Capacity { return e.capacity }
+
+// Pages implements engine.Engine.
+func (e *cpuEngine) Pages() engine.Pages { return e.pages }
+
+// Close implements engine.Engine. Closing twice does nothing.
+func (e *cpuEngine) Close() error {
+	if e.pages.free() {
+		e.workspace.Free()
+		e.weights.release()
+	}
+	return nil
+}
+
+// Step implements engine.Engine. The context is looked at while waiting for the
+// compute threads and between layers.
+func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	if e.pages.isClosed() {
+		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
+	}
+	if err := e.checker.check(batch); err != nil {
+		return engine.Output{}, fmt.Errorf("step: %w", err)
+	}
+	if err := e.weights.turn.enter(ctx); err != nil {
+		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
+	}
+	begin := time.Now()
+	output, err := e.compute(ctx, batch)
+	e.weights.turn.leave()
+	if err != nil {
+		return engine.Output{}, fmt.Errorf("step: %w", err)
+	}
+	output.Compute = time.Since(begin)
+	return output, nil
+}
+
+// compute runs with the turn.
+func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	k := e.workspace
+	k.Reset()
+	blockTokens := e.config.BlockTokens
+	for _, s := range batch.Sequences {
+		end := s.Start + len(s.Tokens)
+		cos, sin, err := k.Add(s.Tokens, s.Start, s.Blocks[:(end+blockTokens-1)/blockTokens])
+		if err != nil {
+			return engine.Output{}, err
+		}
+		e.rotary.fill(cos, sin, s.Start, len(s.Tokens))
+	}
+	k.Embed()
+	for layer := range e.weights.spec.Layers {
+		if err := ctx.Err(); err != nil {
+			return engine.Output{}, err
+		}
+		k.Layer(layer)
+		if batch.LayerDone != nil {
+			batch.LayerDone(layer)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return engine.Output{}, err
+	}
+	return e.head(batch), nil
+}
+
+// head computes the logits that somebody needs, hands them out and draws.
+func (e *cpuEngine) head(batch engine.Batch) engine.Output {
+	output := engine.Output{Tokens: make([]int32, len(batch.Sequences))}
+	// One entry a row of logits: whose it is, and whether it is the last.
+	type want struct {
+		sequence int
+		last     bool
+	}
+	var wants []want
+	e.rows = e.rows[:0]
+	row := int32(0)
+	for i, s := range batch.Sequences {
+		output.Tokens[i] = -1
+		n := int32(len(s.Tokens))
+		first := n // rows of this sequence before first are not needed
+		switch {
+		case s.Logits == engine.LogitsAll:
+			first = 0
+		case s.Logits == engine.LogitsLast || s.Sample != nil:
+			first = n - 1
+		}
+		for r := first; r < n; r++ {
+			e.rows = append(e.rows, row+r)
+			wants = append(wants, want{i, r == n-1})
+		}
+		row += n
+		if s.Logits != engine.LogitsNone && output.Logits == nil {
+			output.Logits = make([][][]float32, len(batch.Sequences))
+		}
+	}
+	for at := 0; at < len(e.rows); at += headRows {
+		rows := e.rows[at:min(at+headRows, len(e.rows))]
+		e.workspace.Head(rows, func(i int, logits []float32) {
+			w := wants[at+i]
+			s := batch.Sequences[w.sequence]
+			if s.Logits != engine.LogitsNone {
+				output.Logits[w.sequence] = append(output.Logits[w.sequence], append([]float32(nil), logits...))
+			}
+			if w.last && s.Sample != nil {
+				output.Tokens[w.sequence] = e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset)
+			}
+		})
+	}
+	return output
+}

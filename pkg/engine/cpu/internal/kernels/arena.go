@@ -1,0 +1,39 @@
+package kernels
+
+import "unsafe"
+
+// arena cuts one Memory into 64-byte aligned parts. It is used twice: first
+// without memory, to add up, then with it, to hand out.
+type arena struct {
+	memory Memory
+	used   int
+}
+
+func (a *arena) take(bytes int) unsafe.Pointer {
+	at := a.used
+	a.used += roundUp(bytes, 64)
+	if a.memory.start == nil {
+		return nil
+	}
+	if a.used > a.memory.size {
+		return nil // lay is deterministic, so both passes agree
+	}
+	return unsafe.Add(a.memory.start, at)
+}
+
+// build runs lay over an arena of exactly the size it asks for.
+func build(lay func(*arena)) (Memory, error) {
+	var measure arena
+	lay(&measure)
+	memory, err := Allocate(max(measure.used, 64) + 64) // a spare line: nothing ends at the mapping's end
+	if err != nil {
+		return Memory{}, err
+	}
+	lay(&arena{memory: memory})
+	return memory, nil
+}
+
+func take[T any](a *arena, n int) *T {
+	var t T
+	return (*T)(a.take(n * int(unsafe.Sizeof(t))))
+}

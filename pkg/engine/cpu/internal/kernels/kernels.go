@@ -1,0 +1,155 @@
+// Package kernels is the C of the CPU engine and the thinnest Go around it: a
+// compute pool, packed weights and a workspace that runs one batch through the
+// layers. tdm_kernels.h states the contract of the C, and
+// docs/decisions/0002-cpu-arithmetic.md what it computes.
+//
+// Only engine/cpu imports it. It checks sizes where a mistake would write out of
+// bounds; what a batch may contain is checked by engine/cpu. It starts threads,
+// in C (Pool), and no goroutines.
+package kernels
+
+/*
+#cgo CFLAGS: -std=c11 -O3
+#cgo LDFLAGS: -lm -lpthread
+#include "tdm_kernels.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+)
+
+// Sizes that the C and the Go side share.
+const (
+	// Lanes is the width of a vector and the rows of a panel.
+	Lanes = C.TDM_LANES
+	// SplitTokens is the size of an attention split; block sizes divide it.
+	SplitTokens = C.TDM_SPLIT
+)
+
+// Set is one implementation of the kernels.
+type Set struct {
+	c *C.tdm_kernels
+}
+
+// Name is what Select calls it.
+func (s Set) Name() string { return C.GoString(s.c.name) }
+
+// Usable lists the implementations that this processor runs, best first.
+// "portable" is always the last.
+func Usable() []Set {
+	var sets []Set
+	for i := 0; ; i++ {
+		var usable C.int
+		c := C.tdm_kernels_at(C.int(i), &usable)
+		if c == nil {
+			return sets
+		}
+		if usable != 0 {
+			sets = append(sets, Set{c})
+		}
+	}
+}
+
+// Select finds an implementation by name; "" is the best one. All give the same
+// bits.
+func Select(name string) (Set, error) {
+	sets := Usable()
+	names := make([]string, len(sets))
+	for i, s := range sets {
+		if name == "" || name == s.Name() {
+			return s, nil
+		}
+		names[i] = s.Name()
+	}
+	return Set{}, fmt.Errorf("instruction set %q is not available here: use one of %s", name, strings.Join(names, ", "))
+}
+
+// Memory is zeroed memory outside the Go heap, page-aligned.
+type Memory struct {
+	start unsafe.Pointer
+	size  int
+}
+
+// Allocate maps size bytes. Physical memory is taken as it is touched.
+func Allocate(size int) (Memory, error) {
+	if size <= 0 {
+		return Memory{}, fmt.Errorf("allocate %d bytes: the size must be positive", size)
+	}
+	p := C.tdm_allocate(C.size_t(size))
+	if p == nil {
+		return Memory{}, fmt.Errorf("allocate %d bytes: the system has no more memory for this process", size)
+	}
+	return Memory{p, size}, nil
+}
+
+// Bytes is the memory. It must not be used after Free.
+func (m Memory) Bytes() []byte { return unsafe.Slice((*byte)(m.start), m.size) }
+
+// Free unmaps the memory. Freeing the zero Memory does nothing.
+func (m Memory) Free() { C.tdm_release(m.start, C.size_t(m.size)) }
+
+// Pool is a set of compute threads. Run-like calls on one pool must not overlap.
+type Pool struct {
+	c       *C.tdm_pool
+	threads int
+}
+
+// NewPool starts threads-1 threads; the caller of each computation is the last.
+func NewPool(threads int) (*Pool, error) {
+	c := C.tdm_pool_new(C.int(threads))
+	if c == nil {
+		return nil, fmt.Errorf("start %d compute threads: use 1 to 1023 and check the process's thread limit", threads)
+	}
+	return &Pool{c, threads}, nil
+}
+
+// Threads is the number of threads, the caller included.
+func (p *Pool) Threads() int { return p.threads }
+
+// Close ends and joins the threads. No computation may be running.
+func (p *Pool) Close() { C.tdm_pool_free(p.c) }
+
+// errShape is a model that the arithmetic below cannot hold.
+var errShape = errors.New("model shape is out of range")
+
+// Shape is the part of a model's description that the kernels need.
+type Shape struct {
+	Hidden, Heads, KVHeads, HeadSize, FFN, Vocab, BlockTokens int
+	NormEps                                                   float32
+}
+
+func (s Shape) check() error {
+	const most = 1 << 24
+	for _, n := range []int{s.Hidden, s.Heads, s.KVHeads, s.HeadSize, s.FFN, s.Vocab} {
+		if n <= 0 || n > most {
+			return fmt.Errorf("%w: a size is %d, not in 1 to %d", errShape, n, most)
+		}
+	}
+	switch {
+	case s.Heads%s.KVHeads != 0:
+		return fmt.Errorf("%w: %d heads are no multiple of %d KV heads", errShape, s.Heads, s.KVHeads)
+	case s.HeadSize%2 != 0:
+		return fmt.Errorf("%w: head size %d is odd", errShape, s.HeadSize)
+	case s.Heads*s.HeadSize > most || 2*s.KVHeads*s.HeadSize > most:
+		return fmt.Errorf("%w: %d heads of %d are too many", errShape, s.Heads, s.HeadSize)
+	case s.BlockTokens <= 0 || s.BlockTokens%Lanes != 0 || SplitTokens%s.BlockTokens != 0:
+		return fmt.Errorf("%w: blocks of %d tokens: use 16, 32, 64, 128 or 256", errShape, s.BlockTokens)
+	}
+	return nil
+}
+
+// SliceBytes is the size of one layer's part of a KV page.
+func (s Shape) SliceBytes() int { return 2 * s.KVHeads * s.BlockTokens * s.HeadSize * 2 }
+
+func (s Shape) c() C.tdm_shape {
+	return C.tdm_shape{
+		hidden: C.int(s.Hidden), heads: C.int(s.Heads), kv_heads: C.int(s.KVHeads), head_size: C.int(s.HeadSize),
+		ffn: C.int(s.FFN), vocab: C.int(s.Vocab), block_tokens: C.int(s.BlockTokens), norm_eps: C.float(s.NormEps),
+	}
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }

@@ -1,0 +1,35 @@
+// AVX-512 without bf16 instructions: two multiply-adds of the widened halves.
+#if defined(__x86_64__)
+#ifndef __clang__
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
+#endif
+
+#include "tdm_kernels.h"
+#include "tdm_scalar.h"
+#include <immintrin.h>
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"))), apply_to = function)
+#endif
+#include "vec_avx512.h"
+
+VEC vec v_dot(vec acc, words a, words w) {
+	const words high = _mm512_set1_epi32((int)0xffff0000u);
+	acc = v_fma(v_as_float(_mm512_and_si512(a, high)), v_as_float(_mm512_and_si512(w, high)), acc);
+	return v_fma(v_as_float(_mm512_slli_epi32(a, 16)), v_as_float(_mm512_slli_epi32(w, 16)), acc);
+}
+
+#define PRODUCT_ROWS 8
+#define PRODUCT_PANELS 2
+#define SCORE_ROWS 6
+#define SCORE_VECTORS 2
+#define MIX_VECTORS 2
+#include "vec_rows.h"
+#include "vec_product.h"
+#include "vec_attention.h"
+
+const tdm_kernels tdm_avx512 = {"avx512", 1, product, norm, rotate, attention, exps};
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

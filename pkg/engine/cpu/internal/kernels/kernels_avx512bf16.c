@@ -1,0 +1,31 @@
+// AVX-512 with vdpbf16ps, which is the class's multiply-add of a pair.
+#if defined(__x86_64__)
+#ifndef __clang__
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")
+#endif
+
+#include "tdm_kernels.h"
+#include "tdm_scalar.h"
+#include <immintrin.h>
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma"))), apply_to = function)
+#endif
+#include "vec_avx512.h"
+
+VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)w); }
+
+#define PRODUCT_ROWS 6
+#define PRODUCT_PANELS 4
+#define SCORE_ROWS 6
+#define SCORE_VECTORS 2
+#define MIX_VECTORS 4
+#include "vec_rows.h"
+#include "vec_product.h"
+#include "vec_attention.h"
+
+const tdm_kernels tdm_avx512bf16 = {"avx512bf16", 1, product, norm, rotate, attention, exps};
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,164 @@
+// The arithmetic class as plain C: every other implementation is tested against
+// this one, bit for bit. It is the only one on processors other than x86-64.
+
+#include "tdm_kernels.h"
+#include "tdm_scalar.h"
+
+static float silu(float x) {
+	float e = tdm_add(1.0f, tdm_exp(-x));
+	return tdm_mul(x, 1.0f / e);
+}
+
+static float chain(const tdm_product *p, int row, int panel, int lane) {
+	const uint32_t *a = p->a + (size_t)row * p->lda;
+	const uint32_t *w = p->w + (size_t)panel * p->pairs * TDM_LANES + lane;
+	float acc = 0;
+	for (size_t k = 0; k < p->pairs; k++)
+		acc = tdm_dot(acc, a[k], w[k * TDM_LANES]);
+	return acc;
+}
+
+static void product(const tdm_product *p, int unit, int row0, int row1) {
+	int first = unit * TDM_UNIT_PANELS, last = first + TDM_UNIT_PANELS;
+	if (last > p->panels)
+		last = p->panels;
+	int step = p->mode == TDM_SWIGLU ? 2 : 1;
+	for (int panel = first; panel < last; panel += step) {
+		for (int lane = 0; lane < TDM_LANES; lane++) {
+			int n = panel / step * TDM_LANES + lane;
+			if (n >= p->n)
+				break;
+			for (int row = row0; row < row1; row++) {
+				size_t at = (size_t)row * p->ldo + (size_t)n;
+				float c = chain(p, row, panel, lane);
+				if (p->mode == TDM_STORE)
+					((float *)p->out)[at] = c;
+				else if (p->mode == TDM_ADD)
+					((float *)p->out)[at] = tdm_add(((float *)p->out)[at], c);
+				else
+					((uint16_t *)p->out)[at] = tdm_bf16(tdm_mul(silu(c), chain(p, row, panel + 1, lane)));
+			}
+		}
+	}
+}
+
+static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+	float lanes[TDM_LANES] = {0};
+	for (int i = 0; i < n; i++)
+		lanes[i % TDM_LANES] = tdm_fma(x[i], x[i], lanes[i % TDM_LANES]);
+	float mean = tdm_mul(tdm_tree(lanes), inv_n);
+	float scale = 1.0f / sqrtf(tdm_add(mean, eps));
+	for (int i = 0; i < n; i++)
+		out[i] = tdm_bf16(tdm_mul(tdm_mul(x[i], scale), weight[i]));
+}
+
+static void rotate_head(const float *x, const float *cos, const float *sin, int half, int i, float *low, float *high) {
+	*low = tdm_add(tdm_mul(x[i], cos[i]), -tdm_mul(x[i + half], sin[i]));
+	*high = tdm_add(tdm_mul(x[i + half], cos[i]), tdm_mul(x[i], sin[i]));
+}
+
+static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
+	const int size = r->head_size, half = size / 2, tokens = r->block_tokens;
+	const float *x = r->qkv + (size_t)row * r->ld_qkv;
+	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
+	uint16_t *q = r->q + (size_t)row * r->ldq;
+	uint16_t *keys = (uint16_t *)slice;
+	uint16_t *values = keys + (size_t)r->kv_heads * tokens * size;
+	float low, high;
+	for (int h = 0; h < r->heads; h++, x += size, q += size)
+		for (int i = 0; i < half; i++) {
+			rotate_head(x, cos, sin, half, i, &low, &high);
+			q[i] = tdm_bf16(low);
+			q[i + half] = tdm_bf16(high);
+		}
+	for (int h = 0; h < r->kv_heads; h++, x += size, keys += (size_t)tokens * size)
+		for (int i = 0; i < half; i++) {
+			rotate_head(x, cos, sin, half, i, &low, &high);
+			int j = i + half;
+			keys[((size_t)(i / 2) * tokens + token) * 2 + i % 2] = tdm_bf16(low);
+			keys[((size_t)(j / 2) * tokens + token) * 2 + j % 2] = tdm_bf16(high);
+		}
+	for (int h = 0; h < r->kv_heads; h++, x += size, values += (size_t)tokens * size)
+		for (int i = 0; i < size; i++)
+			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
+}
+
+// pair reads the pair of values of tokens 2t and 2t+1; the second is zero
+// where it is not part of the sequence: what a page holds there may be anything.
+static uint32_t value_pair(const tdm_attention *a, int kv_head, int position, int d, int both) {
+	int token = position % a->block_tokens, size = a->head_size;
+	const uint8_t *slice = a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
+	const uint32_t *values = (const uint32_t *)slice + (size_t)(a->kv_heads + kv_head) * a->block_tokens * size / 2;
+	uint32_t pair = values[(size_t)(token / 2) * size + d];
+	return both ? pair : pair & 0xffff;
+}
+
+static float score(const tdm_attention *a, const uint16_t *q, int kv_head, int position) {
+	int token = position % a->block_tokens, half = a->head_size / 2;
+	const uint8_t *slice = a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
+	const uint32_t *keys = (const uint32_t *)slice + (size_t)kv_head * a->block_tokens * half;
+	float acc = 0;
+	for (int d = 0; d < half; d++)
+		acc = tdm_dot(acc, (uint32_t)q[2 * d + 1] << 16 | q[2 * d], keys[(size_t)d * a->block_tokens + token]);
+	return tdm_mul(acc, a->scale);
+}
+
+static void attend(const tdm_attention *a, const uint16_t *q, uint16_t *out, int kv_head, int position, float *merged) {
+	const int size = a->head_size;
+	float maximum = 0, sum = 0, scores[TDM_SPLIT];
+	uint16_t probabilities[TDM_SPLIT];
+	for (int start = 0; start <= position; start += TDM_SPLIT) {
+		int n = position + 1 - start;
+		if (n > TDM_SPLIT)
+			n = TDM_SPLIT;
+		float m = -INFINITY, lanes[TDM_LANES] = {0};
+		for (int t = 0; t < n; t++) {
+			scores[t] = score(a, q, kv_head, start + t);
+			if (scores[t] > m)
+				m = scores[t];
+		}
+		for (int t = 0; t < n; t++) {
+			probabilities[t] = tdm_bf16(tdm_exp(tdm_add(scores[t], -m)));
+			lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], tdm_widen(probabilities[t]));
+		}
+		float l = tdm_tree(lanes), keep = 0, take = 0;
+		if (start > 0) {
+			float both = m > maximum ? m : maximum;
+			keep = tdm_exp(tdm_add(maximum, -both));
+			take = tdm_exp(tdm_add(m, -both));
+			sum = tdm_add(tdm_mul(sum, keep), tdm_mul(l, take));
+			maximum = both;
+		} else {
+			maximum = m;
+			sum = l;
+		}
+		for (int d = 0; d < size; d++) {
+			float acc = 0;
+			for (int t = 0; t < n; t += 2) {
+				int both = t + 1 < n;
+				uint32_t p = probabilities[t] | (both ? (uint32_t)probabilities[t + 1] << 16 : 0);
+				acc = tdm_dot(acc, p, value_pair(a, kv_head, start + t, d, both));
+			}
+			merged[d] = start > 0 ? tdm_add(tdm_mul(merged[d], keep), tdm_mul(acc, take)) : acc;
+		}
+	}
+	float scale = 1.0f / sum;
+	for (int d = 0; d < size; d++)
+		out[d] = tdm_bf16(tdm_mul(merged[d], scale));
+}
+
+static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
+	int group = a->heads / a->kv_heads;
+	for (int i = 0; i < count; i++)
+		for (int g = 0; g < group; g++) {
+			size_t at = (size_t)(row0 + i) * a->ldq + (size_t)(kv_head * group + g) * a->head_size;
+			attend(a, a->q + at, a->out + at, kv_head, pos0 + i, scratch);
+		}
+}
+
+static void exps(float *out, const float *x, int n) {
+	for (int i = 0; i < n; i++)
+		out[i] = tdm_exp(x[i]);
+}
+
+const tdm_kernels tdm_portable = {"portable", 0, product, norm, rotate, attention, exps};

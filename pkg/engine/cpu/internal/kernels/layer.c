@@ -1,0 +1,152 @@
+// A forward pass as jobs of the pool: phases with a barrier between, work split
+// over outputs, rows and heads, never over K, so that the number of threads
+// cannot change a result.
+
+#include "tdm_kernels.h"
+#include "tdm_scalar.h"
+
+// What threads draw items of in a layer. tdm_step.next has one counter each.
+enum { DRAW_QKV, DRAW_ATTENTION, DRAW_O, DRAW_GATE_UP, DRAW_DOWN, DRAW_HEAD };
+
+static int draw(tdm_step *s, int counter) {
+	return atomic_fetch_add_explicit(&s->next[counter], 1, memory_order_relaxed);
+}
+
+static int panels_of(int n) { return (n + TDM_LANES - 1) / TDM_LANES; }
+static int pairs_of(int k) { return (k + 1) / 2; }
+
+// run_product draws (unit, rows) items; the rows of a unit are neighbours, so
+// that its weights stay in this core's cache.
+static void run_product(tdm_step *s, int counter, const tdm_product *p) {
+	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
+	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
+	for (int i = draw(s, counter); i < items; i = draw(s, counter)) {
+		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
+		s->kernels->product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
+	}
+}
+
+static void norm_rows(tdm_step *s, const tdm_team *team, const float *weight) {
+	const tdm_shape *m = &s->shape;
+	for (int r = team->thread; r < s->rows; r += team->threads)
+		s->kernels->norm(s->normed + (size_t)r * s->ldn, s->x + (size_t)r * s->ldx, weight,
+			m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
+}
+
+static uint8_t *slice_of(tdm_step *s, int32_t block) {
+	return s->pages + (size_t)block * s->page_bytes + (size_t)s->layer_index * s->slice_bytes;
+}
+
+static void rotate_rows(tdm_step *s, const tdm_team *team) {
+	const tdm_shape *m = &s->shape;
+	const tdm_rows rows = {s->qkv, s->ldqkv, s->cos, s->sin, s->q, s->ldq, m->heads, m->kv_heads, m->head_size, m->block_tokens};
+	for (int r = team->thread; r < s->rows; r += team->threads) {
+		const tdm_sequence *q = &s->sequences[s->row_sequence[r]];
+		int position = q->start + r - q->row0;
+		int32_t block = s->blocks[q->table + position / m->block_tokens];
+		s->kernels->rotate(&rows, r, slice_of(s, block), position % m->block_tokens);
+	}
+}
+
+static void run_attention(tdm_step *s, const tdm_team *team) {
+	const tdm_shape *m = &s->shape;
+	float *scratch = s->scratch + (size_t)team->thread * s->scratch_floats;
+	for (int i = draw(s, DRAW_ATTENTION); i < s->items; i = draw(s, DRAW_ATTENTION)) {
+		const tdm_item *it = &s->item[i];
+		const tdm_sequence *q = &s->sequences[it->sequence];
+		const tdm_attention a = {s->q, s->ldq, s->mixed, slice_of(s, 0), s->page_bytes, s->blocks + q->table,
+			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size)};
+		s->kernels->attention(&a, it->kv_head, q->row0 + it->first, q->start + it->first, it->count, scratch);
+	}
+}
+
+static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const uint32_t *w, int k, int n, int mode, void *out, size_t ldo) {
+	return (tdm_product){(const uint32_t *)a, lda / 2, w, (size_t)pairs_of(k), s->rows,
+		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo};
+}
+
+static void layer_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	const tdm_shape *m = &s->shape;
+	const tdm_layer_weights *w = s->layer;
+	const int q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
+	const tdm_product qkv = product_of(s, s->normed, s->ldn, w->qkv, m->hidden, q + 2 * kv, TDM_STORE, s->qkv, s->ldqkv);
+	const tdm_product o = product_of(s, s->mixed, s->ldq, w->o, q, m->hidden, TDM_ADD, s->x, s->ldx);
+	const tdm_product gate_up = product_of(s, s->normed, s->ldn, w->gate_up, m->hidden, m->ffn, TDM_SWIGLU, s->inner, s->ldf);
+	const tdm_product down = product_of(s, s->inner, s->ldf, w->down, m->ffn, m->hidden, TDM_ADD, s->x, s->ldx);
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	norm_rows(s, team, w->attention_norm);
+	tdm_pool_barrier(team);
+	run_product(s, DRAW_QKV, &qkv);
+	tdm_pool_barrier(team);
+	rotate_rows(s, team);
+	tdm_pool_barrier(team);
+	run_attention(s, team);
+	tdm_pool_barrier(team);
+	run_product(s, DRAW_O, &o);
+	tdm_pool_barrier(team);
+	norm_rows(s, team, w->ffn_norm);
+	tdm_pool_barrier(team);
+	run_product(s, DRAW_GATE_UP, &gate_up);
+	tdm_pool_barrier(team);
+	run_product(s, DRAW_DOWN, &down);
+	if (s->kernels->flushes)
+		tdm_flush_leave(mode);
+}
+
+static void run(tdm_step *s, tdm_job *job) {
+	for (size_t i = 0; i < sizeof s->next / sizeof s->next[0]; i++)
+		atomic_store_explicit(&s->next[i], 0, memory_order_relaxed);
+	tdm_pool_run(s->pool, s->threads, job, s);
+}
+
+void tdm_layer(tdm_step *s, const tdm_layer_weights *w, int index) {
+	s->layer = w;
+	s->layer_index = index;
+	run(s, layer_job);
+}
+
+static void embed_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	const int hidden = s->shape.hidden;
+	const size_t pairs = (size_t)pairs_of(hidden);
+	for (int r = team->thread; r < s->rows; r += team->threads) {
+		const size_t token = (size_t)s->tokens[r];
+		const uint16_t *row = s->embedding_rows + token * (size_t)hidden;
+		const uint32_t *lane = s->embedding_panels + token / TDM_LANES * pairs * TDM_LANES + token % TDM_LANES;
+		float *x = s->x + (size_t)r * s->ldx;
+		for (int k = 0; k < hidden; k++) {
+			uint16_t e = s->embedding_panels ? (uint16_t)(lane[(size_t)(k / 2) * TDM_LANES] >> 16 * (k % 2)) : row[k];
+			x[k] = tdm_float((uint32_t)e << 16);
+		}
+	}
+}
+
+void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows) {
+	s->embedding_panels = panels;
+	s->embedding_rows = rows;
+	run(s, embed_job);
+}
+
+static void head_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	const tdm_shape *m = &s->shape;
+	tdm_product p = product_of(s, s->normed, s->ldn, s->output, m->hidden, m->vocab, TDM_STORE, s->logits, s->ldl);
+	p.rows = s->wanted_rows;
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	for (int i = team->thread; i < s->wanted_rows; i += team->threads)
+		s->kernels->norm(s->normed + (size_t)i * s->ldn, s->x + (size_t)s->wanted[i] * s->ldx, s->final_norm,
+			m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
+	tdm_pool_barrier(team);
+	run_product(s, DRAW_HEAD, &p);
+	if (s->kernels->flushes)
+		tdm_flush_leave(mode);
+}
+
+void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, const int32_t *wanted, int count) {
+	s->final_norm = norm;
+	s->output = output;
+	s->wanted = wanted;
+	s->wanted_rows = count;
+	run(s, head_job);
+}

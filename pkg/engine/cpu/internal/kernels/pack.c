@@ -1,0 +1,64 @@
+// Checkpoint matrices into panels.
+
+#include "tdm_kernels.h"
+#include "tdm_scalar.h"
+
+// tdm_pack is a matrix on its way into panels.
+typedef struct tdm_pack {
+	uint16_t *panels;
+	const uint8_t *source;
+	int type, rows, columns, row0, step;
+} tdm_pack;
+
+static float half_to_float(uint16_t h) {
+	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
+	if (exponent == 31)
+		return tdm_float(sign | 0x7f800000u | fraction << 13);
+	if (exponent)
+		return tdm_float(sign | (exponent + 112) << 23 | fraction << 13);
+	float x = (float)fraction * 0x1p-24f; // exact, and normal in float
+	return sign ? -x : x;
+}
+
+static float element(const uint8_t *source, int type, size_t i) {
+	uint16_t h;
+	float f;
+	if (type == TDM_F32) {
+		memcpy(&f, source + 4 * i, 4);
+		return tdm_flush(f);
+	}
+	memcpy(&h, source + 2 * i, 2);
+	return type == TDM_F16 ? half_to_float(h) : tdm_widen(h);
+}
+
+void tdm_to_float(float *out, const uint8_t *source, int type, size_t n) {
+	for (size_t i = 0; i < n; i++)
+		out[i] = element(source, type, i);
+}
+
+static void pack_row(const tdm_pack *p, int r) {
+	size_t at = (size_t)p->row0 + (size_t)(r / TDM_LANES) * (size_t)p->step + (size_t)(r % TDM_LANES);
+	size_t pairs = ((size_t)p->columns + 1) / 2, base = (size_t)r * (size_t)p->columns;
+	uint16_t *to = p->panels + (at / TDM_LANES * pairs * TDM_LANES + at % TDM_LANES) * 2;
+	for (size_t k = 0; k < (size_t)p->columns; k++)
+		to[k / 2 * TDM_LANES * 2 + k % 2] = tdm_bf16(element(p->source, p->type, base + k));
+}
+
+static void pack(void *argument, const tdm_team *team) {
+	const tdm_pack *p = argument;
+	int groups = (p->rows + TDM_LANES - 1) / TDM_LANES;
+	int first = (int)((int64_t)groups * team->thread / team->threads) * TDM_LANES;
+	int last = (int)((int64_t)groups * (team->thread + 1) / team->threads) * TDM_LANES;
+	for (int r = first; r < last && r < p->rows; r++)
+		pack_row(p, r);
+}
+
+void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step) {
+	tdm_pack p = {panels, source, type, rows, columns, row0, step};
+	tdm_pool_run(pool, threads, pack, &p);
+}
+
+void tdm_to_bf16(uint16_t *out, const uint8_t *source, int type, size_t n) {
+	for (size_t i = 0; i < n; i++)
+		out[i] = tdm_bf16(element(source, type, i));
+}

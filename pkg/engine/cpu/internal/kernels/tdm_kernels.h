@@ -1,0 +1,210 @@
+// Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md defines
+// what they compute, bit for bit; kernels_portable.c is that definition as code.
+//
+// Words used here:
+//   pair    two neighbouring bf16 elements in one uint32, the even one in the
+//           low half
+//   panel   16 output rows of a weight matrix, [k/2][16] pairs, 64-byte aligned
+//   unit    4 panels, the grain of work of a product
+//   row     one token of the batch
+//   slice   one layer's part of a KV page: keys, then values
+//             keys    [kv head][head_size/2][block_tokens] pairs over dimensions
+//             values  [kv head][block_tokens/2][head_size] pairs over tokens
+//
+// No function allocates, blocks or keeps a pointer, except where it says so.
+// Every float that enters is flushed: no denormals.
+#ifndef TDM_KERNELS_H
+#define TDM_KERNELS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	TDM_LANES = 16,        // virtual lanes of every sum, and rows of a panel
+	TDM_UNIT_PANELS = 4,   // panels of a unit
+	TDM_SPLIT = 256,       // tokens of an attention split
+	TDM_ATTENTION_ROWS = 32, // rows of an attention item, unless one token has more heads
+	TDM_PRODUCT_ROWS = 192   // rows of a product item
+};
+
+enum { TDM_STORE, TDM_ADD, TDM_SWIGLU };
+
+// tdm_product is out = a * transpose(w).
+typedef struct tdm_product {
+	const uint32_t *a; // activations, rows of pairs; an odd last element is paired with zero
+	size_t lda;        // pairs from row to row
+	const uint32_t *w; // packed panels
+	size_t pairs;      // pairs of K
+	int rows;          // rows of a
+	int panels;        // panels of w
+	int n;             // outputs of a row; not more are written
+	int mode;          // TDM_STORE: out = c. TDM_ADD: out = out + c.
+	                   // TDM_SWIGLU: panels alternate gate, up; out = bf16(silu(gate) * up)
+	void *out;         // float, or uint16_t for TDM_SWIGLU
+	size_t ldo;        // elements from row to row
+} tdm_product;
+
+// tdm_rows is what turns products into queries, keys and values.
+typedef struct tdm_rows {
+	const float *qkv; // [row][ld_qkv]: query heads, key heads, value heads
+	size_t ld_qkv;
+	const float *cos, *sin; // [row][head_size/2]
+	uint16_t *q;            // out: [row][ldq]
+	size_t ldq;
+	int heads, kv_heads, head_size, block_tokens;
+} tdm_rows;
+
+// tdm_attention is the attention of one sequence in one layer.
+typedef struct tdm_attention {
+	const uint16_t *q; // [row][ldq], rotated, bf16
+	size_t ldq;
+	uint16_t *out; // [row][ldq]
+	const uint8_t *slices; // the layer's slice of page 0
+	size_t page_bytes;
+	const int32_t *blocks; // block table of the sequence
+	int heads, kv_heads, head_size, block_tokens;
+	float scale;
+} tdm_attention;
+
+// tdm_kernels is one instruction set's implementation.
+typedef struct tdm_kernels {
+	const char *name;
+	int flushes; // whether threads must run with FTZ and DAZ set
+	// product computes the outputs of one unit for rows [row0, row1).
+	void (*product)(const tdm_product *p, int unit, int row0, int row1);
+	// norm writes bf16(x * rms(x) * weight) for one row of n elements.
+	void (*norm)(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps);
+	// rotate writes row's queries to q, and its key and value into slice at
+	// token `token` of the block.
+	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, int token);
+	// attention computes the query heads of one KV head for `count` tokens: rows
+	// row0.. at positions pos0... scratch holds tdm_attention_scratch() floats.
+	void (*attention)(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch);
+	// expf computes n exponentials; only tests call it.
+	void (*exps)(float *out, const float *x, int n);
+} tdm_kernels;
+
+extern const tdm_kernels tdm_portable;
+#if defined(__x86_64__)
+extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16;
+#endif
+
+// tdm_kernels_at is the i-th implementation, best first, or NULL after the
+// last; *usable says whether this processor runs it.
+const tdm_kernels *tdm_kernels_at(int i, int *usable);
+
+// tdm_attention_positions is how many tokens an attention item may have.
+int tdm_attention_positions(int heads, int kv_heads);
+// tdm_attention_scratch is the floats one attention item needs.
+size_t tdm_attention_scratch(int heads, int kv_heads, int head_size);
+
+// tdm_flush_enter sets FTZ and DAZ on this thread and returns what was set;
+// tdm_flush_leave puts that back.
+unsigned tdm_flush_enter(void);
+void tdm_flush_leave(unsigned saved);
+
+// tdm_allocate maps zeroed memory outside every heap, page-aligned; NULL if
+// there is none. tdm_release gives it back.
+void *tdm_allocate(size_t bytes);
+void tdm_release(void *memory, size_t bytes);
+
+// Pool: threads-1 threads of its own, and the caller of tdm_pool_run. Idle
+// threads spin for some microseconds, then sleep.
+typedef struct tdm_pool tdm_pool;
+typedef struct tdm_team { // what a job's thread is told
+	tdm_pool *pool;
+	int thread, threads;
+} tdm_team;
+typedef void tdm_job(void *argument, const tdm_team *team);
+
+// tdm_pool_new starts the threads; NULL if it cannot.
+tdm_pool *tdm_pool_new(int threads);
+// tdm_pool_run runs job on `threads` threads, the caller's included, and
+// returns when all are done. One run at a time.
+void tdm_pool_run(tdm_pool *pool, int threads, tdm_job *job, void *argument);
+// tdm_pool_barrier waits until every thread of the job has called it.
+void tdm_pool_barrier(const tdm_team *team);
+// tdm_pool_free ends and joins the threads.
+void tdm_pool_free(tdm_pool *pool);
+
+// Packing.
+enum { TDM_BF16, TDM_F16, TDM_F32 };
+
+// tdm_pack_matrix packs source (little-endian, row-major, any alignment) into
+// panels that were zero, on `threads` threads of the pool. Row r becomes row
+// row0 + r/16*step + r%16 of the packed matrix.
+void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
+// tdm_to_bf16 rounds n elements.
+void tdm_to_bf16(uint16_t *out, const uint8_t *source, int type, size_t n);
+// tdm_to_float widens n elements to flushed floats.
+void tdm_to_float(float *out, const uint8_t *source, int type, size_t n);
+
+// A forward pass.
+typedef struct tdm_shape {
+	int hidden, heads, kv_heads, head_size, ffn, vocab, block_tokens;
+	float norm_eps;
+} tdm_shape;
+
+typedef struct tdm_layer_weights {
+	const float *attention_norm, *ffn_norm;
+	const uint32_t *qkv, *o, *gate_up, *down; // panels
+} tdm_layer_weights;
+
+typedef struct tdm_sequence {
+	int row0, start, count; // first row, position of it, rows
+	int table;              // where its block table starts in blocks
+} tdm_sequence;
+
+typedef struct tdm_item { // of attention
+	int sequence, kv_head, first, count; // tokens [first, first+count) of the sequence's rows
+} tdm_item;
+
+// tdm_step is one batch on its way through the layers. All pointers are to
+// memory of tdm_allocate; strides are in elements.
+typedef struct tdm_step {
+	const tdm_kernels *kernels;
+	tdm_pool *pool;
+	int threads;
+	tdm_shape shape;
+
+	int rows, items;
+	const int32_t *tokens;
+	const tdm_sequence *sequences;
+	const int32_t *row_sequence;
+	const tdm_item *item;
+	const int32_t *blocks;
+	const float *cos, *sin;
+
+	uint8_t *pages;
+	size_t page_bytes, slice_bytes;
+
+	float *x;          size_t ldx;   // residual stream
+	uint16_t *normed;  size_t ldn;   // normalised, bf16
+	float *qkv;        size_t ldqkv;
+	uint16_t *q;       size_t ldq;   // rotated queries
+	uint16_t *mixed;                 // attention's output, ldq
+	uint16_t *inner;   size_t ldf;   // SwiGLU's output
+	float *scratch;    size_t scratch_floats; // a thread
+	float *logits;     size_t ldl;
+
+	// Of the running call.
+	const tdm_layer_weights *layer;
+	int layer_index;
+	const uint32_t *embedding_panels;
+	const uint16_t *embedding_rows;
+	const float *final_norm;
+	const uint32_t *output;
+	const int32_t *wanted;
+	int wanted_rows;
+	_Atomic int next[8];
+} tdm_step;
+
+// tdm_embed fills the residual stream from panels (tied embeddings) or rows.
+void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows);
+// tdm_layer runs one layer over the batch.
+void tdm_layer(tdm_step *s, const tdm_layer_weights *w, int index);
+// tdm_head writes the logits of wanted rows, count of them, in order.
+void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, const int32_t *wanted, int count);
+
+#endif

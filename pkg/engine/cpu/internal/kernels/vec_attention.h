@@ -1,0 +1,263 @@
+// Attention over pages. Included once by each instruction set's file, which
+// sets SCORE_ROWS, SCORE_VECTORS and MIX_VECTORS to what its registers hold.
+//
+// The rows of an item are token-major: row i*group+g is query head g of token i.
+
+// item is what the steps of one attention item share.
+typedef struct item {
+	const tdm_attention *a;
+	int kv_head, row0, pos0, group, rows;
+	float *scores;           // [rows][TDM_SPLIT]
+	uint16_t *probabilities; // [rows][TDM_SPLIT]
+	float *mixed, *merged;   // [rows][head_size]
+	float *maximum, *sum;    // [rows]
+} item;
+
+VEC const uint16_t *query(const item *it, int row) {
+	return it->a->q + (size_t)(it->row0 + row / it->group) * it->a->ldq +
+		(size_t)(it->kv_head * it->group + row % it->group) * it->a->head_size;
+}
+
+VEC int position(const item *it, int row) { return it->pos0 + row / it->group; }
+
+// tokens_of is how many tokens of the split at start the row sees.
+VEC int tokens_of(const item *it, int row, int start) {
+	int n = position(it, row) + 1 - start;
+	return n < TDM_SPLIT ? n : TDM_SPLIT;
+}
+
+VEC const uint32_t *slice(const tdm_attention *a, int pos) {
+	return (const uint32_t *)(a->slices + (size_t)a->blocks[pos / a->block_tokens] * a->page_bytes);
+}
+
+// score_tile scores 16*vectors tokens from position pos on, all in one block.
+VEC void score_tile(const int rows, const int vectors, const item *it, int row, int start, int offset) {
+	const tdm_attention *a = it->a;
+	const int half = a->head_size / 2, tokens = a->block_tokens;
+	const uint32_t *k = slice(a, start + offset) + (size_t)it->kv_head * half * tokens + (start + offset) % tokens;
+	const uint32_t *q[SCORE_ROWS];
+	vec acc[SCORE_ROWS][SCORE_VECTORS];
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++) {
+		q[r] = (const uint32_t *)query(it, row + r);
+#pragma GCC unroll 8
+		for (int v = 0; v < vectors; v++)
+			acc[r][v] = v_zero();
+	}
+	for (int d = 0; d < half; d++, k += tokens) {
+		words b[SCORE_VECTORS];
+#pragma GCC unroll 8
+		for (int v = 0; v < vectors; v++)
+			b[v] = w_load(k + v * TDM_LANES);
+#pragma GCC unroll 8
+		for (int r = 0; r < rows; r++) {
+			words x = w_set1(q[r][d]);
+#pragma GCC unroll 8
+			for (int v = 0; v < vectors; v++)
+				acc[r][v] = v_dot(acc[r][v], x, b[v]);
+		}
+	}
+	const vec scale = v_set1(a->scale);
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+		for (int v = 0; v < vectors; v++)
+			v_store(it->scores + (size_t)(row + r) * TDM_SPLIT + offset + v * TDM_LANES, v_mul(acc[r][v], scale));
+}
+
+VEC void score_rows(const int rows, const item *it, int row, int start) {
+	const int n = tokens_of(it, row + rows - 1, start);
+	int offset = 0;
+	if (it->a->block_tokens % (SCORE_VECTORS * TDM_LANES) == 0)
+		for (; offset < n; offset += SCORE_VECTORS * TDM_LANES)
+			score_tile(rows, SCORE_VECTORS, it, row, start, offset);
+	for (; offset < n; offset += TDM_LANES)
+		score_tile(rows, 1, it, row, start, offset);
+}
+
+// softmax turns one row's scores into probabilities; those from n up to a
+// multiple of 16 become zero.
+static void softmax(const item *it, int row, int n, float *maximum, float *sum) {
+	float *s = it->scores + (size_t)row * TDM_SPLIT;
+	uint16_t *p = it->probabilities + (size_t)row * TDM_SPLIT;
+	vec best = v_set1(-INFINITY);
+	for (int t = 0; t < n; t += TDM_LANES) {
+		vec x = v_first(v_load(s + t), n - t, v_set1(-INFINITY));
+		best = v_max(best, x);
+	}
+	float lanes[TDM_LANES], m = -INFINITY;
+	v_store(lanes, best);
+	for (int l = 0; l < TDM_LANES; l++)
+		m = lanes[l] > m ? lanes[l] : m;
+	const vec all = v_set1(m);
+	vec l = v_zero();
+	for (int t = 0; t < n; t += TDM_LANES) {
+		vec x = v_first(v_exp(v_sub(v_load(s + t), all)), n - t, v_zero());
+		words rounded = v_round(x);
+		l = v_add(l, v_as_float(rounded));
+		v_store_high(p + t, rounded);
+	}
+	*maximum = m;
+	*sum = v_sum(l);
+}
+
+// mix_pairs adds pairs [from, to) of values to `mixed`, for 16*vectors
+// dimensions from d on, or for the first `lanes` of 16.
+VEC void mix_pairs(const int rows, const int vectors, const int lanes, const item *it, int row, int start, int from, int to, int d, const int last_even) {
+	const tdm_attention *a = it->a;
+	const int size = a->head_size, block_pairs = a->block_tokens / 2;
+	const size_t values = (size_t)(a->kv_heads + it->kv_head) * block_pairs * size + d;
+	const uint32_t *p = (const uint32_t *)it->probabilities + (size_t)row * (TDM_SPLIT / 2);
+	float *mixed = it->mixed + (size_t)row * size + d;
+	vec acc[SCORE_ROWS][MIX_VECTORS];
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+		for (int v = 0; v < vectors; v++) {
+			const float *at = mixed + (size_t)r * size + v * TDM_LANES;
+			acc[r][v] = from == 0 ? v_zero() : lanes < TDM_LANES ? v_load_first(at, lanes) : v_load(at);
+		}
+	while (from < to) {
+		int pair = from % block_pairs, end = from - pair + block_pairs;
+		const uint32_t *w = slice(a, start + 2 * from) + values + (size_t)pair * size;
+		if (end > to)
+			end = to;
+		for (; from < end; from++, w += size) {
+			words b[MIX_VECTORS];
+#pragma GCC unroll 8
+			for (int v = 0; v < vectors; v++) {
+				b[v] = lanes < TDM_LANES ? w_load_first(w, lanes) : w_load(w + v * TDM_LANES);
+				if (last_even)
+					b[v] = w_even_only(b[v]);
+			}
+#pragma GCC unroll 8
+			for (int r = 0; r < rows; r++) {
+				words x = w_set1(p[(size_t)r * (TDM_SPLIT / 2) + from]);
+#pragma GCC unroll 8
+				for (int v = 0; v < vectors; v++)
+					acc[r][v] = v_dot(acc[r][v], x, b[v]);
+			}
+		}
+	}
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+		for (int v = 0; v < vectors; v++) {
+			float *at = mixed + (size_t)r * size + v * TDM_LANES;
+			if (lanes >= TDM_LANES) {
+				v_store(at, acc[r][v]);
+				continue;
+			}
+			float tail[TDM_LANES];
+			v_store(tail, acc[r][v]);
+			memcpy(at, tail, (size_t)lanes * sizeof *at);
+		}
+}
+
+VEC void mix_range(const int rows, const item *it, int row, int start, int from, int to, const int last_even) {
+	int d = 0;
+	for (; d + MIX_VECTORS * TDM_LANES <= it->a->head_size; d += MIX_VECTORS * TDM_LANES)
+		mix_pairs(rows, MIX_VECTORS, TDM_LANES, it, row, start, from, to, d, last_even);
+	for (; d + TDM_LANES <= it->a->head_size; d += TDM_LANES)
+		mix_pairs(rows, 1, TDM_LANES, it, row, start, from, to, d, last_even);
+	if (d < it->a->head_size)
+		mix_pairs(rows, 1, it->a->head_size - d, it, row, start, from, to, d, last_even);
+}
+
+// mix_tail finishes one row from pair `from` on: the last pair of an odd count
+// has no second token, and what its page holds there must not be touched.
+static void mix_tail(const item *it, int row, int start, int from) {
+	int n = tokens_of(it, row, start);
+	if (from < n / 2)
+		mix_range(1, it, row, start, from, n / 2, 0);
+	if (n % 2)
+		mix_range(1, it, row, start, n / 2, n / 2 + 1, 1);
+}
+
+// mix_rows: the first row sees the fewest tokens; the pairs that all rows see
+// are shared, the others are each row's own.
+VEC void mix_rows(const int rows, const item *it, int row, int start) {
+	int shared = tokens_of(it, row, start) / 2;
+	if (shared > 0)
+		mix_range(rows, it, row, start, 0, shared, 0);
+	for (int r = 0; r < rows; r++)
+		mix_tail(it, row + r, start, shared);
+}
+
+#define ROWS(n) \
+	static __attribute__((noinline)) void score_##n(const item *it, int row, int start) { score_rows(n, it, row, start); } \
+	static __attribute__((noinline)) void mix_##n(const item *it, int row, int start) { mix_rows(n, it, row, start); }
+ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#if SCORE_ROWS > 4
+ROWS(5) ROWS(6)
+#endif
+
+typedef void rows_function(const item *it, int row, int start);
+static rows_function *const score_functions[] = {
+	score_1, score_2, score_3, score_4,
+#if SCORE_ROWS > 4
+	score_5, score_6,
+#endif
+};
+static rows_function *const mix_functions[] = {
+	mix_1, mix_2, mix_3, mix_4,
+#if SCORE_ROWS > 4
+	mix_5, mix_6,
+#endif
+};
+
+// merge joins a split's result to those before it.
+static void merge(const item *it, int row, float m, float l, int first) {
+	const int size = it->a->head_size;
+	const float *from = it->mixed + (size_t)row * size;
+	float *to = it->merged + (size_t)row * size;
+	if (first) {
+		it->maximum[row] = m;
+		it->sum[row] = l;
+		memcpy(to, from, (size_t)size * sizeof *to);
+		return;
+	}
+	float both = m > it->maximum[row] ? m : it->maximum[row];
+	float keep = tdm_exp(tdm_add(it->maximum[row], -both)), take = tdm_exp(tdm_add(m, -both));
+	it->sum[row] = tdm_add(tdm_mul(it->sum[row], keep), tdm_mul(l, take));
+	it->maximum[row] = both;
+	const vec k = v_set1(keep), t = v_set1(take);
+	int d = 0;
+	for (; d + TDM_LANES <= size; d += TDM_LANES)
+		v_store(to + d, v_add(v_mul(v_load(to + d), k), v_mul(v_load(from + d), t)));
+	for (; d < size; d++)
+		to[d] = tdm_add(tdm_mul(to[d], keep), tdm_mul(from[d], take));
+}
+
+static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
+	const int size = a->head_size, group = a->heads / a->kv_heads, rows = count * group;
+	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group, .rows = rows};
+	it.scores = scratch;
+	it.probabilities = (uint16_t *)(it.scores + (size_t)rows * TDM_SPLIT);
+	it.mixed = it.scores + (size_t)rows * (TDM_SPLIT + TDM_SPLIT / 2);
+	it.merged = it.mixed + (size_t)rows * size;
+	it.maximum = it.merged + (size_t)rows * size;
+	it.sum = it.maximum + rows;
+	for (int start = 0; start < pos0 + count; start += TDM_SPLIT) {
+		int first = start > pos0 ? (start - pos0) * group : 0; // earlier rows end before this split
+		for (int row = first; row < rows; row += SCORE_ROWS) {
+			int n = rows - row < SCORE_ROWS ? rows - row : SCORE_ROWS;
+			float m[SCORE_ROWS], l[SCORE_ROWS];
+			score_functions[n - 1](&it, row, start);
+			for (int r = 0; r < n; r++)
+				softmax(&it, row + r, tokens_of(&it, row + r, start), &m[r], &l[r]);
+			mix_functions[n - 1](&it, row, start);
+			for (int r = 0; r < n; r++)
+				merge(&it, row + r, m[r], l[r], start == 0);
+		}
+	}
+	for (int row = 0; row < rows; row++) {
+		uint16_t *out = a->out + (query(&it, row) - a->q);
+		const float *from = it.merged + (size_t)row * size, scale = 1.0f / it.sum[row];
+		int d = 0;
+		for (; d + TDM_LANES <= size; d += TDM_LANES)
+			v_store_bf16(out + d, v_mul(v_load(from + d), v_set1(scale)), TDM_LANES);
+		for (; d < size; d++)
+			out[d] = tdm_bf16(tdm_mul(from[d], scale));
+	}
+}

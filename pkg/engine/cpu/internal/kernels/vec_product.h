@@ -1,0 +1,115 @@
+// Products over packed panels. Included once by each instruction set's file,
+// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold.
+
+// product_tile computes rows x panels of c, [row][TDM_UNIT_PANELS][16]. Every
+// lane is one output with one chain over K, whatever the tile.
+VEC void product_tile(const int rows, const int panels, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c) {
+	vec acc[PRODUCT_ROWS][PRODUCT_PANELS];
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+		for (int p = 0; p < panels; p++)
+			acc[r][p] = v_zero();
+	for (size_t k = 0; k < pairs; k++) {
+		words b[PRODUCT_PANELS];
+#pragma GCC unroll 8
+		for (int p = 0; p < panels; p++)
+			b[p] = w_load(w + (p * pairs + k) * TDM_LANES);
+#pragma GCC unroll 8
+		for (int r = 0; r < rows; r++) {
+			words x = w_set1(a[r * lda + k]);
+#pragma GCC unroll 8
+			for (int p = 0; p < panels; p++)
+				acc[r][p] = v_dot(acc[r][p], x, b[p]);
+		}
+	}
+#pragma GCC unroll 8
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+		for (int p = 0; p < panels; p++)
+			v_store(c + (r * TDM_UNIT_PANELS + p) * TDM_LANES, acc[r][p]);
+}
+
+#define TILE(rows, panels) \
+	static __attribute__((noinline)) void tile_##rows##_##panels(const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c) { \
+		product_tile(rows, panels, a, lda, w, pairs, c); \
+	}
+typedef void tile_function(const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c);
+
+#define TILES(panels) \
+	TILE(1, panels) TILE(2, panels) TILE(3, panels) TILE(4, panels)
+TILES(1)
+#if PRODUCT_ROWS > 4
+TILE(5, 1) TILE(6, 1)
+#endif
+#if PRODUCT_ROWS > 6
+TILE(7, 1) TILE(8, 1)
+#endif
+#if PRODUCT_PANELS == 2
+TILES(2)
+TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2)
+#elif PRODUCT_PANELS == 4
+TILES(4)
+TILE(5, 4) TILE(6, 4)
+#endif
+
+static tile_function *const narrow_tiles[] = {
+	tile_1_1, tile_2_1, tile_3_1, tile_4_1,
+#if PRODUCT_ROWS > 4
+	tile_5_1, tile_6_1,
+#endif
+#if PRODUCT_ROWS > 6
+	tile_7_1, tile_8_1,
+#endif
+};
+
+static tile_function *const wide_tiles[] = {
+#if PRODUCT_PANELS == 1
+	tile_1_1, tile_2_1, tile_3_1, tile_4_1,
+#elif PRODUCT_PANELS == 2
+	tile_1_2, tile_2_2, tile_3_2, tile_4_2, tile_5_2, tile_6_2, tile_7_2, tile_8_2,
+#else
+	tile_1_4, tile_2_4, tile_3_4, tile_4_4, tile_5_4, tile_6_4,
+#endif
+};
+
+// finish takes one row of c, `panels` panels from `panel` on, where it belongs.
+VEC void finish(const tdm_product *job, const float *c, int row, int panel, int panels) {
+	const int step = job->mode == TDM_SWIGLU ? 2 : 1;
+	for (int p = 0; p < panels; p += step) {
+		int n = (panel + p) / step * TDM_LANES, count = job->n - n;
+		size_t at = (size_t)row * job->ldo + (size_t)n;
+		vec v = v_load(c + p * TDM_LANES);
+		if (job->mode == TDM_SWIGLU) {
+			v_store_bf16((uint16_t *)job->out + at, v_mul(v_silu(v), v_load(c + (p + 1) * TDM_LANES)), count);
+			continue;
+		}
+		float *out = (float *)job->out + at;
+		if (count >= TDM_LANES) {
+			v_store(out, job->mode == TDM_ADD ? v_add(v_load(out), v) : v);
+			continue;
+		}
+		float lanes[TDM_LANES];
+		v_store(lanes, job->mode == TDM_ADD ? v_add(v_load_first(out, count), v) : v);
+		memcpy(out, lanes, (size_t)count * sizeof *out);
+	}
+}
+
+static void product(const tdm_product *job, int unit, int row0, int row1) {
+	const int panel = unit * TDM_UNIT_PANELS;
+	const int panels = job->panels - panel < TDM_UNIT_PANELS ? job->panels - panel : TDM_UNIT_PANELS;
+	const uint32_t *w = job->w + (size_t)panel * job->pairs * TDM_LANES;
+	_Alignas(64) float c[PRODUCT_ROWS * TDM_UNIT_PANELS * TDM_LANES];
+	for (int row = row0; row < row1; row += PRODUCT_ROWS) {
+		int rows = row1 - row < PRODUCT_ROWS ? row1 - row : PRODUCT_ROWS;
+		const uint32_t *a = job->a + (size_t)row * job->lda;
+		for (int p = 0; p < panels;) {
+			int wide = panels - p >= PRODUCT_PANELS;
+			const uint32_t *from = w + (size_t)p * job->pairs * TDM_LANES;
+			(wide ? wide_tiles : narrow_tiles)[rows - 1](a, job->lda, from, job->pairs, c + p * TDM_LANES);
+			p += wide ? PRODUCT_PANELS : 1;
+		}
+		for (int r = 0; r < rows; r++)
+			finish(job, c + r * TDM_UNIT_PANELS * TDM_LANES, row + r, panel, panels);
+	}
+}

@@ -1,0 +1,118 @@
+// Kernels of one row, over 16-lane vectors. Included once by each instruction
+// set's file, after its vector operations. Runs with FTZ and DAZ set.
+
+// v_exp is tdm_exp in every lane.
+VEC vec v_exp(vec x) {
+	const vec limit = v_set1(TDM_EXP_LIMIT);
+	vec y = v_if_less(limit, x, limit, x);
+	vec t = v_fma(y, v_set1(TDM_EXP_LOG2E), v_set1(TDM_EXP_SHIFT));
+	vec n = v_sub(t, v_set1(TDM_EXP_SHIFT));
+	vec r = v_fma(n, v_set1(TDM_EXP_LN2_HIGH), y);
+	r = v_fma(n, v_set1(TDM_EXP_LN2_LOW), r);
+	vec p = v_set1(TDM_EXP_C0);
+	p = v_fma(p, r, v_set1(TDM_EXP_C1));
+	p = v_fma(p, r, v_set1(TDM_EXP_C2));
+	p = v_fma(p, r, v_set1(TDM_EXP_C3));
+	p = v_fma(p, r, v_set1(TDM_EXP_C4));
+	p = v_fma(p, r, v_set1(TDM_EXP_C5));
+	p = v_fma(p, v_mul(r, r), r);
+	p = v_mul(v_add(p, v_set1(1.0f)), v_power(t));
+	return v_if_less(x, v_set1(-TDM_EXP_LIMIT), v_zero(), p);
+}
+
+VEC vec v_silu(vec x) {
+	const vec one = v_set1(1.0f);
+	vec e = v_add(one, v_exp(v_mul(x, v_set1(-1.0f))));
+	return v_mul(x, v_div(one, e));
+}
+
+// v_load_first loads n < 16 floats, zeros after them.
+VEC vec v_load_first(const float *p, int n) {
+	float lanes[TDM_LANES] = {0};
+	memcpy(lanes, p, (size_t)n * sizeof *p);
+	return v_load(lanes);
+}
+
+// v_store_bf16 stores the first n lanes, rounded.
+VEC void v_store_bf16(uint16_t *p, vec x, int n) {
+	if (n >= TDM_LANES) {
+		v_store_high(p, v_round(x));
+		return;
+	}
+	uint16_t lanes[TDM_LANES];
+	v_store_high(lanes, v_round(x));
+	memcpy(p, lanes, (size_t)n * sizeof *p);
+}
+
+VEC float v_sum(vec x) {
+	float lanes[TDM_LANES];
+	v_store(lanes, x);
+	return tdm_tree(lanes);
+}
+
+static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+	vec squares = v_zero();
+	int i = 0;
+	for (; i + TDM_LANES <= n; i += TDM_LANES) {
+		vec v = v_load(x + i);
+		squares = v_fma(v, v, squares);
+	}
+	if (i < n) {
+		vec v = v_load_first(x + i, n - i);
+		squares = v_fma(v, v, squares);
+	}
+	float mean = v_sum(squares) * inv_n;
+	vec scale = v_set1(1.0f / sqrtf(tdm_add(mean, eps)));
+	for (i = 0; i + TDM_LANES <= n; i += TDM_LANES)
+		v_store_bf16(out + i, v_mul(v_mul(v_load(x + i), scale), v_load(weight + i)), TDM_LANES);
+	if (i < n)
+		v_store_bf16(out + i, v_mul(v_mul(v_load_first(x + i, n - i), scale), v_load_first(weight + i, n - i)), n - i);
+}
+
+// rotate_16 rotates lanes i to i+n of a head into low and high bf16 halves.
+VEC void rotate_16(const float *x, const float *cos, const float *sin, int half, int n, uint16_t *low, uint16_t *high) {
+	vec x0, x1, c, s;
+	if (n >= TDM_LANES) {
+		x0 = v_load(x), x1 = v_load(x + half), c = v_load(cos), s = v_load(sin);
+	} else {
+		x0 = v_load_first(x, n), x1 = v_load_first(x + half, n);
+		c = v_load_first(cos, n), s = v_load_first(sin, n);
+	}
+	v_store_bf16(low, v_sub(v_mul(x0, c), v_mul(x1, s)), n);
+	v_store_bf16(high, v_add(v_mul(x1, c), v_mul(x0, s)), n);
+}
+
+static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
+	const int size = r->head_size, half = size / 2, tokens = r->block_tokens;
+	const float *x = r->qkv + (size_t)row * r->ld_qkv;
+	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
+	uint16_t *q = r->q + (size_t)row * r->ldq;
+	uint16_t *keys = (uint16_t *)slice;
+	uint16_t *values = keys + (size_t)r->kv_heads * tokens * size;
+	uint16_t low[TDM_LANES], high[TDM_LANES];
+	for (int h = 0; h < r->heads; h++, x += size, q += size)
+		for (int i = 0; i < half; i += TDM_LANES)
+			rotate_16(x + i, cos + i, sin + i, half, half - i, q + i, q + i + half);
+	for (int h = 0; h < r->kv_heads; h++, x += size, keys += (size_t)tokens * size)
+		for (int i = 0; i < half; i += TDM_LANES) {
+			int n = half - i < TDM_LANES ? half - i : TDM_LANES;
+			rotate_16(x + i, cos + i, sin + i, half, half - i, low, high);
+			for (int l = 0; l < n; l++) {
+				int a = i + l, b = a + half;
+				keys[((size_t)(a / 2) * tokens + token) * 2 + a % 2] = low[l];
+				keys[((size_t)(b / 2) * tokens + token) * 2 + b % 2] = high[l];
+			}
+		}
+	for (int h = 0; h < r->kv_heads; h++, x += size, values += (size_t)tokens * size)
+		for (int i = 0; i < size; i++)
+			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
+}
+
+static void exps(float *out, const float *x, int n) {
+	for (int i = 0; i < n; i += TDM_LANES) {
+		int m = n - i < TDM_LANES ? n - i : TDM_LANES;
+		float lanes[TDM_LANES];
+		v_store(lanes, v_exp(v_load_first(x + i, m)));
+		memcpy(out + i, lanes, (size_t)m * sizeof *out);
+	}
+}

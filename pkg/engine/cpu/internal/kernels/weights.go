@@ -1,0 +1,182 @@
+package kernels
+
+/*
+#include "tdm_kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Matrix is a tensor of a checkpoint: row-major, little-endian.
+type Matrix struct {
+	// Type is "bf16", "f16" or "f32".
+	Type          string
+	Rows, Columns int
+	Data          []byte
+}
+
+func (m Matrix) elementType() (code C.int, bytes int, err error) {
+	switch m.Type {
+	case "bf16":
+		return C.TDM_BF16, 2, nil
+	case "f16":
+		return C.TDM_F16, 2, nil
+	case "f32":
+		return C.TDM_F32, 4, nil
+	}
+	return 0, 0, fmt.Errorf("element type %q is not bf16, f16 or f32", m.Type)
+}
+
+func (m Matrix) check(rows, columns int) error {
+	_, size, err := m.elementType()
+	if err != nil {
+		return err
+	}
+	if m.Rows != rows || m.Columns != columns || len(m.Data) != rows*columns*size {
+		return fmt.Errorf("%d x %d elements of %s in %d bytes: want %d x %d", m.Rows, m.Columns, m.Type, len(m.Data), rows, columns)
+	}
+	return nil
+}
+
+// LayerMatrices are the weights of one layer.
+type LayerMatrices struct {
+	AttentionNorm, Q, K, V, O, FFNNorm, Gate, Up, Down Matrix
+}
+
+// Weights are packed weights, outside the Go heap. They do not change once they
+// are packed, and any number of workspaces share them.
+type Weights struct {
+	shape     Shape
+	pool      *Pool
+	memory    Memory
+	layers    *C.tdm_layer_weights
+	count     int
+	finalNorm *C.float
+	output    *C.uint32_t
+	embedding *C.uint16_t // nil: the embedding is the output matrix
+}
+
+// NewWeights allocates room for the packed weights. Sizes that follow from the
+// shape only; BlockTokens does not matter.
+func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error) {
+	shape.BlockTokens = SplitTokens
+	if err := shape.check(); err != nil {
+		return nil, err
+	}
+	if layers <= 0 || layers > 1<<16 {
+		return nil, fmt.Errorf("%w: %d layers", errShape, layers)
+	}
+	w := &Weights{shape: shape, pool: pool, count: layers}
+	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
+	var err error
+	w.memory, err = build(func(a *arena) {
+		w.layers = take[C.tdm_layer_weights](a, layers)
+		for i := range layers {
+			l := C.tdm_layer_weights{
+				attention_norm: take[C.float](a, shape.Hidden),
+				ffn_norm:       take[C.float](a, shape.Hidden),
+				qkv:            panels(a, q+2*kv, shape.Hidden),
+				o:              panels(a, shape.Hidden, q),
+				gate_up:        panels(a, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
+				down:           panels(a, shape.Hidden, shape.FFN),
+			}
+			if w.layers != nil {
+				unsafe.Slice(w.layers, layers)[i] = l
+			}
+		}
+		w.finalNorm = take[C.float](a, shape.Hidden)
+		w.output = panels(a, shape.Vocab, shape.Hidden)
+		if !tied {
+			w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("room for packed weights: %w", err)
+	}
+	return w, nil
+}
+
+// panels reserves a packed matrix.
+func panels(a *arena, rows, columns int) *C.uint32_t {
+	return take[C.uint32_t](a, roundUp(rows, Lanes)*((columns+1)/2))
+}
+
+// Bytes is the size of the packed weights.
+func (w *Weights) Bytes() int { return w.memory.size }
+
+// Free unmaps them. No workspace may use them any more.
+func (w *Weights) Free() { w.memory.Free() }
+
+// PackLayer packs layer i, on all threads of the pool.
+func (w *Weights) PackLayer(i int, m LayerMatrices) error {
+	if i < 0 || i >= w.count {
+		return fmt.Errorf("layer %d of %d", i, w.count)
+	}
+	s, l := w.shape, &unsafe.Slice(w.layers, w.count)[i]
+	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
+	for _, v := range []struct {
+		to *C.float
+		m  Matrix
+	}{{l.attention_norm, m.AttentionNorm}, {l.ffn_norm, m.FFNNorm}} {
+		if err := widen(v.to, v.m, s.Hidden); err != nil {
+			return err
+		}
+	}
+	for _, v := range []struct {
+		to                        *C.uint32_t
+		m                         Matrix
+		rows, columns, row0, step int
+	}{
+		{l.qkv, m.Q, q, s.Hidden, 0, Lanes},
+		{l.qkv, m.K, kv, s.Hidden, q, Lanes},
+		{l.qkv, m.V, kv, s.Hidden, q + kv, Lanes},
+		{l.o, m.O, s.Hidden, q, 0, Lanes},
+		{l.gate_up, m.Gate, s.FFN, s.Hidden, 0, 2 * Lanes},
+		{l.gate_up, m.Up, s.FFN, s.Hidden, Lanes, 2 * Lanes},
+		{l.down, m.Down, s.Hidden, s.FFN, 0, Lanes},
+	} {
+		if err := w.pack(v.to, v.m, v.rows, v.columns, v.row0, v.step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PackEnds packs what is before and after the layers. The embedding is left out
+// if it is tied: the output matrix is it.
+func (w *Weights) PackEnds(embedding, finalNorm, output Matrix) error {
+	s := w.shape
+	if err := widen(w.finalNorm, finalNorm, s.Hidden); err != nil {
+		return err
+	}
+	if w.embedding != nil {
+		if err := embedding.check(s.Vocab, s.Hidden); err != nil {
+			return err
+		}
+		code, _, _ := embedding.elementType()
+		C.tdm_to_bf16(w.embedding, (*C.uint8_t)(unsafe.SliceData(embedding.Data)), code, C.size_t(s.Vocab*s.Hidden))
+	}
+	return w.pack(w.output, output, s.Vocab, s.Hidden, 0, Lanes)
+}
+
+func widen(to *C.float, m Matrix, n int) error {
+	if err := m.check(n, 1); err != nil {
+		return err
+	}
+	code, _, _ := m.elementType()
+	C.tdm_to_float(to, (*C.uint8_t)(unsafe.SliceData(m.Data)), code, C.size_t(n))
+	return nil
+}
+
+func (w *Weights) pack(to *C.uint32_t, m Matrix, rows, columns, row0, step int) error {
+	if err := m.check(rows, columns); err != nil {
+		return err
+	}
+	code, _, _ := m.elementType()
+	C.tdm_pack_matrix(w.pool.c, C.int(w.pool.threads), (*C.uint16_t)(unsafe.Pointer(to)),
+		(*C.uint8_t)(unsafe.SliceData(m.Data)), code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
+	return nil
+}

@@ -1,0 +1,171 @@
+package kernels
+
+/*
+#include "tdm_kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Limits bound what one call of a workspace may hold.
+type Limits struct {
+	Rows, Sequences, HeadRows int
+	// BlocksPerSequence is the longest block table.
+	BlocksPerSequence int
+}
+
+// Workspace holds everything that a batch needs on its way through the layers:
+// activations and tables, outside the Go heap. One goroutine at a time uses it,
+// and one workspace of a pool at a time computes.
+type Workspace struct {
+	weights    *Weights
+	shape      Shape
+	limits     Limits
+	memory     Memory
+	step       *C.tdm_step
+	tokens     []int32
+	rowOf      []int32
+	blocks     []kvcache.BlockID
+	wanted     []int32
+	sequences  []C.tdm_sequence
+	items      []C.tdm_item
+	cos, sin   []float32
+	logits     []float32
+	rows       int
+	sequenceN  int
+	blockN     int
+	itemTokens int
+}
+
+// NewWorkspace allocates for limits. pages is the KV memory, one page after the
+// other, all layers of a page side by side.
+func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
+	if err := shape.check(); err != nil {
+		return nil, err
+	}
+	if limits.Rows <= 0 || limits.Sequences <= 0 || limits.HeadRows <= 0 || limits.BlocksPerSequence <= 0 ||
+		threads <= 0 || threads > w.pool.threads {
+		return nil, fmt.Errorf("workspace of %+v for %d of %d threads", limits, threads, w.pool.threads)
+	}
+	k := &Workspace{weights: w, shape: shape, limits: limits}
+	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
+	k.itemTokens = int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
+	items := shape.KVHeads * (limits.Rows/k.itemTokens + limits.Sequences)
+	rows := max(limits.Rows, limits.HeadRows)
+	const align = 32 // elements: whole cache lines a row
+	s := C.tdm_step{
+		kernels: set.c, pool: w.pool.c, threads: C.int(threads), shape: shape.c(),
+		pages: (*C.uint8_t)(pages.start), slice_bytes: C.size_t(shape.SliceBytes()),
+		page_bytes: C.size_t(w.count * shape.SliceBytes()),
+		ldx:        C.size_t(roundUp(shape.Hidden, align)), ldn: C.size_t(roundUp(shape.Hidden, align)),
+		ldqkv: C.size_t(roundUp(q+2*kv, align)), ldq: C.size_t(roundUp(q, align)),
+		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
+		scratch_floats: C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize)),
+	}
+	half := shape.HeadSize / 2
+	var err error
+	k.memory, err = build(func(a *arena) {
+		k.step = take[C.tdm_step](a, 1)
+		s.x = take[C.float](a, limits.Rows*int(s.ldx))
+		s.normed = take[C.uint16_t](a, rows*int(s.ldn))
+		s.qkv = take[C.float](a, limits.Rows*int(s.ldqkv))
+		s.q = take[C.uint16_t](a, limits.Rows*int(s.ldq))
+		s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
+		s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
+		s.scratch = take[C.float](a, threads*int(s.scratch_floats))
+		s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
+		s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
+		s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
+		s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
+		s.wanted = goSlice[C.int32_t](a, limits.HeadRows, &k.wanted)
+		s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
+		s.item = goSlice[C.tdm_item](a, items, &k.items)
+		s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
+		s.sin = goSlice[C.float](a, limits.Rows*half, &k.sin)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("room for a batch of %d tokens: %w", limits.Rows, err)
+	}
+	*k.step = s
+	k.logits = unsafe.Slice((*float32)(unsafe.Pointer(s.logits)), limits.HeadRows*int(s.ldl))
+	return k, nil
+}
+
+// goSlice takes n elements and lets Go see them as a slice too.
+func goSlice[T, G any](a *arena, n int, slice *[]G) *T {
+	p := take[T](a, n)
+	if p != nil {
+		*slice = unsafe.Slice((*G)(unsafe.Pointer(p)), n)
+	}
+	return p
+}
+
+// Free unmaps the workspace.
+func (k *Workspace) Free() { k.memory.Free() }
+
+// Reset starts a new batch.
+func (k *Workspace) Reset() { k.rows, k.sequenceN, k.blockN = 0, 0, 0 }
+
+// Add appends tokens of one sequence at positions from start on. blocks is as
+// much of its table as covers them; cos and sin are filled by the caller, for
+// HeadSize/2 angles a token.
+func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (cos, sin []float32, err error) {
+	if k.rows+len(tokens) > k.limits.Rows || k.sequenceN >= k.limits.Sequences || len(blocks) > k.limits.BlocksPerSequence {
+		return nil, nil, fmt.Errorf("%d more tokens in %d blocks exceed the workspace's %+v", len(tokens), len(blocks), k.limits)
+	}
+	k.sequences[k.sequenceN] = C.tdm_sequence{
+		row0: C.int(k.rows), start: C.int(start), count: C.int(len(tokens)), table: C.int(k.blockN),
+	}
+	copy(k.tokens[k.rows:], tokens)
+	for i := range tokens {
+		k.rowOf[k.rows+i] = int32(k.sequenceN)
+	}
+	k.blockN += copy(k.blocks[k.blockN:], blocks)
+	half := k.shape.HeadSize / 2
+	first, last := k.rows*half, (k.rows+len(tokens))*half
+	k.rows += len(tokens)
+	k.sequenceN++
+	return k.cos[first:last], k.sin[first:last], nil
+}
+
+// Embed plans the batch's attention and fills the residual stream.
+func (k *Workspace) Embed() {
+	n := 0
+	for i, q := range k.sequences[:k.sequenceN] {
+		// The last tokens see the most: those items first.
+		for first := (int(q.count) - 1) / k.itemTokens * k.itemTokens; first >= 0; first -= k.itemTokens {
+			count := min(k.itemTokens, int(q.count)-first)
+			for h := range k.shape.KVHeads {
+				k.items[n] = C.tdm_item{sequence: C.int(i), kv_head: C.int(h), first: C.int(first), count: C.int(count)}
+				n++
+			}
+		}
+	}
+	k.step.rows, k.step.items = C.int(k.rows), C.int(n)
+	panels := k.weights.output
+	if k.weights.embedding != nil {
+		panels = nil
+	}
+	C.tdm_embed(k.step, panels, k.weights.embedding)
+}
+
+// Layer runs layer i over the batch.
+func (k *Workspace) Layer(i int) {
+	C.tdm_layer(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(i))
+}
+
+// Head computes the logits of at most Limits.HeadRows rows of the batch, which
+// hand receives one after the other; it must not keep them.
+func (k *Workspace) Head(rows []int32, hand func(i int, logits []float32)) {
+	n := copy(k.wanted, rows)
+	C.tdm_head(k.step, k.weights.finalNorm, k.weights.output, k.step.wanted, C.int(n))
+	stride := int(k.step.ldl)
+	for i := range n {
+		hand(i, k.logits[i*stride:i*stride+k.shape.Vocab])
+	}
+}

@@ -1,0 +1,178 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// ArithmeticClass names the bits that this package computes. Any change of them
+// changes it.
+const ArithmeticClass = "cpu/bf16/bf16/1"
+
+// Weights are a model's weights, packed for the processor, and the compute
+// threads that use them: one per process and model, however many engines. It is
+// safe for concurrent use.
+type Weights struct {
+	spec   model.Spec
+	packed *kernels.Weights
+	pool   *kernels.Pool
+	set    kernels.Set
+	turn   turnstile // who computes
+
+	mu      sync.Mutex
+	engines int
+	closed  bool
+}
+
+// Load packs the weights of m and starts the compute threads. threads 0 takes
+// the cores that this process may use (affinity and cgroup, as GOMAXPROCS counts
+// them); more threads than cores are slower, not faster. isa is an instruction
+// set by name ("avx512bf16", "avx512", "avx2", "portable"), "" the best one: it
+// changes speed, never results.
+//
+// progress, if set, is called on the caller's goroutine with the bytes of the
+// checkpoint that are done. m is not needed any more once Load returns.
+func Load(m *model.Model, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
+	if threads < 0 {
+		return nil, fmt.Errorf("load weights: %d threads: use 0 for all cores, or a positive number", threads)
+	}
+	if threads == 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	set, err := kernels.Select(isa)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	pool, err := kernels.NewPool(threads)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	spec := m.Spec()
+	packed, err := kernels.NewWeights(pool, shapeOf(spec, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
+	if err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
+	}
+	w := &Weights{spec: spec, packed: packed, pool: pool, set: set}
+	if err := w.pack(m, progress); err != nil {
+		packed.Free()
+		pool.Close()
+		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
+	}
+	return w, nil
+}
+
+func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	layers := make([]model.LayerWeights, w.spec.Layers)
+	ends := bytesOf(m.FinalNorm(), m.Output())
+	if !w.spec.TiedEmbeddings {
+		ends += bytesOf(m.Embedding())
+	}
+	total := ends
+	for i := range layers {
+		l := m.Layer(i)
+		layers[i] = l
+		total += bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
+	}
+	if err := w.packed.PackEnds(matrix(m.Embedding()), matrix(m.FinalNorm()), matrix(m.Output())); err != nil {
+		return fmt.Errorf("embedding, last norm and output: %w", err)
+	}
+	done := ends
+	progress(done, total)
+	for i, l := range layers {
+		err := w.packed.PackLayer(i, kernels.LayerMatrices{
+			AttentionNorm: matrix(l.AttnNorm), Q: matrix(l.Q), K: matrix(l.K), V: matrix(l.V), O: matrix(l.O),
+			FFNNorm: matrix(l.FFNNorm), Gate: matrix(l.Gate), Up: matrix(l.Up), Down: matrix(l.Down),
+		})
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+		done += bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
+		progress(done, total)
+	}
+	runtime.KeepAlive(m) // its tensors are mapped until here
+	return nil
+}
+
+// Spec describes the model.
+func (w *Weights) Spec() model.Spec { return w.spec }
+
+// Bytes is the size of the packed weights in memory.
+func (w *Weights) Bytes() int64 { return int64(w.packed.Bytes()) }
+
+// Threads is the number of compute threads.
+func (w *Weights) Threads() int { return w.pool.Threads() }
+
+// ISA names the instruction set in use.
+func (w *Weights) ISA() string { return w.set.Name() }
+
+// errClosed is a use after Close.
+var errClosed = errors.New("closed")
+
+// acquire counts an engine in.
+func (w *Weights) acquire() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return fmt.Errorf("weights of %s: %w", w.spec.Name, errClosed)
+	}
+	w.engines++
+	return nil
+}
+
+func (w *Weights) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.engines--
+}
+
+// Close joins the threads and frees the weights. It refuses while engines are
+// open; closing twice does nothing.
+func (w *Weights) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.engines > 0 {
+		return fmt.Errorf("close weights of %s: %d engines still use them: close those first", w.spec.Name, w.engines)
+	}
+	if !w.closed {
+		w.closed = true
+		w.pool.Close()
+		w.packed.Free()
+	}
+	return nil
+}
+
+func shapeOf(s model.Spec, blockTokens int) kernels.Shape {
+	return kernels.Shape{
+		Hidden: s.HiddenSize, Heads: s.Heads, KVHeads: s.KVHeads, HeadSize: s.HeadSize,
+		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: blockTokens, NormEps: s.RMSNormEps,
+	}
+}
+
+func bytesOf(tensors ...model.Tensor) int64 {
+	var n int64
+	for _, t := range tensors {
+		n += int64(len(t.Data))
+	}
+	return n
+}
+
+// matrix sees a tensor as a matrix; a vector has one column.
+func matrix(t model.Tensor) kernels.Matrix {
+	m := kernels.Matrix{Type: t.DType.String(), Columns: 1, Data: t.Data}
+	if len(t.Shape) > 0 {
+		m.Rows = t.Shape[0]
+	}
+	if len(t.Shape) > 1 {
+		m.Columns = t.Shape[1]
+	}
+	return m
+}
