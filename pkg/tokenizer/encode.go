@@ -23,7 +23,7 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 }
 
 // EncodeContext is Encode for texts that nobody vouches for. It gives up soon after
-// ctx ends, with an error that wraps its cause, and as soon as it is certain that
+// ctx ends, with an error that wraps its error and its cause, and as soon as it is certain that
 // more than maxTokens ids would come out (0: no limit), with one that wraps
 // ErrTooLong. For a text far too long that is before any work, and memory stays in
 // proportion to maxTokens.
@@ -134,10 +134,14 @@ func (e *encoding) done(n int) error {
 
 // check says whether ctx has ended.
 func (e *encoding) check() error {
-	if e.ctx.Err() != nil {
-		return fmt.Errorf("encode: %w", context.Cause(e.ctx))
+	err := e.ctx.Err()
+	if err == nil {
+		return nil
 	}
-	return nil
+	if cause := context.Cause(e.ctx); cause != err {
+		return fmt.Errorf("encode: %w: %w", err, cause)
+	}
+	return fmt.Errorf("encode: %w", err)
 }
 
 // room says whether the ids so far are within the limit.
