@@ -110,6 +110,9 @@ const (
 	FailReason_FAIL_REASON_PROTOCOL FailReason = 5
 	// The receiver shuts down.
 	FailReason_FAIL_REASON_SHUTDOWN FailReason = 6
+	// The receiver's device did not take the bytes: nothing that the sender could
+	// have done.
+	FailReason_FAIL_REASON_DEVICE FailReason = 7
 )
 
 // Enum value maps for FailReason.
@@ -122,6 +125,7 @@ var (
 		4: "FAIL_REASON_INCOMPLETE",
 		5: "FAIL_REASON_PROTOCOL",
 		6: "FAIL_REASON_SHUTDOWN",
+		7: "FAIL_REASON_DEVICE",
 	}
 	FailReason_value = map[string]int32{
 		"FAIL_REASON_UNSPECIFIED": 0,
@@ -131,6 +135,7 @@ var (
 		"FAIL_REASON_INCOMPLETE":  4,
 		"FAIL_REASON_PROTOCOL":    5,
 		"FAIL_REASON_SHUTDOWN":    6,
+		"FAIL_REASON_DEVICE":      7,
 	}
 )
 
@@ -1799,7 +1804,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x18REFUSE_REASON_BAD_SECRET\x10\x03\x12\x18\n" +
 	"\x14REFUSE_REASON_LAYOUT\x10\x04\x12\x1e\n" +
 	"\x1aREFUSE_REASON_ALREADY_OPEN\x10\x05\x12\x16\n" +
-	"\x12REFUSE_REASON_BUSY\x10\x06*\xc7\x01\n" +
+	"\x12REFUSE_REASON_BUSY\x10\x06*\xdf\x01\n" +
 	"\n" +
 	"FailReason\x12\x1b\n" +
 	"\x17FAIL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -1808,7 +1813,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x14FAIL_REASON_CHECKSUM\x10\x03\x12\x1a\n" +
 	"\x16FAIL_REASON_INCOMPLETE\x10\x04\x12\x18\n" +
 	"\x14FAIL_REASON_PROTOCOL\x10\x05\x12\x18\n" +
-	"\x14FAIL_REASON_SHUTDOWN\x10\x06*\x9a\x01\n" +
+	"\x14FAIL_REASON_SHUTDOWN\x10\x06\x12\x16\n" +
+	"\x12FAIL_REASON_DEVICE\x10\a*\x9a\x01\n" +
 	"\vAbortReason\x12\x1c\n" +
 	"\x18ABORT_REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ABORT_REASON_CANCELLED\x10\x01\x12\x19\n" +

@@ -1,0 +1,185 @@
+package kvtransfer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// What a zero field of a configuration stands for.
+const (
+	// DefaultLease is short: it bounds how long a dead peer holds blocks.
+	DefaultLease = 10 * time.Second
+	// DefaultCreditBytes covers what a fast network has on its way.
+	DefaultCreditBytes = 64 << 20
+	// DefaultMaxChunkBytes stays, with its header, within the 1 MiB tier of gRPC's
+	// buffer pool.
+	DefaultMaxChunkBytes = 1<<20 - 4<<10
+	// DefaultMaxReservations bounds the table of a receiver.
+	DefaultMaxReservations = 4096
+	// DefaultMaxStreams bounds the senders of a receiver.
+	DefaultMaxStreams = 1024
+	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge
+	// its end.
+	DefaultShutdownGrace = 2 * time.Second
+	// DefaultAnswerTimeout is how long a sender waits for an answer.
+	DefaultAnswerTimeout = 10 * time.Second
+	// DefaultConnectTimeout is for one address.
+	DefaultConnectTimeout = 3 * time.Second
+	// DefaultIdleTimeout keeps a connection while traffic is thin.
+	DefaultIdleTimeout = 5 * time.Minute
+)
+
+// chunkOverheadBytes is more than a Chunk has beside its payload and its runs.
+const chunkOverheadBytes = 1 << 10
+
+// maxRunBytes is the most that one Run takes on the wire.
+const maxRunBytes = 16
+
+// ReceiverConfig configures a Receiver. WorkerID, Addresses and Layout have to
+// be set; so has Epoch, to the worker's incarnation epoch.
+type ReceiverConfig struct {
+	// WorkerID names this worker in tickets and greetings.
+	WorkerID string
+	// Epoch is drawn at random at every start of the worker.
+	Epoch uint64
+	// Addresses are where the gRPC server listens that the Receiver is registered
+	// in, best first: "unix:///path" or "host:port".
+	Addresses []string
+	// Layout describes the pages. Senders of another layout are refused.
+	Layout kvcache.Layout
+	// Lease is how long a sender may be silent. 0 is DefaultLease.
+	Lease time.Duration
+	// CreditBytes is the payload that may be on its way on one stream, over all
+	// its transfers. 0 is DefaultCreditBytes, or one chunk if that is more.
+	CreditBytes int
+	// MaxChunkBytes is the largest payload of one message, a slice at least. 0 is
+	// DefaultMaxChunkBytes, or one slice if that is more. The gRPC server has to
+	// accept messages of Receiver.MaxMessageBytes.
+	MaxChunkBytes int
+	// MaxReservations bounds the reservations that are not over, quarantined ones
+	// included. 0 is DefaultMaxReservations.
+	MaxReservations int
+	// MaxStreams bounds the streams. 0 is DefaultMaxStreams.
+	MaxStreams int
+	// ShutdownGrace is how long Run, once its context is done, waits for senders to
+	// acknowledge before it ends their streams. 0 is DefaultShutdownGrace.
+	ShutdownGrace time.Duration
+	// Logger may be nil: then nothing is logged.
+	Logger *slog.Logger
+}
+
+func (c ReceiverConfig) withDefaults() ReceiverConfig {
+	c.Lease = orDefault(c.Lease, DefaultLease)
+	c.MaxChunkBytes = orDefault(c.MaxChunkBytes, max(DefaultMaxChunkBytes, c.Layout.SliceBytes))
+	c.CreditBytes = orDefault(c.CreditBytes, max(DefaultCreditBytes, c.MaxChunkBytes))
+	c.MaxReservations = orDefault(c.MaxReservations, DefaultMaxReservations)
+	c.MaxStreams = orDefault(c.MaxStreams, DefaultMaxStreams)
+	c.ShutdownGrace = orDefault(c.ShutdownGrace, DefaultShutdownGrace)
+	c.Logger = orDiscard(c.Logger)
+	return c
+}
+
+// Validate says what is wrong, zero fields being their defaults.
+func (c ReceiverConfig) Validate() error {
+	c = c.withDefaults()
+	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
+	if len(c.Addresses) == 0 {
+		errs = append(errs, errors.New("addresses: at least one is needed, where the gRPC server listens"))
+	}
+	if c.Lease < 0 || c.ShutdownGrace < 0 {
+		errs = append(errs, errors.New("lease and shutdown grace: must not be negative"))
+	}
+	if c.MaxChunkBytes < c.Layout.SliceBytes || c.MaxChunkBytes > 1<<30 {
+		errs = append(errs, fmt.Errorf("max chunk bytes: %d is not between a slice of %d and 1 GiB", c.MaxChunkBytes, c.Layout.SliceBytes))
+	}
+	if c.CreditBytes < c.MaxChunkBytes {
+		errs = append(errs, fmt.Errorf("credit bytes: %d are less than one chunk of %d", c.CreditBytes, c.MaxChunkBytes))
+	}
+	if c.MaxReservations < 0 || c.MaxStreams < 0 {
+		errs = append(errs, errors.New("max reservations and max streams: must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+// SenderConfig configures a Sender. WorkerID, Epoch, Layout and Dial have to be
+// set.
+type SenderConfig struct {
+	// WorkerID names this worker in greetings.
+	WorkerID string
+	// Epoch is drawn at random at every start of the worker.
+	Epoch uint64
+	// Layout describes the pages. Receivers of another layout refuse.
+	Layout kvcache.Layout
+	// Dial makes a connection of its own to an address of a ticket, "host:port" or
+	// "unix:///path"; the Sender closes it. It does not wait for the connection. It
+	// should ask for keep-alives, since a host that vanishes without a word is else
+	// noticed only when an answer is due (AnswerTimeout), and must not retry or
+	// bound the size of what is sent below Receiver.MaxMessageBytes.
+	Dial func(address string) (*grpc.ClientConn, error)
+	// IdleTimeout closes a connection without transfers. 0 is DefaultIdleTimeout.
+	IdleTimeout time.Duration
+	// ConnectTimeout bounds connecting to and being greeted at one address. 0 is
+	// DefaultConnectTimeout.
+	ConnectTimeout time.Duration
+	// AnswerTimeout is how long a receiver may take to answer Open, Commit or
+	// Abort, to grant credit that is waited for, or to take a message. After it the
+	// stream is broken, with every transfer on it. 0 is DefaultAnswerTimeout.
+	AnswerTimeout time.Duration
+	// Logger may be nil: then nothing is logged.
+	Logger *slog.Logger
+}
+
+func (c SenderConfig) withDefaults() SenderConfig {
+	c.IdleTimeout = orDefault(c.IdleTimeout, DefaultIdleTimeout)
+	c.ConnectTimeout = orDefault(c.ConnectTimeout, DefaultConnectTimeout)
+	c.AnswerTimeout = orDefault(c.AnswerTimeout, DefaultAnswerTimeout)
+	c.Logger = orDiscard(c.Logger)
+	return c
+}
+
+// Validate says what is wrong, zero fields being their defaults.
+func (c SenderConfig) Validate() error {
+	c = c.withDefaults()
+	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
+	if c.Dial == nil {
+		errs = append(errs, errors.New("dial: must be set"))
+	}
+	if c.IdleTimeout < 0 || c.ConnectTimeout < 0 || c.AnswerTimeout < 0 {
+		errs = append(errs, errors.New("timeouts: must not be negative"))
+	}
+	return errors.Join(errs...)
+}
+
+func validateIdentity(workerID string, epoch uint64) error {
+	if workerID == "" || epoch == 0 {
+		return errors.New("worker id and epoch: must be set")
+	}
+	return nil
+}
+
+func validateLayout(l kvcache.Layout) error {
+	if l.Layers <= 0 || l.SliceBytes <= 0 {
+		return fmt.Errorf("layout: %d layers of %d bytes a slice", l.Layers, l.SliceBytes)
+	}
+	return nil
+}
+
+func orDefault[T int | time.Duration](value, standard T) T {
+	if value == 0 {
+		return standard
+	}
+	return value
+}
+
+func orDiscard(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l
+}

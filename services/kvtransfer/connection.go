@@ -1,0 +1,289 @@
+package kvtransfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// errConnectionOver is an open that came after the end of its connection.
+var errConnectionOver = errors.New("the connection is over")
+
+// connection is one stream to one receiver, on a gRPC connection of its own, from
+// dialling to its end. It is never used again.
+type connection struct {
+	sender    *Sender
+	peer      peer
+	addresses []string
+	ctx       context.Context
+	cancel    context.CancelFunc
+	ready     chan struct{} // closed when core or err is set
+	ended     chan struct{} // closed when nothing of it runs any more
+	wakeWrite chan struct{}
+	wakeTimer chan struct{}
+
+	mu        sync.Mutex
+	core      *sender.Core // nil until the greeting, and if err is set
+	err       error        // why there is no core
+	transfers map[uint64]*Transfer
+	armed     time.Time // when the timer fires; zero if it does not
+}
+
+func newConnection(s *Sender, to peer, addresses []string) *connection {
+	c := &connection{
+		sender:    s,
+		peer:      to,
+		addresses: addresses,
+		ready:     make(chan struct{}),
+		ended:     make(chan struct{}),
+		wakeWrite: make(chan struct{}, 1),
+		wakeTimer: make(chan struct{}, 1),
+		transfers: map[uint64]*Transfer{},
+	}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	return c
+}
+
+// run dials, keeps time while the stream lives, and clears up.
+func (c *connection) run() {
+	defer close(c.ended)
+	defer c.cancel()
+	defer c.sender.drop(c)
+	l, err := c.dial()
+	c.mu.Lock()
+	if err != nil {
+		c.err = err
+	} else {
+		c.core = sender.New(c.coreConfig(l.hello), time.Now())
+	}
+	c.mu.Unlock()
+	close(c.ready)
+	if err != nil {
+		return
+	}
+	defer l.close()
+	log := c.sender.cfg.Logger.With(slog.String("receiver", c.peer.receiver))
+	log.Info("kv stream is open", slog.String("address", l.address))
+
+	var tasks sync.WaitGroup
+	tasks.Go(func() { c.read(l.stream) })
+	tasks.Go(func() { c.write(l.stream) })
+	c.keepTime()
+	l.cancel(context.Canceled)
+	c.handle(sender.StreamLost{Err: context.Cause(c.ctx)})
+	tasks.Wait()
+	log.Info("kv stream is over")
+}
+
+// close ends the connection after its transfers, or the dialling at once.
+func (c *connection) close() {
+	select {
+	case <-c.ready:
+		c.handle(sender.Close{})
+	default:
+		c.cancel()
+	}
+}
+
+// open waits for the greeting, and then for the receiver's answer.
+func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
+	opened := time.Now()
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to %q: %w", c.peer.receiver, context.Cause(ctx))
+	}
+	t := &Transfer{
+		conn: c, id: ticket.GetTransferId(), opened: opened,
+		accepted: make(chan struct{}), done: make(chan struct{}),
+	}
+	if err := c.begin(t, ticket, requestID); err != nil {
+		return nil, err
+	}
+	select {
+	case <-t.accepted:
+		return t, nil
+	case <-t.done:
+		return nil, t.Err()
+	case <-ctx.Done():
+		t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		return nil, fmt.Errorf("wait for the accept of %q: %w", c.peer.receiver, context.Cause(ctx))
+	}
+}
+
+func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.err != nil:
+		return c.err
+	case c.core.Lost():
+		return errConnectionOver
+	case c.transfers[t.id] != nil:
+		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}
+	}
+	c.transfers[t.id] = t
+	c.apply(c.core.Handle(time.Now(), sender.Open{
+		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID}))
+	return nil
+}
+
+// handle gives the core an event and does what it asks for, but for what there
+// is to write: that is the writer's, who asked for it.
+func (c *connection) handle(ev sender.Event) sender.Action {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core == nil {
+		return nil
+	}
+	return c.apply(c.core.Handle(time.Now(), ev))
+}
+
+// apply does what the core asks for. c.mu is held.
+func (c *connection) apply(actions []sender.Action) (write sender.Action) {
+	for _, a := range actions {
+		switch a := a.(type) {
+		case sender.Write, sender.WriteChunk:
+			write = a
+		case sender.Wake:
+			poke(c.wakeWrite)
+		case sender.Accepted:
+			t := c.transfers[a.ID]
+			t.stats.Accepted = time.Since(t.opened)
+			close(t.accepted)
+		case sender.Ended:
+			c.transfers[a.ID].end(a.Result)
+			delete(c.transfers, a.ID)
+		case sender.CloseStream:
+			if a.Err != nil {
+				c.sender.cfg.Logger.Warn("kv stream is cut",
+					slog.String("receiver", c.peer.receiver), slog.Any("error", a.Err))
+			}
+			c.cancel()
+		}
+	}
+	if next, ok := c.core.Next(); ok && (c.armed.IsZero() || next.Before(c.armed)) {
+		poke(c.wakeTimer)
+	}
+	return write
+}
+
+func poke(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// keepTime ticks the core until the stream is over.
+func (c *connection) keepTime() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.wakeTimer:
+		case <-timer.C:
+			c.handle(sender.Tick{})
+		}
+		c.mu.Lock()
+		next, ok := c.core.Next()
+		c.armed = next
+		if ok {
+			timer.Reset(time.Until(next))
+		} else {
+			c.armed = time.Time{}
+			timer.Stop()
+		}
+		c.mu.Unlock()
+	}
+}
+
+// read takes the receiver's answers until the stream ends.
+func (c *connection) read(stream kvtransferv1.KVTransfer_StreamClient) {
+	defer c.cancel()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			c.handle(sender.StreamLost{Err: err})
+			return
+		}
+		c.handle(sender.Received{Message: m})
+	}
+}
+
+// write puts on the stream what the core has for it, one thing after another.
+func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient) {
+	for {
+		var message *kvtransferv1.SenderMessage
+		switch a := c.handle(sender.WriterReady{}).(type) {
+		case sender.Write:
+			message = a.Message
+		case sender.WriteChunk:
+			message = c.readPages(a)
+		default:
+			select {
+			case <-c.wakeWrite:
+			case <-c.ctx.Done():
+				return
+			}
+		}
+		if message == nil {
+			continue
+		}
+		if err := stream.Send(message); err != nil {
+			if !errors.Is(err, io.EOF) { // else the reader gets to know why
+				c.handle(sender.StreamLost{Err: err})
+				c.cancel()
+			}
+			return
+		}
+	}
+}
+
+// readPages completes a chunk, or gives nil if its pages cannot be read.
+func (c *connection) readPages(a sender.WriteChunk) *kvtransferv1.SenderMessage {
+	// A buffer of its own: gRPC does not say when it has done with a message.
+	payload := make([]byte, a.Bytes)
+	err := c.sender.pages.Read(a.Layer, a.Blocks, payload)
+	c.mu.Lock()
+	if t := c.transfers[a.ID]; t != nil && err == nil {
+		t.stats.Chunks++
+		t.stats.Bytes += uint64(a.Bytes)
+	}
+	c.mu.Unlock()
+	c.handle(sender.PagesRead{ID: a.ID, Err: err})
+	if err != nil {
+		return nil
+	}
+	a.Chunk.Payload = payload
+	a.Chunk.Crc32C = checksum(payload)
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: a.Chunk}}
+}
+
+// resultError makes an error of how a transfer ended.
+func (c *connection) resultError(r sender.Result) error {
+	switch r.End {
+	case sender.EndCommitted:
+		return nil
+	case sender.EndRefused:
+		return &RefusedError{Reason: r.Refuse, Detail: r.Detail}
+	case sender.EndFailed:
+		return &FailedError{Reason: r.Fail, Detail: r.Detail}
+	case sender.EndAborted:
+		if r.Err != nil {
+			return fmt.Errorf("%w: %w", &AbortedError{Reason: r.Abort}, r.Err)
+		}
+		return &AbortedError{Reason: r.Abort}
+	default:
+		return &BrokenError{Peer: c.peer.receiver, Err: r.Err}
+	}
+}

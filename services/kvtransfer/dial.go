@@ -1,0 +1,136 @@
+package kvtransfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// Versions of the protocol that this side speaks.
+const (
+	minVersion = 1
+	maxVersion = 1
+)
+
+// maxAddresses bounds how many addresses of a ticket are tried.
+const maxAddresses = 8
+
+// errConnectTimeout is why an address was given up.
+var errConnectTimeout = errors.New("no answer in time")
+
+// link is a greeted stream and what it stands on.
+type link struct {
+	address string
+	conn    *grpc.ClientConn
+	stream  kvtransferv1.KVTransfer_StreamClient
+	hello   *kvtransferv1.ReceiverHello
+	cancel  context.CancelCauseFunc
+}
+
+func (l *link) close() {
+	l.cancel(context.Canceled)
+	_ = l.conn.Close() // the stream is over: there is nobody to tell
+}
+
+// dial tries the addresses in order until the right receiver answers. A refusal
+// counts more than an address that does not answer: it is what to act on.
+func (c *connection) dial() (*link, error) {
+	var failures []error
+	for _, address := range c.addresses[:min(len(c.addresses), maxAddresses)] {
+		l, err := c.join(address)
+		if err == nil {
+			return l, nil
+		}
+		failures = append(failures, fmt.Errorf("%s: %w", address, err))
+	}
+	err := errors.Join(failures...)
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return nil, refused
+	}
+	return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
+}
+
+// join connects to one address and greets.
+func (c *connection) join(address string) (_ *link, err error) {
+	conn, err := c.sender.cfg.Dial(address)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	l := &link{address: address, conn: conn, cancel: cancel}
+	timer := time.AfterFunc(c.sender.cfg.ConnectTimeout, func() { cancel(errConnectTimeout) })
+	defer func() {
+		if !timer.Stop() && err == nil {
+			err = errConnectTimeout
+		}
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			l.close()
+		}
+	}()
+	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	// What goes wrong with Send is told by Recv.
+	_ = l.stream.Send(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
+		Sender:       c.sender.cfg.WorkerID,
+		Epoch:        c.sender.cfg.Epoch,
+		Version:      maxVersion,
+		LayoutDigest: c.sender.layoutDigest,
+	}}})
+	m, err := l.stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("greet: %w", err)
+	}
+	l.hello = m.GetHello()
+	if err := c.checkHello(l.hello); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
+	slice := uint64(c.sender.cfg.Layout.SliceBytes)
+	switch {
+	case h == nil:
+		return errors.New("the receiver did not greet")
+	case h.GetVersion() < minVersion || h.GetVersion() > maxVersion:
+		return fmt.Errorf("the receiver wants version %d of the protocol, this side speaks %d to %d", h.GetVersion(), minVersion, maxVersion)
+	case h.GetEpoch() != c.peer.epoch || h.GetReceiver() != c.peer.receiver:
+		return &RefusedError{
+			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH,
+			Detail: fmt.Sprintf("%q answers, of another start than the ticket's %q", h.GetReceiver(), c.peer.receiver),
+		}
+	case h.GetLayoutDigest() != c.sender.layoutDigest:
+		return &RefusedError{
+			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
+			Detail: fmt.Sprintf("layout digest %#x here, %#x at the receiver", c.sender.layoutDigest, h.GetLayoutDigest()),
+		}
+	case uint64(h.GetMaxChunkBytes()) < slice || h.GetMaxChunkBytes() > 1<<30:
+		return fmt.Errorf("the receiver takes chunks of %d bytes, a slice has %d", h.GetMaxChunkBytes(), slice)
+	case h.GetCreditBytes() < uint64(h.GetMaxChunkBytes()) || h.GetCreditBytes() > 1<<40:
+		return fmt.Errorf("the receiver gives %d bytes of credit for chunks of %d", h.GetCreditBytes(), h.GetMaxChunkBytes())
+	}
+	return nil
+}
+
+func (c *connection) coreConfig(h *kvtransferv1.ReceiverHello) sender.Config {
+	return sender.Config{
+		LayoutDigest:  c.sender.layoutDigest,
+		Layers:        c.sender.cfg.Layout.Layers,
+		SliceBytes:    c.sender.cfg.Layout.SliceBytes,
+		CreditBytes:   int(h.GetCreditBytes()),
+		MaxChunkBytes: int(h.GetMaxChunkBytes()),
+		AnswerTimeout: c.sender.cfg.AnswerTimeout,
+		IdleTimeout:   c.sender.cfg.IdleTimeout,
+	}
+}

@@ -1,0 +1,30 @@
+// Package kvtransfer moves the KV cache of a sequence from the worker that
+// computed it to the worker that goes on with it. Its protocol is
+// proto/tandem/kvtransfer/v1; docs/kv-transfer.md explains it.
+//
+// It is a service and, by the one exception to the rule that services meet only
+// through proto, a library: services/decode mounts the [Receiver] in its gRPC
+// server, services/prefill uses the [Sender], and cmd/tandem may import it.
+//
+// Both sides are state machines without goroutines, clocks, locks or I/O, in
+// internal/receiver and internal/sender. This package puts them on gRPC streams
+// and owns those streams. What it promises:
+//
+//   - No late write: a block of a reservation is not written after its Drained,
+//     nor after its Committed.
+//   - Exactly one end: Committed, or Failed and then Drained, or, for a
+//     reservation that its owner cancelled, Drained alone.
+//   - Nothing stranded: a reservation whose sender is gone or silent ends within
+//     two leases; one that was never opened, within one.
+//
+// Goroutines: two for each stream of a Receiver (one reads and copies, one
+// writes), owned by the Receiver; Run, on its caller's goroutine, keeps the
+// leases and waits for the others. Three for each connection of a Sender (one
+// dials and keeps time, one reads, one copies and writes), owned by the Sender;
+// Close waits for them.
+//
+// Locks: Receiver.mu guards the core and everything beside it, and so does
+// connection.mu at the sender. Sender.mu guards the table of connections and is
+// taken before connection.mu, never after. No lock is held across a callback,
+// a page copy or a call of gRPC.
+package kvtransfer

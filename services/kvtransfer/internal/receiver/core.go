@@ -1,0 +1,195 @@
+package receiver
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
+)
+
+// Config is what a core has to know. All of it is set.
+type Config struct {
+	// WorkerID and Epoch name this receiver.
+	WorkerID string
+	Epoch    uint64
+	// LayoutDigest, Layers and SliceBytes describe the pages.
+	LayoutDigest       uint64
+	Layers, SliceBytes int
+	// Lease is how long a sender may be silent.
+	Lease time.Duration
+	// CreditBytes is the payload that may be on its way on one stream.
+	CreditBytes int
+	// MaxChunkBytes is the largest payload of one chunk.
+	MaxChunkBytes int
+	// MaxReservations and MaxStreams bound the tables.
+	MaxReservations, MaxStreams int
+}
+
+// Core is the state machine. It is not safe for concurrent use.
+type Core struct {
+	cfg       Config
+	table     [states][kinds]step
+	transfers map[uint64]*transfer
+	streams   map[StreamID]*stream
+	deadlines *deadline.Queue[timer]
+	closed    bool
+	totals    Totals
+
+	now time.Time
+	out []Action
+}
+
+// timer names a deadline: that of a transfer, or that of a stream's greeting.
+type timer struct {
+	transfer uint64
+	stream   StreamID
+}
+
+// transfer is one reservation until nothing of it can land.
+type transfer struct {
+	id, secret uint64
+	requestID  string
+	blocks     []kvcache.BlockID
+	held       int
+	state      state
+
+	stream   *stream // nil before open, and once the stream is gone
+	seen     *coverage.Set
+	sequence uint32
+	writing  int
+	bytes    uint64
+	sampled  []int32
+	aborted  bool // the sender's Abort was read: it waits for Drained
+}
+
+// New is a core without reservations and streams.
+func New(cfg Config) *Core {
+	return &Core{
+		cfg:       cfg,
+		table:     table(),
+		transfers: map[uint64]*transfer{},
+		streams:   map[StreamID]*stream{},
+		deadlines: deadline.New[timer](),
+	}
+}
+
+// Handle takes one event and gives what has to be done for it, in order. now
+// does not go back from call to call.
+func (c *Core) Handle(now time.Time, ev Event) []Action {
+	c.now, c.out = now, nil
+	switch ev := ev.(type) {
+	case Reserve:
+		c.reserve(ev)
+	case Cancel:
+		if t := c.transfers[ev.ID]; t != nil {
+			c.step(t, onCancel, input{})
+		}
+	case StreamOpened:
+		c.openStream(ev.Stream)
+	case Received:
+		if s := c.streams[ev.Stream]; s != nil && s.phase != closing {
+			c.receive(s, ev.Message)
+		}
+	case Written:
+		c.written(ev)
+	case StreamClosed:
+		c.loseStream(ev.Stream)
+	case Tick:
+		c.tick()
+	case Shutdown:
+		c.shutdown()
+	case CloseStreams:
+		for _, s := range c.sortedStreams() {
+			c.closeStream(s, Closing, "the receiver shuts down")
+		}
+	}
+	c.closeUnused()
+	out := c.out
+	c.out = nil
+	return out
+}
+
+// Next is when the core wants a Tick; ok is false if it waits for nothing.
+func (c *Core) Next() (at time.Time, ok bool) { return c.deadlines.Next() }
+
+// Idle says that there is no reservation and no stream.
+func (c *Core) Idle() bool { return len(c.transfers) == 0 && len(c.streams) == 0 }
+
+func (c *Core) emit(a Action) { c.out = append(c.out, a) }
+
+func (c *Core) step(t *transfer, k kind, in input) { c.table[t.state][k](c, t, in) }
+
+func (c *Core) reserve(ev Reserve) {
+	if c.closed || len(c.transfers) >= c.cfg.MaxReservations {
+		c.emit(Rejected{Closed: c.closed})
+		return
+	}
+	t := &transfer{id: ev.ID, secret: ev.Secret, requestID: ev.RequestID, blocks: ev.Blocks, held: ev.Held}
+	c.transfers[t.id] = t
+	c.lease(t)
+}
+
+func (c *Core) tick() {
+	for {
+		due, ok := c.deadlines.Pop(c.now)
+		if !ok {
+			return
+		}
+		if t := c.transfers[due.transfer]; t != nil && due.stream == 0 {
+			c.step(t, onDeadline, input{})
+		}
+		if s := c.streams[due.stream]; s != nil && due.stream != 0 {
+			c.closeStream(s, Silence, "no greeting came within the lease")
+		}
+	}
+}
+
+func (c *Core) shutdown() {
+	c.closed = true
+	for _, t := range c.sortedTransfers() {
+		c.step(t, onShutdown, input{
+			reason: kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN,
+			detail: "the receiver shuts down",
+		})
+	}
+}
+
+// lease gives the transfer a lease from now on.
+func (c *Core) lease(t *transfer) {
+	c.deadlines.Set(timer{transfer: t.id}, c.now.Add(c.cfg.Lease))
+}
+
+// forget takes a transfer out of the tables.
+func (c *Core) forget(t *transfer) {
+	delete(c.transfers, t.id)
+	c.deadlines.Clear(timer{transfer: t.id})
+	if t.stream != nil {
+		delete(t.stream.transfers, t.id)
+	}
+}
+
+// sortedTransfers are all of them by id: the actions of one event have one
+// order, so that a simulation can be run again.
+func (c *Core) sortedTransfers() []*transfer { return byID(c.transfers) }
+
+func byID(m map[uint64]*transfer) []*transfer {
+	all := make([]*transfer, 0, len(m))
+	for _, t := range m {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b *transfer) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+func (c *Core) sortedStreams() []*stream {
+	all := make([]*stream, 0, len(c.streams))
+	for _, s := range c.streams {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b *stream) int { return cmp.Compare(a.id, b.id) })
+	return all
+}

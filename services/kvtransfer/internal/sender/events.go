@@ -1,0 +1,136 @@
+package sender
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// Event is what happened.
+type Event interface{ event() }
+
+type (
+	// Open begins a transfer. Accepted or Ended answers it.
+	Open struct {
+		// Ticket is the receiver's.
+		Ticket *kvtransferv1.Ticket
+		// Lease is the ticket's.
+		Lease time.Duration
+		// RequestID is for the receiver's log.
+		RequestID string
+	}
+	// Offer says that slices may be read from now until the transfer's Ended.
+	Offer struct {
+		ID    uint64
+		Layer int
+		// First is the first block, counted in the reservation; Blocks are the pages
+		// of it and of its neighbours. The core keeps the slice.
+		First  int
+		Blocks []kvcache.BlockID
+	}
+	// Commit says that everything was offered.
+	Commit struct {
+		ID      uint64
+		Sampled []int32
+	}
+	// Abort ends a transfer at this side. Unknown ids are ignored.
+	Abort struct {
+		ID     uint64
+		Reason kvtransferv1.AbortReason
+	}
+	// Received is a message that was read from the stream, in order.
+	Received struct{ Message *kvtransferv1.ReceiverMessage }
+	// WriterReady asks for one thing to write. It is answered by Write, WriteChunk
+	// or nothing; then Wake says when it is worth asking again.
+	WriterReady struct{}
+	// PagesRead says that the pages of the last WriteChunk were copied. With Err
+	// they could not be, and nothing of the chunk will be sent.
+	PagesRead struct {
+		ID  uint64
+		Err error
+	}
+	// Tick says that the time of Core.Next has come.
+	Tick struct{}
+	// StreamLost says that the stream has ended.
+	StreamLost struct{ Err error }
+	// Close aborts every transfer, lets none begin and closes the stream after it.
+	Close struct{}
+)
+
+func (Open) event()        {}
+func (Offer) event()       {}
+func (Commit) event()      {}
+func (Abort) event()       {}
+func (Received) event()    {}
+func (WriterReady) event() {}
+func (PagesRead) event()   {}
+func (Tick) event()        {}
+func (StreamLost) event()  {}
+func (Close) event()       {}
+
+// Action is what the driver has to do, in the order given.
+type Action interface{ action() }
+
+type (
+	// Write puts a message on the stream.
+	Write struct{ Message *kvtransferv1.SenderMessage }
+	// WriteChunk reads pages, answers PagesRead, and puts the chunk with their bytes
+	// and its checksum on the stream.
+	WriteChunk struct {
+		ID     uint64
+		Layer  int
+		Blocks []kvcache.BlockID
+		// Bytes is the size of the payload.
+		Bytes int
+		// Chunk lacks payload and checksum.
+		Chunk *kvtransferv1.Chunk
+	}
+	// Wake says that the writer should ask again.
+	Wake struct{}
+	// Accepted says that a transfer may go on.
+	Accepted struct{ ID uint64 }
+	// Ended says that a transfer is over and that none of its pages will be read.
+	Ended struct {
+		ID     uint64
+		Result Result
+	}
+	// CloseStream asks the driver to end the stream. Err is nil if that is because
+	// nothing is left to do. No Event need follow.
+	CloseStream struct{ Err error }
+)
+
+func (Write) action()       {}
+func (WriteChunk) action()  {}
+func (Wake) action()        {}
+func (Accepted) action()    {}
+func (Ended) action()       {}
+func (CloseStream) action() {}
+
+// End is how a transfer ended.
+type End int
+
+// The ends. The zero value is none of them.
+const (
+	_ End = iota
+	// EndCommitted: everything arrived.
+	EndCommitted
+	// EndRefused: the receiver did not let it begin; Result.Refuse.
+	EndRefused
+	// EndFailed: the receiver ended it; Result.Fail.
+	EndFailed
+	// EndAborted: this side ended it; Result.Abort, and Err if there is a cause.
+	EndAborted
+	// EndBroken: the stream ended under it; Result.Err.
+	EndBroken
+)
+
+// Result says how a transfer ended.
+type Result struct {
+	End    End
+	Refuse kvtransferv1.RefuseReason
+	Fail   kvtransferv1.FailReason
+	Abort  kvtransferv1.AbortReason
+	Detail string
+	Err    error
+}

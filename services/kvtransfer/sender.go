@@ -1,0 +1,155 @@
+package kvtransfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// maxTicketBlocks bounds what a ticket can make a Sender allocate.
+const maxTicketBlocks = 1 << 20
+
+// Sender sends KV blocks, over one connection to each receiver. All its methods
+// are safe for concurrent use.
+type Sender struct {
+	cfg          SenderConfig
+	layoutDigest uint64
+	pages        engine.Pages
+	ctx          context.Context // ends with Close: the life of every connection
+	cancel       context.CancelFunc
+
+	mu          sync.Mutex
+	closed      bool
+	connections map[peer]*connection
+	tasks       sync.WaitGroup
+}
+
+// peer is one incarnation of a receiver.
+type peer struct {
+	receiver string
+	epoch    uint64
+}
+
+// NewSender is a sender out of pages. It starts nothing before the first Open;
+// Close ends what it started.
+func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("kv sender: %w", err)
+	}
+	digest := cfg.Layout.Digest()
+	if got := pages.Layout().Digest(); got != digest {
+		return nil, fmt.Errorf("kv sender: the engine's pages have layout digest %#x, the configuration %#x", got, digest)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Sender{
+		cfg:          cfg.withDefaults(),
+		layoutDigest: digest,
+		pages:        pages,
+		ctx:          ctx,
+		cancel:       cancel,
+		connections:  map[peer]*connection{},
+	}, nil
+}
+
+// Open begins the transfer of a ticket, connecting if need be, and waits until
+// the receiver has accepted it. Its errors are *RefusedError, *BrokenError (no
+// address answered, or the stream ended), ErrClosed, or that of ctx, which also
+// bounds the wait. After an error nothing is left: a transfer that the receiver
+// may have heard of was aborted.
+//
+// The caller has to end the transfer, by Commit or Abort; ctx is not looked at
+// after Open.
+func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
+	if err := s.check(ticket); err != nil {
+		return nil, fmt.Errorf("open kv transfer: %w", err)
+	}
+	for {
+		conn, err := s.connection(ticket)
+		if err != nil {
+			return nil, fmt.Errorf("open kv transfer: %w", err)
+		}
+		t, err := conn.open(ctx, ticket, requestID)
+		if errors.Is(err, errConnectionOver) {
+			s.drop(conn)
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open kv transfer: %w", err)
+		}
+		return t, nil
+	}
+}
+
+// Close aborts every transfer, waits for the receivers to acknowledge that, and
+// closes the connections. If ctx is done before, the connections are cut, and
+// its error is returned. After Close every Transfer is done.
+func (s *Sender) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	var open []*connection
+	for _, conn := range s.connections {
+		open = append(open, conn)
+	}
+	s.mu.Unlock()
+	for _, conn := range open {
+		conn.close()
+	}
+	defer s.tasks.Wait()
+	defer s.cancel()
+	for _, conn := range open {
+		select {
+		case <-conn.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("close kv sender: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// check finds what is wrong with a ticket before anybody is asked.
+func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
+	switch {
+	case ticket.GetLayoutDigest() != s.layoutDigest:
+		return &RefusedError{
+			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
+			Detail: fmt.Sprintf("layout digest %#x here, %#x in the ticket", s.layoutDigest, ticket.GetLayoutDigest()),
+		}
+	case len(ticket.GetAddresses()) == 0:
+		return errors.New("the ticket names no address")
+	case ticket.GetBlocks() > maxTicketBlocks || ticket.GetHeldBlocks() > ticket.GetBlocks():
+		return fmt.Errorf("the ticket is for %d blocks, of which %d are held", ticket.GetBlocks(), ticket.GetHeldBlocks())
+	case ticket.GetLease().AsDuration() <= 0:
+		return errors.New("the ticket has no lease")
+	}
+	return nil
+}
+
+// connection is the one to the ticket's receiver, or a new one.
+func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
+	to := peer{receiver: ticket.GetReceiver(), epoch: ticket.GetEpoch()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	conn := s.connections[to]
+	if conn == nil {
+		conn = newConnection(s, to, ticket.GetAddresses())
+		s.connections[to] = conn
+		s.tasks.Go(conn.run)
+	}
+	return conn, nil
+}
+
+// drop lets the next Open connect anew.
+func (s *Sender) drop(conn *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.connections[conn.peer] == conn {
+		delete(s.connections, conn.peer)
+	}
+}

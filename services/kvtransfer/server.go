@@ -1,0 +1,194 @@
+package kvtransfer
+
+import (
+	"hash/crc32"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+)
+
+// server is the gRPC face of a Receiver.
+type server struct {
+	kvtransferv1.UnimplementedKVTransferServer
+	receiver *Receiver
+}
+
+// inbound is one stream of a Receiver. Its outbox is guarded by its own lock,
+// which is taken under Receiver.mu and holds nothing else.
+type inbound struct {
+	id   receiver.StreamID
+	max  int
+	stop chan struct{} // closed when the core wants the stream to end
+	wake chan struct{} // tells the writer that there is something to send
+
+	mu     sync.Mutex
+	outbox []*kvtransferv1.ReceiverMessage
+	status *status.Status // set with stop
+}
+
+// Stream serves one sender. The handler only waits: it has to return for the
+// reader's Recv to end, whatever reader and writer are stuck in.
+func (s server) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) error {
+	r := s.receiver
+	in, err := r.attach()
+	if err != nil {
+		return err
+	}
+	r.handle(receiver.StreamOpened{Stream: in.id})
+	finished := make(chan struct{})
+	go func() {
+		defer r.tasks.Done()
+		in.write(stream, finished)
+	}()
+	go func() {
+		defer r.tasks.Done()
+		defer close(finished)
+		r.read(in, stream)
+	}()
+	select {
+	case <-in.stop:
+	case <-finished:
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.status.Err()
+}
+
+// attach makes room for a stream and for its two goroutines.
+func (r *Receiver) attach() (*inbound, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, status.Error(codes.Unavailable, "the receiver shuts down")
+	}
+	r.lastStream++
+	in := &inbound{
+		id:   r.lastStream,
+		max:  1024 + 4*r.cfg.MaxReservations,
+		stop: make(chan struct{}),
+		wake: make(chan struct{}, 1),
+	}
+	r.streams[in.id] = in
+	r.tasks.Add(2)
+	return in, nil
+}
+
+// read takes the stream's messages one after another and copies their payloads.
+// When it ends nothing of the stream will land any more.
+func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		for _, w := range r.handle(receiver.Received{Stream: in.id, Message: m}) {
+			outcome, detail := r.write(w)
+			r.handle(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: len(w.Payload), Outcome: outcome, Detail: detail})
+		}
+		if in.overflows() {
+			break
+		}
+	}
+	r.handle(receiver.StreamClosed{Stream: in.id})
+	r.mu.Lock()
+	delete(r.streams, in.id)
+	r.mu.Unlock()
+}
+
+// write checks a payload and copies it into its pages.
+func (r *Receiver) write(w receiver.Write) (receiver.Outcome, string) {
+	if sum := checksum(w.Payload); sum != w.CRC32C {
+		return receiver.Corrupt, "a chunk's payload does not have its crc-32c"
+	}
+	if err := r.pages.Write(w.Layer, w.Blocks, w.Payload); err != nil {
+		return receiver.Unwritable, err.Error()
+	}
+	return receiver.Landed, ""
+}
+
+// checksum is CRC-32C, which the processor computes.
+func checksum(payload []byte) uint32 {
+	return crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli))
+}
+
+// push puts a message into the outbox. Neighbouring grants become one.
+func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
+	in.mu.Lock()
+	if last := len(in.outbox) - 1; last >= 0 && m.GetGrant() != nil && in.outbox[last].GetGrant() != nil {
+		in.outbox[last].GetGrant().CreditBytes += m.GetGrant().GetCreditBytes()
+	} else {
+		in.outbox = append(in.outbox, m)
+	}
+	in.mu.Unlock()
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// overflows says whether the sender reads so little that its stream has to end,
+// and then sees to it.
+func (in *inbound) overflows() bool {
+	in.mu.Lock()
+	over := len(in.outbox) > in.max
+	if over && in.status == nil {
+		in.status = status.New(codes.ResourceExhausted, "the sender does not read what it is sent")
+	}
+	in.mu.Unlock()
+	return over
+}
+
+// write sends what is in the outbox until the stream ends.
+func (in *inbound) write(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage], finished <-chan struct{}) {
+	for {
+		in.mu.Lock()
+		batch := in.outbox
+		in.outbox = nil
+		in.mu.Unlock()
+		for _, m := range batch {
+			if stream.Send(m) != nil {
+				return // the reader hears of it too
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-in.wake:
+		case <-in.stop:
+			return
+		case <-finished:
+			return
+		}
+	}
+}
+
+// shut lets the handler return.
+func (in *inbound) shut(cause receiver.Cause, detail string) {
+	in.mu.Lock()
+	if in.status == nil {
+		in.status = status.New(code(cause), detail)
+	}
+	in.mu.Unlock()
+	close(in.stop)
+}
+
+func code(cause receiver.Cause) codes.Code {
+	switch cause {
+	case receiver.Silence:
+		return codes.DeadlineExceeded
+	case receiver.Closing:
+		return codes.Unavailable
+	case receiver.Crowded:
+		return codes.ResourceExhausted
+	case receiver.Version:
+		return codes.FailedPrecondition
+	default:
+		return codes.InvalidArgument
+	}
+}

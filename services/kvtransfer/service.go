@@ -1,0 +1,249 @@
+package kvtransfer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+)
+
+// Receiver receives KV blocks. All its methods are safe for concurrent use.
+type Receiver struct {
+	cfg          ReceiverConfig
+	layoutDigest uint64
+	pages        engine.Pages
+
+	mu         sync.Mutex
+	core       *receiver.Core
+	owners     map[uint64]*Reservation
+	streams    map[receiver.StreamID]*inbound
+	lastStream receiver.StreamID
+	lastID     uint64
+	closed     bool
+
+	calls   []func() // callbacks that are due, in order
+	calling bool     // some goroutine works through calls
+	quiet   *sync.Cond
+
+	armed time.Time     // when Run wakes by itself; zero if it does not
+	wake  chan struct{} // tells Run to look again
+	tasks sync.WaitGroup
+}
+
+// NewReceiver is a receiver into pages. It starts nothing: Register it, and Run
+// it.
+func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("kv receiver: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	digest := cfg.Layout.Digest()
+	if got := pages.Layout().Digest(); got != digest {
+		return nil, fmt.Errorf("kv receiver: the engine's pages have layout digest %#x, the configuration %#x", got, digest)
+	}
+	firstID, err := draw()
+	if err != nil {
+		return nil, fmt.Errorf("kv receiver: %w", err)
+	}
+	r := &Receiver{
+		cfg:          cfg,
+		layoutDigest: digest,
+		pages:        pages,
+		core: receiver.New(receiver.Config{
+			WorkerID:        cfg.WorkerID,
+			Epoch:           cfg.Epoch,
+			LayoutDigest:    digest,
+			Layers:          cfg.Layout.Layers,
+			SliceBytes:      cfg.Layout.SliceBytes,
+			Lease:           cfg.Lease,
+			CreditBytes:     cfg.CreditBytes,
+			MaxChunkBytes:   cfg.MaxChunkBytes,
+			MaxReservations: cfg.MaxReservations,
+			MaxStreams:      cfg.MaxStreams,
+		}),
+		owners:  map[uint64]*Reservation{},
+		streams: map[receiver.StreamID]*inbound{},
+		lastID:  firstID,
+		wake:    make(chan struct{}, 1),
+	}
+	r.quiet = sync.NewCond(&r.mu)
+	return r, nil
+}
+
+// Register puts the KVTransfer service into a gRPC server. That server has to
+// accept messages of MaxMessageBytes and should ask for keep-alives, so that a
+// sender's host that vanishes is noticed before the lease ends.
+func (r *Receiver) Register(s grpc.ServiceRegistrar) {
+	kvtransferv1.RegisterKVTransferServer(s, server{receiver: r})
+}
+
+// MaxMessageBytes is the largest gRPC message that a sender may send.
+func (r *Receiver) MaxMessageBytes() int {
+	return r.cfg.MaxChunkBytes + r.cfg.MaxChunkBytes/r.cfg.Layout.SliceBytes*maxRunBytes + chunkOverheadBytes
+}
+
+// Run keeps the leases until ctx is done; without it nothing expires. Then it
+// ends every transfer with SHUTDOWN, waits ShutdownGrace for the senders to
+// acknowledge, ends the streams that are left, and returns nil once every copy
+// has ended and every callback was made. It is called once.
+func (r *Receiver) Run(ctx context.Context) error {
+	r.keepLeases(ctx.Done(), nil)
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.handle(receiver.Shutdown{})
+
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownGrace)
+	defer cancel()
+	r.keepLeases(grace.Done(), r.idle)
+	r.handle(receiver.CloseStreams{})
+	r.tasks.Wait()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.calling {
+		r.quiet.Wait()
+	}
+	if !r.core.Idle() {
+		return errors.New("kv receiver: reservations are left after its end")
+	}
+	return nil
+}
+
+// Stats is a view of the receiver at this moment.
+func (r *Receiver) Stats() ReceiverStats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return receiverStats(r.core.Stats())
+}
+
+// keepLeases ticks the core until done, or until enough says so.
+func (r *Receiver) keepLeases(done <-chan struct{}, enough func() bool) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for enough == nil || !enough() {
+		select {
+		case <-done:
+			return
+		case <-r.wake:
+		case <-timer.C:
+			r.handle(receiver.Tick{})
+		}
+		r.mu.Lock()
+		next, ok := r.core.Next()
+		r.armed = next
+		if ok {
+			timer.Reset(time.Until(next))
+		} else {
+			r.armed = time.Time{}
+			timer.Stop()
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *Receiver) idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.Idle()
+}
+
+// rearm wakes Run if the next deadline is before the one that it waits for, or,
+// in a shutdown, if there is nothing left to wait for. r.mu is held.
+func (r *Receiver) rearm() {
+	next, ok := r.core.Next()
+	if ok && (r.armed.IsZero() || next.Before(r.armed)) || r.closed {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// handle gives the core an event and does what it asks for, but for the writes:
+// those are the caller's, who read the message that caused them. It must be
+// called without r.mu.
+func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
+	r.mu.Lock()
+	var writes []receiver.Write
+	for _, a := range r.core.Handle(time.Now(), ev) {
+		switch a := a.(type) {
+		case receiver.Send:
+			r.streams[a.Stream].push(a.Message)
+		case receiver.Write:
+			writes = append(writes, a)
+		case receiver.CloseStream:
+			r.cfg.Logger.Warn("kv stream ends", slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
+			r.streams[a.Stream].shut(a.Cause, a.Detail)
+		case receiver.Committed:
+			res := r.owner(a.ID, true)
+			r.calls = append(r.calls, func() { res.Committed(a.Sampled, a.Bytes) })
+		case receiver.Failed:
+			r.fail(a.ID, &FailedError{Reason: a.Reason, Detail: a.Detail})
+		case receiver.Aborted:
+			r.fail(a.ID, &AbortedError{Reason: a.Reason})
+		case receiver.Broken:
+			r.fail(a.ID, &BrokenError{Err: errors.New("the sender's stream ended")})
+		case receiver.Drained:
+			r.calls = append(r.calls, r.owner(a.ID, true).Drained)
+		}
+	}
+	r.rearm()
+	r.call()
+	return writes
+}
+
+func (r *Receiver) fail(id uint64, err error) {
+	res := r.owner(id, false)
+	r.cfg.Logger.Info("kv transfer ends without commit", slog.String("request_id", res.RequestID), slog.Any("error", err))
+	r.calls = append(r.calls, func() { res.Failed(err) })
+}
+
+// call makes the callbacks that are due, unless another goroutine is at it: one
+// at a time keeps them in order. It takes r.mu over and releases it.
+func (r *Receiver) call() {
+	if r.calling {
+		r.mu.Unlock()
+		return
+	}
+	r.calling = true
+	for len(r.calls) > 0 {
+		due := r.calls[0]
+		r.calls = r.calls[1:]
+		r.mu.Unlock()
+		due()
+		r.mu.Lock()
+	}
+	r.calls, r.calling = nil, false
+	r.quiet.Broadcast()
+	r.mu.Unlock()
+}
+
+// drawTicket gives an id that this epoch never had, and a secret.
+func (r *Receiver) drawTicket() (id, secret uint64, err error) {
+	if secret, err = draw(); err != nil {
+		return 0, 0, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastID++
+	return r.lastID, secret, nil
+}
+
+func draw() (uint64, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("draw a random number: %w", err)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}

@@ -1,0 +1,85 @@
+package kvtransfer
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// Transfer is one transfer at its sender, from Open on. Its methods are safe for
+// concurrent use and none blocks.
+type Transfer struct {
+	conn     *connection
+	id       uint64
+	opened   time.Time
+	accepted chan struct{}
+	done     chan struct{}
+
+	// Guarded by conn.mu.
+	err   error
+	stats TransferStats
+}
+
+// Send offers the slices of one layer of neighbouring blocks: firstBlock counts
+// in the reservation, blocks are their pages here, which must hold the KV and
+// not change until Done. Each slice that the receiver does not hold is offered
+// exactly once; another one ends the transfer with ABORT_REASON_FAILED and an
+// error that says so. The Transfer keeps the slice and does not change it.
+func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
+	t.conn.mu.Lock()
+	if t.stats.FirstOffered == 0 {
+		t.stats.FirstOffered = time.Since(t.opened)
+	}
+	t.conn.mu.Unlock()
+	t.conn.handle(sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks})
+}
+
+// Commit says that everything was offered, and passes on the tokens sampled so
+// far, in order. The receiver checks; Done and Err tell. Send must not follow.
+func (t *Transfer) Commit(sampled []int32) {
+	t.conn.mu.Lock()
+	if t.stats.LastOffered == 0 {
+		t.stats.LastOffered = time.Since(t.opened)
+	}
+	t.conn.mu.Unlock()
+	t.conn.handle(sender.Commit{ID: t.id, Sampled: sampled})
+}
+
+// Abort ends the transfer without commit. If Commit was sent before, the
+// receiver decides which came first, and Err tells. It may be called more than
+// once, and does nothing once the transfer has ended.
+func (t *Transfer) Abort(reason kvtransferv1.AbortReason) {
+	t.conn.handle(sender.Abort{ID: t.id, Reason: reason})
+}
+
+// Done is closed when the transfer has ended and no page will be read for it any
+// more.
+func (t *Transfer) Done() <-chan struct{} { return t.done }
+
+// Err says, after Done, how it ended: nil if it was committed, a *FailedError if
+// the receiver ended it, an *AbortedError if this side did (with the cause
+// joined, if pages could not be read or Send was misused), a *BrokenError if the
+// stream ended. Before Done it is nil.
+func (t *Transfer) Err() error {
+	t.conn.mu.Lock()
+	defer t.conn.mu.Unlock()
+	return t.err
+}
+
+// Stats is a view of the transfer at this moment.
+func (t *Transfer) Stats() TransferStats {
+	t.conn.mu.Lock()
+	defer t.conn.mu.Unlock()
+	return t.stats
+}
+
+// end is told to whoever waits. conn.mu is held.
+func (t *Transfer) end(r sender.Result) {
+	t.err = t.conn.resultError(r)
+	if t.err == nil {
+		t.stats.Acknowledged = time.Since(t.opened)
+	}
+	close(t.done)
+}
