@@ -1,0 +1,131 @@
+// Package embedded runs etcd and NATS servers inside the process: the real
+// servers, as Go libraries, on loopback.
+//
+// Only cmd/tandem, for `tandem up`, and tests of the integration module may
+// import it; everything else reaches etcd and NATS over the network. It owns the
+// servers' goroutines, which Close ends. Both servers are silent.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+const (
+	// etcdTickMs and etcdElectionMs are short, since the only member has nobody
+	// to wait for.
+	etcdTickMs     = 50
+	etcdElectionMs = 500
+	// etcdStartTimeout bounds a start, also when the context does not.
+	etcdStartTimeout = 30 * time.Second
+)
+
+// EtcdConfig says how to run etcd.
+type EtcdConfig struct {
+	// DataDir holds its data, made if it is not there. A server that is started
+	// on the data of another goes on where that one stopped.
+	DataDir string
+	// ClientAddress is the "host:port" to serve clients on, port 0 for any that
+	// is free. The host must be a loopback address. Empty: "127.0.0.1:0".
+	ClientAddress string
+}
+
+// Etcd is a running etcd server, the only member of its cluster.
+type Etcd struct {
+	server   *embed.Etcd
+	endpoint string
+	close    sync.Once
+}
+
+// StartEtcd starts etcd and waits until it serves, or ctx ends. The caller
+// closes it. The error says what to do when the port is taken.
+func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
+	if cfg.DataDir == "" {
+		return nil, errors.New("start etcd: no data directory is given")
+	}
+	if cfg.ClientAddress == "" {
+		cfg.ClientAddress = "127.0.0.1:0"
+	}
+	if err := checkLoopback("etcd", cfg.ClientAddress); err != nil {
+		return nil, err
+	}
+	client := url.URL{Scheme: "http", Host: cfg.ClientAddress}
+	// A single member never speaks to a peer, but etcd insists on listening for
+	// one: on loopback, wherever there is room.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+
+	config := embed.NewConfig()
+	config.Name = "tandem"
+	config.Dir = filepath.Join(cfg.DataDir, "etcd")
+	config.ListenClientUrls = []url.URL{client}
+	config.AdvertiseClientUrls = []url.URL{client}
+	config.ListenPeerUrls = []url.URL{peer}
+	config.AdvertisePeerUrls = []url.URL{peer}
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	config.TickMs = etcdTickMs
+	config.ElectionMs = etcdElectionMs
+	config.AutoCompactionMode = embed.CompactorModePeriodic
+	config.AutoCompactionRetention = "1h"
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	// A load report of the machine every five seconds is no news here.
+	config.Metrics = "basic"
+
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, explain("etcd", cfg.ClientAddress, err)
+	}
+	e := &Etcd{server: server}
+	timeout := time.NewTimer(etcdStartTimeout)
+	defer timeout.Stop()
+	select {
+	case <-server.Server.ReadyNotify():
+		e.endpoint = "http://" + server.Clients[0].Addr().String()
+		return e, nil
+	case err = <-server.Err():
+	case <-server.Server.StopNotify():
+		err = errors.New("it stopped while it started")
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timeout.C:
+		err = fmt.Errorf("not ready after %s: is the disk under %s very slow?", etcdStartTimeout, cfg.DataDir)
+	}
+	e.Close()
+	return nil, explain("etcd", cfg.ClientAddress, err)
+}
+
+// Endpoint is the URL for clients.
+func (e *Etcd) Endpoint() string { return e.endpoint }
+
+// Close stops the server and waits for it. Its data stays.
+func (e *Etcd) Close() { e.close.Do(e.server.Close) }
+
+// checkLoopback refuses addresses that other machines can reach: the servers ask
+// for no credentials.
+func checkLoopback(server, address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("start %s on %q: give host:port", server, address)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("start %s on %s: it asks for no password, so it only listens on loopback: use 127.0.0.1", server, address)
+	}
+	return nil
+}
+
+func explain(server, address string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("start %s on %s: the address is already in use: stop the process that listens there, or choose another address: %w",
+			server, address, syscall.EADDRINUSE)
+	}
+	return fmt.Errorf("start %s on %s: %w", server, address, err)
+}

@@ -1,0 +1,88 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// natsStartTimeout bounds a start.
+const natsStartTimeout = 10 * time.Second
+
+// NATSConfig says how to run NATS.
+type NATSConfig struct {
+	// Address is the "host:port" to serve clients on, port 0 for any that is
+	// free. The host must be a loopback address. Empty: "127.0.0.1:0".
+	Address string
+}
+
+// NATS is a running NATS server without storage.
+type NATS struct {
+	server *server.Server
+	close  sync.Once
+}
+
+// StartNATS starts a NATS server and waits until it serves. The caller closes
+// it. The error says what to do when the port is taken.
+func StartNATS(cfg NATSConfig) (*NATS, error) {
+	if cfg.Address == "" {
+		cfg.Address = "127.0.0.1:0"
+	}
+	if err := checkLoopback("NATS", cfg.Address); err != nil {
+		return nil, err
+	}
+	host, portText, err := net.SplitHostPort(cfg.Address)
+	if err != nil {
+		return nil, fmt.Errorf("start NATS on %q: %w", cfg.Address, err)
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("start NATS on %s: %q is not a port: give a number up to 65535", cfg.Address, portText)
+	}
+	// The server says of a taken port only that it is not ready; asking first
+	// gives the reason at once.
+	probe, err := net.Listen("tcp", cfg.Address)
+	if err != nil {
+		return nil, explain("NATS", cfg.Address, err)
+	}
+	if err := probe.Close(); err != nil {
+		return nil, fmt.Errorf("start NATS on %s: %w", cfg.Address, err)
+	}
+	options := &server.Options{
+		ServerName: "tandem",
+		Host:       host,
+		Port:       int(port),
+		NoLog:      true,
+		NoSigs:     true, // signals are the process's own
+	}
+	if port == 0 {
+		options.Port = server.RANDOM_PORT
+	}
+	instance, err := server.NewServer(options)
+	if err != nil {
+		return nil, explain("NATS", cfg.Address, err)
+	}
+	n := &NATS{server: instance}
+	instance.Start()
+	if !instance.ReadyForConnections(natsStartTimeout) {
+		n.Close()
+		return nil, explain("NATS", cfg.Address, errors.New("it does not take connections"))
+	}
+	return n, nil
+}
+
+// URL is the address for clients.
+func (n *NATS) URL() string { return n.server.ClientURL() }
+
+// Close stops the server and waits for it.
+func (n *NATS) Close() {
+	n.close.Do(func() {
+		n.server.Shutdown()
+		n.server.WaitForShutdown()
+	})
+}

@@ -1,0 +1,220 @@
+package integration_test
+
+import (
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/pkg/signals"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+const signalsTimeout = 20 * time.Second
+
+func startNATS(t *testing.T, address string) *embedded.NATS {
+	t.Helper()
+	server, err := embedded.StartNATS(embedded.NATSConfig{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func connectNATS(t *testing.T, address string) *signals.Conn {
+	t.Helper()
+	conn, err := signals.Connect(signals.Config{URLs: []string{address}, Name: t.Name()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// until calls try every few milliseconds until it says true.
+func until(t *testing.T, what string, try func() bool) {
+	t.Helper()
+	timeout := time.NewTimer(signalsTimeout)
+	defer timeout.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !try() {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			t.Fatalf("%s: not within %s", what, signalsTimeout)
+		}
+	}
+}
+
+// listen subscribes to everything.
+func listen(t *testing.T, conn *signals.Conn) (chan *controlv1.LoadReport, chan *controlv1.KvEvent, chan *controlv1.QueueReport) {
+	t.Helper()
+	loads, events, queues := make(chan *controlv1.LoadReport, 4096), make(chan *controlv1.KvEvent, 4096), make(chan *controlv1.QueueReport, 4096)
+	stop, err := conn.Subscribe(signals.Handlers{
+		Load:  func(m *controlv1.LoadReport) { loads <- m },
+		Kv:    func(m *controlv1.KvEvent) { events <- m },
+		Queue: func(m *controlv1.QueueReport) { queues <- m },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return loads, events, queues
+}
+
+func TestSignalsOnRealNATS(t *testing.T) {
+	t.Parallel()
+	server := startNATS(t, "")
+	reader, writer := connectNATS(t, server.URL()), connectNATS(t, server.URL())
+	loads, events, queues := listen(t, reader)
+	publisher := writer.NewPublisher("10.0.0.1:7071 *>", 9)
+	// A subscription may reach the server after the first signal.
+	until(t, "the first load report", func() bool {
+		publisher.Load(&controlv1.LoadReport{Role: controlv1.Role_ROLE_DECODE, RunningSequences: 3})
+		select {
+		case report := <-loads:
+			origin := report.GetOrigin()
+			if origin.GetId() != "10.0.0.1:7071 *>" || origin.GetEpoch() != 9 || report.GetRunningSequences() != 3 {
+				t.Fatalf("got %v", report)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+	hashes := make([]uint64, 100_000)
+	for i := range hashes {
+		hashes[i] = uint64(i)
+	}
+	publisher.Kv(hashes, []uint64{1 << 63})
+	var stored, sequence uint64
+	removed := 0
+	for stored < uint64(len(hashes)) {
+		select {
+		case event := <-events:
+			sequence++
+			if event.GetOrigin().GetSequence() != sequence {
+				t.Fatalf("sequence %d, want %d", event.GetOrigin().GetSequence(), sequence)
+			}
+			removed += len(event.GetRemoved())
+			for _, hash := range event.GetStored() {
+				if hash != stored {
+					t.Fatalf("hash %d, want %d", hash, stored)
+				}
+				stored++
+			}
+		case <-time.After(signalsTimeout):
+			t.Fatalf("%d of %d hashes came", stored, len(hashes))
+		}
+	}
+	if removed != 1 {
+		t.Errorf("%d hashes were removed, want 1", removed)
+	}
+	publisher.Queue(&controlv1.QueueReport{Model: "meta/llama-3.1 8b", Queues: []*controlv1.QueueDepth{{Requests: 4}}})
+	select {
+	case report := <-queues:
+		if report.GetModel() != "meta/llama-3.1 8b" || report.GetOrigin().GetSequence() != 1 {
+			t.Errorf("got %v", report)
+		}
+	case <-time.After(signalsTimeout):
+		t.Fatal("no queue report")
+	}
+}
+
+func TestSignalsSurviveNATS(t *testing.T) {
+	t.Parallel()
+	server := startNATS(t, "")
+	parsed, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := parsed.Host
+	reader, writer := connectNATS(t, server.URL()), connectNATS(t, server.URL())
+	loads, _, _ := listen(t, reader)
+	publisher := writer.NewPublisher("decode-1", 9)
+	send := func() { publisher.Load(&controlv1.LoadReport{Role: controlv1.Role_ROLE_DECODE}) }
+	var last uint64
+	receive := func() bool {
+		select {
+		case report := <-loads:
+			if sequence := report.GetOrigin().GetSequence(); sequence <= last {
+				t.Fatalf("sequence %d after %d", sequence, last)
+			}
+			last = report.GetOrigin().GetSequence()
+			return true
+		default:
+			return false
+		}
+	}
+	until(t, "the first report", func() bool { send(); return receive() })
+
+	server.Close()
+	until(t, "NATS seen away", func() bool { return !writer.Connected() && !reader.Connected() })
+	for receive() { // what had come
+	}
+	before := last
+	start := time.Now()
+	for range 10_000 {
+		send()
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("sending without NATS took %s: it must not block", took)
+	}
+	<-time.After(time.Second)
+
+	startNATS(t, address)
+	until(t, "NATS seen back", func() bool { return writer.Connected() && reader.Connected() })
+	until(t, "a report", func() bool { send(); return receive() })
+	if last <= before+10_000 {
+		t.Errorf("sequence %d came after %d: stale reports were replayed", last, before)
+	}
+}
+
+func TestSignalsStartWithoutNATS(t *testing.T) {
+	t.Parallel()
+	server := startNATS(t, "")
+	parsed, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	conn := connectNATS(t, server.URL())
+	loads, _, _ := listen(t, conn)
+	if conn.Connected() {
+		t.Error("connected to nothing")
+	}
+	startNATS(t, parsed.Host)
+	publisher := conn.NewPublisher("decode-1", 9)
+	until(t, "a report", func() bool {
+		publisher.Load(&controlv1.LoadReport{Role: controlv1.Role_ROLE_DECODE})
+		select {
+		case <-loads:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func TestEmbeddedNATSRefuses(t *testing.T) {
+	t.Parallel()
+	server := startNATS(t, "")
+	parsed, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		parsed.Host:       "already in use",
+		"0.0.0.0:0":       "loopback",
+		"127.0.0.1:99999": "port",
+		"nonsense":        "host:port",
+	} {
+		if _, err := embedded.StartNATS(embedded.NATSConfig{Address: address}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want one with %q", address, err, want)
+		}
+	}
+}
