@@ -6,11 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // digestChunkBytes is the size of a leaf of the tree that is hashed. It is part
@@ -68,36 +66,19 @@ func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, 
 	}
 	opts.report("digest", 0, total)
 
-	queue := make(chan job, len(jobs))
-	for _, j := range jobs {
-		queue <- j
-	}
-	close(queue)
-	finished := make(chan int, len(jobs))
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
-		workers.Go(func() {
-			for j := range queue {
-				if ctx.Err() != nil {
-					return
-				}
-				sum := sha256.Sum256(j.data)
-				copy(j.to, sum[:])
-				finished <- len(j.data)
-			}
-		})
-	}
-	go func() {
-		workers.Wait()
-		close(finished)
-	}()
 	var done int64
-	for n := range finished {
-		done += int64(n)
+	err := inParallel(ctx, jobs, func() func(job) error {
+		return func(j job) error {
+			sum := sha256.Sum256(j.data)
+			copy(j.to, sum[:])
+			return nil
+		}
+	}, func(j job) {
+		done += int64(len(j.data))
 		opts.report("digest", done, total)
-	}
-	if done < total {
-		return nil, fmt.Errorf("digest the weights: %w", ctx.Err())
+	})
+	if err != nil {
+		return nil, fmt.Errorf("digest the weights: %w", err)
 	}
 	return leaves, nil
 }

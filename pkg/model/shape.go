@@ -1,0 +1,86 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Shape is what a synthetic model looks like. Weights are bf16.
+type Shape struct {
+	// Name is the preset's, for messages.
+	Name string
+	// HiddenSize, Layers, Heads, KVHeads, HeadSize, FFNSize, VocabSize and
+	// ContextTokens are as in Spec.
+	HiddenSize, Layers, Heads, KVHeads, HeadSize, FFNSize, VocabSize, ContextTokens int
+	// RopeTheta is the base of the rotary embedding.
+	RopeTheta float64
+	// TiedEmbeddings: no output matrix is written.
+	TiedEmbeddings bool
+}
+
+// Presets are the shapes that people compare by name, and "tiny" for tests.
+func Presets() []Shape {
+	return []Shape{
+		{Name: "tiny", HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512, RopeTheta: 10000},
+		{Name: "bench-200m", HiddenSize: 1024, Layers: 16, Heads: 16, KVHeads: 4, HeadSize: 64, FFNSize: 2816, VocabSize: 32000, ContextTokens: 32768, RopeTheta: 500000, TiedEmbeddings: true},
+		{Name: "bench-1b", HiddenSize: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadSize: 64, FFNSize: 8192, VocabSize: 128256, ContextTokens: 32768, RopeTheta: 500000, TiedEmbeddings: true},
+		{Name: "bench-8b", HiddenSize: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadSize: 128, FFNSize: 14336, VocabSize: 128256, ContextTokens: 32768, RopeTheta: 500000},
+	}
+}
+
+// Preset finds a shape by its name.
+func Preset(name string) (Shape, error) {
+	known := make([]string, 0, len(Presets()))
+	for _, shape := range Presets() {
+		if shape.Name == name {
+			return shape, nil
+		}
+		known = append(known, shape.Name)
+	}
+	return Shape{}, fmt.Errorf("no preset %s: choose one of %s", clip(name), strings.Join(known, ", "))
+}
+
+// bos and eos are the ids of the two special tokens: the last two.
+func (s Shape) bos() int { return s.VocabSize - 2 }
+func (s Shape) eos() int { return s.VocabSize - 1 }
+
+// config is the config.json of the shape, and what this package reads it as.
+func (s Shape) config() ([]byte, Spec, error) {
+	data, err := json.MarshalIndent(struct {
+		Architectures    []string `json:"architectures"`
+		ModelType        string   `json:"model_type"`
+		VocabSize        int      `json:"vocab_size"`
+		HiddenSize       int      `json:"hidden_size"`
+		IntermediateSize int      `json:"intermediate_size"`
+		Layers           int      `json:"num_hidden_layers"`
+		Heads            int      `json:"num_attention_heads"`
+		KVHeads          int      `json:"num_key_value_heads"`
+		HeadDim          int      `json:"head_dim"`
+		HiddenAct        string   `json:"hidden_act"`
+		Context          int      `json:"max_position_embeddings"`
+		Eps              float64  `json:"rms_norm_eps"`
+		RopeTheta        float64  `json:"rope_theta"`
+		RopeScaling      *string  `json:"rope_scaling"`
+		AttentionBias    bool     `json:"attention_bias"`
+		MLPBias          bool     `json:"mlp_bias"`
+		Tied             bool     `json:"tie_word_embeddings"`
+		BOS              int      `json:"bos_token_id"`
+		EOS              int      `json:"eos_token_id"`
+		DType            string   `json:"torch_dtype"`
+	}{
+		[]string{architectureLlama}, "llama", s.VocabSize, s.HiddenSize, s.FFNSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize,
+		"silu", s.ContextTokens, 1e-5, s.RopeTheta, nil, false, false, s.TiedEmbeddings, s.bos(), s.eos(), "bfloat16",
+	}, "", "  ")
+	if err != nil {
+		return nil, Spec{}, fmt.Errorf("write config.json: %w", err)
+	}
+	spec, err := ParseConfig(data)
+	if err != nil {
+		return nil, Spec{}, fmt.Errorf("shape %s: %w", s.Name, err)
+	}
+	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
+		return nil, Spec{}, fmt.Errorf("shape %s: vocabulary of %d: the synthetic tokenizer has between %d and %d tokens", s.Name, s.VocabSize, lowest, highest)
+	}
+	return append(data, '\n'), spec, nil
+}
