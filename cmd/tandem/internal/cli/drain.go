@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// drainJSON is one line of `drain --json`; the last one has Drained set.
+type drainJSON struct {
+	Worker    string `json:"worker"`
+	Sequences uint32 `json:"sequences"`
+	Transfers uint32 `json:"transfers"`
+	Drained   bool   `json:"drained"`
+}
+
+func newDrainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drain ID",
+		Short: "Let a worker finish what it has and leave",
+		Long: `Tells the worker ID to take nothing new, and waits until what it has is done.
+Ctrl-C ends the wait, not the drain.`,
+		Example: `  tandem drain decode-2f9c
+  tandem drain decode-2f9c --grace 30s`,
+		Args: exactly("the ID of a worker, see 'tandem workers'"),
+	}
+	addr := addAddr(cmd)
+	cmd.ValidArgsFunction = completeWorker(addr)
+	grace := cmd.Flags().Duration("grace", 0, "start what still runs after this long again elsewhere; 0: wait until it is done")
+	asJSON := addJSON(cmd, "print one JSON object a line: worker, sequences, transfers, drained")
+	onlyOnCommandLine(cmd, "grace")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *grace < 0 {
+			return usageError(cmd, fmt.Sprintf("--grace %s is negative", *grace))
+		}
+		conn, err := dial(*addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		request := &controlv1.DrainRequest{WorkerId: args[0]}
+		if *grace > 0 {
+			request.Grace = durationpb.New(*grace)
+		}
+		stream, err := controlv1.NewControlClient(conn).Drain(cmd.Context(), request)
+		if err != nil {
+			return routerFailure(err, *addr, false)
+		}
+		lines, out := json.NewEncoder(cmd.OutOrStdout()), cmd.OutOrStdout()
+		for answered := false; ; answered = true {
+			progress, err := stream.Recv()
+			switch {
+			case errors.Is(err, io.EOF) && *asJSON:
+				return lines.Encode(drainJSON{Worker: args[0], Drained: true})
+			case errors.Is(err, io.EOF):
+				_, err := fmt.Fprintf(out, "%s is drained\n", args[0])
+				return err
+			case err != nil:
+				return routerFailure(err, *addr, answered)
+			}
+			if *asJSON {
+				err = lines.Encode(drainJSON{Worker: args[0], Sequences: progress.GetSequences(), Transfers: progress.GetTransfers()})
+			} else {
+				_, err = fmt.Fprintf(out, "%s: sequences left %d, transfers left %d\n", args[0], progress.GetSequences(), progress.GetTransfers())
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return cmd
+}

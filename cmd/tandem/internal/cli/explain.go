@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// explainJSON is what `explain --json` prints.
+type explainJSON struct {
+	RequestID string         `json:"request_id"`
+	Arrived   string         `json:"arrived"`
+	Status    string         `json:"status"`
+	Decisions []decisionJSON `json:"decisions"`
+	// TimingMs is null if the request has not ended well.
+	TimingMs *timingJSON `json:"timing_ms"`
+}
+
+// decisionJSON is one try.
+type decisionJSON struct {
+	Mode       string          `json:"mode"`
+	Prefill    string          `json:"prefill"`
+	Decode     string          `json:"decode"`
+	Reason     string          `json:"reason"`
+	Failure    string          `json:"failure"`
+	Candidates []candidateJSON `json:"candidates"`
+}
+
+// candidateJSON is one worker with the terms of its cost.
+type candidateJSON struct {
+	Worker       string  `json:"worker"`
+	Role         string  `json:"role"`
+	Excluded     string  `json:"excluded"`
+	QueueMs      float64 `json:"queue_ms"`
+	PrefillMs    float64 `json:"prefill_ms"`
+	TpotMs       float64 `json:"tpot_ms"`
+	CachedTokens uint32  `json:"cached_tokens"`
+	InFlight     uint32  `json:"in_flight"`
+	CostMs       float64 `json:"cost_ms"`
+}
+
+func newExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain REQUEST-ID",
+		Short: "Say how a request was routed, and where its time went",
+		Long: `Prints the router's record of a request: every worker that was looked at, with
+each term of its cost. The router keeps the last few thousand requests.`,
+		Example: "  tandem explain 4f1c2a90d3",
+		Args:    exactly("the REQUEST-ID that 'generate --json' prints and logs carry"),
+	}
+	addr := addAddr(cmd)
+	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		conn, err := dial(*addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), &controlv1.ExplainRequest{RequestId: args[0]})
+		if err != nil {
+			return routerFailure(err, *addr, false)
+		}
+		explained := explanationOf(response)
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(explained)
+		}
+		return printExplanation(cmd.OutOrStdout(), explained)
+	}
+	return cmd
+}
+
+func explanationOf(response *controlv1.ExplainResponse) explainJSON {
+	explained := explainJSON{
+		RequestID: response.GetRequestId(),
+		Arrived:   response.GetArrived().AsTime().Format(time.RFC3339Nano),
+		Status:    response.GetStatus(),
+		Decisions: []decisionJSON{},
+	}
+	for _, d := range response.GetDecisions() {
+		decision := decisionJSON{
+			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
+			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
+		}
+		for _, c := range d.GetCandidates() {
+			decision.Candidates = append(decision.Candidates, candidateJSON{
+				Worker: c.GetWorkerId(), Role: roleName(c.GetRole()), Excluded: c.GetExcluded(),
+				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
+				CachedTokens: c.GetCachedTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
+			})
+		}
+		explained.Decisions = append(explained.Decisions, decision)
+	}
+	if t := response.GetTimings(); t != nil {
+		timing := timingOf(t)
+		explained.TimingMs = &timing
+	}
+	return explained
+}
+
+func printExplanation(w io.Writer, e explainJSON) error {
+	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, orElse(e.Status, "still running"))
+	for i, d := range e.Decisions {
+		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, orElse(d.Prefill, "-"), orElse(d.Decode, "-"), d.Reason)
+		if d.Failure != "" {
+			fmt.Fprintf(w, "failed: %s\n", d.Failure)
+		}
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tIN FLIGHT\tEXCLUDED")
+		for _, c := range d.Candidates {
+			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%s\n",
+				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.CachedTokens, c.InFlight, c.Excluded)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if t := e.TimingMs; t != nil {
+		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
+			t.Total, t.Tokenize, t.Queue, t.Decide, t.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+		fmt.Fprintf(w, "first token after %.2f ms, second %.2f ms later, then %.2f ms a token\n", t.Ttft, t.SecondToken, t.Tpot)
+	}
+	return nil
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

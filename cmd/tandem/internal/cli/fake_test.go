@@ -1,0 +1,122 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// fakeRouter answers as it is told.
+type fakeRouter struct {
+	inferencev1.UnimplementedInferenceServer
+	controlv1.UnimplementedControlServer
+
+	generate func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error
+	workers  []*controlv1.ListWorkersResponse
+	drain    func(*controlv1.DrainRequest, grpc.ServerStreamingServer[controlv1.DrainProgress]) error
+	explain  func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)
+	health   *health.Server
+}
+
+func (f *fakeRouter) Generate(r *inferencev1.GenerateRequest, s grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+	return f.generate(r, s)
+}
+
+func (f *fakeRouter) ListWorkers(context.Context, *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {
+	return f.workers[0], nil
+}
+
+func (f *fakeRouter) WatchWorkers(_ *controlv1.ListWorkersRequest, s grpc.ServerStreamingServer[controlv1.ListWorkersResponse]) error {
+	for _, w := range f.workers {
+		if err := s.Send(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fakeRouter) Drain(r *controlv1.DrainRequest, s grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
+	return f.drain(r, s)
+}
+
+func (f *fakeRouter) Explain(_ context.Context, r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+	return f.explain(r)
+}
+
+// start serves until the test ends and returns the address.
+func (f *fakeRouter) start(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	inferencev1.RegisterInferenceServer(server, f)
+	controlv1.RegisterControlServer(server, f)
+	f.health = health.NewServer()
+	healthv1.RegisterHealthServer(server, f.health)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-ended
+	})
+	return "unix://" + listener.Addr().String()
+}
+
+// outcome is what a command left behind.
+type outcome struct {
+	status         int
+	stdout, stderr string
+}
+
+func run(ctx context.Context, stdin string, environ []string, args ...string) outcome {
+	var stdout, stderr bytes.Buffer
+	status := cli.Run(ctx, cli.Process{
+		Args: args, Environ: environ, Stdin: strings.NewReader(stdin), Stdout: &stdout, Stderr: &stderr,
+	})
+	return outcome{status, stdout.String(), stderr.String()}
+}
+
+// checkFailure checks that an error came as one line that holds want.
+func checkFailure(t *testing.T, o outcome, status int, want string) {
+	t.Helper()
+	if o.status != status {
+		t.Errorf("exit status %d, want %d", o.status, status)
+	}
+	if !strings.HasPrefix(o.stderr, "tandem: ") || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, want) {
+		t.Errorf("standard error %q, want one line \"tandem: …\" with %q", o.stderr, want)
+	}
+}
+
+// signalWriter collects text and closes seen at the first line.
+type signalWriter struct {
+	text strings.Builder
+	seen chan struct{}
+}
+
+func (w *signalWriter) Write(b []byte) (int, error) {
+	if w.text.Len() == 0 {
+		defer close(w.seen)
+	}
+	return w.text.Write(b)
+}
+
+func runTo(ctx context.Context, stdout io.Writer, args ...string) int {
+	return cli.Run(ctx, cli.Process{Args: args, Stdin: strings.NewReader(""), Stdout: stdout, Stderr: io.Discard})
+}

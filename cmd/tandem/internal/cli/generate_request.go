@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// maxPromptBytes bounds what is read as a prompt: more than any context holds.
+const maxPromptBytes = 16 << 20
+
+// generateFlags are the flags of generate.
+type generateFlags struct {
+	addr, prompt, tokenIDs, mode        string
+	model, tenant, cacheSalt, requestID string
+	maxTokens, topK, priority           int64
+	seed                                uint64
+	temperature, topP, minP             float32
+	stop                                []string
+	ignoreEOS, noSpecial, json          bool
+	timeout                             time.Duration
+}
+
+func (g *generateFlags) add(cmd *cobra.Command) {
+	g.addr = defaultAddr
+	fs := cmd.Flags()
+	fs.StringVar(&g.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
+	fs.StringVar(&g.prompt, "prompt", "", "text to continue; without it and --token-ids, standard input is read")
+	fs.StringVar(&g.tokenIDs, "token-ids", "", "tokens to continue instead, such as 1,2,3, taken as they are: no start token is added")
+	fs.Int64Var(&g.maxTokens, "max-tokens", 0, "most tokens to generate (default: as many as the context holds)")
+	fs.Float32Var(&g.temperature, "temperature", 0, "divides the logits; 0 always takes the likeliest token")
+	fs.Float32Var(&g.topP, "top-p", 1, "draw from the likeliest tokens that together have this probability")
+	fs.Int64Var(&g.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all")
+	fs.Float32Var(&g.minP, "min-p", 0, "draw only tokens at least this many times as likely as the likeliest")
+	fs.Uint64Var(&g.seed, "seed", 0, "seed of the draws (default: one that the router picks and reports)")
+	fs.StringArrayVar(&g.stop, "stop", nil, "text that ends the generation and is not printed; may be repeated")
+	fs.StringVar(&g.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	fs.DurationVar(&g.timeout, "timeout", 0, "longest time for the whole request; 0: none")
+	// Not TANDEM_MODEL: that names a directory.
+	fs.StringVar(&g.model, "model", "", "name of the model (default: the only one that is served)")
+	fs.StringVar(&g.tenant, "tenant", "", "tenant to be counted under")
+	fs.Int64Var(&g.priority, "priority", 0, "-100 to 100; higher is served first")
+	fs.StringVar(&g.cacheSalt, "cache-salt", "", "share cached prefixes only with requests of the same salt")
+	fs.BoolVar(&g.ignoreEOS, "ignore-eos", false, "go on after the model's end-of-sequence tokens")
+	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain' (default: one that the router makes)")
+	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
+	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
+	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
+	onlyOnCommandLine(cmd, "prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "min-p", "seed",
+		"stop", "mode", "model", "priority", "cache-salt", "ignore-eos", "request-id", "no-special", "json")
+}
+
+// request builds what is sent. What would not survive the way to the router is
+// refused here, under the names of fields that the router uses.
+func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	mode, ok := inferencev1.Mode_value["MODE_"+strings.ToUpper(g.mode)]
+	if !ok || mode == 0 {
+		return nil, rpc.InvalidArgument("mode", fmt.Sprintf("%q is not a mode: pass auto, disaggregated or aggregated", g.mode))
+	}
+	if g.priority < -100 || g.priority > 100 {
+		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside -100 to 100", g.priority))
+	}
+	request := &inferencev1.GenerateRequest{
+		Model: g.model, Stop: g.stop, IgnoreEos: g.ignoreEOS, Mode: inferencev1.Mode(mode), Tenant: g.tenant,
+		Priority: int32(g.priority), CacheSalt: g.cacheSalt, NoSpecialTokens: g.noSpecial,
+		Sampling: &inferencev1.Sampling{Temperature: &g.temperature},
+	}
+	if given("top-p") {
+		request.Sampling.TopP = &g.topP
+	}
+	if given("min-p") {
+		request.Sampling.MinP = &g.minP
+	}
+	if given("seed") {
+		request.Sampling.Seed = &g.seed
+	}
+	for _, n := range []struct {
+		flag, field string
+		value       int64
+		to          **uint32
+	}{
+		{"max-tokens", "max_tokens", g.maxTokens, &request.MaxTokens},
+		{"top-k", "sampling.top_k", g.topK, &request.Sampling.TopK},
+	} {
+		if !given(n.flag) {
+			continue
+		}
+		if n.value < 0 || n.value > math.MaxUint32 {
+			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside 0 to %d", n.value, uint32(math.MaxUint32)))
+		}
+		*n.to = proto.Uint32(uint32(n.value))
+	}
+	if err := g.input(cmd, request); err != nil {
+		return nil, err
+	}
+	return request, g.checkText(request)
+}
+
+// input takes the prompt from where it is.
+func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateRequest) error {
+	prompt, tokens := cmd.Flags().Changed("prompt"), cmd.Flags().Changed("token-ids")
+	switch {
+	case prompt && tokens:
+		return rpc.InvalidArgument("input", "both --prompt and --token-ids are given: pass one")
+	case tokens:
+		ids, err := parseTokenIDs(g.tokenIDs)
+		if err != nil {
+			return err
+		}
+		request.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}}
+		return nil
+	case !prompt:
+		text, err := readText(cmd, "prompt", "the prompt")
+		if err != nil {
+			return err
+		}
+		g.prompt = text
+	}
+	request.Input = &inferencev1.GenerateRequest_Prompt{Prompt: g.prompt}
+	return nil
+}
+
+// checkText refuses what protobuf could not carry: it fails with no field named.
+func (g *generateFlags) checkText(request *inferencev1.GenerateRequest) error {
+	texts := [][2]string{{"prompt", request.GetPrompt()}, {"model", g.model}, {"tenant", g.tenant}, {"cache_salt", g.cacheSalt}}
+	for i, stop := range g.stop {
+		texts = append(texts, [2]string{fmt.Sprintf("stop[%d]", i), stop})
+	}
+	for _, text := range texts {
+		if !utf8.ValidString(text[1]) {
+			return rpc.InvalidArgument(text[0], "is not UTF-8: convert it first, for instance with iconv")
+		}
+	}
+	if g.requestID != "" && !rpc.ValidRequestID(g.requestID) {
+		return rpc.InvalidArgument("request_id", "use 1 to 128 printable ASCII characters without spaces")
+	}
+	return nil
+}
+
+func parseTokenIDs(list string) ([]uint32, error) {
+	fields := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+	ids := make([]uint32, 0, len(fields))
+	for i, field := range fields {
+		id, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids[%d]", i),
+				fmt.Sprintf("%q is not a token id: pass numbers from 0, such as 1,2,3", field))
+		}
+		ids = append(ids, uint32(id))
+	}
+	return ids, nil
+}
+
+// readText reads all of standard input, up to the bound. field is what the
+// request calls it, what is what people do.
+func readText(cmd *cobra.Command, field, what string) (string, error) {
+	if isTerminal(cmd.InOrStdin()) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Type %s; Ctrl-D on an empty line ends it.\n", what)
+	}
+	text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPromptBytes+1))
+	if err != nil {
+		return "", rpc.Errorf(codes.Unavailable, "STANDARD_INPUT", "read %s from standard input: %v", what, err)
+	}
+	if len(text) > maxPromptBytes {
+		return "", rpc.InvalidArgument(field, fmt.Sprintf("standard input has more than %d bytes: shorten it", maxPromptBytes))
+	}
+	return string(text), nil
+}

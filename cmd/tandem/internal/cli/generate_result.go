@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// tokenJSON is the line of one token.
+type tokenJSON struct {
+	Offset  uint64 `json:"offset"`
+	TokenID uint32 `json:"token_id"`
+	Text    string `json:"text"`
+}
+
+// resultJSON is the last line. All keys are there however the request ended, but
+// for error, which only an end that is not well has.
+type resultJSON struct {
+	FinishReason string     `json:"finish_reason"`
+	Text         string     `json:"text"`
+	TokenIDs     []uint32   `json:"token_ids"`
+	Usage        usageJSON  `json:"usage"`
+	Route        routeJSON  `json:"route"`
+	TimingMs     timingJSON `json:"timing_ms"`
+	RequestID    string     `json:"request_id"`
+	Model        string     `json:"model"`
+	Seed         uint64     `json:"seed"`
+	Stop         string     `json:"stop"`
+	Error        *errorJSON `json:"error,omitempty"`
+}
+
+type usageJSON struct {
+	PromptTokens     uint32 `json:"prompt_tokens"`
+	CachedTokens     uint32 `json:"cached_tokens"`
+	CompletionTokens uint32 `json:"completion_tokens"`
+}
+
+type routeJSON struct {
+	Mode         string `json:"mode"`
+	Prefill      string `json:"prefill"`
+	Decode       string `json:"decode"`
+	Reason       string `json:"reason"`
+	Retries      uint32 `json:"retries"`
+	Reproducible bool   `json:"reproducible"`
+}
+
+// timingJSON is where the time went, in milliseconds. The stages tokenize, queue,
+// decide, reserve, prefill, transfer_exposed, decode and other add up to total.
+type timingJSON struct {
+	Queue           float64 `json:"queue"`
+	Tokenize        float64 `json:"tokenize"`
+	Decide          float64 `json:"decide"`
+	Reserve         float64 `json:"reserve"`
+	Prefill         float64 `json:"prefill"`
+	Ttft            float64 `json:"ttft"`
+	SecondToken     float64 `json:"second_token"`
+	TransferExposed float64 `json:"transfer_exposed"`
+	Decode          float64 `json:"decode"`
+	Tpot            float64 `json:"tpot"`
+	Other           float64 `json:"other"`
+	Total           float64 `json:"total"`
+	// Detail says what the stages consist of; nothing in it is added to them.
+	Detail timingDetailJSON `json:"detail"`
+}
+
+type timingDetailJSON struct {
+	PrefillQueue   float64 `json:"prefill_queue"`
+	PrefillCompute float64 `json:"prefill_compute"`
+	DecodeCompute  float64 `json:"decode_compute"`
+	Transfer       float64 `json:"transfer"`
+	Retried        float64 `json:"retried"`
+	// TransferBytes is a number of bytes, not a time.
+	TransferBytes uint64 `json:"transfer_bytes"`
+}
+
+// errorJSON is a gRPC status with the details that programs act on.
+type errorJSON struct {
+	Code    string `json:"code"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Field   string `json:"field"`
+	// RetryAfterMs is 0 where nothing says that another try would help.
+	RetryAfterMs float64 `json:"retry_after_ms"`
+}
+
+func milliseconds(ns int64) float64 { return float64(ns) / float64(time.Millisecond) }
+
+func timingOf(t *inferencev1.Timings) timingJSON {
+	stages := t.GetTokenizeNs() + t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs() +
+		t.GetPrefillNs() + t.GetTransferExposedNs() + t.GetDecodeNs()
+	return timingJSON{
+		Queue:           milliseconds(t.GetQueueNs()),
+		Tokenize:        milliseconds(t.GetTokenizeNs()),
+		Decide:          milliseconds(t.GetDecideNs()),
+		Reserve:         milliseconds(t.GetReserveNs()),
+		Prefill:         milliseconds(t.GetPrefillNs()),
+		Ttft:            milliseconds(t.GetTtftNs()),
+		SecondToken:     milliseconds(t.GetSecondTokenNs()),
+		TransferExposed: milliseconds(t.GetTransferExposedNs()),
+		Decode:          milliseconds(t.GetDecodeNs()),
+		Tpot:            milliseconds(t.GetTpotNs()),
+		Other:           milliseconds(t.GetTotalNs() - stages),
+		Total:           milliseconds(t.GetTotalNs()),
+		Detail: timingDetailJSON{
+			PrefillQueue:   milliseconds(t.GetPrefillQueueNs()),
+			PrefillCompute: milliseconds(t.GetPrefillComputeNs()),
+			DecodeCompute:  milliseconds(t.GetDecodeComputeNs()),
+			Transfer:       milliseconds(t.GetTransferNs()),
+			Retried:        milliseconds(t.GetRetriedNs()),
+			TransferBytes:  t.GetTransferBytes(),
+		},
+	}
+}
+
+// errorOf is an error as programs read it; message is the line that people get.
+func errorOf(err error, message string) *errorJSON {
+	e := &errorJSON{Code: codeName(statusOf(err).Code()), Reason: rpc.Reason(err), Message: message, Field: rpc.Field(err)}
+	if wait, ok := rpc.RetryAfter(err); ok {
+		e.RetryAfterMs = float64(wait) / float64(time.Millisecond)
+	}
+	return e
+}
+
+// codeNames are the codes' names in the gRPC specification, which grpc-go's
+// String does not give.
+var codeNames = [...]string{
+	codes.OK: "OK", codes.Canceled: "CANCELLED", codes.Unknown: "UNKNOWN",
+	codes.InvalidArgument: "INVALID_ARGUMENT", codes.DeadlineExceeded: "DEADLINE_EXCEEDED",
+	codes.NotFound: "NOT_FOUND", codes.AlreadyExists: "ALREADY_EXISTS",
+	codes.PermissionDenied: "PERMISSION_DENIED", codes.ResourceExhausted: "RESOURCE_EXHAUSTED",
+	codes.FailedPrecondition: "FAILED_PRECONDITION", codes.Aborted: "ABORTED",
+	codes.OutOfRange: "OUT_OF_RANGE", codes.Unimplemented: "UNIMPLEMENTED", codes.Internal: "INTERNAL",
+	codes.Unavailable: "UNAVAILABLE", codes.DataLoss: "DATA_LOSS", codes.Unauthenticated: "UNAUTHENTICATED",
+}
+
+func codeName(c codes.Code) string {
+	if int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return c.String()
+}
+
+// modeName is a mode as flags spell it; "" if none is set.
+func modeName(m inferencev1.Mode) string {
+	if m == inferencev1.Mode_MODE_UNSPECIFIED {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(m.String(), "MODE_"))
+}
+
+func finishName(r inferencev1.FinishReason) string {
+	return strings.ToLower(strings.TrimPrefix(r.String(), "FINISH_REASON_"))
+}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+)
+
+func newModelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "model",
+		Short:   "Inspect models, tokenize text, write synthetic models",
+		Example: "  tandem model inspect models/fable\n  tandem model synth --preset bench-200m --out /var/tmp/bench-200m",
+	}
+	asGroup(cmd)
+	cmd.AddCommand(newModelInspectCommand(), newModelTokenizeCommand())
+	return cmd
+}
+
+// optionalDir is the arguments of a command that takes a model's directory.
+func optionalDir(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usageError(cmd, fmt.Sprintf("%s takes one directory, not also %q", cmd.CommandPath(), args[1]))
+	}
+	return nil
+}
+
+// modelDir is the directory in args, else the bundled model's.
+func modelDir(args []string) (string, error) {
+	if len(args) == 1 {
+		return args[0], nil
+	}
+	return modeldir.Find("")
+}
+
+// progressLine shows on a terminal, on one line, how far long work is; done ends
+// it. Elsewhere it prints nothing.
+type progressLine struct {
+	w     io.Writer
+	last  time.Time
+	drawn bool
+}
+
+func newProgressLine(w io.Writer) *progressLine {
+	if !isTerminal(w) {
+		w = nil
+	}
+	return &progressLine{w: w}
+}
+
+func (p *progressLine) show(stage string, done, total int64) {
+	if p.w == nil || total <= 0 || done < total && time.Since(p.last) < 100*time.Millisecond {
+		return
+	}
+	p.last, p.drawn = time.Now(), true
+	fmt.Fprintf(p.w, "\r\x1b[K%s %d%%", stage, 100*done/total)
+}
+
+func (p *progressLine) done() {
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// bytesText is a number of bytes as people read it.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.2f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,109 @@
+// Package cli is the command line of tandem: one file a command, on cobra.
+//
+// Only cmd/tandem imports it. A command reads its input from, and writes its
+// results to, the streams of the Process that runs it, and returns an error that
+// Run prints as one line; none of them ends the process itself. The package owns
+// the connections that its commands open, for as long as they run; what `up` and
+// `serve` start is theirs.
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+)
+
+// Process is what a command gets from its process.
+type Process struct {
+	// Args are the arguments without the program's name.
+	Args []string
+	// Environ is the environment, as of os.Environ.
+	Environ []string
+	// Stdin is read by commands that say so.
+	Stdin io.Reader
+	// Stdout takes results, Stderr everything else.
+	Stdout, Stderr io.Writer
+}
+
+// Run runs one command to its end and returns the exit status: 0 only if it did
+// what it was asked for. The end of ctx asks it to finish early.
+func Run(ctx context.Context, p Process) int {
+	root := NewRoot(p.Environ)
+	root.SetArgs(p.Args)
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		return report(p.Stderr, err)
+	}
+	return exitOK
+}
+
+// NewRoot builds the tree of commands. Their flags take values from environ too.
+func NewRoot(environ []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tandem",
+		Short: "Serve large language models with prefill and decode on workers of their own",
+		Long: `Tandem serves large language models with prefill and decode on separate
+workers, and ships the KV cache between them.
+
+Every flag --some-name can also be set by the environment variable
+TANDEM_SOME_NAME; the command line comes first.`,
+		Example: `  tandem up
+  tandem generate --prompt "Once upon a time" --max-tokens 60`,
+		Args:          cobra.ArbitraryArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return settings.Apply(cmd.Flags(), settings.File(cmd.Flags(), environ), environ)
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(cmd, err.Error())
+	})
+	asGroup(root)
+	// Commands that take a configuration file; `config` knows them as well.
+	configured := []func() *cobra.Command{}
+	for _, build := range configured {
+		root.AddCommand(build())
+	}
+	root.AddCommand(
+		newGenerateCommand(),
+		newModelCommand(),
+		newWorkersCommand(),
+		newDrainCommand(),
+		newExplainCommand(),
+		newProbeCommand(),
+		newConfigCommand(environ, configured...),
+		newVersionCommand(),
+		newCompletionCommand(),
+	)
+	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Example = "  tandem help generate"
+		}
+	}
+	return root
+}
+
+// addJSON adds --json to a command that prints results.
+func addJSON(cmd *cobra.Command, usage string) *bool {
+	on := cmd.Flags().Bool("json", false, usage)
+	onlyOnCommandLine(cmd, "json")
+	return on
+}
+
+// onlyOnCommandLine keeps flags out of environment and files. The names are flags
+// of cmd, as a test of the whole tree checks.
+func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		if cmd.Flags().Lookup(name) != nil {
+			_ = settings.CommandLineOnly(cmd.Flags(), name)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+func newServeCommand() *cobra.Command {
+	var options mesh.ServeOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run one part of the mesh: a router, a prefill worker or a decode worker",
+		Long: `Runs one part in this process, against an etcd and a NATS server that run
+elsewhere. It prints where it listens and then "ready". On SIGTERM or Ctrl-C it
+takes nothing new, lets running requests finish within --stop-timeout, leaves the
+mesh and exits.`,
+		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
+  tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222
+  tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB`,
+		Args: exactly(),
+	}
+	options.RegisterFlags(cmd.Flags())
+	logging := addProcessFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		logger, registry, err := logging.build(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		progress := newProgress(cmd.ErrOrStderr())
+		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
+			progress.finish()
+			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)
+		})
+	}
+	_ = cmd.RegisterFlagCompletionFunc("target", cobra.FixedCompletions([]string{"router", "prefill", "decode"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}

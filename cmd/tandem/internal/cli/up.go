@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+func newUpCommand() *cobra.Command {
+	var options mesh.UpOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run the whole mesh on this machine: router, workers, etcd and NATS",
+		Long: `Runs the router, prefill workers and decode workers in one process, each
+behind its own gRPC server, with an embedded etcd and an embedded NATS server.
+It prints where it listens and then "ready". Ctrl-C lets running requests finish;
+a second one ends it at once.`,
+		Example: `  tandem up
+  tandem up --prefill 2 --decode 2
+  tandem up --model ./my-model --kv-memory 4GiB
+  tandem up --engine simulated --prefill 8 --decode 8`,
+		Args: exactly(),
+	}
+	options.RegisterFlags(cmd.Flags())
+	logging := addProcessFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		logger, registry, err := logging.build(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		progress := newProgress(cmd.ErrOrStderr())
+		return mesh.Run(cmd.Context(), options, logger, registry, progress.report, func(up mesh.Up) {
+			progress.finish()
+			announce(cmd.OutOrStdout(), up)
+		})
+	}
+	return cmd
+}
+
+// announce says in a few lines what runs, where, and what to type next.
+func announce(out io.Writer, up mesh.Up) {
+	kind := func(embedded bool) string {
+		if embedded {
+			return " (embedded)"
+		}
+		return ""
+	}
+	var text strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&text, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("model", "%s (%s)", up.Model, filepath.Clean(up.ModelDir))
+	line("workers", "%s", strings.Join(append(append([]string(nil), up.Prefill...), up.Decode...), ", "))
+	line("etcd", "%s%s", strings.Join(up.Etcd, ", "), kind(up.EmbeddedEtcd))
+	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))
+	line("grpc", "%s", up.Address)
+	if up.HTTP != "" {
+		line("http", "http://%s/readyz", up.HTTP)
+	}
+	if up.Metrics != "" {
+		line("metrics", "http://%s/metrics", up.Metrics)
+	}
+	line("try", "tandem generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", up.Address)
+	text.WriteString("ready\n")
+	_, _ = io.WriteString(out, text.String()) // nobody left to tell
+}
