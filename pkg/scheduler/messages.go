@@ -70,7 +70,8 @@ type KVArrived struct {
 // TransferDone says that no transfer will read or write the sequence's blocks
 // any more. The driver sends it exactly once for each PrefillOnly sequence that
 // was not refused, and for each Receive sequence that got Reserved and that
-// ended before KVArrived.
+// ended before KVArrived. A Receive sequence that waits for its KV fails with
+// it. Where there is nothing to end it is ignored.
 type TransferDone struct{ ID SequenceID }
 
 // Cancel ends a sequence in whatever phase it is. Unknown and ended ones are

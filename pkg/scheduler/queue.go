@@ -17,7 +17,7 @@ func (s *Scheduler) reserve() {
 		switch {
 		case q.request.Kind == Receive && s.acquire(q):
 			s.admit(i)
-			q.phase, q.held = receiving, !q.transferDone
+			q.phase, q.held = receiving, true
 			s.pool.Reserve(q.private())
 			s.act(Reserved{
 				ID:           q.request.ID,

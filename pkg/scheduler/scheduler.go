@@ -159,10 +159,14 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 
 func (s *Scheduler) transferDone(id SequenceID) {
 	q, ok := s.sequences[id]
-	if !ok || q.request.Kind == Full {
+	if !ok || !q.held {
 		return
 	}
-	q.transferDone, q.held = true, false
+	q.held = false
+	if q.phase == receiving {
+		s.finish(q, Failed, errors.New("scheduler: the transfer ended without the KV; run the request again"))
+		return
+	}
 	s.release(q)
 }
 

@@ -45,11 +45,10 @@ type sequence struct {
 	skipped   int              // steps in a row that had nothing of its prompt
 	samples   [2]engine.Sample // one for each of Scheduler.steps
 
-	inStep       bool // the step in flight contains it
-	held         bool // a transfer may read or write its blocks
-	kvArrived    bool
-	transferDone bool
-	quarantined  bool
+	inStep      bool // the step in flight contains it
+	held        bool // a transfer may read or write its blocks
+	kvArrived   bool
+	quarantined bool
 
 	prefillCompute, decodeCompute time.Duration
 }
