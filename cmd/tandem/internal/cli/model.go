@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +16,7 @@ func newModelCommand() *cobra.Command {
 		Example: "  tandem model inspect models/fable\n  tandem model synth --preset bench-200m --out /var/tmp/bench-200m",
 	}
 	asGroup(cmd)
-	cmd.AddCommand(newModelInspectCommand(), newModelTokenizeCommand())
+	cmd.AddCommand(newModelInspectCommand(), newModelTokenizeCommand(), newModelSynthCommand())
 	return cmd
 }
 
@@ -37,33 +36,14 @@ func modelDir(args []string) (string, error) {
 	return modeldir.Find("")
 }
 
-// progressLine shows on a terminal, on one line, how far long work is; done ends
-// it. Elsewhere it prints nothing.
-type progressLine struct {
-	w     io.Writer
-	last  time.Time
-	drawn bool
-}
-
-func newProgressLine(w io.Writer) *progressLine {
-	if !isTerminal(w) {
-		w = nil
+// terminalProgress shows on a terminal how far long work is; report is nil
+// elsewhere, where standard error is for errors. The caller calls finish.
+func terminalProgress(stderr io.Writer) (report func(stage string, done, total int64), finish func()) {
+	if !isTerminal(stderr) {
+		return nil, func() {}
 	}
-	return &progressLine{w: w}
-}
-
-func (p *progressLine) show(stage string, done, total int64) {
-	if p.w == nil || total <= 0 || done < total && time.Since(p.last) < 100*time.Millisecond {
-		return
-	}
-	p.last, p.drawn = time.Now(), true
-	fmt.Fprintf(p.w, "\r\x1b[K%s %d%%", stage, 100*done/total)
-}
-
-func (p *progressLine) done() {
-	if p.drawn {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
+	p := newProgress(stderr)
+	return p.report, p.finish
 }
 
 // bytesText is a number of bytes as people read it.

@@ -62,9 +62,9 @@ prints its shape, its digest and the memory it needs.`,
 		if err != nil {
 			return err
 		}
-		progress := newProgressLine(cmd.ErrOrStderr())
-		opened, err := model.OpenContext(cmd.Context(), dir, model.Options{Progress: progress.show})
-		progress.done()
+		progress, finish := terminalProgress(cmd.ErrOrStderr())
+		opened, err := model.OpenContext(cmd.Context(), dir, model.Options{Progress: progress})
+		finish()
 		if err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ TANDEM_SOME_NAME; the command line comes first.`,
 	})
 	asGroup(root)
 	// Commands that take a configuration file; `config` knows them as well.
-	configured := []func() *cobra.Command{}
+	configured := []func() *cobra.Command{newUpCommand, newServeCommand}
 	for _, build := range configured {
 		root.AddCommand(build())
 	}

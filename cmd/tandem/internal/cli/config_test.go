@@ -1,0 +1,61 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tandem.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("listen: 127.0.0.1:1\nlog-level: debug\n")
+
+	for _, target := range []string{"up", "serve"} {
+		environ := []string{"TANDEM_CONFIG=" + file, "TANDEM_LOG_LEVEL=error"}
+		got := run(t.Context(), "", environ, "config", "print", target, "--log-format=json")
+		if got.status != 0 || got.stderr != "" {
+			t.Fatalf("%+v", got)
+		}
+		for _, line := range []string{
+			"listen: 127.0.0.1:1  # " + file + ":1\n", "log-level: error  # TANDEM_LOG_LEVEL\n",
+			"log-format: json  # command line\n", "  # default\n",
+		} {
+			if !strings.Contains(got.stdout, line) {
+				t.Errorf("config print %s lacks %q:\n%s", target, line, got.stdout)
+			}
+		}
+		// What is printed is a configuration again.
+		printed := filepath.Join(t.TempDir(), "printed.yaml")
+		if err := os.WriteFile(printed, []byte(got.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t.Context(), "", nil, "config", "validate", "--for", target, printed); got.status != 0 {
+			t.Errorf("what config print %s prints is refused: %+v", target, got)
+		}
+		got = run(t.Context(), "", environ, "config", "print", target, "--json")
+		listen, _ := last(t, got.stdout)["listen"].(map[string]any)
+		if listen["value"] != "127.0.0.1:1" || listen["source"] != file+":1" {
+			t.Errorf("config print %s --json: %+v", target, got)
+		}
+	}
+
+	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 || !strings.Contains(got.stdout, "is a valid configuration of 'tandem serve'") {
+		t.Errorf("got %+v", got)
+	}
+	write("listne: x\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:1: unknown key "listne": did you mean "listen"?`)
+	got := run(t.Context(), "", nil, "config", "validate", file, "--json")
+	checkFailure(t, got, 1, "unknown key")
+	if result := last(t, got.stdout); result["valid"] != false || result["error"] == "" {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "unknown key")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file, "--for", "cook"), 2, "up, serve")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate"), 2, "needs FILE")
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// synthJSON is what `model synth --json` prints.
+type synthJSON struct {
+	Directory   string `json:"directory"`
+	Preset      string `json:"preset"`
+	Seed        uint64 `json:"seed"`
+	WeightBytes int64  `json:"weight_bytes"`
+}
+
+func newModelSynthCommand() *cobra.Command {
+	var names []string
+	for _, shape := range model.Presets() {
+		names = append(names, shape.Name)
+	}
+	cmd := &cobra.Command{
+		Use:   "synth --preset NAME --out DIR",
+		Short: "Write a model of random weights, to measure speed with",
+		Long: `Writes a model of random weights in a well-known shape: the same bytes for the
+same preset and seed, on any machine. DIR must be empty or not exist.`,
+		Example: "  tandem model synth --preset bench-200m --out /var/tmp/bench-200m",
+		Args:    exactly(),
+	}
+	preset := cmd.Flags().String("preset", "", "shape of the model: "+strings.Join(names, ", "))
+	out := cmd.Flags().String("out", "", "directory to write")
+	seed := cmd.Flags().Uint64("seed", 0, "seed of the random weights")
+	oneOf(cmd, "preset", names...)
+	asJSON := addJSON(cmd, "print one JSON object: directory, preset, seed, weight_bytes")
+	onlyOnCommandLine(cmd, "preset", "out", "seed")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *preset == "":
+			return usageError(cmd, "no shape is given: pass --preset with one of "+strings.Join(names, ", "))
+		case *out == "":
+			return usageError(cmd, "no place is given: pass --out DIR")
+		}
+		shape, err := model.Preset(*preset)
+		if err != nil {
+			return usageError(cmd, err.Error())
+		}
+		progress, finish := terminalProgress(cmd.ErrOrStderr())
+		err = model.Synthesize(cmd.Context(), *out, shape, model.SynthOptions{Seed: *seed, Progress: progress})
+		finish()
+		if err != nil {
+			return err
+		}
+		size, err := weightBytes(*out)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(synthJSON{*out, *preset, *seed, size})
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s in %s: %s of weights\n", *preset, *out, bytesText(size))
+		return err
+	}
+	return cmd
+}

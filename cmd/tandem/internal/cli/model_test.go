@@ -1,0 +1,93 @@
+package cli_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// bundled is the bundled model, from this package's folder.
+var bundled = filepath.Join("..", "..", "..", "..", "models", "fable")
+
+func TestModelTokenize(t *testing.T) {
+	cases, err := os.Open(filepath.Join(bundled, "tokenizer_cases.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cases.Close()
+	lines := bufio.NewScanner(cases)
+	lines.Buffer(nil, 1<<20)
+	for n := 0; n < 20 && lines.Scan(); n++ {
+		var c struct {
+			Text     string
+			Special  bool    `json:"add_special_tokens"`
+			TokenIDs []int32 `json:"token_ids"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"model", "tokenize", bundled, "--json"}
+		if !c.Special {
+			args = append(args, "--no-special")
+		}
+		got := run(t.Context(), c.Text, nil, args...)
+		var result struct {
+			TokenIDs []int32 `json:"token_ids"`
+		}
+		if err := json.Unmarshal([]byte(got.stdout), &result); err != nil || got.status != 0 {
+			t.Fatalf("%v: %+v", err, got)
+		}
+		if diff := cmp.Diff(append([]int32{}, c.TokenIDs...), result.TokenIDs); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", c.Text, diff)
+		}
+	}
+	if got := run(t.Context(), "", nil, "model", "tokenize", bundled, "--json", "--no-special"); got.stdout != `{"token_ids":[]}`+"\n" {
+		t.Errorf("no text: %+v", got)
+	}
+}
+
+func TestModelInspect(t *testing.T) {
+	got := run(t.Context(), "", nil, "model", "inspect", bundled, "--json")
+	result := last(t, got.stdout)
+	want := map[string]any{
+		"name": "fable", "layers": 4.0, "hidden_size": 256.0, "heads": 4.0, "kv_heads": 2.0, "head_size": 64.0,
+		"vocab_size": 4096.0, "tied_embeddings": true, "weight_type": "bf16", "context_tokens": 2048.0,
+		"kv_bytes_per_token": 2.0 * 4 * 2 * 64 * 2, "kv_bytes_full_context": 2.0 * 4 * 2 * 64 * 2 * 2048,
+	}
+	for key, value := range want {
+		if result[key] != value {
+			t.Errorf("%s = %v, want %v", key, result[key], value)
+		}
+	}
+	if digest, _ := result["digest"].(string); len(digest) != 32 {
+		t.Errorf("digest = %q", digest)
+	}
+	if p, _ := result["parameters"].(float64); p < 4e6 || p > 4.5e6 {
+		t.Errorf("parameters = %v", p)
+	}
+	got = run(t.Context(), "", nil, "model", "inspect", bundled)
+	if got.status != 0 || !strings.Contains(got.stdout, "4 layers, hidden 256") || !strings.Contains(got.stdout, "2.00 KiB a token") {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", t.TempDir()), 1, "config.json")
+}
+
+func TestModelSynth(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir, "--json")
+	if got.status != 0 || got.stderr != "" || last(t, got.stdout)["preset"] != "tiny" {
+		t.Fatalf("got %+v", got)
+	}
+	if got := run(t.Context(), "", nil, "model", "inspect", dir); got.status != 0 || !strings.Contains(got.stdout, "2 layers, hidden 64") {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir), 1, dir)
+	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=huge", "--out", dir), 2, "bench-200m")
+	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=tiny"), 2, "pass --out DIR")
+	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--out=x"), 2, "pass --preset")
+}

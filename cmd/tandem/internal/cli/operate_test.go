@@ -1,0 +1,153 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+func twoWorkers() *controlv1.ListWorkersResponse {
+	return &controlv1.ListWorkersResponse{Workers: []*controlv1.WorkerView{
+		{
+			Record: &controlv1.WorkerRecord{
+				Id: "p1", Role: controlv1.Role_ROLE_PREFILL, Epoch: 0xabc, Addresses: []string{"unix:///p", "h:1"},
+				State: controlv1.WorkerState_WORKER_STATE_SERVING, Model: "fable", Engine: "cpu", Version: "devel", Host: "h",
+			},
+			Load: &controlv1.LoadReport{
+				RunningSequences: 1, WaitingSequences: 2, WaitingTokens: 300, BlocksFree: 4, BlocksReserved: 5,
+				BlocksQuarantined: 6, BlocksTotal: 70,
+			},
+			LoadAge: durationpb.New(250 * time.Millisecond), Connected: true, Registered: true, InFlight: 3,
+		},
+		{Record: &controlv1.WorkerRecord{
+			Id: "d1", Role: controlv1.Role_ROLE_DECODE, State: controlv1.WorkerState_WORKER_STATE_DRAINING, Model: "fable", Engine: "cpu",
+		}, Connected: false, Registered: true},
+	}}
+}
+
+const goldenWorkers = `{"workers":[{"id":"p1","role":"prefill","state":"serving","addresses":["unix:///p","h:1"],"engine":"cpu",` +
+	`"model":"fable","version":"devel","host":"h","epoch":"0000000000000abc","connected":true,"registered":true,"in_flight":3,` +
+	`"load":{"age_ms":250,"running":1,"waiting":2,"waiting_tokens":300,"blocks_free":4,"blocks_reserved":5,"blocks_quarantined":6,"blocks_total":70}},` +
+	`{"id":"d1","role":"decode","state":"draining","addresses":[],"engine":"cpu","model":"fable","version":"","host":"",` +
+	`"epoch":"0000000000000000","connected":false,"registered":true,"in_flight":0,"load":null}]}` + "\n"
+
+func TestWorkers(t *testing.T) {
+	addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}).start(t)
+	got := run(t.Context(), "", nil, "workers", "--addr", addr, "--json")
+	if diff := cmp.Diff(goldenWorkers, got.stdout); diff != "" || got.status != 0 {
+		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	got = run(t.Context(), "", nil, "workers", "--addr", addr)
+	want := "ID  ROLE     STATE                    ADDRESS    ENGINE  MODEL  RUNNING  WAITING  BLOCKS FREE  IN FLIGHT  REPORT AGE\n" +
+		"p1  prefill  serving                  unix:///p  cpu     fable  1        2        4/70         3          300ms\n" +
+		"d1  decode   draining, no connection  -          cpu     fable  -        -        -            0          never\n"
+	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
+		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "workers", "--addr", addr, "--role", "cook"), 2, `no role is called "cook"`)
+}
+
+func TestWorkersWatch(t *testing.T) {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers(), {}}}
+	got := run(t.Context(), "", nil, "workers", "--watch", "--json", "--addr", router.start(t))
+	if want := goldenWorkers + `{"workers":[]}` + "\n"; got.stdout != want {
+		t.Errorf("output (-want +got):\n%s", cmp.Diff(want, got.stdout))
+	}
+	checkFailure(t, got, 1, "ended the watch")
+}
+
+func TestDrain(t *testing.T) {
+	var asked *controlv1.DrainRequest
+	router := &fakeRouter{drain: func(r *controlv1.DrainRequest, s grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
+		if asked = r; r.GetWorkerId() != "d1" {
+			return rpc.Errorf(codes.NotFound, "NO_WORKER", "no worker is called %q: see 'tandem workers'", r.GetWorkerId())
+		}
+		return s.Send(&controlv1.DrainProgress{Sequences: 2, Transfers: 1})
+	}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "drain", "d1", "--grace=30s", "--json", "--addr", addr)
+	want := `{"worker":"d1","sequences":2,"transfers":1,"drained":false}` + "\n" + `{"worker":"d1","sequences":0,"transfers":0,"drained":true}` + "\n"
+	if got != (outcome{0, want, ""}) || asked.GetGrace().AsDuration() != 30*time.Second {
+		t.Errorf("got %+v, asked %v", got, asked)
+	}
+	got = run(t.Context(), "", nil, "drain", "d1", "--addr", addr)
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained\n", ""}) || asked.GetGrace() != nil {
+		t.Errorf("got %+v, asked %v", got, asked)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "drain", "x", "--addr", addr), 1, `no worker is called "x"`)
+	checkFailure(t, run(t.Context(), "", nil, "drain"), 2, "needs the ID of a worker")
+}
+
+func TestExplain(t *testing.T) {
+	router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+		return &controlv1.ExplainResponse{
+			RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
+			Decisions: []*controlv1.Decision{{
+				Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p1", Decode: "d1", Reason: "long prompt",
+				Candidates: []*controlv1.Candidate{
+					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, InFlight: 5, CostMs: 6},
+					{WorkerId: "p2", Role: controlv1.Role_ROLE_PREFILL, Excluded: "drains"},
+				},
+			}},
+			Timings: &inferencev1.Timings{PrefillNs: 1e6, TotalNs: 1e6},
+		}, nil
+	}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "explain", "r1", "--json", "--addr", addr)
+	var explained struct {
+		RequestID string `json:"request_id"`
+		Decisions []struct {
+			Mode       string
+			Candidates []map[string]any
+		}
+		TimingMs map[string]any `json:"timing_ms"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &explained); err != nil {
+		t.Fatalf("%v in %+v", err, got)
+	}
+	want := map[string]any{
+		"worker": "p1", "role": "prefill", "excluded": "", "queue_ms": 1.0, "prefill_ms": 2.0, "tpot_ms": 3.0,
+		"cached_tokens": 4.0, "in_flight": 5.0, "cost_ms": 6.0,
+	}
+	if diff := cmp.Diff(want, explained.Decisions[0].Candidates[0]); diff != "" {
+		t.Errorf("candidate (-want +got):\n%s", diff)
+	}
+	if explained.RequestID != "r1" || explained.Decisions[0].Mode != "disaggregated" || explained.TimingMs["total"] != 1.0 {
+		t.Errorf("got %+v", explained)
+	}
+	got = run(t.Context(), "", nil, "explain", "r1", "--addr", addr)
+	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize"} {
+		if !strings.Contains(got.stdout, part) {
+			t.Errorf("output lacks %q:\n%s", part, got.stdout)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	router := &fakeRouter{}
+	addr := router.start(t)
+	if got := run(t.Context(), "", nil, "probe", addr); got != (outcome{0, "serving\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	router.health.SetServingStatus("decode", healthv1.HealthCheckResponse_NOT_SERVING)
+	got := run(t.Context(), "", nil, "probe", addr, "--service=decode", "--json")
+	checkFailure(t, got, 1, "is not serving")
+	result := last(t, got.stdout)
+	if result["status"] != "not_serving" || result["service"] != "decode" || result["address"] != addr {
+		t.Errorf("got %v", result)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "probe", addr, "--service=none"), 1, `has no service "none"`)
+	checkFailure(t, run(t.Context(), "", nil, "probe", "127.0.0.1:1", "--timeout=1s"), 1, "no answer from 127.0.0.1:1")
+}

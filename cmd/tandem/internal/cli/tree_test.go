@@ -1,0 +1,129 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, child := range cmd.Commands() {
+		walk(child, visit)
+	}
+}
+
+func TestEveryCommandHelps(t *testing.T) {
+	// Commands without --json, and why.
+	exempt := map[string]string{
+		"tandem completion": "prints a script",
+		"tandem help":       "prints help",
+		"tandem up":         "runs until it is stopped",
+		"tandem serve":      "runs until it is stopped",
+	}
+	count := 0
+	walk(cli.NewRoot(nil), func(cmd *cobra.Command) {
+		count++
+		path := cmd.CommandPath()
+		if cmd.Short == "" || !strings.Contains(cmd.Example, "tandem") {
+			t.Errorf("%s: Short is %q, Example is %q: a command needs both", path, cmd.Short, cmd.Example)
+		}
+		if !cmd.HasSubCommands() && exempt[path] == "" && path != "tandem config print" && cmd.Flags().Lookup("json") == nil {
+			t.Errorf("%s prints results but has no --json", path)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s: --%s says nothing of itself", path, f.Name)
+			}
+		})
+		got := run(t.Context(), "", nil, append(strings.Fields(path)[1:], "--help")...)
+		if got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "Examples:") {
+			t.Errorf("%s --help: %+v", path, got)
+		}
+	})
+	if count < 10 {
+		t.Errorf("only %d commands", count)
+	}
+}
+
+// What is asked for once must not come out of an environment by accident.
+func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
+	walk(cli.NewRoot(nil), func(cmd *cobra.Command) {
+		if cmd.Name() != "generate" {
+			return
+		}
+		var free []string
+		for _, v := range settings.Values(cmd.Flags()) {
+			free = append(free, v.Name)
+		}
+		if got := strings.Join(free, " "); got != "addr tenant timeout" {
+			t.Errorf("the environment sets %q of generate", got)
+		}
+	})
+}
+
+func TestMistakesOnTheCommandLine(t *testing.T) {
+	cases := []struct {
+		args []string
+		want string
+	}{
+		{[]string{"genrate"}, `tandem has no command "genrate", did you mean "generate"?: see 'tandem --help'`},
+		{[]string{"model", "inspct"}, `tandem model has no command "inspct", did you mean "inspect"?: see 'tandem model --help'`},
+		{[]string{"xyzzy"}, `tandem has no command "xyzzy": see`},
+		{[]string{"generate", "--promt=x"}, `unknown flag: --promt: see 'tandem generate --help'`},
+		{[]string{"generate", "--max-tokens=many"}, `see 'tandem generate --help'`},
+		{[]string{"generate", "extra"}, `tandem generate takes no argument "extra"`},
+		{[]string{"version", "extra"}, `takes no argument "extra"`},
+		{[]string{"completion"}, `needs the name of a shell: bash, zsh, fish, powershell`},
+		{[]string{"completion", "csh"}, `no completion for "csh"`},
+		{[]string{"probe", "a:1", "b:1"}, `takes one address`},
+		{[]string{"model", "inspect", "a", "b"}, `takes one directory`},
+		{[]string{"explain"}, `needs the REQUEST-ID`},
+	}
+	for _, c := range cases {
+		got := run(t.Context(), "", nil, c.args...)
+		checkFailure(t, got, 2, c.want)
+		if got.stdout != "" {
+			t.Errorf("%v prints %q", c.args, got.stdout)
+		}
+	}
+}
+
+func TestCompletionScripts(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		got := run(t.Context(), "", nil, "completion", shell)
+		if got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "tandem") {
+			t.Errorf("%s: status %d, %s, %d bytes", shell, got.status, got.stderr, len(got.stdout))
+		}
+	}
+}
+
+func TestCompletionKnowsWorkers(t *testing.T) {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
+	got := run(t.Context(), "", nil, "__complete", "drain", "--addr", router.start(t), "")
+	if !strings.Contains(got.stdout, "p1\tprefill, serving\n") || !strings.Contains(got.stdout, "d1\tdecode, draining\n") {
+		t.Errorf("got %+v", got)
+	}
+	got = run(t.Context(), "", nil, "__complete", "generate", "--mode", "")
+	if !strings.Contains(got.stdout, "auto\ndisaggregated\naggregated\n") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	got := run(t.Context(), "", nil, "version", "--json")
+	var build struct{ Version, Go, Platform string }
+	if err := json.Unmarshal([]byte(got.stdout), &build); err != nil || build.Version == "" || build.Go == "" || build.Platform == "" {
+		t.Errorf("%v: %+v", err, got)
+	}
+	if got := run(t.Context(), "", nil, "version"); !strings.HasPrefix(got.stdout, "tandem ") {
+		t.Errorf("got %+v", got)
+	}
+}
