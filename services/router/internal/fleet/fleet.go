@@ -1,0 +1,402 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Fleet is the state. It is not safe for concurrent use.
+type Fleet struct {
+	config  Config
+	index   *kvcache.Index
+	random  Rand
+	policy  *controlv1.Policy
+	workers map[string]*worker // by id: a new incarnation replaces the old one
+	order   []*worker          // the same, by id, so that equal histories give equal actions
+	queue   queue
+	running map[string]*dispatched
+	tenants map[string]int // requests, waiting and running
+	number  uint64
+	out     []Action
+}
+
+// dispatched is a request that runs.
+type dispatched struct {
+	tenant          string
+	decode, prefill *worker // prefill is nil in aggregated mode
+}
+
+// New returns a fleet without workers.
+func New(config Config, random Rand) *Fleet {
+	return &Fleet{
+		config:  config,
+		index:   kvcache.NewIndex(config.IndexBlocks),
+		random:  random,
+		workers: make(map[string]*worker),
+		queue:   queue{ids: make(map[string]*entry)},
+		running: make(map[string]*dispatched),
+		tenants: make(map[string]int),
+	}
+}
+
+// Handle takes in one event and returns what to do, in order. Times never run
+// backwards.
+func (f *Fleet) Handle(now time.Time, event Event) []Action {
+	f.out = nil
+	pump := true
+	switch e := event.(type) {
+	case ViewChanged:
+		f.view(now, e)
+	case Connected:
+		if w := f.worker(e.Worker); w != nil {
+			w.connected = true
+			f.list(now, w)
+		}
+	case Disconnected:
+		if w := f.worker(e.Worker); w != nil {
+			w.connected = false
+			w.listing = false
+			f.expireWorkers(now)
+		}
+	case LoadReported:
+		origin := e.Report.GetOrigin()
+		if w := f.worker(Ref{origin.GetId(), origin.GetEpoch()}); w != nil {
+			w.report(now, e.Report, f.config.ReportLag)
+		}
+	case BlocksChanged:
+		pump = false
+		f.blocks(now, e.Event)
+	case BlocksListed:
+		f.listed(now, e)
+	case Arrived:
+		f.arrived(now, e.Request)
+	case PromptDone:
+		if d, ok := f.running[e.ID]; ok {
+			d.decode.computed(e.ID)
+			if d.prefill != nil {
+				d.prefill.computed(e.ID)
+			}
+		}
+	case Ended:
+		f.ended(now, e)
+	case Cancelled:
+		if w := f.queue.remove(e.ID); w != nil {
+			f.leave(w.request.Tenant)
+		}
+	case PolicyChanged:
+		f.policy = e.Policy
+	case Tick:
+		f.expireWorkers(now)
+		for _, w := range f.order {
+			f.list(now, w)
+		}
+	}
+	if pump {
+		f.pump(now)
+	}
+	out := f.out
+	f.out = nil
+	return out
+}
+
+// Next is when a Tick is due, if nothing else happens.
+func (f *Fleet) Next() (time.Time, bool) {
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, e := range f.queue.entries {
+		earlier(e.until)
+		if !e.noWorkerSince.IsZero() {
+			earlier(e.noWorkerSince.Add(f.config.NoWorkerGrace))
+		}
+	}
+	for _, w := range f.order {
+		if !w.registered {
+			earlier(w.lostAt.Add(f.config.WorkerKeep))
+		}
+		if len(f.queue.entries) > 0 {
+			earlier(w.busyUntil)
+		}
+		if w.unlisted && w.connected && !w.listing {
+			earlier(w.listNext)
+		}
+	}
+	return next, !next.IsZero()
+}
+
+func (f *Fleet) worker(ref Ref) *worker {
+	if w := f.workers[ref.ID]; w != nil && w.ref == ref {
+		return w
+	}
+	return nil
+}
+
+// view takes in what etcd lists.
+func (f *Fleet) view(now time.Time, e ViewChanged) {
+	seen := make(map[string]bool, len(e.Workers))
+	for _, record := range e.Workers {
+		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE {
+			continue
+		}
+		seen[record.GetId()] = true
+		w := f.workers[record.GetId()]
+		if w != nil && w.ref.Epoch != record.GetEpoch() {
+			f.drop(w)
+			w = nil
+		}
+		if w == nil {
+			w = newWorker(record)
+			w.unlisted = true
+			f.add(w)
+			f.out = append(f.out, Connect{w.ref, record})
+		}
+		w.record, w.registered, w.lostAt = record, true, time.Time{}
+	}
+	if e.Live {
+		for _, w := range f.order {
+			if !seen[w.ref.ID] && w.registered {
+				w.registered, w.lostAt = false, now
+			}
+		}
+	}
+	f.expireWorkers(now)
+}
+
+// expireWorkers drops workers that etcd does not list and that are not
+// connected, or that were kept long enough.
+func (f *Fleet) expireWorkers(now time.Time) {
+	for _, w := range slices.Clone(f.order) {
+		if !w.registered && (!w.connected || now.Sub(w.lostAt) >= f.config.WorkerKeep) {
+			f.drop(w)
+		}
+	}
+}
+
+func (f *Fleet) add(w *worker) {
+	f.workers[w.ref.ID] = w
+	i, _ := f.position(w.ref.ID)
+	f.order = slices.Insert(f.order, i, w)
+}
+
+func (f *Fleet) position(id string) (int, bool) {
+	return slices.BinarySearchFunc(f.order, id, func(w *worker, id string) int { return strings.Compare(w.ref.ID, id) })
+}
+
+func (f *Fleet) drop(w *worker) {
+	delete(f.workers, w.ref.ID)
+	if i, ok := f.position(w.ref.ID); ok {
+		f.order = slices.Delete(f.order, i, i+1)
+	}
+	f.index.Forget(w.ref.ID)
+	f.out = append(f.out, Forget{w.ref})
+}
+
+// blocks takes in a KV event.
+func (f *Fleet) blocks(now time.Time, event *controlv1.KvEvent) {
+	origin := event.GetOrigin()
+	w := f.worker(Ref{origin.GetId(), origin.GetEpoch()})
+	if w == nil {
+		return
+	}
+	if !f.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), hashes(event.GetStored()), hashes(event.GetRemoved())) {
+		w.unlisted = true
+		f.list(now, w)
+	}
+}
+
+// list asks for a worker's prefix cache if it is wanted.
+func (f *Fleet) list(now time.Time, w *worker) {
+	if w.unlisted && w.connected && !w.listing && !now.Before(w.listNext) {
+		w.listing = true
+		f.out = append(f.out, ListBlocks{w.ref})
+	}
+}
+
+// listRetry is how long after a failed ListBlocks the next one is sent.
+const listRetry = time.Second
+
+func (f *Fleet) listed(now time.Time, e BlocksListed) {
+	w := f.worker(e.Worker)
+	if w == nil {
+		return
+	}
+	w.listing = false
+	if e.Response == nil || e.Response.GetEpoch() != w.ref.Epoch {
+		w.listNext = now.Add(listRetry)
+		return
+	}
+	w.unlisted = !f.index.Snapshot(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), hashes(e.Response.GetBlockHashes()))
+	f.list(now, w)
+}
+
+func hashes(words []uint64) []kvcache.Hash {
+	out := make([]kvcache.Hash, len(words))
+	for i, w := range words {
+		out[i] = kvcache.Hash(w)
+	}
+	return out
+}
+
+// arrived queues a request or refuses it at once.
+func (f *Fleet) arrived(now time.Time, r Request) {
+	if f.queue.ids[r.ID] != nil || f.running[r.ID] != nil {
+		f.refuse(r.ID, Refusal{Code: codes.AlreadyExists, Reason: "DUPLICATE",
+			Message: "a request with this id runs already; leave x-request-id out or make it unique"})
+		return
+	}
+	// A request that was admitted before is not turned away at the door again.
+	if r.Attempt == 0 {
+		if limit := f.tenantLimit(); f.tenants[r.Tenant] >= limit {
+			f.refuse(r.ID, Refusal{codes.ResourceExhausted, ReasonTenantLimit, "",
+				fmt.Sprintf("tenant %q has %d requests, as many as it may; retry when one has ended", r.Tenant, limit), time.Second})
+			return
+		}
+		if len(f.queue.entries) >= f.config.QueueLimit {
+			f.refuse(r.ID, Refusal{codes.ResourceExhausted, ReasonQueueFull, "",
+				fmt.Sprintf("%d requests wait already, as many as may; retry later", len(f.queue.entries)), f.queueHint(now)})
+			return
+		}
+	}
+	f.number++
+	e := &entry{request: r, enqueued: now, until: now.Add(f.config.MaxQueueWait), number: f.number}
+	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
+		e.until = r.Deadline
+	}
+	f.tenants[r.Tenant]++
+	f.queue.insert(e)
+}
+
+// queueHint is when there may be room in the queue: after about half the wait
+// of those that wait now, one second at least.
+func (f *Fleet) queueHint(now time.Time) time.Duration {
+	var longest time.Duration
+	for _, e := range f.queue.entries {
+		longest = max(longest, now.Sub(e.enqueued))
+	}
+	return max(longest/2, time.Second)
+}
+
+func (f *Fleet) tenantLimit() int {
+	if f.policy != nil && f.policy.TenantMaxRequests != nil {
+		return int(f.policy.GetTenantMaxRequests())
+	}
+	return f.config.TenantMaxRequests
+}
+
+func (f *Fleet) threshold() int {
+	if f.policy != nil && f.policy.DisaggregateMinTokens != nil {
+		return int(f.policy.GetDisaggregateMinTokens())
+	}
+	return f.config.DisaggregateMinTokens
+}
+
+func (f *Fleet) leave(tenant string) {
+	if f.tenants[tenant]--; f.tenants[tenant] <= 0 {
+		delete(f.tenants, tenant)
+	}
+}
+
+func (f *Fleet) refuse(id string, r Refusal) { f.out = append(f.out, Refuse{id, r}) }
+
+// busyFor is how long a worker that refused for want of room is left alone.
+const (
+	busyLeast = 50 * time.Millisecond
+	busyMost  = 2 * time.Second
+)
+
+func (f *Fleet) ended(now time.Time, e Ended) {
+	d, ok := f.running[e.ID]
+	if !ok {
+		return
+	}
+	delete(f.running, e.ID)
+	d.decode.remove(e.ID)
+	if d.prefill != nil {
+		d.prefill.remove(e.ID)
+	}
+	f.leave(d.tenant)
+	for _, failure := range e.Failures {
+		w := f.worker(failure.Worker)
+		if w == nil || !failure.Busy {
+			continue
+		}
+		// Doubling, so that a worker which is full for long is asked rarely.
+		wait := min(max(failure.RetryAfter, busyLeast<<min(w.refusals, 6)), busyMost)
+		w.refusals++
+		w.busyUntil = now.Add(wait)
+	}
+	if len(e.Failures) == 0 {
+		d.decode.refusals = 0
+		if d.prefill != nil {
+			d.prefill.refusals = 0
+		}
+	}
+}
+
+// Workers is the fleet as operators see it, sorted by role and id.
+func (f *Fleet) Workers(now time.Time) []View {
+	views := make([]View, 0, len(f.workers))
+	for _, w := range f.order {
+		v := View{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: len(w.own)}
+		if w.load != nil {
+			v.LoadAge = now.Sub(w.loadAt)
+		}
+		views = append(views, v)
+	}
+	sort.Slice(views, func(i, j int) bool {
+		a, b := views[i].Record, views[j].Record
+		if a.GetRole() != b.GetRole() {
+			return a.GetRole() < b.GetRole()
+		}
+		return a.GetId() < b.GetId()
+	})
+	return views
+}
+
+// View is one worker as operators see it. Its messages are not to be changed.
+type View struct {
+	Record                *controlv1.WorkerRecord
+	Load                  *controlv1.LoadReport
+	LoadAge               time.Duration
+	Connected, Registered bool
+	InFlight              int
+}
+
+// Queued is what waits, by model, pool and priority.
+func (f *Fleet) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
+	out := make(map[string][]*controlv1.QueueDepth)
+	for _, e := range f.queue.entries { // ordered by priority
+		var depth *controlv1.QueueDepth
+		for _, d := range out[e.request.Model] {
+			if d.GetPool() == e.pool && d.GetPriority() == e.request.Priority {
+				depth = d
+			}
+		}
+		if depth == nil {
+			depth = &controlv1.QueueDepth{Pool: e.pool, Priority: e.request.Priority}
+			out[e.request.Model] = append(out[e.request.Model], depth)
+		}
+		depth.Requests++
+		depth.Tokens += uint64(e.request.Tokens)
+		depth.OldestWaitMs = max(depth.GetOldestWaitMs(), uint64(max(now.Sub(e.enqueued), 0)/time.Millisecond))
+	}
+	return out
+}
+
+// Waiting is how many requests wait and Running how many run.
+func (f *Fleet) Waiting() int { return len(f.queue.entries) }
+
+// Running is how many requests have been dispatched and have not ended.
+func (f *Fleet) Running() int { return len(f.running) }

@@ -1,0 +1,191 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// worker is what is known of one incarnation of a worker.
+type worker struct {
+	ref        Ref
+	record     *controlv1.WorkerRecord
+	connected  bool
+	registered bool
+	lostAt     time.Time // when etcd stopped listing it
+
+	load   *controlv1.LoadReport
+	loadAt time.Time
+
+	own    map[string]*share // this router's requests that run on it
+	recent []*share          // those that the last load report may not contain
+	total  share             // sums over own
+
+	busyUntil time.Time
+	refusals  int
+
+	listing  bool      // an answer to ListBlocks is on its way
+	listNext time.Time // a failed one is not asked again before
+	unlisted bool      // the index needs a snapshot
+}
+
+// share is what one request takes of a worker.
+type share struct {
+	at      time.Time
+	tokens  int // still to compute before its first token
+	blocks  int
+	context int
+	done    bool
+}
+
+func newWorker(record *controlv1.WorkerRecord) *worker {
+	return &worker{
+		ref:    Ref{record.GetId(), record.GetEpoch()},
+		record: record,
+		own:    make(map[string]*share),
+	}
+}
+
+func (w *worker) add(id string, s *share) {
+	w.own[id] = s
+	w.recent = append(w.recent, s)
+	w.total.tokens += s.tokens
+	w.total.blocks += s.blocks
+	w.total.context += s.context
+}
+
+// computed says that a request's prompt needs no more work here.
+func (w *worker) computed(id string) {
+	if s, ok := w.own[id]; ok {
+		w.total.tokens -= s.tokens
+		s.tokens = 0
+	}
+}
+
+func (w *worker) remove(id string) {
+	s, ok := w.own[id]
+	if !ok {
+		return
+	}
+	delete(w.own, id)
+	s.done = true
+	w.total.tokens -= s.tokens
+	w.total.blocks -= s.blocks
+	w.total.context -= s.context
+	if len(w.own) == 0 {
+		w.recent = nil
+	}
+}
+
+// report takes in a load report: what was sent before it, with some time to
+// arrive, is in it.
+func (w *worker) report(now time.Time, report *controlv1.LoadReport, lag time.Duration) {
+	w.load, w.loadAt = report, now
+	kept := w.recent[:0]
+	for _, s := range w.recent {
+		if !s.done && now.Sub(s.at) < lag {
+			kept = append(kept, s)
+		}
+	}
+	clear(w.recent[len(kept):])
+	w.recent = kept
+}
+
+// estimate is the load of a worker as the router believes it to be now.
+type estimate struct {
+	sequences int // running and waiting
+	tokens    int // to compute before the first token of those that wait
+	context   int // tokens of context
+	free      int // blocks
+}
+
+// estimate combines the last report, if it is fresh, with what this router sent
+// since; without one, it is this router's own account.
+func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
+	blocks := int(w.record.GetCapacity().GetBlocks())
+	if w.load == nil || now.Sub(w.loadAt) > stale {
+		return estimate{len(w.own), w.total.tokens, w.total.context, blocks - w.total.blocks}
+	}
+	e := estimate{
+		sequences: int(w.load.GetRunningSequences()) + int(w.load.GetWaitingSequences()),
+		tokens:    clampInt(w.load.GetWaitingTokens()),
+		context:   clampInt(w.load.GetRunningContextTokens()),
+		free:      int(w.load.GetBlocksFree()),
+	}
+	for _, s := range w.recent {
+		if !s.done {
+			e.sequences++
+			e.tokens += s.tokens
+			e.context += s.context
+			e.free -= s.blocks
+		}
+	}
+	// Own requests are there, whatever a report says that overtook them.
+	e.sequences = max(e.sequences, len(w.own))
+	return e
+}
+
+func clampInt(v uint64) int { return int(min(v, math.MaxInt32)) }
+
+// blocksFor is how many blocks tokens take on this worker.
+func (w *worker) blocksFor(tokens int) int {
+	size := max(int(w.record.GetCapacity().GetBlockTokens()), 1)
+	return (tokens + size - 1) / size
+}
+
+// room says why a sequence of so many blocks has no room now; empty if it has.
+func (w *worker) room(e estimate, blocks int) string {
+	c := w.record.GetCapacity()
+	if limit := int(c.GetMaxSequences()) + int(c.GetMaxWaiting()); limit > 0 && e.sequences >= limit {
+		return fmt.Sprintf("full: %d of %d sequences", e.sequences, limit)
+	}
+	if c.GetBlocks() > 0 && blocks > e.free {
+		return fmt.Sprintf("full: %d blocks needed, %d free", blocks, max(e.free, 0))
+	}
+	return ""
+}
+
+// defaultStep stands in for a worker that has measured nothing: slow enough
+// that a measured worker is rather overrated than underrated against it.
+var defaultStep = stepModel{base: 20, perToken: 0.5, perContext: 0.0002}
+
+// stepModel predicts how long a step takes, milliseconds.
+type stepModel struct {
+	base, perToken, perContext float64
+	measured                   bool
+}
+
+func (w *worker) step() stepModel {
+	m := w.load.GetStepTime()
+	if m.GetSamples() == 0 || m.GetBaseMs() < 0 || m.GetPerTokenMs() < 0 || m.GetPerContextTokenMs() < 0 {
+		return defaultStep
+	}
+	return stepModel{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs(), true}
+}
+
+// compute is the time to compute tokens after cached ones, in chunks.
+func (w *worker) compute(m stepModel, tokens, cached int) float64 {
+	if tokens <= 0 {
+		return 0
+	}
+	chunk := int(w.record.GetCapacity().GetMaxBatchTokens())
+	if chunk <= 0 {
+		chunk = tokens
+	}
+	chunks := float64((tokens + chunk - 1) / chunk)
+	return chunks*m.base + float64(tokens)*m.perToken +
+		chunks*m.perContext*(float64(cached)+float64(tokens)/2)
+}
+
+// bytesPerToken is the KV of one token over all layers.
+func (w *worker) bytesPerToken() float64 {
+	l := w.record.GetLayout()
+	if l.GetBlockTokens() == 0 {
+		return 0
+	}
+	return float64(l.GetLayers()) * float64(l.GetSliceBytes()) / float64(l.GetBlockTokens())
+}
+
+func (w *worker) class() string { return w.record.GetLayout().GetArithmeticClass() }

@@ -1,0 +1,416 @@
+package joining
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+)
+
+// phase is where a request is in its life.
+type phase int
+
+const (
+	fresh    phase = iota
+	asking         // no workers yet
+	running        // a try is on
+	finished       // Finish is out; streams may still be open
+)
+
+// Join is the state of one request. It is not safe for concurrent use.
+type Join struct {
+	p        Params
+	phase    phase
+	attempt  int
+	failed   int // tries in which a worker failed
+	refused  int // tries that a worker refused for want of room
+	failures []fleet.Failure
+	class    string
+	accepted bool
+
+	tokens                  []int32
+	firstAt, secondAt, last time.Time
+
+	try      try
+	open     map[Stream]bool // value: Close was asked for
+	released bool            // Release of the present try is out
+	lingerAt time.Time       // finished: when to close what is still open
+	out      []Action
+}
+
+// try is one choice of workers and how far it came.
+type try struct {
+	Dispatched
+	base                                       int // tokens before it
+	asked, at, reservedAt, firstAt, admittedAt time.Time
+	reserved, started, first, sent, admitted   bool
+	workerQueue, decodeQueue                   time.Duration
+	cached                                     uint32
+	decodeNext                                 int     // offset that decode has to send next
+	pending                                    []int32 // tokens of decode that overtook the first
+	ended                                      *workerv1.Ended
+	early                                      error     // decode's end, if prefill may explain it
+	waitUntil                                  time.Time // for the other stream's word
+	prefillComputeNs, transferNs               int64
+	transferBytes                              uint64
+	firstLast                                  bool
+	firstReason                                inferencev1.FinishReason
+}
+
+func (t *try) disaggregated() bool { return t.Mode == inferencev1.Mode_MODE_DISAGGREGATED }
+
+// New returns the life of a request that has not started.
+func New(p Params) *Join {
+	return &Join{p: p, open: make(map[Stream]bool)}
+}
+
+// Done reports that the request has finished and nothing of it is open.
+func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
+
+// Tokens is how many tokens were delivered.
+func (j *Join) Tokens() int { return len(j.tokens) }
+
+// Next is when a Tick is due, if nothing else happens.
+func (j *Join) Next() (time.Time, bool) {
+	at := j.try.waitUntil
+	if j.phase == finished {
+		at = j.lingerAt
+	}
+	return at, !at.IsZero() && len(j.open) > 0
+}
+
+// Handle takes in one event and returns what to do, in order. Times never run
+// backwards.
+func (j *Join) Handle(now time.Time, event Event) []Action {
+	j.out = nil
+	switch e := event.(type) {
+	case Start:
+		if j.phase == fresh {
+			j.ask(now)
+		}
+	case Dispatched:
+		j.dispatched(now, e)
+	case Refused:
+		if j.phase == asking && e.Attempt == j.attempt {
+			j.finish(now, Finish{Err: e.Err})
+		}
+	case DecodeMessage:
+		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Decode}] {
+			j.decode(now, e.Event)
+		}
+	case PrefillMessage:
+		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Prefill}] {
+			j.prefill(now, e.Event)
+		}
+	case Closed:
+		j.closed(now, e)
+	case Abort:
+		if j.phase != finished {
+			j.finish(now, Finish{Err: e.Err})
+		}
+	case Tick:
+		j.tick(now)
+	}
+	out := j.out
+	j.out = nil
+	return out
+}
+
+func (j *Join) do(a Action) { j.out = append(j.out, a) }
+
+func (j *Join) ask(now time.Time) {
+	j.phase = asking
+	j.try = try{asked: now}
+	a := Ask{Attempt: j.attempt, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures)}
+	if len(j.tokens) > 0 {
+		a.Class = j.class
+	}
+	j.do(a)
+}
+
+func (j *Join) dispatched(now time.Time, e Dispatched) {
+	if j.phase != asking || e.Attempt != j.attempt {
+		// It crossed a Withdraw: what was set aside for it goes back.
+		j.do(Release{Attempt: e.Attempt})
+		return
+	}
+	j.phase, j.released = running, false
+	j.class = e.Class
+	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeNext: len(j.tokens)}
+	if j.try.disaggregated() {
+		j.try.decodeNext++
+	}
+	s := Stream{j.attempt, Decode}
+	j.open[s] = false
+	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated()})
+}
+
+// decode takes in a message of the decode stream.
+func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
+	t := &j.try
+	switch e := event.GetEvent().(type) {
+	case *workerv1.DecodeEvent_Reserved:
+		if t.reserved {
+			j.broken(now, Decode, "reserved twice")
+			return
+		}
+		t.reserved, t.reservedAt = true, now
+		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
+		if t.disaggregated() {
+			if e.Reserved.GetTicket() == nil {
+				j.broken(now, Decode, "reserved without a ticket")
+				return
+			}
+			j.openPrefill(e.Reserved.GetTicket())
+		}
+		j.accept()
+	case *workerv1.DecodeEvent_Admitted:
+		if t.admitted {
+			j.broken(now, Decode, "admitted twice")
+			return
+		}
+		t.admitted, t.admittedAt = true, now
+		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
+		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
+		if t.disaggregated() {
+			t.decodeQueue = queued
+		} else {
+			t.workerQueue = queued
+		}
+		j.accept()
+	case *workerv1.DecodeEvent_Tokens:
+		j.decodeTokens(now, e.Tokens)
+	case *workerv1.DecodeEvent_Ended:
+		if t.ended != nil {
+			j.broken(now, Decode, "ended twice")
+			return
+		}
+		t.ended = e.Ended
+		j.settle(now)
+	default:
+		j.broken(now, Decode, "sent an empty event")
+	}
+}
+
+func (j *Join) openPrefill(ticket *kvtransferv1.Ticket) {
+	s := Stream{j.attempt, Prefill}
+	j.open[s] = false
+	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket})
+}
+
+func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
+	t := &j.try
+	switch {
+	case t.ended != nil:
+		j.broken(now, Decode, "sent tokens after the end")
+		return
+	case int(e.GetOffset()) != t.decodeNext:
+		j.broken(now, Decode, fmt.Sprintf("sent tokens at offset %d instead of %d", e.GetOffset(), t.decodeNext))
+		return
+	case t.decodeNext+len(e.GetTokenIds()) > j.p.MaxTokens:
+		j.broken(now, Decode, fmt.Sprintf("sent more than the %d tokens asked for", j.p.MaxTokens))
+		return
+	}
+	t.decodeNext += len(e.GetTokenIds())
+	for _, id := range e.GetTokenIds() {
+		if t.disaggregated() && !t.first {
+			// The first token takes another way. At most MaxTokens wait here.
+			t.pending = append(t.pending, int32(id))
+			continue
+		}
+		if j.deliver(now, int32(id)); j.phase != running {
+			return
+		}
+	}
+}
+
+// prefill takes in a message of the prefill stream.
+func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
+	t := &j.try
+	switch e := event.GetEvent().(type) {
+	case *workerv1.PrefillEvent_Started:
+		if t.started {
+			j.broken(now, Prefill, "started twice")
+			return
+		}
+		t.started = true
+		t.cached = max(t.cached, e.Started.GetCachedTokens())
+		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
+	case *workerv1.PrefillEvent_FirstToken:
+		if t.first {
+			j.broken(now, Prefill, "sent two first tokens")
+			return
+		}
+		t.firstLast, t.firstReason = e.FirstToken.GetLast(), e.FirstToken.GetReason()
+		t.prefillComputeNs = e.FirstToken.GetComputeNs()
+		if j.deliver(now, int32(e.FirstToken.GetTokenId())); j.phase != running {
+			return
+		}
+		if t.firstLast {
+			j.complete(now, t.firstReason)
+			return
+		}
+		for _, id := range t.pending {
+			if j.deliver(now, id); j.phase != running {
+				return
+			}
+		}
+		t.pending = nil
+		if t.early != nil {
+			j.fail(now, Decode, t.early)
+			return
+		}
+		j.settle(now)
+	case *workerv1.PrefillEvent_Sent:
+		t.sent = true
+		t.transferNs, t.transferBytes = e.Sent.GetTransferNs(), e.Sent.GetBytes()
+		j.settle(now)
+	default:
+		j.broken(now, Prefill, "sent an empty event")
+	}
+}
+
+// settle ends the request if decode has ended it and prefill has said all that
+// is needed: the first token at any rate, and its account of the transfer if
+// that comes soon.
+func (j *Join) settle(now time.Time) {
+	t := &j.try
+	if t.ended == nil {
+		return
+	}
+	if _, prefillOpen := j.open[Stream{j.attempt, Prefill}]; t.disaggregated() && prefillOpen && (!t.first || !t.sent) {
+		if t.waitUntil.IsZero() {
+			t.waitUntil = now.Add(j.p.Linger)
+		}
+		return
+	}
+	j.complete(now, t.ended.GetReason())
+}
+
+// closed takes in the end of a stream.
+func (j *Join) closed(now time.Time, e Closed) {
+	if _, ok := j.open[e.Stream]; !ok {
+		return
+	}
+	asked := j.open[e.Stream]
+	delete(j.open, e.Stream)
+	if j.phase == finished {
+		j.release()
+		return
+	}
+	if j.phase != running || e.Stream.Attempt != j.attempt || asked {
+		return
+	}
+	t := &j.try
+	if e.Stream.Side == Decode {
+		_, prefillOpen := j.open[Stream{j.attempt, Prefill}]
+		code := status.Code(e.Err)
+		switch {
+		case t.ended != nil: // all that matters was said
+		case t.disaggregated() && !t.first && prefillOpen &&
+			(code == codes.OK || code == codes.Canceled || rpc.Reason(e.Err) == worker.ReasonFinishedAtPrefill):
+			// Prefill gives a transfer up when the first token is also the last.
+			t.early = orEnded(e.Err, "decode")
+			t.waitUntil = now.Add(j.p.Linger)
+		default:
+			j.fail(now, Decode, orEnded(e.Err, "decode"))
+		}
+		return
+	}
+	switch {
+	case t.first && (t.sent || t.admitted):
+		j.settle(now)
+	case t.first && t.ended != nil:
+		j.settle(now)
+	default:
+		j.fail(now, Prefill, orEnded(e.Err, "prefill"))
+	}
+}
+
+func orEnded(err error, side string) error {
+	if err != nil {
+		return err
+	}
+	return status.Errorf(codes.Internal, "%s worker ended its stream too early", side)
+}
+
+func (j *Join) tick(now time.Time) {
+	switch {
+	case j.phase == finished && !j.lingerAt.IsZero() && !now.Before(j.lingerAt):
+		j.lingerAt = time.Time{}
+		j.closeAll(func(Stream) bool { return true })
+	case j.phase == running && !j.try.waitUntil.IsZero() && !now.Before(j.try.waitUntil):
+		j.try.waitUntil = time.Time{}
+		switch {
+		case j.try.first && j.try.ended != nil:
+			j.complete(now, j.try.ended.GetReason())
+		case j.try.early != nil:
+			j.fail(now, Decode, j.try.early)
+		default:
+			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, and the first token did not come from prefill"))
+		}
+	}
+}
+
+// closeAll asks for the streams that match to be closed, decode before prefill
+// and old before new.
+func (j *Join) closeAll(match func(Stream) bool) {
+	var streams []Stream
+	for s, closing := range j.open {
+		if !closing && match(s) {
+			streams = append(streams, s)
+		}
+	}
+	slices.SortFunc(streams, func(a, b Stream) int {
+		if a.Attempt != b.Attempt {
+			return a.Attempt - b.Attempt
+		}
+		return int(a.Side) - int(b.Side)
+	})
+	for _, s := range streams {
+		j.open[s] = true
+		j.do(Close{s})
+	}
+}
+
+func (j *Join) accept() {
+	if !j.accepted {
+		j.accepted = true
+		j.do(Accept{})
+	}
+}
+
+// deliver gives one token to the client. Afterwards the request may have
+// finished: the token may complete a stop text.
+func (j *Join) deliver(now time.Time, token int32) {
+	j.accept()
+	t := &j.try
+	if !t.first {
+		t.first, t.firstAt = true, now
+		j.do(PromptDone{})
+	}
+	switch len(j.tokens) {
+	case 0:
+		j.firstAt = now
+	case 1:
+		j.secondAt = now
+	}
+	j.last = now
+	text, stop := j.p.Text.Push(token)
+	j.do(Deliver{Offset: len(j.tokens), Token: token, Text: text})
+	j.tokens = append(j.tokens, token)
+	if stop != "" {
+		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
+		j.closeAll(func(Stream) bool { return true })
+	}
+}

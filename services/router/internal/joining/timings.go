@@ -1,0 +1,74 @@
+package joining
+
+import (
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// timings is the latency budget. The seven stages are the gaps between marks
+// that never run backwards, from arrival to the last token, so they add up to
+// the total exactly. What a worker says of its own queue is moved from the gap
+// in which it lies to the queue stage, at most the whole gap.
+func (j *Join) timings() *inferencev1.Timings {
+	t := &j.try
+	at := j.p.Arrived
+	// gap is the time from the last mark to this one; a mark that was never set
+	// or lies before the last is the last.
+	gap := func(mark time.Time) int64 {
+		if mark.After(j.last) {
+			mark = j.last
+		}
+		if mark.IsZero() || !mark.After(at) {
+			return 0
+		}
+		d := mark.Sub(at)
+		at = mark
+		return int64(d)
+	}
+	out := &inferencev1.Timings{
+		TokenizeNs: gap(j.p.Tokenized),
+		QueueNs:    gap(t.Began),
+		DecideNs:   gap(t.at),
+	}
+	if t.disaggregated() {
+		out.ReserveNs = gap(t.reservedAt)
+		wait := gap(t.firstAt)
+		out.PrefillQueueNs = min(int64(t.workerQueue), wait)
+		out.PrefillNs = wait - out.PrefillQueueNs
+		if t.admitted {
+			// Decode could go on when the KV was there, before its own queue.
+			out.TransferExposedNs = gap(t.admittedAt.Add(-t.decodeQueue))
+		}
+	} else {
+		// The worker's queue began when the request came to it, so it lies before
+		// the admission; what is left of that gap is the way there and the
+		// reservation.
+		wait := gap(t.admittedAt)
+		out.PrefillQueueNs = min(int64(t.workerQueue), wait)
+		out.ReserveNs = wait - out.PrefillQueueNs
+		out.PrefillNs = gap(t.firstAt)
+	}
+	out.QueueNs += out.PrefillQueueNs
+	out.DecodeNs = gap(j.last)
+	out.TotalNs = int64(j.last.Sub(j.p.Arrived))
+
+	out.TtftNs = int64(j.firstAt.Sub(j.p.Arrived))
+	if n := len(j.tokens); n > 1 {
+		out.SecondTokenNs = int64(j.secondAt.Sub(j.firstAt))
+		out.TpotNs = int64(j.last.Sub(j.firstAt)) / int64(n-1)
+	}
+	compute := t.prefillComputeNs
+	if t.ended != nil {
+		if !t.disaggregated() {
+			compute = t.ended.GetPrefillComputeNs()
+		}
+		out.DecodeComputeNs = max(t.ended.GetDecodeComputeNs(), 0)
+	}
+	out.PrefillComputeNs = max(compute, 0)
+	out.TransferNs, out.TransferBytes = max(t.transferNs, 0), t.transferBytes
+	if j.attempt > 0 {
+		out.RetriedNs = max(int64(t.asked.Sub(j.p.Tokenized)), 0)
+	}
+	return out
+}

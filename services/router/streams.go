@@ -1,0 +1,98 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/internal/joining"
+)
+
+// task is what workers are told of the request after some tokens of it were
+// generated.
+func (r *request) task(attempt int, generated []int32) *workerv1.Task {
+	p := r.plan
+	ids := make([]uint32, 0, len(p.tokens)+len(generated))
+	for _, tokens := range [][]int32{p.tokens, generated} {
+		for _, id := range tokens {
+			ids = append(ids, uint32(id))
+		}
+	}
+	stop := make([]uint32, len(p.stopTokens))
+	for i, id := range p.stopTokens {
+		stop[i] = uint32(id)
+	}
+	return &workerv1.Task{
+		Envelope:     r.envelopeFor(attempt),
+		Model:        p.model.Spec.Name,
+		ModelDigest:  p.model.Spec.Digest,
+		TokenIds:     ids,
+		Generated:    uint32(len(generated)),
+		MaxTokens:    uint32(p.maxTokens),
+		Sampling:     p.sampling,
+		StopTokenIds: stop,
+	}
+}
+
+func (r *request) openDecode(a joining.OpenDecode) {
+	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere}
+	read(r, a.Stream, a.Worker,
+		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
+			return workerv1.NewDecodeClient(conn).Run(ctx, request)
+		},
+		func(event *workerv1.DecodeEvent) joining.Event {
+			return joining.DecodeMessage{Attempt: a.Stream.Attempt, Event: event}
+		})
+}
+
+func (r *request) openPrefill(a joining.OpenPrefill) {
+	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket}
+	read(r, a.Stream, a.Worker,
+		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
+			return workerv1.NewPrefillClient(conn).Run(ctx, request)
+		},
+		func(event *workerv1.PrefillEvent) joining.Event {
+			return joining.PrefillMessage{Attempt: a.Stream.Attempt, Event: event}
+		})
+}
+
+// receiver is the client's end of a worker stream.
+type receiver[E any] interface{ Recv() (*E, error) }
+
+// read opens a stream and hands its messages, then its one end, to the request,
+// whose goroutine takes them until every stream has ended.
+func read[E any](r *request, stream joining.Stream, worker fleet.Ref,
+	open func(context.Context, *grpc.ClientConn) (receiver[E], error), wrap func(*E) joining.Event,
+) {
+	ctx, cancel := context.WithCancel(r.ctx)
+	r.streams[stream] = cancel
+	r.service.wait.Go(func() {
+		err := func() error {
+			conn, release, err := r.service.pool.acquire(worker)
+			if err != nil {
+				return err
+			}
+			defer release()
+			messages, err := open(ctx, conn)
+			if err != nil {
+				return err
+			}
+			for {
+				message, err := messages.Recv()
+				if err != nil {
+					return err
+				}
+				r.inbox <- wrap(message)
+			}
+		}()
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		r.inbox <- joining.Closed{Stream: stream, Err: err}
+	})
+}
