@@ -45,8 +45,10 @@ func (p *Publisher) Load(report *controlv1.LoadReport) {
 
 // Kv sends the hashes of blocks that are stored in the worker's prefix cache, or
 // removed from it, since the last call. A hash is in at most one of the two. Long
-// lists are sent as several events, what is removed first.
-func (p *Publisher) Kv(stored, removed []uint64) {
+// lists are sent as several events, what is removed first. It returns the number
+// of the last event so far, whether or not it could be sent: a snapshot of the
+// cache taken with the change in it carries that number.
+func (p *Publisher) Kv(stored, removed []uint64) (sequence uint64) {
 	subject := KvSubject(p.id)
 	for len(stored)+len(removed) > 0 {
 		event := &controlv1.KvEvent{}
@@ -56,6 +58,9 @@ func (p *Publisher) Kv(stored, removed []uint64) {
 		event.Stored, stored = stored[:n], stored[n:]
 		p.send(kindKv, subject, event, func(origin *controlv1.Origin) { event.Origin = origin })
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sequences[subject]
 }
 
 // Queue sends a router's queue, for the model that the report names. The report

@@ -234,6 +234,9 @@ func (d *Driver) Snapshot() (hashes []kvcache.Hash, lastEvent uint64) {
 // Layout describes the engine's pages.
 func (d *Driver) Layout() kvcache.Layout { return d.cfg.Engine.Capacity().Layout }
 
+// Pages are the engine's pages.
+func (d *Driver) Pages() engine.Pages { return d.cfg.Engine.Pages() }
+
 // Remaining is how many sequences are known still, those included that ended but
 // whose blocks a transfer holds.
 func (d *Driver) Remaining() int {

@@ -1,0 +1,171 @@
+package mesh
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/services/prefill"
+	"github.com/tandem-serving/tandem/services/router"
+)
+
+// Engines that can be asked for.
+const (
+	EngineCPU       = "cpu"
+	EngineSimulated = "simulated"
+)
+
+// Options are what a process is told, whatever parts it runs.
+type Options struct {
+	// Model is the model's directory; empty: the bundled model.
+	Model string
+	// ModelName is what requests call it; empty: the directory's name.
+	ModelName string
+	// Etcd and NATS are the servers' addresses.
+	Etcd, NATS []string
+	// Metrics and HTTP are where those are served; empty: nowhere.
+	Metrics, HTTP string
+	// Engine options.
+	Engine EngineOptions
+	// StopTimeout bounds how long running requests may take to finish when the
+	// process is asked to stop.
+	StopTimeout time.Duration
+	// StartTimeout bounds how long etcd may take to answer at the start.
+	StartTimeout time.Duration
+	// LeaseTTL is how long etcd keeps a worker's record without hearing of it.
+	LeaseTTL time.Duration
+
+	Router  router.Config
+	Prefill prefill.Config
+	Decode  decode.Config
+}
+
+// EngineOptions say what computes.
+type EngineOptions struct {
+	// Name is EngineCPU or EngineSimulated.
+	Name string
+	// Threads computes; 0: as many as the process may use.
+	Threads int
+	// KVMemory is the memory for KV blocks of each worker.
+	KVMemory ByteSize
+	// BlockTokens is the number of tokens in a block.
+	BlockTokens int
+	// MaxBatchTokens and MaxSequences bound a step.
+	MaxBatchTokens, MaxSequences int
+	// Simulated is the step-time model of the simulated engine.
+	Simulated latency.Model
+}
+
+// RegisterFlags adds the flags of everything but the addresses, with defaults
+// that work.
+func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
+	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
+	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
+	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
+	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
+	o.Engine.registerFlags(fs)
+	o.Router.RegisterFlags(fs)
+	o.Prefill.RegisterFlags(fs)
+	o.Decode.RegisterFlags(fs)
+}
+
+func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
+	e.KVMemory = 1 << 30
+	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
+	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 512MiB; pages that are never used cost nothing")
+	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block")
+	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
+	fs.IntVar(&e.MaxSequences, "max-sequences", 64, "most sequences in one step")
+	fs.Float64Var(&e.Simulated.BaseMs, "simulated-base-ms", 5, "simulated engine: milliseconds of any step")
+	fs.Float64Var(&e.Simulated.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: milliseconds more for each token computed")
+	fs.Float64Var(&e.Simulated.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: milliseconds more for each token of context")
+}
+
+// Validate checks ranges. What depends on the model is checked when it is loaded.
+func (o *Options) Validate() error {
+	e := o.Engine
+	switch {
+	case e.Name != EngineCPU && e.Name != EngineSimulated:
+		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
+	case e.Threads < 0 || e.Threads > 1024:
+		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
+	case e.BlockTokens <= 0 || e.BlockTokens > 1024:
+		return fmt.Errorf("--block-tokens: %d is outside 1 to 1024", e.BlockTokens)
+	case e.MaxSequences <= 0 || e.MaxSequences > 4096:
+		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", e.MaxSequences)
+	case e.MaxBatchTokens < e.MaxSequences || e.MaxBatchTokens > 1<<20:
+		return fmt.Errorf("--max-batch-tokens: %d is outside %d (--max-sequences) to %d", e.MaxBatchTokens, e.MaxSequences, 1<<20)
+	case e.Simulated.BaseMs < 0 || e.Simulated.PerTokenMs < 0 || e.Simulated.PerContextTokenMs < 0:
+		return fmt.Errorf("--simulated-base-ms and its like must not be negative")
+	case o.StopTimeout <= 0:
+		return fmt.Errorf("--stop-timeout: %v is not above 0", o.StopTimeout)
+	case o.StartTimeout <= 0:
+		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
+	case o.LeaseTTL < time.Second:
+		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	if err := o.Prefill.Validate(e.BlockTokens); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	if err := o.Decode.Validate(e.BlockTokens); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	if err := o.Router.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	return nil
+}
+
+// DefaultOptions are the options with no flag given.
+func DefaultOptions() Options {
+	var o Options
+	o.RegisterFlags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
+	return o
+}
+
+// ByteSize is a number of bytes, written with or without a unit.
+type ByteSize int64
+
+// Set parses "512MiB", "2GiB", "1000000" and their like.
+func (b *ByteSize) Set(text string) error {
+	units := []struct {
+		suffix string
+		bytes  int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+	for _, u := range units {
+		number, found := strings.CutSuffix(strings.TrimSpace(text), u.suffix)
+		if !found {
+			continue
+		}
+		var value float64
+		var rest string
+		if n, _ := fmt.Sscanf(strings.TrimSpace(number)+" ", "%g%s", &value, &rest); n != 1 || value <= 0 || value*float64(u.bytes) > 1<<50 {
+			break
+		}
+		*b = ByteSize(value * float64(u.bytes))
+		return nil
+	}
+	return fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
+}
+
+// String is the size in the largest unit that divides it.
+func (b *ByteSize) String() string {
+	for _, u := range []struct {
+		suffix string
+		bytes  ByteSize
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if *b != 0 && *b%u.bytes == 0 {
+			return fmt.Sprintf("%d%s", *b/u.bytes, u.suffix)
+		}
+	}
+	return fmt.Sprintf("%dB", int64(*b))
+}
+
+// Type is the name of the type in usage texts.
+func (b *ByteSize) Type() string { return "size" }

@@ -1,0 +1,210 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/signals"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/services/prefill"
+	"github.com/tandem-serving/tandem/services/router"
+)
+
+// process is what all parts of one process share.
+type process struct {
+	options  Options
+	logger   *slog.Logger
+	registry *prometheus.Registry
+	engines  *engines
+	members  *membership.Client
+	signals  *signals.Conn
+	services []lifecycle.Service
+	ready    atomic.Bool // every part serves
+}
+
+// connect joins the process to etcd and NATS. etcd must answer in time; NATS may
+// come later.
+func (p *process) connect(ctx context.Context, name string) error {
+	starting, cancel := context.WithTimeout(ctx, p.options.StartTimeout)
+	defer cancel()
+	members, err := membership.Connect(starting, membership.Config{Endpoints: p.options.Etcd, LeaseTTL: p.options.LeaseTTL}, p.logger)
+	if err != nil {
+		return err
+	}
+	p.members = members
+	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name}, p.logger)
+	if err != nil {
+		return errors.Join(err, members.Close())
+	}
+	p.signals = conn
+	return nil
+}
+
+// disconnect undoes connect.
+func (p *process) disconnect() error {
+	if p.signals != nil {
+		p.signals.Close()
+	}
+	if p.members != nil {
+		return p.members.Close()
+	}
+	return nil
+}
+
+// add appends services, to be started in order and stopped in reverse.
+func (p *process) add(services ...lifecycle.Service) {
+	p.services = append(p.services, services...)
+}
+
+// workerService is what prefill and decode workers have in common.
+type workerService interface {
+	Register(grpc.ServiceRegistrar)
+	Run(context.Context) error
+	Join(func(*controlv1.WorkerRecord) worker.Registration)
+	Drain(ctx context.Context, cleanup time.Duration) error
+}
+
+// deregister bounds how long removing a record from etcd may take.
+const deregister = 2 * time.Second
+
+// addWorker adds a prefill or decode worker that listens on listener.
+func (p *process) addWorker(role controlv1.Role, id string, listener net.Listener, advertise string) error {
+	e, err := p.engines.add()
+	if err != nil {
+		return err
+	}
+	epoch := worker.NewEpoch()
+	logger := p.logger.With("worker", id)
+	identity := worker.Identity{
+		ID: id, Epoch: epoch, Role: role, Addresses: []string{advertise},
+		Engine: p.options.Engine.Name, Version: telemetry.ReadBuild().String(),
+	}
+	service, err := p.newWorker(identity, e, logger)
+	if err != nil {
+		return fmt.Errorf("%s: %w", id, err)
+	}
+	server := rpc.NewServer(rpc.ServerConfig{Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+	service.Register(server)
+	p.add(
+		lifecycle.Service{Name: id + " engine", Run: service.Run},
+		lifecycle.Service{
+			Name: id + " server", Run: func(context.Context) error { return server.Serve(listener) },
+			Stop: func(ctx context.Context) error { server.Stop(ctx); return nil },
+		},
+		lifecycle.Service{
+			Name: id + " membership",
+			Start: func(context.Context) error {
+				service.Join(func(record *controlv1.WorkerRecord) worker.Registration { return p.members.Register(record) })
+				server.SetServing(true)
+				return nil
+			},
+			Stop: func(ctx context.Context) error {
+				server.SetServing(false)
+				return service.Drain(ctx, deregister)
+			},
+		},
+	)
+	return nil
+}
+
+// workerMessageBytes bounds one message to a worker: a chunk of KV, or the tokens
+// of a long prompt.
+const workerMessageBytes = 64 << 20
+
+func (p *process) newWorker(identity worker.Identity, e engine.Engine, logger *slog.Logger) (workerService, error) {
+	publisher := p.signals.NewPublisher(identity.ID, identity.Epoch)
+	if identity.Role == controlv1.Role_ROLE_PREFILL {
+		return prefill.New(p.options.Prefill, prefill.Deps{
+			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry,
+			Dial: func(address string) (*grpc.ClientConn, error) {
+				return rpc.Dial(address, rpc.ClientConfig{Logger: logger})
+			},
+		})
+	}
+	return decode.New(p.options.Decode, decode.Deps{
+		Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry,
+	})
+}
+
+func roleName(role controlv1.Role) string {
+	return strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))
+}
+
+// requestBytes bounds a request of the public API. A prompt that fills any
+// context is far smaller.
+const requestBytes = 8 << 20
+
+// addRouter adds a router that listens on listener.
+func (p *process) addRouter(id string, listener net.Listener, advertise string) error {
+	dir, spec := p.engines.dir, p.engines.spec
+	tok, err := tokenizer.Open(dir)
+	if err != nil {
+		return err
+	}
+	epoch := worker.NewEpoch()
+	logger := p.logger.With("router", id)
+	service, err := router.New(p.options.Router, router.Deps{
+		ID: id, Epoch: epoch, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
+		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch), Policy: p.members,
+		Logger: logger, Registerer: p.registry,
+	})
+	if err != nil {
+		return fmt.Errorf("router: %w", err)
+	}
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+	})
+	service.Register(server)
+	p.add(
+		lifecycle.Service{Name: "router", Run: service.Run},
+		lifecycle.Service{
+			Name: "router server", Run: func(context.Context) error { return server.Serve(listener) },
+			Stop: func(ctx context.Context) error { server.Stop(ctx); return nil },
+		},
+		p.routerRegistration(&controlv1.WorkerRecord{
+			Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: epoch, Addresses: []string{advertise},
+			State: controlv1.WorkerState_WORKER_STATE_SERVING, Model: spec.Name, ModelDigest: spec.Digest,
+			Version: telemetry.ReadBuild().String(),
+		}, server, service),
+	)
+	return nil
+}
+
+// routerRegistration keeps the router's record, and drains the router before its
+// server stops.
+func (p *process) routerRegistration(record *controlv1.WorkerRecord, server *rpc.Server, service *router.Service) lifecycle.Service {
+	var registration *membership.Registration
+	return lifecycle.Service{
+		Name: "router membership",
+		Start: func(context.Context) error {
+			registration = p.members.Register(record)
+			server.SetServing(true)
+			return nil
+		},
+		Stop: func(ctx context.Context) error {
+			server.SetServing(false)
+			stopErr := service.Stop(ctx)
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregister)
+			defer cancel()
+			return errors.Join(stopErr, registration.Close(cleanup))
+		},
+	}
+}

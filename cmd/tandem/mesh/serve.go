@@ -1,0 +1,168 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// ServeOptions describe one part of a mesh in a process of its own.
+type ServeOptions struct {
+	Options
+	// Target is the part: router, prefill or decode.
+	Target string
+	// ID is the part's id; empty: made of target, host and chance.
+	ID string
+	// Listen is where it serves gRPC; empty: a router's default port, a free one
+	// for workers.
+	Listen string
+	// Advertise is the address that others are told; empty: the one listened on,
+	// or this host's if that is every interface.
+	Advertise string
+}
+
+// RegisterFlags adds all flags.
+func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
+	o.Options.RegisterFlags(fs)
+	fs.StringVar(&o.Target, "target", "", "the part to run: router, prefill or decode")
+	fs.StringVar(&o.ID, "id", "", "id of this part, unique in the mesh (default: made of target and host)")
+	fs.StringVar(&o.Listen, "listen", "", "where to serve gRPC (default: 127.0.0.1:7070 for a router, a free port of 127.0.0.1 for a worker)")
+	fs.StringVar(&o.Advertise, "advertise", "", "address that the other parts are told (default: what is listened on, or this host's address)")
+	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health); empty: nowhere")
+	fs.StringVar(&o.Metrics, "metrics", "", "where to serve Prometheus metrics; empty: nowhere")
+	fs.StringSliceVar(&o.Etcd, "etcd", []string{"http://127.0.0.1:2379"}, "addresses of etcd")
+	fs.StringSliceVar(&o.NATS, "nats", []string{"nats://127.0.0.1:4222"}, "addresses of NATS")
+}
+
+// targets are the parts that run in a process of their own.
+func targets() map[string]controlv1.Role {
+	return map[string]controlv1.Role{
+		"router":  controlv1.Role_ROLE_ROUTER,
+		"prefill": controlv1.Role_ROLE_PREFILL,
+		"decode":  controlv1.Role_ROLE_DECODE,
+	}
+}
+
+// Validate checks ranges.
+func (o *ServeOptions) Validate() error {
+	switch {
+	case o.Target == "kvtransfer":
+		return errors.New("--target=kvtransfer: the KV transfer service runs inside every decode worker in this version; start --target=decode")
+	case targets()[o.Target] == controlv1.Role_ROLE_UNSPECIFIED:
+		return fmt.Errorf("--target: %q is none of router, prefill and decode", o.Target)
+	case len(o.Etcd) == 0:
+		return errors.New("--etcd: name at least one address")
+	case len(o.NATS) == 0:
+		return errors.New("--nats: name at least one address")
+	}
+	return o.Options.Validate()
+}
+
+// Part is a running part, as Serve tells its caller once it serves.
+type Part struct {
+	// ID is the part's id.
+	ID string
+	// Address is where it listens, Advertise what others are told.
+	Address, Advertise string
+	// HTTP and Metrics are those addresses; empty if not served.
+	HTTP, Metrics string
+}
+
+// Serve runs one part until ctx ends; then it drains. ready is called once it is
+// registered and serves.
+func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) (err error) {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	role := targets()[o.Target]
+	if o.ID == "" {
+		o.ID = worker.NewID(o.Target)
+	}
+	if o.Listen == "" {
+		o.Listen = "127.0.0.1:0"
+		if role == controlv1.Role_ROLE_ROUTER {
+			o.Listen = "127.0.0.1:7070"
+		}
+	}
+	listeners, err := listenAll(o.Listen, o.HTTP, o.Metrics)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, listeners.close()) }()
+	advertise, err := advertised(o.Advertise, listeners.all[0].Addr())
+	if err != nil {
+		return err
+	}
+	p := &process{options: o.Options, logger: logger, registry: registry}
+	// Before the model is loaded: that etcd is away should not be found late.
+	if err := p.connect(ctx, o.ID); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.disconnect()) }()
+	if err := p.load(role, progress); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.engines.close()) }()
+	if err := p.addPart(role, o.ID, listeners.all[0], advertise); err != nil {
+		return err
+	}
+	p.addHTTP(listeners.all[1], listeners.all[2])
+	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2)}
+	p.add(p.readiness(func(context.Context) error { return nil }, func() { ready(part) }))
+	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
+}
+
+// load loads what the role needs: a router needs the tokenizer and the model's
+// description, not its weights.
+func (p *process) load(role controlv1.Role, progress Progress) (err error) {
+	if role == controlv1.Role_ROLE_ROUTER {
+		p.engines, err = loadSpec(p.options, progress)
+		return err
+	}
+	p.engines, err = loadEngines(p.options, progress)
+	return err
+}
+
+func (p *process) addPart(role controlv1.Role, id string, listener net.Listener, advertise string) error {
+	if role == controlv1.Role_ROLE_ROUTER {
+		return p.addRouter(id, listener, advertise)
+	}
+	return p.addWorker(role, id, listener, advertise)
+}
+
+// advertised is the address to tell others: the one asked for, or the one
+// listened on; if that is every interface, this host's first address.
+func advertised(asked string, listening net.Addr) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	tcp, is := listening.(*net.TCPAddr)
+	if !is {
+		return "unix://" + listening.String(), nil
+	}
+	if !tcp.IP.IsUnspecified() {
+		return tcp.String(), nil
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", fmt.Errorf("find this host's address: %w; pass --advertise HOST:PORT", err)
+	}
+	host := "127.0.0.1"
+	for _, a := range addresses {
+		if network, is := a.(*net.IPNet); is && network.IP.IsGlobalUnicast() {
+			host = network.IP.String()
+			break
+		}
+	}
+	return net.JoinHostPort(host, fmt.Sprint(tcp.Port)), nil
+}

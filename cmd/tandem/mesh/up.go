@@ -1,0 +1,263 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// UpOptions describe a whole mesh on one machine.
+type UpOptions struct {
+	Options
+	// PrefillWorkers and DecodeWorkers are how many of each run.
+	PrefillWorkers, DecodeWorkers int
+	// Listen is where the router serves gRPC.
+	Listen string
+	// DataDir holds the embedded etcd's data; empty: a temporary folder.
+	DataDir string
+}
+
+// RegisterFlags adds all flags.
+func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
+	o.Options.RegisterFlags(fs)
+	fs.IntVar(&o.PrefillWorkers, "prefill", 1, "number of prefill workers")
+	fs.IntVar(&o.DecodeWorkers, "decode", 1, "number of decode workers")
+	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "where the router serves gRPC")
+	fs.StringVar(&o.HTTP, "http", "127.0.0.1:8080", "where the router serves HTTP (health); empty: nowhere")
+	fs.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "where Prometheus metrics are served; empty: nowhere")
+	fs.StringVar(&o.DataDir, "data-dir", "", "folder for the embedded etcd's data (default: a temporary one)")
+	fs.StringSliceVar(&o.Etcd, "etcd", nil, "addresses of an etcd to use instead of the embedded one")
+	fs.StringSliceVar(&o.NATS, "nats", nil, "addresses of a NATS server to use instead of the embedded one")
+}
+
+// Validate checks ranges.
+func (o *UpOptions) Validate() error {
+	switch {
+	case o.PrefillWorkers < 0 || o.PrefillWorkers > maxWorkers:
+		return fmt.Errorf("--prefill: %d is outside 0 to %d", o.PrefillWorkers, maxWorkers)
+	case o.DecodeWorkers < 1 || o.DecodeWorkers > maxWorkers:
+		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
+	}
+	return o.Options.Validate()
+}
+
+// maxWorkers bounds the workers of one process.
+const maxWorkers = 256
+
+// Up is a running mesh, as Run tells its caller once it is ready.
+type Up struct {
+	// Address is the router's gRPC address.
+	Address string
+	// HTTP and Metrics are those addresses; empty if not served.
+	HTTP, Metrics string
+	// Etcd and NATS are the servers in use.
+	Etcd, NATS []string
+	// EmbeddedEtcd and EmbeddedNATS: they run in this process.
+	EmbeddedEtcd, EmbeddedNATS bool
+	// Model is the model's name, ModelDir its directory.
+	Model, ModelDir string
+	// Prefill and Decode are the workers' ids.
+	Prefill, Decode []string
+}
+
+// Run starts a mesh, calls ready once every worker can be used through the
+// router, and serves until ctx ends; then it drains. progress is told how far
+// loading is.
+func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Up)) (err error) {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	// Ports first: that one is taken should not be found after a long load.
+	listeners, err := listenAll(o.Listen, o.HTTP, o.Metrics)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, listeners.close()) }()
+	engines, err := loadEngines(o.Options, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engines.close()) }()
+
+	up := Up{Model: engines.spec.Name, ModelDir: engines.dir, Address: listeners.address(0), HTTP: listeners.address(1), Metrics: listeners.address(2)}
+	stopServers, err := startServers(ctx, &o, &up)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopServers()) }()
+
+	p := &process{options: o.Options, logger: logger, registry: registry, engines: engines}
+	if err := p.connect(ctx, "tandem-up"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.disconnect()) }()
+	if err := p.addAll(o, &up, listeners); err != nil {
+		return err
+	}
+	p.add(p.readiness(func(ctx context.Context) error { return awaitWorkers(ctx, up) }, func() { ready(up) }))
+	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
+}
+
+// addAll adds the workers, the router and the HTTP servers.
+func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
+	for _, pool := range []struct {
+		role  controlv1.Role
+		count int
+		ids   *[]string
+	}{{controlv1.Role_ROLE_PREFILL, o.PrefillWorkers, &up.Prefill}, {controlv1.Role_ROLE_DECODE, o.DecodeWorkers, &up.Decode}} {
+		for i := range pool.count {
+			id := fmt.Sprintf("%s-%d", roleName(pool.role), i+1)
+			listener, err := rpc.Listen("127.0.0.1:0")
+			if err != nil {
+				return err
+			}
+			listeners.keep(listener)
+			if err := p.addWorker(pool.role, id, listener, listener.Addr().String()); err != nil {
+				return err
+			}
+			*pool.ids = append(*pool.ids, id)
+		}
+	}
+	if err := p.addRouter("router-1", listeners.all[0], up.Address); err != nil {
+		return err
+	}
+	p.addHTTP(listeners.all[1], listeners.all[2])
+	return nil
+}
+
+// startServers starts the embedded etcd and NATS, where no others are named.
+func startServers(ctx context.Context, o *UpOptions, up *Up) (stop func() error, err error) {
+	var stops []func() error
+	stop = func() error {
+		var errs []error
+		for i := len(stops) - 1; i >= 0; i-- {
+			errs = append(errs, stops[i]())
+		}
+		return errors.Join(errs...)
+	}
+	if len(o.Etcd) == 0 {
+		dir := o.DataDir
+		if dir == "" {
+			if dir, err = os.MkdirTemp("", "tandem-"); err != nil {
+				return stop, fmt.Errorf("make a folder for etcd's data: %w", err)
+			}
+			stops = append(stops, func() error { return os.RemoveAll(dir) })
+		}
+		starting, cancel := context.WithTimeout(ctx, o.StartTimeout)
+		defer cancel()
+		etcd, err := embedded.StartEtcd(starting, embedded.EtcdConfig{DataDir: filepath.Join(dir, "etcd"), ClientAddress: "127.0.0.1:0"})
+		if err != nil {
+			return stop, errors.Join(err, stop())
+		}
+		stops = append(stops, func() error { etcd.Close(); return nil })
+		o.Etcd, up.EmbeddedEtcd = []string{etcd.Endpoint()}, true
+	}
+	if len(o.NATS) == 0 {
+		nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"})
+		if err != nil {
+			return stop, errors.Join(err, stop())
+		}
+		stops = append(stops, func() error { nats.Close(); return nil })
+		o.NATS, up.EmbeddedNATS = []string{nats.URL()}, true
+	}
+	up.Etcd, up.NATS = o.Etcd, o.NATS
+	return stop, nil
+}
+
+// readyTimeout bounds how long the router may take to see its workers.
+const readyTimeout = 30 * time.Second
+
+// awaitWorkers waits until the router has a connection to every worker.
+func awaitWorkers(ctx context.Context, up Up) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := controlv1.NewControlClient(conn).WatchWorkers(ctx, &controlv1.ListWorkersRequest{})
+	if err != nil {
+		return fmt.Errorf("ask the router for its workers: %w", err)
+	}
+	for {
+		view, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("wait until the router sees %d prefill and %d decode workers: %w", len(up.Prefill), len(up.Decode), err)
+		}
+		usable := make(map[string]bool)
+		for _, w := range view.GetWorkers() {
+			usable[w.GetRecord().GetId()] = w.GetConnected()
+		}
+		if allUsable(usable, up.Prefill) && allUsable(usable, up.Decode) {
+			return nil
+		}
+	}
+}
+
+func allUsable(usable map[string]bool, ids []string) bool {
+	for _, id := range ids {
+		if !usable[id] {
+			return false
+		}
+	}
+	return true
+}
+
+// listeners are the open ports of a process. Servers close theirs; closing twice
+// is harmless.
+type listeners struct{ all []net.Listener }
+
+// listenAll opens the addresses; an empty one has no listener.
+func listenAll(addresses ...string) (*listeners, error) {
+	l := new(listeners)
+	for _, address := range addresses {
+		var listener net.Listener
+		if address != "" {
+			opened, err := rpc.Listen(address)
+			if err != nil {
+				return nil, errors.Join(err, l.close())
+			}
+			listener = opened
+		}
+		l.all = append(l.all, listener)
+	}
+	return l, nil
+}
+
+func (l *listeners) keep(listener net.Listener) { l.all = append(l.all, listener) }
+
+// address is where the i-th listens, empty if it does not.
+func (l *listeners) address(i int) string {
+	if l.all[i] == nil {
+		return ""
+	}
+	return l.all[i].Addr().String()
+}
+
+func (l *listeners) close() error {
+	var errs []error
+	for _, listener := range l.all {
+		if listener == nil {
+			continue
+		}
+		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
