@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,7 +25,6 @@ import (
 // server is the Prefill gRPC service.
 type server struct {
 	workerv1.UnimplementedPrefillServer
-	cfg     Config
 	spec    model.Spec
 	driver  *worker.Driver
 	sender  *kvtransfer.Sender
@@ -84,7 +82,6 @@ type prompt struct {
 	id       scheduler.SequenceID
 	// held is how many leading blocks the receiver has: they are not sent.
 	held     int
-	sampled  time.Time
 	first    int32
 	finished bool
 	refused  bool
@@ -150,7 +147,7 @@ func (p *prompt) act(action scheduler.Action) error {
 			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
 		}}})
 	case scheduler.Sampled:
-		p.sampled, p.first = time.Now(), a.Token
+		p.first = a.Token
 	case scheduler.Finished:
 		p.finished = true
 		return p.finish(a)
@@ -228,9 +225,10 @@ func (p *prompt) transferError() error {
 
 func (p *prompt) sendStats() error {
 	stats := p.transfer.Stats()
-	sent := &workerv1.KvSent{Bytes: stats.Bytes, TransferNs: stats.Duration.Nanoseconds()}
-	if !stats.Ended.IsZero() && stats.Ended.After(p.sampled) {
-		sent.ExposedNs = stats.Ended.Sub(p.sampled).Nanoseconds()
+	sent := &workerv1.KvSent{Bytes: stats.Bytes}
+	if stats.Acknowledged > 0 {
+		sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
+		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()
 	}
 	return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: sent}})
 }

@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+// InProcess is a mesh in the test's own process.
+type InProcess struct {
+	*Client
+	Up mesh.Up
+	// Stop stops the mesh and waits; it is called at the end of the test at the
+	// latest. Calling it again gives the same error.
+	Stop func() error
+}
+
+// startTimeout bounds how long a mesh may take to be ready.
+const startTimeout = time.Minute
+
+// Start runs a mesh for the rest of the test: ports chosen by the system, no HTTP,
+// everything else as `tandem up` has it, changed by change.
+func Start(t testing.TB, change func(*mesh.UpOptions)) *InProcess {
+	t.Helper()
+	var options mesh.UpOptions
+	options.RegisterFlags(pflag.NewFlagSet("up", pflag.ContinueOnError))
+	options.Listen, options.HTTP, options.Metrics = "127.0.0.1:0", "", ""
+	options.DataDir = t.TempDir()
+	options.StopTimeout = 10 * time.Second
+	options.Engine.KVMemory = 64 << 20
+	if change != nil {
+		change(&options)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, options, logger, prometheus.NewRegistry(), func(string, int64, int64) {}, func(up mesh.Up) { ready <- up })
+	}()
+	m := &InProcess{}
+	stopped := false
+	var stopErr error
+	m.Stop = func() error {
+		if !stopped {
+			stopped = true
+			cancel()
+			stopErr = <-ended
+		}
+		return stopErr
+	}
+	select {
+	case m.Up = <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("the mesh did not start: %v", err)
+	case <-time.After(startTimeout):
+		cancel()
+		t.Fatalf("the mesh was not ready within %v; it ended with %v", startTimeout, <-ended)
+	}
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Errorf("the mesh stopped with %v", err)
+		}
+	})
+	m.Client = Dial(t, m.Up.Address)
+	return m
+}
