@@ -29,15 +29,24 @@ func newAlphabet() *alphabet {
 	return a
 }
 
-// appendBytes appends what token stands for. A token with a character outside
-// the alphabet stands for its own UTF-8, and inAlphabet is false: BPE never
-// reaches it, decoding does.
-func (a *alphabet) appendBytes(dst []byte, token string) (out []byte, inAlphabet bool) {
-	start := len(dst)
+// spells says whether token is written in the alphabet alone.
+func (a *alphabet) spells(token string) bool {
 	for _, c := range token {
 		if int(c) >= len(a.byteOf) || a.byteOf[c] < 0 {
-			return append(dst[:start], token...), false
+			return false
 		}
+	}
+	return true
+}
+
+// appendBytes appends what token stands for. A token with a character outside the
+// alphabet stands for its own UTF-8, and inAlphabet is false: BPE never reaches it,
+// decoding does.
+func (a *alphabet) appendBytes(dst []byte, token string) (out []byte, inAlphabet bool) {
+	if !a.spells(token) {
+		return append(dst, token...), false
+	}
+	for _, c := range token {
 		dst = append(dst, byte(a.byteOf[c]))
 	}
 	return dst, true

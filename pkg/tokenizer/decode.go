@@ -98,7 +98,8 @@ func appendText(dst, raw []byte) (text, open []byte) {
 // of table 3-7 of the Unicode standard.
 func beginning(raw []byte) (n int, more bool) {
 	first := raw[0]
-	need, low, high := 0, byte(0x80), byte(0xBF)
+	var need int
+	low, high := byte(0x80), byte(0xBF)
 	switch {
 	case first >= 0xC2 && first <= 0xDF:
 		need = 2

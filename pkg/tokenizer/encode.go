@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -138,7 +139,7 @@ func (e *encoding) check() error {
 	if err == nil {
 		return nil
 	}
-	if cause := context.Cause(e.ctx); cause != err {
+	if cause := context.Cause(e.ctx); !errors.Is(err, cause) {
 		return fmt.Errorf("encode: %w: %w", err, cause)
 	}
 	return fmt.Errorf("encode: %w", err)

@@ -1,18 +1,17 @@
 package tokenizer
 
-// Split cuts text as one of the known patterns does; nil if pattern is not known.
-func Split(pattern, text string) []string {
+// Splitter cuts text as one of the known patterns does.
+func Splitter(pattern string) func(text string) []string {
 	scan := scannerFor(pattern, newClasses())
-	if scan == nil {
-		return nil
+	return func(text string) []string {
+		pieces := []string{}
+		for i := 0; i < len(text); {
+			end := scan(text, i)
+			pieces = append(pieces, text[i:end])
+			i = end
+		}
+		return pieces
 	}
-	pieces := []string{}
-	for i := 0; i < len(text); {
-		end := scan(text, i)
-		pieces = append(pieces, text[i:end])
-		i = end
-	}
-	return pieces
 }
 
 // Patterns are the regular expressions that are known.
