@@ -1,0 +1,280 @@
+package model_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// Whatever happens, no block is written late, every transfer ends once at both
+// sides, and once the network is quiet nothing is left.
+func TestAnythingMayHappen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for range rapid.IntRange(20, 300).Draw(t, "steps") {
+			w.step(true)
+			w.check()
+		}
+		if rapid.Bool().Draw(t, "blackout") {
+			w.blackout()
+		} else {
+			w.settle()
+		}
+	})
+}
+
+// Where nothing goes wrong, everything that is committed at the sender arrives.
+func TestNothingGoesWrong(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for range rapid.IntRange(20, 300).Draw(t, "steps") {
+			w.step(false)
+			w.check()
+		}
+		w.settle()
+		for _, c := range w.conns {
+			for id, o := range c.transfers {
+				if o.result.End != sender.EndCommitted {
+					t.Fatalf("transfer %d ended with %+v; %s", id, o.result, w.describe())
+				}
+			}
+		}
+	})
+}
+
+// step draws one thing that happens. Without faults there are only those that a
+// healthy cluster sees, and time stands still.
+func (w *world) step(faults bool) {
+	op := rapid.IntRange(0, 99).Draw(w.t, "op")
+	switch {
+	case op < 4:
+		w.connect()
+	case op < 10:
+		w.reserve()
+	case op < 18:
+		w.open(faults)
+	case op < 34:
+		w.offer()
+	case op < 42:
+		w.commit(faults)
+	case op < 54:
+		w.eachConn("write", func(c *conn) bool { return c.core != nil && !c.senderGone && c.reading == nil }, w.writerStep)
+	case op < 62:
+		w.eachConn("read", func(c *conn) bool { return c.reading != nil }, func(c *conn) { w.readPages(c, faults && w.rarely()) })
+	case op < 72:
+		w.eachConn("up", func(c *conn) bool { return len(c.up) > 0 && !c.targetGone }, func(c *conn) { w.deliverUp(c, faults && w.rarely()) })
+	case op < 80:
+		w.eachConn("down", func(c *conn) bool { return len(c.down) > 0 && !c.senderGone }, w.deliverDown)
+	case op < 88:
+		if len(w.writes) > 0 {
+			w.copyOne(rapid.IntRange(0, len(w.writes)-1).Draw(w.t, "copy"), faults && w.rarely())
+		}
+	case !faults:
+	case op < 90:
+		w.abort()
+	case op < 92:
+		w.cancel()
+	case op < 96:
+		w.advance(time.Duration(rapid.Int64Range(1, int64(lease)).Draw(w.t, "time")))
+	case op < 97:
+		w.eachConn("cut", func(c *conn) bool { return !c.cut }, func(c *conn) { c.cut = true })
+	case op < 98:
+		w.eachConn("lose at the sender", func(c *conn) bool { return !c.senderGone && (c.cut || c.closing || c.targetGone) }, w.loseSender)
+	case op < 99:
+		w.eachConn("lose at the receiver", func(c *conn) bool { return !c.targetGone && (c.cut || c.closing || c.senderGone) }, w.loseTarget)
+	default:
+		w.calamity()
+	}
+}
+
+func (w *world) rarely() bool { return rapid.IntRange(0, 29).Draw(w.t, "rarely") == 0 }
+
+func (w *world) calamity() {
+	switch rapid.IntRange(0, 2).Draw(w.t, "calamity") {
+	case 0: // the receiver's process starts anew
+		for _, c := range w.conns {
+			c.cut, c.targetGone, c.up = true, true, nil
+		}
+		w.startReceiver()
+	case 1: // a sender's process dies
+		w.eachConn("die", func(c *conn) bool { return !c.senderGone }, func(c *conn) {
+			c.cut, c.senderGone, c.down, c.reading, c.core = true, true, nil, nil, nil
+		})
+	case 2:
+		w.closed = true
+		w.toReceiver(receiver.Shutdown{})
+	}
+}
+
+func (w *world) eachConn(label string, may func(*conn) bool, do func(*conn)) {
+	var able []*conn
+	for _, c := range w.conns {
+		if may(c) {
+			able = append(able, c)
+		}
+	}
+	if len(able) > 0 {
+		do(able[rapid.IntRange(0, len(able)-1).Draw(w.t, label)])
+	}
+}
+
+func (w *world) connect() {
+	live := 0
+	for _, c := range w.conns {
+		if !c.senderGone {
+			live++
+		}
+	}
+	if live >= 2 {
+		return
+	}
+	w.lastStream++
+	c := &conn{id: w.lastStream, target: w.receiver, epoch: w.epoch, transfers: map[uint64]*outgoing{}, asleep: true}
+	w.conns = append(w.conns, c)
+	w.toReceiver(receiver.StreamOpened{Stream: c.id})
+	c.put(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{
+		Hello: &kvtransferv1.SenderHello{Sender: "prefill", Epoch: 1, Version: 1, LayoutDigest: layout}}})
+}
+
+func (w *world) reserve() {
+	var free []kvcache.BlockID
+	for b, owner := range w.owner {
+		if owner == 0 {
+			free = append(free, kvcache.BlockID(b))
+		}
+	}
+	n := rapid.IntRange(0, 7).Draw(w.t, "blocks")
+	if n > len(free) {
+		return
+	}
+	free = rapid.Permutation(free).Draw(w.t, "free")
+	w.lastID++
+	id := w.lastID
+	held := rapid.IntRange(0, n).Draw(w.t, "held")
+	r := &reservation{blocks: free[:n], since: w.now, ticket: &kvtransferv1.Ticket{
+		TransferId: id, Epoch: w.epoch, Secret: id * 3, LayoutDigest: layout,
+		Blocks: uint32(n), HeldBlocks: uint32(held), Lease: durationpb.New(lease),
+	}}
+	w.reservations[id] = r
+	for _, b := range r.blocks {
+		w.owner[b] = id
+	}
+	w.toReceiver(receiver.Reserve{ID: id, Secret: id * 3, Blocks: r.blocks, Held: held})
+}
+
+// open takes a ticket to a stream; with faults also one that was used before, or
+// one with a wrong secret.
+func (w *world) open(faults bool) {
+	var tickets []*reservation
+	for id := uint64(1); id <= w.lastID; id++ {
+		if r := w.reservations[id]; r != nil && (!r.opened || faults && w.rarely()) {
+			tickets = append(tickets, r)
+		}
+	}
+	if len(tickets) == 0 {
+		return
+	}
+	w.eachConn("open", func(c *conn) bool { return c.core != nil && !c.senderGone && c.target == w.receiver }, func(c *conn) {
+		r := tickets[rapid.IntRange(0, len(tickets)-1).Draw(w.t, "ticket")]
+		if c.transfers[r.ticket.GetTransferId()] != nil {
+			return
+		}
+		ticket := r.ticket
+		if faults && w.rarely() {
+			ticket = &kvtransferv1.Ticket{TransferId: ticket.GetTransferId(), Epoch: ticket.GetEpoch(), Secret: 1,
+				LayoutDigest: layout, Blocks: ticket.GetBlocks(), HeldBlocks: ticket.GetHeldBlocks()}
+		}
+		r.opened = true
+		o := &outgoing{ticket: ticket}
+		for layer := range o.offered {
+			o.offered[layer] = int(ticket.GetHeldBlocks())
+		}
+		c.transfers[ticket.GetTransferId()] = o
+		w.toSender(c, sender.Open{Ticket: ticket, Lease: lease})
+	})
+}
+
+// eachOutgoing draws a transfer of some sender that may.
+func (w *world) eachOutgoing(label string, may func(*outgoing) bool, do func(*conn, uint64, *outgoing)) {
+	type one struct {
+		c  *conn
+		id uint64
+	}
+	var able []one
+	for _, c := range w.conns {
+		for id := uint64(1); id <= w.lastID; id++ {
+			if o := c.transfers[id]; o != nil && c.core != nil && may(o) {
+				able = append(able, one{c, id})
+			}
+		}
+	}
+	if len(able) > 0 {
+		x := able[rapid.IntRange(0, len(able)-1).Draw(w.t, label)]
+		do(x.c, x.id, x.c.transfers[x.id])
+	}
+}
+
+func (w *world) offer() {
+	w.eachOutgoing("offer", func(o *outgoing) bool { return o.accepted && !o.committing }, func(c *conn, id uint64, o *outgoing) {
+		layer := rapid.IntRange(0, layers-1).Draw(w.t, "layer")
+		if rest := int(o.ticket.GetBlocks()) - o.offered[layer]; rest > 0 {
+			w.offerSome(c, id, o, layer, rapid.IntRange(1, rest).Draw(w.t, "count"))
+		}
+	})
+}
+
+func (w *world) offerSome(c *conn, id uint64, o *outgoing, layer, count int) {
+	first := o.offered[layer]
+	o.offered[layer] += count
+	w.toSender(c, sender.Offer{ID: id, Layer: layer, First: first, Blocks: make([]kvcache.BlockID, count)})
+}
+
+func (w *world) offerRest(c *conn, id uint64, o *outgoing) {
+	for layer := range layers {
+		if rest := int(o.ticket.GetBlocks()) - o.offered[layer]; rest > 0 {
+			w.offerSome(c, id, o, layer, rest)
+		}
+	}
+}
+
+// commit offers what is left and commits; with faults it may forget the rest.
+func (w *world) commit(faults bool) {
+	w.eachOutgoing("commit", func(o *outgoing) bool { return o.accepted && !o.committing }, func(c *conn, id uint64, o *outgoing) {
+		if !faults || !w.rarely() {
+			w.offerRest(c, id, o)
+		}
+		o.committing = true
+		w.toSender(c, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
+	})
+}
+
+func (w *world) abort() {
+	w.eachOutgoing("abort", func(*outgoing) bool { return true }, func(c *conn, id uint64, o *outgoing) {
+		o.aborted = true
+		w.toSender(c, sender.Abort{ID: id, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
+	})
+}
+
+func (w *world) cancel() {
+	var ids []uint64
+	for id := uint64(1); id <= w.lastID; id++ {
+		if w.reservations[id] != nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	id := rapid.SampledFrom(ids).Draw(w.t, "cancel")
+	if r := w.reservations[id]; !r.failed && !r.over() {
+		r.cancelled = true
+	}
+	w.toReceiver(receiver.Cancel{ID: id})
+}

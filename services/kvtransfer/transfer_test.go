@@ -1,0 +1,367 @@
+package kvtransfer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestTransferArrives(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		held, prompt   int
+		atOnce         int
+		wantSliceBytes uint64
+	}{
+		{"one block", 0, 1, 1, layers * sliceBytes},
+		{"many blocks in one offer", 0, 20, 20, 20 * layers * sliceBytes},
+		{"many offers", 0, 20, 3, 20 * layers * sliceBytes},
+		{"a held prefix", 7, 20, 4, 13 * layers * sliceBytes},
+		{"all held", 5, 5, 1, 0},
+		{"nothing at all", 0, 0, 1, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				source, target := blockRange(40, test.prompt), blockRange(3, test.prompt+4)
+				slices.Reverse(target)
+				ticket, o := g.reserve(target, test.held, test.prompt)
+				tr := g.open(ticket)
+				sendAll(tr, source, test.held, test.atOnce)
+				tr.Commit([]int32{11, 12})
+				wait(t, "committed", o.over)
+				wait(t, "done", tr.Done())
+				if err := tr.Err(); err != nil {
+					t.Fatal(err)
+				}
+				if !o.committed || !slices.Equal(o.sampled, []int32{11, 12}) || o.bytes != test.wantSliceBytes {
+					t.Errorf("committed %v, tokens %v, %d bytes", o.committed, o.sampled, o.bytes)
+				}
+				g.checkPages(source[test.held:], target[test.held:test.prompt])
+				g.checkEmpty(target[:test.held])
+				g.checkEmpty(target[test.prompt:])
+				if s := tr.Stats(); s.Bytes != test.wantSliceBytes {
+					t.Errorf("sender's bytes are %d", s.Bytes)
+				}
+				g.receiver.Cancel(ticket.GetTransferId())
+				if s := g.receiver.Stats(); s.Committed != 1 || s.Cancelled != 0 || s.Open != 0 || s.QuarantinedBlocks != 0 {
+					t.Errorf("stats %+v", s)
+				}
+			})
+		})
+	}
+}
+
+func TestManyTransfersShareAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		var tasks sync.WaitGroup
+		for i := range 16 {
+			tasks.Go(func() {
+				source, target := blockRange(i*4, 4), blockRange(60-i*4, 4)
+				ticket, o := g.reserve(target, 0, 4)
+				tr := g.open(ticket)
+				sendAll(tr, source, 0, 2)
+				tr.Commit([]int32{int32(i)})
+				wait(t, "committed", o.over)
+				if !o.committed || o.sampled[0] != int32(i) {
+					t.Errorf("transfer %d: %v", i, o.err)
+				}
+				g.checkPages(source, target)
+			})
+		}
+		tasks.Wait()
+		if s := g.receiver.Stats(); s.Streams != 1 || s.Committed != 16 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		prepare func(*rig, *kvtransferv1.Ticket)
+		want    kvtransferv1.RefuseReason
+	}{
+		{"another secret", func(_ *rig, ticket *kvtransferv1.Ticket) { ticket.Secret++ }, kvtransferv1.RefuseReason_REFUSE_REASON_BAD_SECRET},
+		{"another epoch", func(_ *rig, ticket *kvtransferv1.Ticket) { ticket.Epoch++ }, kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH},
+		{"another worker", func(_ *rig, ticket *kvtransferv1.Ticket) { ticket.Receiver = "decode-1" }, kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH},
+		{"another layout", func(_ *rig, ticket *kvtransferv1.Ticket) { ticket.LayoutDigest++ }, kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT},
+		{"another id", func(_ *rig, ticket *kvtransferv1.Ticket) { ticket.TransferId++ }, kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER},
+		{"cancelled", func(g *rig, ticket *kvtransferv1.Ticket) { g.receiver.Cancel(ticket.GetTransferId()) }, kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER},
+		{"open already", func(g *rig, ticket *kvtransferv1.Ticket) { g.open(ticket) }, kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+				id := ticket.GetTransferId()
+				test.prepare(g, ticket)
+				_, err := g.sender.Open(t.Context(), ticket, "r")
+				if refuseReason(err) != test.want {
+					t.Errorf("open gives %v", err)
+				}
+				g.receiver.Cancel(id)
+				g.receiver.Cancel(id)
+				wait(t, "drained", o.over)
+				if o.err != nil || o.committed {
+					t.Errorf("the canceller was told %v", o.err)
+				}
+			})
+		})
+	}
+}
+
+func TestSenderAborts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		tr := g.open(ticket)
+		tr.Send(0, 0, blockRange(8, 2))
+		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
+		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
+		wait(t, "drained", o.over)
+		wait(t, "done", tr.Done())
+		for _, err := range []error{o.err, tr.Err()} {
+			if abortReason(err) != kvtransferv1.AbortReason_ABORT_REASON_FINISHED {
+				t.Errorf("ended with %v", err)
+			}
+		}
+		tr.Send(0, 2, blockRange(10, 2)) // after the end: nothing
+		tr.Commit(nil)
+		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
+			t.Errorf("a used ticket gives %v", err)
+		}
+	})
+}
+
+func TestSenderMisuse(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		misuse func(*kvtransfer.Transfer)
+	}{
+		{"a slice twice", func(tr *kvtransfer.Transfer) { tr.Send(0, 1, blockRange(0, 1)); tr.Send(0, 1, blockRange(0, 1)) }},
+		{"a held block", func(tr *kvtransfer.Transfer) { tr.Send(0, 0, blockRange(0, 1)) }},
+		{"past the end", func(tr *kvtransfer.Transfer) { tr.Send(0, 3, blockRange(0, 2)) }},
+		{"no such layer", func(tr *kvtransfer.Transfer) { tr.Send(layers, 1, blockRange(0, 1)) }},
+		{"before the start", func(tr *kvtransfer.Transfer) { tr.Send(0, -1, blockRange(0, 1)) }},
+		{"pages that cannot be read", func(tr *kvtransfer.Transfer) { tr.Send(0, 1, []kvcache.BlockID{poolBlocks}) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				ticket, o := g.reserve(blockRange(0, 4), 1, 4)
+				tr := g.open(ticket)
+				test.misuse(tr)
+				wait(t, "done", tr.Done())
+				wait(t, "drained", o.over)
+				for _, err := range []error{o.err, tr.Err()} {
+					if abortReason(err) != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
+						t.Errorf("ended with %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestReceiverFails(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		do   func(*rig, *kvtransfer.Transfer)
+		want kvtransferv1.FailReason
+	}{
+		{"slices are missing", func(_ *rig, tr *kvtransfer.Transfer) {
+			tr.Send(0, 0, blockRange(0, 4))
+			tr.Commit(nil)
+		}, kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE},
+		{"the device fails", func(g *rig, tr *kvtransfer.Transfer) {
+			g.to.Fail(errors.New("no such page"))
+			tr.Send(0, 0, blockRange(0, 4))
+		}, kvtransferv1.FailReason_FAIL_REASON_DEVICE},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+				tr := g.open(ticket)
+				test.do(g, tr)
+				wait(t, "done", tr.Done())
+				wait(t, "drained", o.over)
+				for _, err := range []error{o.err, tr.Err()} {
+					if failReason(err) != test.want {
+						t.Errorf("ended with %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestCancelReachesTheSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		tr := g.open(ticket)
+		tr.Send(0, 0, blockRange(8, 2))
+		synctest.Wait()
+		g.receiver.Cancel(ticket.GetTransferId())
+		wait(t, "drained", o.over)
+		wait(t, "done", tr.Done())
+		if o.err != nil || o.committed {
+			t.Errorf("the canceller was told %v", o.err)
+		}
+		if failReason(tr.Err()) != kvtransferv1.FailReason_FAIL_REASON_CANCELLED {
+			t.Errorf("the sender was told %v", tr.Err())
+		}
+	})
+}
+
+// Blocks stay in quarantine while a copy into them is under way, whatever else
+// is over.
+func TestDrainedWaitsForCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		tr := g.open(ticket)
+		held := make(chan struct{})
+		g.to.Before(func() { <-held })
+		tr.Send(0, 0, blockRange(8, 4))
+		synctest.Wait()
+		g.receiver.Cancel(ticket.GetTransferId())
+		g.server.Stop() // the connection is gone as well
+		_ = g.listener.Close()
+		synctest.Wait()
+		if o.isDrained() {
+			t.Fatal("drained while a copy is under way")
+		}
+		if s := g.receiver.Stats(); s.QuarantinedBlocks != 4 {
+			t.Errorf("stats %+v", s)
+		}
+		close(held)
+		wait(t, "drained", o.over)
+		wait(t, "done", tr.Done())
+	})
+}
+
+// A transfer that is over is not done before its pages are not read any more.
+func TestDoneWaitsForReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		tr := g.open(ticket)
+		held := make(chan struct{})
+		g.from.Before(func() { <-held })
+		tr.Send(0, 0, blockRange(8, 4))
+		synctest.Wait()
+		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		synctest.Wait()
+		select {
+		case <-tr.Done():
+			t.Error("done while its pages are read")
+		default:
+		}
+		close(held)
+		wait(t, "done", tr.Done())
+		wait(t, "drained", o.over)
+	})
+}
+
+func TestOpenGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := g.sender.Open(ctx, ticket, "r"); !errors.Is(err, context.Canceled) {
+			t.Errorf("open gives %v", err)
+		}
+		g.receiver.Cancel(ticket.GetTransferId())
+		wait(t, "drained", o.over)
+	})
+}
+
+func TestLeases(t *testing.T) {
+	t.Run("nobody comes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t)
+			begun := time.Now()
+			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			<-o.over
+			if time.Since(begun) != lease || failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED {
+				t.Errorf("after %v: %v", time.Since(begun), o.err)
+			}
+			if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) != kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER {
+				t.Errorf("open gives %v", err)
+			}
+		})
+	})
+	t.Run("a slow engine keeps it", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t)
+			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			tr := g.open(ticket)
+			timer := time.NewTimer(20 * lease)
+			<-timer.C
+			sendAll(tr, blockRange(8, 2), 0, 2)
+			tr.Commit(nil)
+			wait(t, "committed", o.over)
+			if !o.committed {
+				t.Errorf("ended with %v", o.err)
+			}
+		})
+	})
+}
+
+func TestStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		idle, unopened := g.reserve(blockRange(2, 2), 0, 2)
+		tr := g.open(ticket)
+		g.server.Stop()
+		wait(t, "done", tr.Done())
+		wait(t, "drained", o.over)
+		if !isBroken(tr.Err()) || !isBroken(o.err) {
+			t.Errorf("ended with %v and %v", tr.Err(), o.err)
+		}
+		if _, err := g.sender.Open(t.Context(), idle, "r"); !isBroken(err) {
+			t.Errorf("open gives %v", err)
+		}
+		g.receiver.Cancel(idle.GetTransferId())
+		wait(t, "drained", unopened.over)
+	})
+}
+
+func TestIdleConnectionIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		for range 3 {
+			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			tr := g.open(ticket)
+			sendAll(tr, blockRange(8, 2), 0, 2)
+			tr.Commit(nil)
+			wait(t, "committed", o.over)
+			if s := g.receiver.Stats(); s.Streams != 1 {
+				t.Errorf("stats %+v", s)
+			}
+			timer := time.NewTimer(kvtransfer.DefaultIdleTimeout + time.Second)
+			<-timer.C
+			if s := g.receiver.Stats(); s.Streams != 0 {
+				t.Errorf("stats %+v", s)
+			}
+		}
+	})
+}
