@@ -45,7 +45,7 @@ func connectEtcd(t *testing.T, endpoint string) *membership.Client {
 		RequestTimeout: time.Second,
 		ProbeInterval:  300 * time.Millisecond,
 		RetryWait:      100 * time.Millisecond,
-	}, slog.New(slog.DiscardHandler))
+	}, testLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestMembershipDeadWorkerGoes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), membershipTimeout)
 	defer cancel()
 	worker, err := membership.Connect(ctx, membership.Config{Endpoints: []string{server.Endpoint()}, LeaseTTL: 2 * time.Second},
-		slog.New(slog.DiscardHandler))
+		testLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestConnectToNoEtcd(t *testing.T) {
 	for _, endpoint := range []string{"http://127.0.0.1:1", silent} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		start := time.Now()
-		_, err := membership.Connect(ctx, membership.Config{Endpoints: []string{endpoint}}, slog.New(slog.DiscardHandler))
+		_, err := membership.Connect(ctx, membership.Config{Endpoints: []string{endpoint}}, testLogger(t))
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), endpoint) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the error %v is not one line that names %s", err, endpoint)
@@ -326,4 +326,9 @@ func TestEmbeddedEtcdRefuses(t *testing.T) {
 			t.Errorf("%s: the error is %v, want one with %q", address, err, want)
 		}
 	}
+}
+
+// testLogger logs to the test, which shows it if it fails.
+func testLogger(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

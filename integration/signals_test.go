@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
@@ -26,7 +25,7 @@ func startNATS(t *testing.T, address string) *embedded.NATS {
 
 func connectNATS(t *testing.T, address string) *signals.Conn {
 	t.Helper()
-	conn, err := signals.Connect(signals.Config{URLs: []string{address}, Name: t.Name()}, slog.New(slog.DiscardHandler))
+	conn, err := signals.Connect(signals.Config{URLs: []string{address}, Name: t.Name()}, testLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,21 +64,21 @@ type known struct {
 	revision int64
 }
 
-// parse reads a record and logs one that is none, once for each time that it was
-// written.
+// parse reads a record and logs one that is none, unless the same key at the
+// same revision was none before. It reads again what it knows: an etcd that lost
+// its data counts its revisions anew.
 func (c *Client) parse(entry Entry, before known) known {
-	if before.revision == entry.Revision && before.revision != 0 {
-		return before
-	}
 	record, err := parseRecord(entry.Value)
 	if err == nil && WorkerKey(record.GetRole(), record.GetId()) != entry.Key {
 		err = errors.New("it belongs under another key")
 	}
-	if err != nil {
-		c.log.Warn("worker record in etcd is malformed: leaving it out", slog.String("key", entry.Key), slog.Any("error", err))
-		record = nil
+	if err == nil {
+		return known{record: record, revision: entry.Revision}
 	}
-	return known{record: record, revision: entry.Revision}
+	if before.record != nil || before.revision != entry.Revision {
+		c.log.Warn("worker record in etcd is malformed: leaving it out", slog.String("key", entry.Key), slog.Any("error", err))
+	}
+	return known{revision: entry.Revision}
 }
 
 // WatchPolicy calls notify with the policy, an empty one if none is set, as soon
@@ -129,8 +129,8 @@ type following struct {
 	follower
 	client   *Client
 	prefix   string
-	keys     map[string]struct{}
-	revision int64 // up to which everything is applied
+	keys     map[string]int64 // the revisions at which they were written
+	revision int64            // up to which everything is applied
 	live     bool
 	told     bool // notify was called
 	doubts   int  // looks in a row that did not agree
@@ -171,9 +171,9 @@ func (s *following) list(ctx context.Context) error {
 		return err
 	}
 	s.reset()
-	s.keys = make(map[string]struct{}, len(listing.Entries))
+	s.keys = make(map[string]int64, len(listing.Entries))
 	for _, entry := range listing.Entries {
-		s.keys[entry.Key] = struct{}{}
+		s.keys[entry.Key] = entry.Revision
 		s.apply(Event{Entry: entry})
 	}
 	s.revision, s.doubts = listing.Revision, 0
@@ -238,7 +238,7 @@ func (s *following) take(batch Batch) {
 		if event.Removed {
 			delete(s.keys, event.Key)
 		} else {
-			s.keys[event.Key] = struct{}{}
+			s.keys[event.Key] = event.Revision
 		}
 		s.apply(event)
 		s.revision = max(s.revision, event.Revision)
@@ -262,7 +262,11 @@ func (s *following) probe(ctx context.Context) error {
 	if summary.Revision < s.revision {
 		return fmt.Errorf("%w: etcd is at revision %d and was at %d", errListAgain, summary.Revision, s.revision)
 	}
-	if summary.Count == len(s.keys) && summary.Newest <= s.revision {
+	var newest int64
+	for _, revision := range s.keys {
+		newest = max(newest, revision)
+	}
+	if summary.Count == len(s.keys) && summary.Newest == newest {
 		s.doubts = 0
 		return nil
 	}

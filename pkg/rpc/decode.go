@@ -1,15 +1,13 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -20,35 +18,41 @@ import (
 // wholeMessage is the field named when none inside the message can be.
 const wholeMessage = "request"
 
-// decoding stands in for a message while grpc-go receives it. It carries what
-// the codec found out past grpc-go, which keeps only an error's text.
+// decoding stands in for a message while grpc-go receives it. grpc-go sends the
+// status of a failed receive before any interceptor learns of it, so failures
+// that are the caller's go past it in here.
 type decoding struct {
 	message any
-	// field and problem are set if the bytes do not decode.
+	// field and problem are set if the message was not decoded.
 	field, problem string
 }
 
 // codec decodes by another codec and, when that fails, finds out why.
 type codec struct {
 	encoding.CodecV2
+	maxReceiveBytes int
 }
 
 // newCodec wraps a codec, or the one that grpc-go has for protobuf.
-func newCodec(inner encoding.CodecV2) codec {
+func newCodec(inner encoding.CodecV2, maxReceiveBytes int) codec {
 	if inner == nil {
 		inner = encoding.GetCodecV2(proto.Name)
 	}
-	return codec{CodecV2: inner}
+	return codec{CodecV2: inner, maxReceiveBytes: maxReceiveBytes}
 }
 
-// Unmarshal decodes data into v, a message or a *decoding of one.
+// Unmarshal decodes data into v, a message or a *decoding of one. The latter
+// gets failures, too.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	d, ok := v.(*decoding)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	err := c.CodecV2.Unmarshal(data, d.message)
-	if err == nil {
+	if data.Len() > c.maxReceiveBytes {
+		d.field, d.problem = wholeMessage, problemOversize
+		return nil
+	}
+	if c.CodecV2.Unmarshal(data, d.message) == nil {
 		return nil
 	}
 	d.field, d.problem = wholeMessage, problemMalformed
@@ -61,10 +65,13 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 			d.field = field
 		}
 	}
-	return err
+	return nil
 }
 
-// decoder turns failures to receive a message into INVALID_ARGUMENT.
+// problemOversize marks a message over the limit.
+const problemOversize = "oversize"
+
+// decoder turns messages that do not decode into INVALID_ARGUMENT.
 type decoder struct {
 	maxReceiveBytes int
 	oversizeFields  map[string]string
@@ -73,22 +80,17 @@ type decoder struct {
 // receive receives a message by grpc-go's own function.
 func (d *decoder) receive(fullMethod string, message any, receive func(any) error) error {
 	wrapped := decoding{message: message}
-	err := receive(&wrapped)
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
+	if err := receive(&wrapped); err != nil {
 		return err
-	case wrapped.field != "":
-		return InvalidArgument(wrapped.field, wrapped.problem)
-	case status.Code(err) == codes.ResourceExhausted:
-		// Receiving exhausts nothing but the limit of a message's size, whether
-		// compressed or not.
-		field := d.oversizeFields[fullMethod]
-		if field == "" {
-			field = wholeMessage
-		}
+	}
+	switch {
+	case wrapped.field == "":
+		return nil
+	case wrapped.problem == problemOversize:
+		field := cmp.Or(d.oversizeFields[fullMethod], wholeMessage)
 		return InvalidArgument(field, fmt.Sprintf("the message is over %d bytes: send less", d.maxReceiveBytes))
 	}
-	return err
+	return InvalidArgument(wrapped.field, wrapped.problem)
 }
 
 // streamServer is the interceptor for streams.

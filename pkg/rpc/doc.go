@@ -14,15 +14,19 @@
 //  3. logging: one line when a call ends; none for health and reflection;
 //  4. recovery: a panic below becomes INTERNAL, so that 2 and 3 see its status,
 //     and its stack is logged;
-//  5. decoding: a message that does not decode or is too large becomes
-//     INVALID_ARGUMENT that names the field; grpc-go alone says INTERNAL and
-//     RESOURCE_EXHAUSTED for what is the caller's mistake;
+//  5. decoding: a message that does not decode, or is too large, becomes
+//     INVALID_ARGUMENT that names the field; grpc-go alone says INTERNAL or
+//     RESOURCE_EXHAUSTED, and says it before interceptors can, for what is the
+//     caller's mistake. So the server's codec hands such a message on as if it
+//     were good, with the reason beside it;
 //  6. push-back: an error with a RetryInfo also sets the trailer
 //     grpc-retry-pushback-ms, which gRPC clients obey by themselves;
-//  7. authentication, if configured; not for health;
-//  8. rate limit, if configured; not for health: after authentication, so that
+//  7. the end of the server: its stop ends health watches and reflection
+//     sessions, which would otherwise outlast it;
+//  8. authentication, if configured; not for health;
+//  9. rate limit, if configured; not for health: after authentication, so that
 //     only callers who may call use up the limit;
-//  9. timeout: unary calls that come without a deadline get one. Streams live
+//  10. timeout: unary calls that come without a deadline get one. Streams live
 //     as long as their caller wants.
 //
 // grpc-go decodes a unary request before it calls the first interceptor, so

@@ -23,6 +23,11 @@ import (
 const (
 	// DefaultMaxReceiveBytes is the largest message taken, in bytes.
 	DefaultMaxReceiveBytes = 4 << 20
+	// MaxOversizeBytes is the largest message that is received only to be refused
+	// by the name of a field; see ServerConfig.OversizeFields. A longer one is
+	// refused as soon as its length is known, with RESOURCE_EXHAUSTED: grpc-go has
+	// no place to say anything else before it has a whole message.
+	MaxOversizeBytes = 256 << 20
 	// DefaultMaxStreams is the most calls at a time on one connection.
 	DefaultMaxStreams = 10_000
 	// DefaultUnaryTimeout is the deadline of unary calls that have none.
@@ -71,8 +76,10 @@ type ServerConfig struct {
 	UnaryTimeout time.Duration
 	// OversizeFields maps a full method, like
 	// "/tandem.inference.v1.Inference/Generate", to the field of its request to
-	// name when a message is over the limit. A method without one names
-	// "request".
+	// name when a message is over MaxReceiveBytes. A method without one names
+	// "request". It is for servers that strangers call: messages of up to
+	// MaxOversizeBytes are then received and dropped undecoded. Without any, a
+	// message over the limit is RESOURCE_EXHAUSTED as soon as its length is known.
 	OversizeFields map[string]string
 	// Codec encodes and decodes all messages of the server, those of health and
 	// reflection included. Nil: grpc-go's for protobuf.
@@ -123,8 +130,8 @@ func NewServer(cfg ServerConfig) *Server {
 	options := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
-		grpc.ForceServerCodecV2(newCodec(cfg.Codec)),
-		grpc.MaxRecvMsgSize(cfg.MaxReceiveBytes),
+		grpc.ForceServerCodecV2(newCodec(cfg.Codec, cfg.MaxReceiveBytes)),
+		grpc.MaxRecvMsgSize(cfg.receiveLimit()),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
@@ -162,6 +169,14 @@ func (cfg ServerConfig) withDefaults() ServerConfig {
 		cfg.UnaryTimeout = DefaultUnaryTimeout
 	}
 	return cfg
+}
+
+// receiveLimit is the longest message that grpc-go takes.
+func (cfg ServerConfig) receiveLimit() int {
+	if len(cfg.OversizeFields) > 0 {
+		return max(cfg.MaxReceiveBytes, MaxOversizeBytes)
+	}
+	return cfg.MaxReceiveBytes
 }
 
 // RegisterService registers a service, before Serve. Generated code calls it.

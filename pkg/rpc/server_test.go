@@ -1,0 +1,563 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	tokenizeMethod = "/tandem.inference.v1.Inference/Tokenize"
+	generateMethod = "/tandem.inference.v1.Inference/Generate"
+)
+
+// inference is a service whose methods are functions.
+type inference struct {
+	inferencev1.UnimplementedInferenceServer
+	tokenize func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error)
+	generate func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error
+}
+
+func (i *inference) Tokenize(ctx context.Context, request *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+	if i.tokenize == nil {
+		return &inferencev1.TokenizeResponse{TokenIds: []uint32{1}}, nil
+	}
+	return i.tokenize(ctx, request)
+}
+
+func (i *inference) Generate(request *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+	if i.generate == nil {
+		return stream.Send(&inferencev1.GenerateEvent{Offset: 1})
+	}
+	return i.generate(request, stream)
+}
+
+// log is a buffer that a logger and a test may use at once.
+type log struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buffer.Write(b)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buffer.String()
+}
+
+func (l *log) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// serve serves on loopback and connects.
+func serve(t *testing.T, service *inference, serverConfig rpc.ServerConfig, clientConfig rpc.ClientConfig) (*rpc.Server, *grpc.ClientConn) {
+	t.Helper()
+	server := rpc.NewServer(serverConfig)
+	inferencev1.RegisterInferenceServer(server, service)
+	listener, err := rpc.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := rpc.Dial(listener.Addr().String(), clientConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return server, conn
+}
+
+// bytesCodec sends and receives bytes as they are.
+type bytesCodec struct{}
+
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+func (bytesCodec) Name() string { return "proto" }
+
+// callRaw sends bytes as the request of a method that takes one, and returns the
+// error of the call.
+func callRaw(t *testing.T, conn *grpc.ClientConn, method string, request []byte) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	description := &grpc.StreamDesc{ServerStreams: method == generateMethod}
+	stream, err := conn.NewStream(ctx, description, method, grpc.ForceCodecV2(bytesCodec{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(&request); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var reply []byte
+		if err := stream.RecvMsg(&reply); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// text is a string field on the wire.
+func text(number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
+}
+
+func TestUndecodableRequests(t *testing.T) {
+	output := &log{}
+	_, conn := serve(t, &inference{}, rpc.ServerConfig{
+		Logger:         output.logger(),
+		OversizeFields: map[string]string{generateMethod: "prompt", tokenizeMethod: "text"},
+	}, rpc.ClientConfig{})
+	valid, err := proto.Marshal(&inferencev1.GenerateRequest{Stop: []string{"a", "b"}, Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), []byte{1, 2, 0xff})
+	for _, test := range []struct {
+		name, method string
+		request      []byte
+		field        string // empty: the request is good
+	}{
+		{"good unary", tokenizeMethod, text(2, "héllo"), ""},
+		{"good stream", generateMethod, valid, ""},
+		{"unary text", tokenizeMethod, text(2, "a\xffb"), "text"},
+		{"stream text", generateMethod, text(2, "a\xffb"), "prompt"},
+		{"repeated text", generateMethod, append(bytes.Clone(valid), text(6, "\xc3")...), "stop[2]"},
+		{"packed list cut off", generateMethod, text(3, string(ids)), "token_ids.ids"},
+		{"wrong wire type is unknown", generateMethod, protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 5), ""},
+		{"field cut off", generateMethod, []byte{2<<3 | 2, 100, 'a'}, "prompt"},
+		{"nonsense", tokenizeMethod, bytes.Repeat([]byte{0xff}, 20), "request"},
+		{"nothing known", tokenizeMethod, []byte{0}, "request"},
+		{"just under the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes-5)), ""},
+		{"just over the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes)), "text"},
+		{"oversize unary", tokenizeMethod, text(2, strings.Repeat("a", 100<<20)), "text"},
+		{"oversize stream", generateMethod, text(2, strings.Repeat("a", 100<<20)), "prompt"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			start := time.Now()
+			err := callRaw(t, conn, test.method, test.request)
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("the answer took %s", took)
+			}
+			if test.field == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if status.Code(err) != codes.InvalidArgument || rpc.Field(err) != test.field || rpc.Reason(err) != rpc.ReasonInvalidField {
+				t.Errorf("got field %q, reason %q: %v; want INVALID_ARGUMENT that names %q", rpc.Field(err), rpc.Reason(err), err, test.field)
+			}
+			if !strings.HasPrefix(status.Convert(err).Message(), test.field+": ") {
+				t.Errorf("message %q does not begin with the field", status.Convert(err).Message())
+			}
+		})
+	}
+	if got := strings.Count(output.String(), "grpc.code=InvalidArgument"); got != 10 {
+		t.Errorf("%d refused requests were logged, want 10:\n%s", got, output)
+	}
+}
+
+func TestPanicIsInternal(t *testing.T) {
+	output := &log{}
+	registry := prometheus.NewRegistry()
+	_, conn := serve(t, &inference{
+		tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+			panic("boom")
+		},
+		generate: func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+			panic("bang")
+		},
+	}, rpc.ServerConfig{Name: "router", Logger: output.logger(), Registerer: registry}, rpc.ClientConfig{})
+	client := inferencev1.NewInferenceClient(conn)
+	ctx := rpc.WithRequestID(t.Context(), "request-17")
+	for range 2 { // the server lives on
+		_, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{})
+		if status.Code(err) != codes.Internal || rpc.Reason(err) != rpc.ReasonPanic || strings.Contains(err.Error(), "boom") {
+			t.Errorf("unary: got %v", err)
+		}
+		stream, err := client.Generate(ctx, &inferencev1.GenerateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.Internal || rpc.Reason(err) != rpc.ReasonPanic {
+			t.Errorf("stream: got %v", err)
+		}
+	}
+	for _, want := range []string{"panic=boom", "panic=bang", "TestPanicIsInternal", "request_id=request-17", "level=ERROR", "grpc.code=Internal"} {
+		if !strings.Contains(output.String(), want) {
+			t.Errorf("the log does not have %q", want)
+		}
+	}
+	if got := counter(t, registry, "tandem_rpc_server_calls_total", map[string]string{"server": "router", "code": "Internal", "method": generateMethod[1:]}); got != 2 {
+		t.Errorf("%v panicking streams were counted, want 2", got)
+	}
+}
+
+// counter is the value of a counter with these labels.
+func counter(t *testing.T, registry *prometheus.Registry, name string, labels map[string]string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+	metrics:
+		for _, metric := range family.GetMetric() {
+			for _, pair := range metric.GetLabel() {
+				if want, ok := labels[pair.GetName()]; ok && want != pair.GetValue() {
+					continue metrics
+				}
+			}
+			sum += metric.GetCounter().GetValue()
+		}
+	}
+	return sum
+}
+
+func TestRequestIDTravels(t *testing.T) {
+	seen := make(chan string, 1)
+	_, conn := serve(t, &inference{
+		tokenize: func(ctx context.Context, _ *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+			seen <- rpc.RequestID(ctx)
+			return &inferencev1.TokenizeResponse{}, nil
+		},
+	}, rpc.ServerConfig{}, rpc.ClientConfig{})
+	client := inferencev1.NewInferenceClient(conn)
+	for _, test := range []struct {
+		name, want string
+		ctx        context.Context
+	}{
+		{"none", "", t.Context()},
+		{"from the context", "abc-1", rpc.WithRequestID(t.Context(), "abc-1")},
+		{"from metadata", "xyz", metadata.AppendToOutgoingContext(rpc.WithRequestID(t.Context(), "abc"), rpc.RequestIDKey, "xyz")},
+		{"too long", "", metadata.AppendToOutgoingContext(t.Context(), rpc.RequestIDKey, strings.Repeat("a", 129))},
+		{"spaces", "", metadata.AppendToOutgoingContext(t.Context(), rpc.RequestIDKey, "a b")},
+	} {
+		if _, err := client.Tokenize(test.ctx, &inferencev1.TokenizeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-seen; got != test.want {
+			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+func TestAuthenticationAndLimits(t *testing.T) {
+	type tenantKey struct{}
+	_, conn := serve(t, &inference{
+		tokenize: func(ctx context.Context, _ *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+			if ctx.Value(tenantKey{}) != "acme" {
+				return nil, errors.New("no tenant in the context")
+			}
+			if _, ok := ctx.Deadline(); !ok {
+				return nil, errors.New("no deadline")
+			}
+			return &inferencev1.TokenizeResponse{}, nil
+		},
+	}, rpc.ServerConfig{
+		Authenticate: func(ctx context.Context, _ string) (context.Context, error) {
+			if len(metadata.ValueFromIncomingContext(ctx, "key")) == 0 {
+				return nil, rpc.Error(codes.Unauthenticated, "NO_KEY", "send a key", 0)
+			}
+			return context.WithValue(ctx, tenantKey{}, "acme"), nil
+		},
+		CallsPerSecond: .01,
+		CallsBurst:     2,
+	}, rpc.ClientConfig{UnaryTimeout: -1})
+	client := inferencev1.NewInferenceClient(conn)
+	// Refused callers use up nothing of the limit, and learn nothing.
+	for range 5 {
+		if _, err := client.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unauthenticated || rpc.Reason(err) != "NO_KEY" {
+			t.Fatalf("without a key: %v", err)
+		}
+		if err := callRaw(t, conn, tokenizeMethod, []byte{0}); status.Code(err) != codes.Unauthenticated {
+			t.Fatalf("nonsense without a key: %v", err)
+		}
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "key", "1")
+	for range 2 {
+		if _, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var trailer metadata.MD
+	_, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}, grpc.Trailer(&trailer))
+	wait, ok := rpc.RetryAfter(err)
+	if status.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != rpc.ReasonRateLimited || !ok || wait < time.Minute || wait > 100*time.Second {
+		t.Errorf("over the limit: %v, retry after %s", err, wait)
+	}
+	if len(trailer.Get("grpc-retry-pushback-ms")) != 1 {
+		t.Errorf("trailer %v has no push-back", trailer)
+	}
+	for range 5 { // health passes both
+		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHealthAndStop(t *testing.T) {
+	output := &log{}
+	entered := make(chan struct{})
+	service := &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+		close(entered)
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}}
+	server := rpc.NewServer(rpc.ServerConfig{Logger: output.logger()})
+	inferencev1.RegisterInferenceServer(server, service)
+	listener, err := rpc.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := rpc.Dial(listener.Addr().String(), rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	health := healthv1.NewHealthClient(conn)
+	check := func(service string, want healthv1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		response, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+		if err != nil || response.GetStatus() != want {
+			t.Errorf("health of %q is %v, %v; want %v", service, response.GetStatus(), err, want)
+		}
+	}
+	check("", healthv1.HealthCheckResponse_NOT_SERVING)
+	server.SetServing(true)
+	check("", healthv1.HealthCheckResponse_SERVING)
+	check("tandem.inference.v1.Inference", healthv1.HealthCheckResponse_SERVING)
+
+	// A health watch and a reflection session must not hold up a graceful stop.
+	watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	reflect, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reflect.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	if response, err := reflect.Recv(); err != nil || len(response.GetListServicesResponse().GetService()) < 3 {
+		t.Fatalf("reflection answers %v, %v", response, err)
+	}
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	// The stream does not end by itself, so the stop is cut short.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := server.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Stop returned %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve returned %v", err)
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("the stream lives")
+	}
+	for {
+		response, err := watch.Recv()
+		if err == nil && response.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING {
+			continue
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the watch ended with %v", err)
+		}
+		break
+	}
+	if strings.Contains(output.String(), "grpc.health") || strings.Contains(output.String(), "grpc.reflection") {
+		t.Errorf("health and reflection are logged:\n%s", output)
+	}
+}
+
+func TestGracefulStopIsPrompt(t *testing.T) {
+	release := make(chan struct{})
+	entered := make(chan struct{})
+	server, conn := serve(t, &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+		close(entered)
+		<-release
+		return stream.Send(&inferencev1.GenerateEvent{Offset: 7})
+	}}, rpc.ServerConfig{}, rpc.ClientConfig{})
+	watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	stopped := make(chan error, 1)
+	go func() { stopped <- server.Stop(t.Context()) }()
+	for { // the watch ends while the call still runs
+		if _, err := watch.Recv(); err != nil {
+			break
+		}
+	}
+	close(release)
+	if event, err := stream.Recv(); err != nil || event.GetOffset() != 7 {
+		t.Errorf("the running call got %v, %v", event, err)
+	}
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the stop waits for more than the calls")
+	}
+}
+
+func TestClientComesBack(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	path := t.TempDir() + "/s.sock"
+	conn, err := rpc.Dial("unix://"+path, rpc.ClientConfig{Name: "router", Registerer: registry, Idempotent: []string{tokenizeMethod}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := inferencev1.NewInferenceClient(conn)
+	start := time.Now()
+	if _, err := client.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a server: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the failure took %s", took)
+	}
+	for range 2 {
+		listener, err := rpc.Listen("unix://" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := rpc.NewServer(rpc.ServerConfig{})
+		inferencev1.RegisterInferenceServer(server, &inference{})
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}, grpc.WaitForReady(true)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := server.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := counter(t, registry, "tandem_rpc_client_calls_total", map[string]string{"client": "router", "code": "OK"}); got != 2 {
+		t.Errorf("%v calls were counted, want 2", got)
+	}
+}
+
+func TestIdempotentCallsAreTriedAgain(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		idempotent []string
+		code       codes.Code
+		tries      int
+	}{
+		{"idempotent", []string{tokenizeMethod}, codes.Unavailable, 3},
+		{"not idempotent", nil, codes.Unavailable, 1},
+		{"refused", []string{tokenizeMethod}, codes.ResourceExhausted, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tries := 0
+			_, conn := serve(t, &inference{
+				tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+					tries++
+					return nil, rpc.Errorf(test.code, "NOT_NOW", "no")
+				},
+			}, rpc.ServerConfig{}, rpc.ClientConfig{Idempotent: test.idempotent})
+			_, err := inferencev1.NewInferenceClient(conn).Tokenize(t.Context(), &inferencev1.TokenizeRequest{})
+			if rpc.Reason(err) != "NOT_NOW" || tries != test.tries {
+				t.Errorf("%d tries, want %d: %v", tries, test.tries, err)
+			}
+		})
+	}
+}
+
+func TestTwoServersShareARegistry(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	for _, name := range []string{"prefill", "decode"} {
+		_, conn := serve(t, &inference{}, rpc.ServerConfig{Name: name, Registerer: registry}, rpc.ClientConfig{Registerer: registry})
+		if _, err := inferencev1.NewInferenceClient(conn).Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"prefill", "decode"} {
+		if got := counter(t, registry, "tandem_rpc_server_calls_total", map[string]string{"server": name, "code": "OK"}); got != 1 {
+			t.Errorf("%s counted %v calls, want 1", name, got)
+		}
+	}
+}
