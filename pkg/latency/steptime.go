@@ -25,7 +25,7 @@ func (m Model) Predict(tokens, context int) time.Duration {
 }
 
 // StepTime fits a Model to the steps it is shown: least squares in which a step
-// counts for less and less the longer ago it was. The zero value is ready. It is
+// counts for less the longer ago it was. The zero value is ready. It is
 // not safe for concurrent use.
 type StepTime struct {
 	samples uint64
@@ -34,9 +34,14 @@ type StepTime struct {
 	xy [3]float64
 }
 
-// forget is the weight of a step relative to the one after it: about the last
+// maxForget is the weight of a step relative to the one after it: about the last
 // 1000 count.
-const forget = 0.999
+const maxForget = 0.999
+
+// forget is that weight after the first n steps. It begins low, so that what the
+// first steps of a cold engine cost is soon forgotten: after n steps the very
+// first one weighs about (8/n)² of the last.
+func forget(n uint64) float64 { return min(maxForget, 1-2/(float64(n)+8)) }
 
 // Observe takes the duration of one step that computed tokens and whose
 // sequences had, after it, context tokens in all. What can not be is ignored: a
@@ -45,14 +50,15 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 	if tokens < 1 || context < 0 || d < 0 {
 		return
 	}
+	old := forget(s.samples)
 	s.samples++
 	x := [3]float64{1, float64(tokens), float64(context)}
 	ms := float64(d) / float64(time.Millisecond)
 	for i := range x {
 		for j := range x {
-			s.xx[i][j] = forget*s.xx[i][j] + x[i]*x[j]
+			s.xx[i][j] = old*s.xx[i][j] + x[i]*x[j]
 		}
-		s.xy[i] = forget*s.xy[i] + x[i]*ms
+		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
 }
 

@@ -153,6 +153,25 @@ func TestForgets(t *testing.T) {
 	}
 }
 
+// The first steps of a cold engine take many times as long as later ones.
+func TestForgetsAColdStart(t *testing.T) {
+	want := latency.Model{BaseMs: 4, PerTokenMs: 0.2, PerContextTokenMs: 0.001}
+	r := rand.New(rand.NewPCG(1, 1))
+	var s latency.StepTime
+	for i := range 100 {
+		noise := 0.0
+		if i < 3 {
+			noise = 20
+		}
+		tokens, context := work(r)
+		s.Observe(tokens, context, truth(want, tokens, context, noise))
+	}
+	got, is := s.Model().Predict(32, 20_000), want.Predict(32, 20_000)
+	if off := float64((got - is).Abs()) / float64(is); off > 0.2 {
+		t.Errorf("%v, want %v: %+v", got, is, s.Model())
+	}
+}
+
 func TestObserveDoesNotAllocate(t *testing.T) {
 	var s latency.StepTime
 	if n := testing.AllocsPerRun(100, func() { s.Observe(3, 100, time.Millisecond); s.Model() }); n != 0 {

@@ -53,8 +53,9 @@ func New(config Config) (*Scheduler, error) {
 
 // Handle takes an event that happened at now and answers with what is to be
 // done, in this order. now never goes back. The slice is used again by the next
-// call; block tables and hashes in it are never changed and may be kept, and the
-// batch and parts of a RunStep stay as they are until the RunStep after the next.
+// call; block tables and hashes in it are never changed and may be kept. The
+// batch and parts of a RunStep stay as they are until the StepDone of the step
+// after it.
 func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	clear(s.actions)
 	s.actions = s.actions[:0]

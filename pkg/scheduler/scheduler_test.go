@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -233,7 +234,7 @@ func TestLargeIsNotStarved(t *testing.T) {
 	id := scheduler.SequenceID(1)
 	small := func() {
 		id++
-		w.submit(scheduler.Request{ID: id, Tokens: prompt(9), MaxTokens: 4, Priority: 5, Salt: string(rune('a' + id%20)), Stop: never})
+		w.submit(scheduler.Request{ID: id, Tokens: prompt(9), MaxTokens: 4, Priority: 5, Salt: strconv.Itoa(int(id)), Stop: never})
 	}
 	small()
 	small()
@@ -259,7 +260,7 @@ func TestRunningPromptIsNotStarved(t *testing.T) {
 	slow := w.submit(scheduler.Request{ID: 1, Tokens: prompt(36), MaxTokens: 2, Stop: never})
 	for id := scheduler.SequenceID(2); id < 200 && slow.finished == nil; id++ {
 		w.submit(scheduler.Request{
-			ID: id, Tokens: prompt(16), MaxTokens: 1, Priority: 5, Salt: time.Duration(id).String(), Stop: never,
+			ID: id, Tokens: prompt(16), MaxTokens: 1, Priority: 5, Salt: strconv.Itoa(int(id)), Stop: never,
 		})
 		w.finishStep(time.Millisecond)
 	}
@@ -276,7 +277,7 @@ func TestDecodesAreNotStalled(t *testing.T) {
 	l := w.submit(scheduler.Request{ID: 1, Tokens: prompt(4), MaxTokens: 30, Stop: never})
 	w.finishStep(time.Millisecond)
 	for id := scheduler.SequenceID(2); l.finished == nil; id++ {
-		w.submit(scheduler.Request{ID: id, Tokens: prompt(30), MaxTokens: 3, Salt: time.Duration(id).String()})
+		w.submit(scheduler.Request{ID: id, Tokens: prompt(30), MaxTokens: 3, Salt: strconv.Itoa(int(id))})
 		had := len(l.output)
 		w.finishStep(time.Millisecond)
 		if len(l.output) != had+1 {
@@ -447,7 +448,7 @@ func steady(t fataler, n int) (*scheduler.Scheduler, *int) {
 	now := time.Unix(0, 0)
 	for id := range n {
 		s.Handle(now, scheduler.Submit{Request: scheduler.Request{
-			ID: scheduler.SequenceID(id), Tokens: prompt(10), MaxTokens: 1 << 30, Salt: string(rune(id)), Sampling: sampler.Params{Seed: 1},
+			ID: scheduler.SequenceID(id), Tokens: prompt(10), MaxTokens: 1 << 30, Salt: strconv.Itoa(id), Sampling: sampler.Params{Seed: 1},
 		}})
 	}
 	batch := 1
@@ -481,7 +482,7 @@ func TestSteadyDecodeAllocatesLittle(t *testing.T) {
 
 func BenchmarkDecodeStep(b *testing.B) {
 	for _, n := range []int{1, 64, 256} {
-		b.Run(time.Duration(n).String()[:len(time.Duration(n).String())-2], func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			now := time.Unix(1, 0)
 			s, batch := steady(b, n)
 			b.ReportAllocs()

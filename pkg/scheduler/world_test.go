@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ type world struct {
 	order    []*life // as submitted
 	draining bool
 	inFlight *scheduler.RunStep
+	recent   []written // the steps that must not change: the last, and while it runs the one before
 	steps    int
 	cache    map[kvcache.Hash]bool // BlocksChanged added up
 	actions  []scheduler.Action    // of the last event
@@ -56,6 +58,26 @@ type life struct {
 	released bool
 
 	overtaken int
+}
+
+// written is a step and what it was when it was handed out.
+type written struct {
+	step  scheduler.RunStep
+	parts []scheduler.Part
+	work  []engine.Sequence
+}
+
+func copied(step scheduler.RunStep) written {
+	c := written{step: step, parts: slices.Clone(step.Parts), work: slices.Clone(step.Batch.Sequences)}
+	for i := range c.work {
+		c.work[i].Tokens = slices.Clone(c.work[i].Tokens)
+		c.work[i].Blocks = slices.Clone(c.work[i].Blocks)
+		if c.work[i].Sample != nil {
+			sample := *c.work[i].Sample
+			c.work[i].Sample = &sample
+		}
+	}
+	return c
 }
 
 func newWorld(t fataler, blocks int, config scheduler.Config) *world {
@@ -325,6 +347,8 @@ func (w *world) runStep(a scheduler.RunStep) {
 	w.inFlight = &a
 	w.steps++
 	w.checkStep(a)
+	w.recent = append(w.recent, copied(a))
+	w.recent = w.recent[max(0, len(w.recent)-2):]
 }
 
 func (w *world) checkStep(a scheduler.RunStep) {
@@ -440,8 +464,45 @@ func (w *world) checkBlocks() {
 			w.t.Fatalf("%x is in the cache and was never announced", hash)
 		}
 	}
-	if w.inFlight == nil != !w.scheduler.Load().StepInFlight {
-		w.t.Fatalf("load and driver disagree whether a step is in flight")
+	if w.inFlight == nil && len(w.recent) > 1 {
+		w.recent = w.recent[1:]
+	}
+	for _, c := range w.recent {
+		if !reflect.DeepEqual(c.parts, c.step.Parts) || !reflect.DeepEqual(c.work, c.step.Batch.Sequences) {
+			w.t.Fatalf("a step changed after it was handed out")
+		}
+	}
+	w.checkLoad()
+}
+
+func (w *world) checkLoad() {
+	w.t.Helper()
+	s := w.scheduler.PoolStats()
+	want := scheduler.Load{
+		BlocksFree:        s.Free + s.Cached,
+		BlocksReserved:    s.Reserved,
+		BlocksQuarantined: s.Quarantined,
+		BlocksTotal:       s.Total,
+		StepInFlight:      w.inFlight != nil,
+	}
+	for _, l := range w.order {
+		switch n := len(l.request.Tokens); {
+		case !l.live():
+		case l.table == nil:
+			want.WaitingSequences++
+			if l.request.Kind != scheduler.Receive {
+				want.WaitingTokens += n
+			}
+		case l.request.Kind == scheduler.Receive && !l.arrived:
+			want.ReservedSequences++
+		default:
+			want.RunningSequences++
+			want.RunningContextTokens += n + len(l.output)
+			want.RunningPromptTokens += max(0, n-l.computed)
+		}
+	}
+	if got := w.scheduler.Load(); got != want {
+		w.t.Fatalf("load %+v, want %+v", got, want)
 	}
 }
 
