@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -36,6 +38,9 @@ func Parse(data []byte) (*Tokenizer, error) {
 	}
 	if err := decodeStrict(data, &file); err != nil {
 		return nil, fmt.Errorf("not a tokenizer.json that is understood: %w", err)
+	}
+	if at := loneSurrogate(data); at >= 0 {
+		return nil, fmt.Errorf("not a tokenizer.json: half a surrogate pair at offset %d", at)
 	}
 	if file.Version != nil && *file.Version != "1.0" {
 		return nil, fmt.Errorf("version: %q is not supported: only 1.0 is", *file.Version)
@@ -185,4 +190,36 @@ func invalidAt(data []byte) int {
 		i += size
 	}
 	return len(data)
+}
+
+// loneSurrogate is the offset, in valid JSON, of the first \u escape that is half of
+// a surrogate pair without the other half, or -1. The decoder would read it as
+// U+FFFD: as another token.
+func loneSurrogate(data []byte) int {
+	escape := func(i int) (r rune, ok bool) {
+		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
+			return 0, false
+		}
+		v, err := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
+		return rune(v), err == nil
+	}
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			continue
+		}
+		r, ok := escape(i)
+		switch {
+		case !ok:
+			i++ // an escape of two characters
+		case !utf16.IsSurrogate(r):
+			i += 5
+		default:
+			second, _ := escape(i + 6)
+			if utf16.DecodeRune(r, second) == utf8.RuneError {
+				return i
+			}
+			i += 11
+		}
+	}
+	return -1
 }

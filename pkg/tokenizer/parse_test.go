@@ -121,13 +121,16 @@ func TestRefusals(t *testing.T) {
 func TestMalformedJSON(t *testing.T) {
 	whole := string(newFile().json(t))
 	for name, c := range map[string]struct{ data, want string }{
-		"nothing":    {"", "offset 0"},
-		"cut off":    {whole[:100], "offset 100"},
-		"stray":      {`{"version":!}`, "offset 12"},
-		"a list":     {"[]", "unexpected array"},
-		"two values": {whole + "{}", "follows the value"},
-		"not UTF-8":  {`{"version":"` + "\xff" + `"}`, "not UTF-8 at offset 12"},
-		"twice":      {strings.Replace(whole, `"vocab":{`, `"vocab":{"a":97,`, 1), `"a" is there twice`},
+		"nothing":          {"", "offset 0"},
+		"cut off":          {whole[:100], "offset 100"},
+		"stray":            {`{"version":!}`, "offset 12"},
+		"a list":           {"[]", "unexpected array"},
+		"two values":       {whole + "{}", "follows the value"},
+		"not UTF-8":        {`{"version":"` + "\xff" + `"}`, "not UTF-8 at offset 12"},
+		"a high surrogate": {`{"version":"` + "\\ud83d\\u0041" + `"}`, "half a surrogate pair at offset 12"},
+		"a low surrogate":  {`{"version":"\\` + "\\udc4d" + `"}`, "half a surrogate pair at offset 14"},
+		"a whole pair":     {`{"version":"\\u` + "\\ud83d\\udc4d" + `"}`, "👍"},
+		"twice":            {strings.Replace(whole, `"vocab":{`, `"vocab":{"a":97,`, 1), `"a" is there twice`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tokenizer.Parse([]byte(c.data))
