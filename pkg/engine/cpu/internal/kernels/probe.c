@@ -1,0 +1,48 @@
+// Single kernels with flat arguments, for tests: a struct that holds pointers to
+// Go memory must not cross into C.
+
+#include "tdm_probe.h"
+
+void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs,
+	int rows, int panels, int n, int mode, void *out, size_t ldo) {
+	const tdm_product p = {a, lda, w, pairs, rows, panels, n, mode, out, ldo};
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	for (int unit = 0; unit * TDM_UNIT_PANELS < panels; unit++)
+		k->product(&p, unit, 0, rows);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_norm(const tdm_kernels *k, uint16_t *out, const float *x, const float *weight, int n, float eps) {
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->norm(out, x, weight, n, 1.0f / (float)n, eps);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_exps(const tdm_kernels *k, float *out, const float *x, int n) {
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->exps(out, x, n);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_rotate(const tdm_kernels *k, const float *qkv, const float *cos, const float *sin, uint16_t *q,
+	int heads, int kv_heads, int head_size, int block_tokens, uint8_t *slice, int token) {
+	const tdm_rows rows = {qkv, 0, cos, sin, q, 0, heads, kv_heads, head_size, block_tokens};
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->rotate(&rows, 0, slice, token);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
+	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
+	int kv_head, int pos0, int count, float *scratch) {
+	const tdm_attention a = {q, (size_t)heads * (size_t)head_size, out, slices, page_bytes, blocks,
+		heads, kv_heads, head_size, block_tokens, scale};
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->attention(&a, kv_head, 0, pos0, count, scratch);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}

@@ -1,0 +1,112 @@
+package kernels
+
+/*
+#include "tdm_probe.h"
+*/
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// The probes run one kernel each, on the calling thread. They are what tests
+// compare implementations with; the engine does not use them. bf16 values are
+// given as their bits.
+
+// ProbeProduct is a times the transpose of w, a of rows x k, w of n x k, added
+// to out: [rows][n].
+func (s Set) ProbeProduct(a []uint16, rows, k int, w []uint16, n int, out []float32) error {
+	if len(out) != rows*n {
+		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
+	}
+	return s.probeProduct(a, rows, k, [][]uint16{w}, n, C.TDM_ADD, unsafe.Pointer(unsafe.SliceData(out)))
+}
+
+// ProbeSwiGLU is silu(a*gate) * (a*up), rounded: [rows][n].
+func (s Set) ProbeSwiGLU(a []uint16, rows, k int, gate, up []uint16, n int, out []uint16) error {
+	if len(out) != rows*n {
+		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
+	}
+	return s.probeProduct(a, rows, k, [][]uint16{gate, up}, n, C.TDM_SWIGLU, unsafe.Pointer(unsafe.SliceData(out)))
+}
+
+func (s Set) probeProduct(a []uint16, rows, k int, weights [][]uint16, n, mode int, out unsafe.Pointer) error {
+	pool, err := NewPool(1)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	pairs, perMatrix := (k+1)/2, roundUp(n, Lanes)
+	panels, err := Allocate(len(weights) * perMatrix * pairs * 4)
+	if err != nil {
+		return err
+	}
+	defer panels.Free()
+	for i, w := range weights {
+		data := make([]byte, 0, 2*len(w))
+		for _, x := range w {
+			data = binary.LittleEndian.AppendUint16(data, x)
+		}
+		if len(data) != 2*n*k {
+			return fmt.Errorf("%d weights for %d x %d", len(w), n, k)
+		}
+		C.tdm_pack_matrix(pool.c, 1, (*C.uint16_t)(panels.start), (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16,
+			C.int(n), C.int(k), C.int(i*Lanes), C.int(len(weights)*Lanes))
+	}
+	padded := make([]uint32, rows*pairs)
+	for r := range rows {
+		for i := range k {
+			padded[r*pairs+i/2] |= uint32(a[r*k+i]) << (16 * (i % 2))
+		}
+	}
+	C.tdm_probe_product(s.c, (*C.uint32_t)(unsafe.SliceData(padded)), C.size_t(pairs), (*C.uint32_t)(panels.start), C.size_t(pairs),
+		C.int(rows), C.int(len(weights)*perMatrix/Lanes), C.int(n), C.int(mode), out, C.size_t(n))
+	return nil
+}
+
+// ProbeNorm is RMSNorm of one row.
+func (s Set) ProbeNorm(x, weight []float32, eps float32) []uint16 {
+	out := make([]uint16, len(x))
+	C.tdm_probe_norm(s.c, (*C.uint16_t)(unsafe.SliceData(out)), (*C.float)(unsafe.SliceData(x)),
+		(*C.float)(unsafe.SliceData(weight)), C.int(len(x)), C.float(eps))
+	return out
+}
+
+// ProbeExp is the exponential.
+func (s Set) ProbeExp(x []float32) []float32 {
+	out := make([]float32, len(x))
+	C.tdm_probe_exps(s.c, (*C.float)(unsafe.SliceData(out)), (*C.float)(unsafe.SliceData(x)), C.int(len(x)))
+	return out
+}
+
+// ProbeRotate turns one token's queries, keys and values (qkv) into rotated
+// queries and writes key and value into slice, at token of its block.
+func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice []byte, token int) (q []uint16) {
+	q = make([]uint16, shape.Heads*shape.HeadSize)
+	C.tdm_probe_rotate(s.c, (*C.float)(unsafe.SliceData(qkv)), (*C.float)(unsafe.SliceData(cos)), (*C.float)(unsafe.SliceData(sin)),
+		(*C.uint16_t)(unsafe.SliceData(q)), C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize),
+		C.int(shape.BlockTokens), (*C.uint8_t)(unsafe.SliceData(slice)), C.int(token))
+	return q
+}
+
+// ProbeAttention is attention of tokens at positions from start on, over pages
+// of one layer; q holds [token][head][dimension].
+func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvcache.BlockID, start int, scale float32) []uint16 {
+	width := shape.Heads * shape.HeadSize
+	out := make([]uint16, len(q))
+	most := int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
+	scratch := make([]float32, int(C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize))))
+	for at := 0; at < len(q)/width; at += most {
+		for h := range shape.KVHeads {
+			C.tdm_probe_attention(s.c, (*C.uint16_t)(unsafe.SliceData(q[at*width:])), (*C.uint16_t)(unsafe.SliceData(out[at*width:])),
+				(*C.uint8_t)(unsafe.SliceData(pages)), C.size_t(shape.SliceBytes()), (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(blocks))),
+				C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize), C.int(shape.BlockTokens), C.float(scale),
+				C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)), (*C.float)(unsafe.SliceData(scratch)))
+		}
+	}
+	return out
+}
