@@ -3,12 +3,10 @@ package scheduler_test
 import (
 	"errors"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -201,92 +199,6 @@ func TestKnownIDIsRefused(t *testing.T) {
 	w.settle()
 }
 
-func TestOrderOfTheQueue(t *testing.T) {
-	at := func(s int64) time.Time { return time.Unix(s, 0) }
-	config := standard
-	config.MaxSequences, config.MaxWaiting = 1, 10
-	w := newWorld(t, 30, config)
-	for _, r := range []scheduler.Request{
-		{ID: 1}, // runs at once
-		{ID: 2},
-		{ID: 3, Deadline: at(9000)},
-		{ID: 4, Deadline: at(8000)},
-		{ID: 5, Priority: 1},
-		{ID: 6, Priority: -1, Deadline: at(1)},
-	} {
-		r.Tokens, r.MaxTokens = prompt(5), 2
-		w.submit(r)
-	}
-	var order []scheduler.SequenceID
-	for w.inFlight != nil {
-		order = append(order, w.inFlight.Parts[0].ID)
-		w.finishStep(time.Millisecond)
-	}
-	// 2 was overtaken three times, as often as allowed, by 5, 4 and 3.
-	if want := []scheduler.SequenceID{1, 5, 4, 3, 2, 6}; !slices.Equal(slices.Compact(order), want) {
-		t.Errorf("%v, want %v", slices.Compact(order), want)
-	}
-}
-
-// A stream of small urgent requests must not starve a large one.
-func TestLargeIsNotStarved(t *testing.T) {
-	w := newWorld(t, 10, standard)
-	id := scheduler.SequenceID(1)
-	small := func() {
-		id++
-		w.submit(scheduler.Request{ID: id, Tokens: prompt(9), MaxTokens: 4, Priority: 5, Salt: strconv.Itoa(int(id)), Stop: never})
-	}
-	small()
-	small()
-	large := w.submit(scheduler.Request{ID: 1, Tokens: prompt(30), MaxTokens: 10, Stop: never})
-	for range 60 {
-		if large.started {
-			break
-		}
-		small()
-		w.finishStep(time.Millisecond)
-	}
-	if !large.started {
-		t.Fatal("60 steps, and the large request did not start")
-	}
-	w.settle()
-}
-
-// A stream of urgent prompts must not starve one that runs.
-func TestRunningPromptIsNotStarved(t *testing.T) {
-	config := standard
-	config.MaxOvertakes = 1000
-	w := newWorld(t, 60, config)
-	slow := w.submit(scheduler.Request{ID: 1, Tokens: prompt(36), MaxTokens: 2, Stop: never})
-	for id := scheduler.SequenceID(2); id < 200 && slow.finished == nil; id++ {
-		w.submit(scheduler.Request{
-			ID: id, Tokens: prompt(16), MaxTokens: 1, Priority: 5, Salt: strconv.Itoa(int(id)), Stop: never,
-		})
-		w.finishStep(time.Millisecond)
-	}
-	if slow.finished == nil {
-		t.Fatalf("%d of %d tokens after %d steps", slow.computed, 36, w.steps)
-	}
-	w.settle()
-}
-
-// While one long prompt after the other comes, those that decode get a token
-// every step.
-func TestDecodesAreNotStalled(t *testing.T) {
-	w := newWorld(t, 60, standard)
-	l := w.submit(scheduler.Request{ID: 1, Tokens: prompt(4), MaxTokens: 30, Stop: never})
-	w.finishStep(time.Millisecond)
-	for id := scheduler.SequenceID(2); l.finished == nil; id++ {
-		w.submit(scheduler.Request{ID: id, Tokens: prompt(30), MaxTokens: 3, Salt: strconv.Itoa(int(id))})
-		had := len(l.output)
-		w.finishStep(time.Millisecond)
-		if len(l.output) != had+1 {
-			t.Fatal("a step without its token")
-		}
-	}
-	w.settle()
-}
-
 func TestPrefixIsShared(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -431,67 +343,6 @@ func TestConfig(t *testing.T) {
 			change(&c)
 			if _, err := scheduler.New(c); err == nil {
 				t.Error("no error")
-			}
-		})
-	}
-}
-
-// steady is a scheduler with n sequences that decode for a long time.
-func steady(t fataler, n int) (*scheduler.Scheduler, *int) {
-	pool := kvcache.NewPool(n*1000, 32, "model", "class")
-	s, err := scheduler.New(scheduler.Config{
-		Pool: pool, BlockTokens: 32, ContextTokens: 32000, MaxBatchTokens: 4096, MaxSequences: n, ChunkTokens: 2048, MaxWaiting: n,
-	})
-	if err != nil {
-		t.Fatalf("new: %v", err)
-	}
-	now := time.Unix(0, 0)
-	for id := range n {
-		s.Handle(now, scheduler.Submit{Request: scheduler.Request{
-			ID: scheduler.SequenceID(id), Tokens: prompt(10), MaxTokens: 1 << 30, Salt: strconv.Itoa(id), Sampling: sampler.Params{Seed: 1},
-		}})
-	}
-	batch := 1
-	for range 20 {
-		batch = step(s, now, batch)
-	}
-	return s, &batch
-}
-
-// step answers a step of so many sequences and says how many the next has.
-func step(s *scheduler.Scheduler, now time.Time, batch int) int {
-	for _, action := range s.Handle(now, scheduler.StepDone{Tokens: make([]int32, batch)}) {
-		if run, ok := action.(scheduler.RunStep); ok {
-			return len(run.Parts)
-		}
-	}
-	return 0
-}
-
-func TestSteadyDecodeAllocatesLittle(t *testing.T) {
-	const n = 64
-	s, batch := steady(t, n)
-	now := time.Unix(1, 0)
-	perStep := testing.AllocsPerRun(200, func() { *batch = step(s, now, *batch) })
-	// One for each Sampled, which is an interface's value, one for the answer,
-	// one for RunStep; the rest is the outputs and the cache growing.
-	if perStep > 1.5*n {
-		t.Errorf("%v allocations a step of %d sequences", perStep, *batch)
-	}
-}
-
-func BenchmarkDecodeStep(b *testing.B) {
-	for _, n := range []int{1, 64, 256} {
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			now := time.Unix(1, 0)
-			s, batch := steady(b, n)
-			b.ReportAllocs()
-			for b.Loop() {
-				if *batch = step(s, now, *batch); *batch == 0 {
-					b.StopTimer()
-					s, batch = steady(b, n)
-					b.StartTimer()
-				}
 			}
 		})
 	}

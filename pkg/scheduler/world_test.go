@@ -1,7 +1,6 @@
 package scheduler_test
 
 import (
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -200,6 +199,8 @@ func (w *world) handle(event scheduler.Event) {
 			w.runStep(a)
 		}
 	}
+	w.checkStarts()
+	w.checkIdle()
 	w.checkBlocks()
 }
 
@@ -238,28 +239,6 @@ func (w *world) started(a scheduler.Started) {
 	}
 	l.table, l.cached, l.computed = a.Blocks, a.CachedTokens, a.CachedTokens
 	w.taken(l)
-}
-
-// taken checks what a sequence got its blocks with, and whom it overtook.
-func (w *world) taken(l *life) {
-	if l.cached%w.config.BlockTokens != 0 {
-		w.t.Fatalf("%d: %d cached tokens are not whole blocks", l.request.ID, l.cached)
-	}
-	kv, _ := alone(l.request.Tokens[:l.cached], 0, 0, 0, nil)
-	if got := w.pages.read(l.table, l.cached); !slices.Equal(got, kv) {
-		w.t.Fatalf("%d: the cached blocks hold the KV of other tokens", l.request.ID)
-	}
-	for _, other := range w.order {
-		if other == l {
-			break
-		}
-		if other.live() && other.table == nil {
-			other.overtaken++
-			if limit := w.config.MaxOvertakes; limit > 0 && other.overtaken > limit {
-				w.t.Fatalf("%d was overtaken %d times, allowed are %d", other.request.ID, other.overtaken, limit)
-			}
-		}
-	}
 }
 
 func (w *world) sampled(a scheduler.Sampled) {
@@ -303,17 +282,6 @@ func (w *world) finished(a scheduler.Finished) {
 	}
 }
 
-// writes says whether something could still touch the sequence's blocks.
-func (w *world) touched(l *life) string {
-	if w.inFlight != nil && slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == l.request.ID }) {
-		return "the step in flight"
-	}
-	if l.table != nil && !l.arrived && !l.drained && l.request.Kind != scheduler.Full {
-		return "a transfer"
-	}
-	return ""
-}
-
 func (w *world) released(a scheduler.Released) {
 	l := w.life(a.ID)
 	if l.finished == nil || l.released {
@@ -349,161 +317,6 @@ func (w *world) runStep(a scheduler.RunStep) {
 	w.checkStep(a)
 	w.recent = append(w.recent, copied(a))
 	w.recent = w.recent[max(0, len(w.recent)-2):]
-}
-
-func (w *world) checkStep(a scheduler.RunStep) {
-	total, prompt := 0, 0
-	in := map[scheduler.SequenceID]bool{}
-	for i, work := range a.Batch.Sequences {
-		part := a.Parts[i]
-		l := w.life(part.ID)
-		if in[part.ID] || !l.live() || !l.started {
-			w.t.Fatalf("%d: twice in a step, or not running", part.ID)
-		}
-		in[part.ID] = true
-		total += len(work.Tokens)
-		if part.Prompt {
-			prompt += len(work.Tokens)
-		} else if prompt > 0 {
-			w.t.Fatalf("%d: decodes behind prompts", part.ID)
-		}
-		w.checkWork(l, part, work)
-	}
-	if len(a.Parts) == 0 || len(a.Parts) > w.config.MaxSequences || total > w.config.MaxBatchTokens || prompt > w.config.ChunkTokens {
-		w.t.Fatalf("step of %d sequences with %d tokens, %d of them prompt", len(a.Parts), total, prompt)
-	}
-	for _, l := range w.order {
-		if !l.live() || !l.started || in[l.request.ID] {
-			continue
-		}
-		if l.computed >= len(l.request.Tokens) {
-			w.t.Fatalf("%d: decodes and was left out", l.request.ID)
-		}
-		l.skipped++
-		if l.skipped > 16+w.config.MaxSequences {
-			w.t.Fatalf("%d: its prompt got nothing for %d steps", l.request.ID, l.skipped)
-		}
-	}
-}
-
-func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
-	size, prompt := w.config.BlockTokens, len(l.request.Tokens)
-	all := l.tokens()
-	end := work.Start + len(work.Tokens)
-	if work.Start != l.computed || len(work.Tokens) == 0 || end > len(all) || !slices.Equal(work.Tokens, all[work.Start:end]) {
-		w.t.Fatalf("%d: computes %v from %d on; has %v, %d of them computed", part.ID, work.Tokens, work.Start, all, l.computed)
-	}
-	if !slices.Equal(work.Blocks, l.table) || len(l.table)*size < end {
-		w.t.Fatalf("%d: another block table, or one too short", part.ID)
-	}
-	if part.Prompt != (work.Start < prompt) || (!part.Prompt && len(work.Tokens) != 1) {
-		w.t.Fatalf("%d: %+v for tokens %d to %d of a prompt of %d", part.ID, part, work.Start, end, prompt)
-	}
-	if part.Prompt {
-		if l.skipped = 0; work.Start%size != 0 || (end%size != 0 && end != prompt) || end > prompt {
-			w.t.Fatalf("%d: a chunk from %d to %d", part.ID, work.Start, end)
-		}
-		if part.FirstBlock != work.Start/size || part.Blocks != (end+size-1)/size-work.Start/size {
-			w.t.Fatalf("%d: %+v for tokens %d to %d", part.ID, part, work.Start, end)
-		}
-	}
-	if (work.Sample != nil) != (end == len(all)) {
-		w.t.Fatalf("%d: draws after %d of %d tokens: %v", part.ID, end, len(all), work.Sample != nil)
-	}
-	if work.Sample != nil && (int(work.Sample.Offset) != l.request.Generated+len(l.output) || work.Sample.Params != l.request.Sampling) {
-		w.t.Fatalf("%d: draws with %+v after %v", part.ID, work.Sample, l.output)
-	}
-}
-
-// checkBlocks counts every block and looks for two owners.
-func (w *world) checkBlocks() {
-	w.t.Helper()
-	type use struct {
-		l *life
-		i int
-	}
-	owners := map[kvcache.BlockID]use{}
-	reserved, quarantined := 0, 0
-	size := w.config.BlockTokens
-	for _, l := range w.order {
-		if l.released {
-			continue
-		}
-		if l.reserved && !l.arrived && !l.drained {
-			private := len(l.table) - l.cached/size
-			if l.finished == nil {
-				reserved += private
-			} else {
-				quarantined += private
-			}
-		}
-		for i, id := range l.table {
-			first, shared := owners[id]
-			if !shared {
-				owners[id] = use{l, i}
-				continue
-			}
-			n := (i + 1) * size
-			a, b := l.tokens(), first.l.tokens()
-			if first.i != i || len(a) < n || len(b) < n || !slices.Equal(a[:n], b[:n]) || l.request.Salt != first.l.request.Salt {
-				w.t.Fatalf("block %d is block %d of %d and block %d of %d", id, i, l.request.ID, first.i, first.l.request.ID)
-			}
-		}
-	}
-	s := w.scheduler.PoolStats()
-	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held+s.Quarantined != len(owners) ||
-		s.Reserved != reserved || s.Quarantined != quarantined || s.Misuses != 0 {
-		w.t.Fatalf("%+v; the driver knows %d held, %d reserved, %d quarantined", s, len(owners), reserved, quarantined)
-	}
-	hashes := w.scheduler.Snapshot()
-	if len(hashes) != len(w.cache) {
-		w.t.Fatalf("%d hashes in the cache, %d by its changes", len(hashes), len(w.cache))
-	}
-	for _, hash := range hashes {
-		if !w.cache[hash] {
-			w.t.Fatalf("%x is in the cache and was never announced", hash)
-		}
-	}
-	if w.inFlight == nil && len(w.recent) > 1 {
-		w.recent = w.recent[1:]
-	}
-	for _, c := range w.recent {
-		if !reflect.DeepEqual(c.parts, c.step.Parts) || !reflect.DeepEqual(c.work, c.step.Batch.Sequences) {
-			w.t.Fatalf("a step changed after it was handed out")
-		}
-	}
-	w.checkLoad()
-}
-
-func (w *world) checkLoad() {
-	w.t.Helper()
-	s := w.scheduler.PoolStats()
-	want := scheduler.Load{
-		BlocksFree:        s.Free + s.Cached,
-		BlocksReserved:    s.Reserved,
-		BlocksQuarantined: s.Quarantined,
-		BlocksTotal:       s.Total,
-		StepInFlight:      w.inFlight != nil,
-	}
-	for _, l := range w.order {
-		switch n := len(l.request.Tokens); {
-		case !l.live():
-		case l.table == nil:
-			want.WaitingSequences++
-			if l.request.Kind != scheduler.Receive {
-				want.WaitingTokens += n
-			}
-		case l.request.Kind == scheduler.Receive && !l.arrived:
-			want.ReservedSequences++
-		default:
-			want.RunningSequences++
-			want.RunningContextTokens += n + len(l.output)
-			want.RunningPromptTokens += max(0, n-l.computed)
-		}
-	}
-	if got := w.scheduler.Load(); got != want {
-		w.t.Fatalf("load %+v, want %+v", got, want)
-	}
 }
 
 // settle lets everything that was begun end, and checks that nothing is left.
