@@ -88,7 +88,7 @@ type StepDone struct {
 	Err error
 }
 
-// Drain: refuse what is submitted from now on.
+// Drain asks to refuse what is submitted from now on.
 type Drain struct{}
 
 func (Submit) event()       {}
