@@ -1,0 +1,354 @@
+package membership_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/membership/membershiptest"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bubble is one client, its store, its log and what its watch last said.
+type bubble struct {
+	t        *testing.T
+	store    *membershiptest.Store
+	client   *membership.Client
+	log      bytes.Buffer
+	logger   *slog.Logger // of all clients: it locks the buffer
+	view     membership.View
+	notified int
+}
+
+// inBubble runs a test under synctest with a client and a watch. All waits in it
+// are virtual; synctest.Wait orders the test and the watch.
+func inBubble(t *testing.T, test func(t *testing.T, b *bubble)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := &bubble{t: t, store: membershiptest.NewStore()}
+		b.logger = slog.New(slog.NewTextHandler(&b.log, nil))
+		b.client = b.another()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- b.client.Watch(ctx, func(view membership.View) { b.view = view; b.notified++ })
+		}()
+		test(t, b)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch returned %v", err)
+		}
+		if err := b.client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// another is one more client of the store.
+func (b *bubble) another() *membership.Client {
+	return membership.New(b.store, b.store, membership.Config{}, b.logger)
+}
+
+// pass lets time pass and everything settle.
+func (b *bubble) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// expect checks the view: live or not, and these epochs.
+func (b *bubble) expect(live bool, epochs ...uint64) {
+	b.t.Helper()
+	synctest.Wait()
+	var got []uint64
+	for _, worker := range b.view.Workers {
+		got = append(got, worker.GetEpoch())
+	}
+	if b.view.Live != live || len(got) != len(epochs) {
+		b.t.Fatalf("the view has %v, live %v; want %v, live %v\n%s", got, b.view.Live, epochs, live, b.log.String())
+	}
+	for i := range got {
+		if got[i] != epochs[i] {
+			b.t.Fatalf("the view has %v, want %v", got, epochs)
+		}
+	}
+}
+
+func record(id string, epoch uint64) *controlv1.WorkerRecord {
+	return &controlv1.WorkerRecord{Id: id, Role: controlv1.Role_ROLE_DECODE, Epoch: epoch, Addresses: []string{"127.0.0.1:7071"}}
+}
+
+var keyA = membership.WorkerKey(controlv1.Role_ROLE_DECODE, "a")
+
+func (b *bubble) register(client *membership.Client, record *controlv1.WorkerRecord) *membership.Registration {
+	b.t.Helper()
+	registration := client.Register(record)
+	if err := registration.Wait(b.t.Context()); err != nil {
+		b.t.Fatal(err)
+	}
+	return registration
+}
+
+func TestRegistrationRenewsAtHalfOfTheTimeLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		registration := b.register(b.client, record("a", 1))
+		b.expect(true, 1)
+		notified := b.notified
+		b.pass(time.Minute + time.Second)
+		grants, renewals, puts := b.store.Counts()
+		if grants != 1 || renewals != 12 || puts != 1 {
+			t.Errorf("in a minute with a lease of 10 s there were %d grants, %d renewals, %d writes; want 1, 12, 1", grants, renewals, puts)
+		}
+		if b.notified != notified {
+			t.Errorf("renewals notified %d times", b.notified-notified)
+		}
+		if err := registration.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.expect(true)
+		if leases := b.store.Leases(); leases != 0 {
+			t.Errorf("%d leases are left", leases)
+		}
+	})
+}
+
+func TestRegistrationComesBack(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		lose   func(*bubble)
+		within time.Duration
+	}{
+		{"lease lost", func(b *bubble) { b.store.LoseLeases() }, 6 * time.Second},
+		{"record deleted", func(b *bubble) { b.store.Delete(keyA) }, 6 * time.Second},
+		{"record overwritten with nonsense", func(b *bubble) { b.store.Set(keyA, "nonsense") }, 6 * time.Second},
+		{"short absence", func(b *bubble) { b.store.Down(); b.pass(3 * time.Second); b.store.Up() }, time.Second},
+		{"long absence", func(b *bubble) { b.store.Down(); b.pass(30 * time.Second); b.expect(false, 1); b.store.Up() }, time.Second},
+		{"long absence and data lost", func(b *bubble) {
+			b.store.Down()
+			b.store.Wipe()
+			b.pass(30 * time.Second)
+			b.expect(false, 1)
+			b.store.Up()
+		}, time.Second},
+		{"data lost in an instant", func(b *bubble) { b.store.Wipe() }, 6 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				registration := b.register(b.client, record("a", 1))
+				b.pass(7 * time.Second)
+				test.lose(b)
+				b.pass(test.within)
+				b.expect(true, 1)
+				if !strings.Contains(b.store.Get(keyA), "127.0.0.1:7071") {
+					t.Errorf("the record is %q", b.store.Get(keyA))
+				}
+				registration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable"; r.Epoch = 99 })
+				b.pass(time.Second)
+				b.expect(true, 1) // the epoch is not for an update to change
+				if got := b.view.Workers[0].GetModel(); got != "fable" {
+					t.Errorf("model %q after an update", got)
+				}
+				b.pass(time.Minute)
+				b.expect(true, 1)
+				if err := registration.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				b.pass(time.Second)
+				b.expect(true)
+			})
+		})
+	}
+}
+
+func TestRegistrationStartsWithoutEtcd(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.store.Down()
+		registration := b.client.Register(record("a", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := registration.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait returned %v", err)
+		}
+		b.expect(false)
+		b.store.Up()
+		if err := registration.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.pass(time.Second)
+		b.expect(true, 1)
+		b.store.Down()
+		start := time.Now()
+		if err := registration.Close(t.Context()); err == nil || time.Since(start) > 3*time.Second {
+			t.Errorf("Close without etcd returned %v after %s", err, time.Since(start))
+		}
+		b.store.Up()
+		b.pass(12 * time.Second)
+		b.expect(true) // the lease ran out
+	})
+}
+
+func TestNewerProcessWins(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		other := b.another()
+		older, newer := b.register(b.client, record("a", 1)), b.register(other, record("a", 2))
+		b.expect(true, 2)
+		older.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
+		_, _, before := b.store.Counts()
+		b.pass(10 * time.Minute)
+		b.expect(true, 2)
+		if _, _, after := b.store.Counts(); after != before {
+			t.Errorf("%d writes while both live", after-before)
+		}
+		if got := strings.Count(b.log.String(), "another process registered"); got != 1 {
+			t.Errorf("said %d times, want once", got)
+		}
+		// An absence of etcd takes both records; one gets the place and keeps it.
+		b.store.Down()
+		b.pass(time.Minute)
+		b.store.Up()
+		b.pass(10 * time.Second)
+		_, _, before = b.store.Counts()
+		b.pass(10 * time.Minute)
+		if _, _, after := b.store.Counts(); after != before || len(b.view.Workers) != 1 {
+			t.Errorf("%d writes after etcd was away, %d workers", after-before, len(b.view.Workers))
+		}
+		if err := newer.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.pass(11 * time.Second)
+		b.expect(true, 1)
+		if err := older.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.expect(true)
+		if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWatchSurvives(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		write := func(id string, epoch uint64) {
+			b.store.Set(membership.WorkerKey(controlv1.Role_ROLE_DECODE, id), mustJSON(t, record(id, epoch)))
+		}
+		b.expect(true)
+		write("b", 2)
+		write("a", 1)
+		b.expect(true, 1, 2)
+
+		b.store.Set(keyA+"x", "nonsense")
+		b.store.Set(membership.WorkerKey(controlv1.Role_ROLE_PREFILL, "z"), mustJSON(t, record("a", 5))) // under a wrong key
+		b.expect(true, 1, 2)
+		if got := strings.Count(b.log.String(), "malformed"); got != 2 {
+			t.Errorf("malformed records were logged %d times, want 2", got)
+		}
+
+		b.store.Down()
+		write("c", 3)
+		b.store.Compact()
+		b.pass(30 * time.Second)
+		b.expect(false, 1, 2)
+		b.store.Up()
+		b.pass(time.Second)
+		b.expect(true, 1, 2, 3)
+		if got := strings.Count(b.log.String(), "malformed"); got != 2 {
+			t.Errorf("a new listing repeated the log: %d", got)
+		}
+
+		b.store.Deafen(true) // a watch that is stuck while etcd answers
+		write("d", 4)
+		b.store.Delete(keyA)
+		b.pass(5 * time.Second)
+		b.expect(true, 2, 3, 4)
+		b.store.Deafen(false)
+
+		b.store.Compact()
+		write("a", 6)
+		b.pass(time.Second)
+		b.expect(true, 6, 2, 3, 4)
+
+		b.store.Wipe() // and its revisions begin anew
+		write("e", 7)
+		b.pass(5 * time.Second)
+		b.expect(true, 7)
+		write("a", 8)
+		b.expect(true, 8, 7)
+	})
+}
+
+func TestPolicy(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		var said []*controlv1.Policy
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- b.client.WatchPolicy(ctx, func(p *controlv1.Policy) { said = append(said, p) })
+		}()
+		synctest.Wait()
+		three := &controlv1.Policy{TenantMaxRequests: proto.Uint32(3)}
+		if err := b.client.SetPolicy(t.Context(), three); err != nil {
+			t.Error(err)
+		}
+		b.pass(time.Second)
+		b.store.Set("/tandem/v1/policy", "nonsense") // the one before stands
+		b.store.Set("/tandem/v1/policy-of-others", "{}")
+		b.pass(time.Second)
+		b.store.Down()
+		b.pass(30 * time.Second)
+		b.store.Up()
+		b.pass(time.Second)
+		if err := b.client.SetPolicy(t.Context(), three); err != nil {
+			t.Error(err)
+		}
+		b.pass(time.Second)
+		b.store.Delete("/tandem/v1/policy")
+		b.pass(time.Second)
+		if len(said) != 3 || !proto.Equal(said[0], &controlv1.Policy{}) || !proto.Equal(said[1], three) || !proto.Equal(said[2], &controlv1.Policy{}) {
+			t.Errorf("got %v, want empty, 3, empty", said)
+		}
+		b.store.Down()
+		if err := b.client.SetPolicy(t.Context(), three); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("SetPolicy without etcd returned %v", err)
+		}
+		b.store.Up()
+		cancel()
+		<-ended
+	})
+}
+
+func TestValidate(t *testing.T) {
+	for _, endpoints := range [][]string{nil, {""}, {"127.0.0.1:2379"}, {"ftp://a"}, {"http://"}, {"http://a", "b"}} {
+		if err := (membership.Config{Endpoints: endpoints}).Validate(); err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:2379") {
+			t.Errorf("%q: %v does not say what to give", endpoints, err)
+		}
+	}
+	if err := (membership.Config{Endpoints: []string{"http://a:2379", "https://b:2379"}}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorkerKey(t *testing.T) {
+	if got, want := membership.WorkerKey(controlv1.Role_ROLE_KVTRANSFER, "10.0.0.1:7071/x"), "/tandem/v1/workers/kvtransfer/10.0.0.1:7071%2Fx"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func mustJSON(t *testing.T, record *controlv1.WorkerRecord) string {
+	t.Helper()
+	value, err := protojson.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(value)
+}
