@@ -1,0 +1,325 @@
+// Package workertest has workers that compute nothing: they answer as prefill
+// and decode workers do, over real gRPC on connections in memory, and fail where
+// they are told to. Tests of the router use it, under testing/synctest too.
+package workertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// Stage is a place where a worker can be told to fail.
+type Stage string
+
+// The stages. Hooks are called right before the message of that name goes out.
+const (
+	Reserve Stage = "reserve"
+	Admit   Stage = "admit"
+	Token   Stage = "token" // before each token of decode
+	End     Stage = "end"
+	Start   Stage = "start"
+	First   Stage = "first"
+	Sent    Stage = "sent"
+)
+
+// Hook may make a worker fail or wait: what it returns ends the stream. It is
+// told how many tokens the request has generated.
+type Hook func(ctx context.Context, w *Worker, task *workerv1.Task, stage Stage, generated int) error
+
+// Next is the token that follows: a function of prompt, seed and offset, as the
+// real ones are.
+type Next func(prompt []uint32, seed uint64, offset int) uint32
+
+// Net connects workers by address, in memory, and carries KV between them: that
+// is, word that it came.
+type Net struct {
+	// Next draws tokens.
+	Next Next
+	// StepTime is how long one token takes.
+	StepTime time.Duration
+
+	mu        sync.Mutex
+	listeners map[string]*bufconn.Listener
+	transfers map[uint64]chan committed
+	last      uint64
+}
+
+// committed is the end of a transfer.
+type committed struct {
+	sampled  uint32
+	finished bool
+}
+
+// NewNet returns a net without workers.
+func NewNet(next Next) *Net {
+	return &Net{Next: next, StepTime: time.Millisecond, listeners: make(map[string]*bufconn.Listener), transfers: make(map[uint64]chan committed)}
+}
+
+// Listen makes an address that Dial reaches.
+func (n *Net) Listen(address string) net.Listener {
+	l := bufconn.Listen(1 << 20)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listeners[address] = l
+	return l
+}
+
+// Dial connects to an address of this net.
+func (n *Net) Dial(address string) (*grpc.ClientConn, error) {
+	return rpc.Dial(address, rpc.ClientConfig{Name: "test", Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+		n.mu.Lock()
+		l := n.listeners[address]
+		n.mu.Unlock()
+		if l == nil {
+			return nil, fmt.Errorf("nobody listens on %s", address)
+		}
+		return l.DialContext(ctx)
+	}})
+}
+
+// Worker is one worker.
+type Worker struct {
+	// Record is what it says of itself.
+	Record *controlv1.WorkerRecord
+	// Hook, if set, is asked at each stage. It is not changed once the worker
+	// serves.
+	Hook Hook
+	// Blocks is its answer to ListBlocks.
+	Blocks *workerv1.ListBlocksResponse
+
+	net    *Net
+	server *rpc.Server
+	done   chan struct{}
+
+	mu    sync.Mutex
+	tasks []*workerv1.Task
+	open  int
+}
+
+// Start makes a worker and serves it until Stop.
+func (n *Net) Start(record *controlv1.WorkerRecord, hook Hook) *Worker {
+	w := &Worker{Record: record, Hook: hook, net: n, done: make(chan struct{}),
+		Blocks: &workerv1.ListBlocksResponse{Epoch: record.GetEpoch()},
+		server: rpc.NewServer(rpc.ServerConfig{Name: record.GetId()})}
+	workerv1.RegisterWorkerServer(w.server, &workerServer{w: w})
+	workerv1.RegisterDecodeServer(w.server, &decodeServer{w: w})
+	workerv1.RegisterPrefillServer(w.server, &prefillServer{w: w})
+	listener := n.Listen(record.GetAddresses()[0])
+	go func() {
+		defer close(w.done)
+		_ = w.server.Serve(listener) // ends with Kill
+	}()
+	w.server.SetServing(true)
+	return w
+}
+
+// Kill breaks every connection, as the death of the process does, and waits
+// until nothing of the worker runs.
+func (w *Worker) Kill() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = w.server.Stop(ctx) // the error says that calls were cut
+	<-w.done
+}
+
+// Tasks is what it was asked to do.
+func (w *Worker) Tasks() []*workerv1.Task {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*workerv1.Task(nil), w.tasks...)
+}
+
+// Open is how many streams it serves.
+func (w *Worker) Open() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.open
+}
+
+func (w *Worker) begin(task *workerv1.Task) func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tasks = append(w.tasks, task)
+	w.open++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.open--
+	}
+}
+
+func (w *Worker) at(ctx context.Context, task *workerv1.Task, stage Stage, generated int) error {
+	if w.Hook != nil {
+		if err := w.Hook(ctx, w, task, stage, generated); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step takes the time of one token.
+func (w *Worker) step(ctx context.Context) error {
+	timer := time.NewTimer(w.net.StepTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// draw is the token at an offset and whether it ends the request, and why.
+func (w *Worker) draw(task *workerv1.Task, offset int) (uint32, inferencev1.FinishReason) {
+	ids := task.GetTokenIds()
+	token := w.net.Next(ids[:len(ids)-int(task.GetGenerated())], task.GetSampling().GetSeed(), offset)
+	for _, id := range task.GetStopTokenIds() {
+		if id == token {
+			return token, inferencev1.FinishReason_FINISH_REASON_STOP
+		}
+	}
+	if offset+1 >= int(task.GetMaxTokens()) {
+		return token, inferencev1.FinishReason_FINISH_REASON_LENGTH
+	}
+	return token, 0
+}
+
+type workerServer struct {
+	workerv1.UnimplementedWorkerServer
+	w *Worker
+}
+
+func (s *workerServer) Drain(_ *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
+	for left := uint32(2); ; left-- {
+		if err := stream.Send(&workerv1.DrainProgress{Sequences: left}); err != nil || left == 0 {
+			return err
+		}
+	}
+}
+
+func (s *workerServer) ListBlocks(context.Context, *workerv1.ListBlocksRequest) (*workerv1.ListBlocksResponse, error) {
+	return s.w.Blocks, nil
+}
+
+type decodeServer struct {
+	workerv1.UnimplementedDecodeServer
+	w *Worker
+}
+
+func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
+	w, task, ctx := s.w, q.GetTask(), stream.Context()
+	defer w.begin(task)()
+	offset := int(task.GetGenerated())
+	if err := w.at(ctx, task, Reserve, offset); err != nil {
+		return err
+	}
+	reserved := &workerv1.Reserved{}
+	var transfer chan committed
+	if !q.GetPrefillHere() {
+		reserved.Ticket, transfer = w.net.reserve(w.Record)
+	}
+	if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: reserved}}); err != nil {
+		return err
+	}
+	if transfer != nil {
+		select {
+		case c := <-transfer:
+			if c.finished {
+				return rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "the first token was the last", 0)
+			}
+			offset++
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	if err := w.at(ctx, task, Admit, offset); err != nil {
+		return err
+	}
+	admitted := &workerv1.Admitted{QueueNs: int64(time.Microsecond)}
+	if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: admitted}}); err != nil {
+		return err
+	}
+	for ; ; offset++ {
+		if err := w.step(ctx); err != nil {
+			return err
+		}
+		if err := w.at(ctx, task, Token, offset); err != nil {
+			return err
+		}
+		token, reason := w.draw(task, offset)
+		if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: &workerv1.Tokens{Offset: uint32(offset), TokenIds: []uint32{token}}}}); err != nil {
+			return err
+		}
+		if reason == 0 {
+			continue
+		}
+		if err := w.at(ctx, task, End, offset); err != nil {
+			return err
+		}
+		return stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
+			Reason: reason, DecodeComputeNs: int64(w.net.StepTime), PrefillComputeNs: int64(w.net.StepTime),
+		}}})
+	}
+}
+
+func (n *Net) reserve(record *controlv1.WorkerRecord) (*kvtransferv1.Ticket, chan committed) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last++
+	transfer := make(chan committed, 1)
+	n.transfers[n.last] = transfer
+	return &kvtransferv1.Ticket{TransferId: n.last, Epoch: record.GetEpoch(), Receiver: record.GetId()}, transfer
+}
+
+type prefillServer struct {
+	workerv1.UnimplementedPrefillServer
+	w *Worker
+}
+
+func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
+	w, task, ctx := s.w, q.GetTask(), stream.Context()
+	defer w.begin(task)()
+	offset := int(task.GetGenerated())
+	w.net.mu.Lock()
+	transfer := w.net.transfers[q.GetTicket().GetTransferId()]
+	w.net.mu.Unlock()
+	if err := w.at(ctx, task, Start, offset); err != nil {
+		return err
+	}
+	started := &workerv1.PrefillStarted{QueueNs: int64(time.Microsecond)}
+	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: started}}); err != nil {
+		return err
+	}
+	if err := w.step(ctx); err != nil {
+		return err
+	}
+	if err := w.at(ctx, task, First, offset); err != nil {
+		return err
+	}
+	token, reason := w.draw(task, offset)
+	first := &workerv1.FirstToken{TokenId: token, Last: reason != 0, Reason: reason, ComputeNs: int64(w.net.StepTime)}
+	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: first}}); err != nil {
+		return err
+	}
+	if err := w.at(ctx, task, Sent, offset+1); err != nil {
+		return err
+	}
+	transfer <- committed{sampled: token, finished: reason != 0}
+	return stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: 4096, TransferNs: int64(time.Microsecond)}}})
+}
