@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -133,6 +134,24 @@ func FuzzOpen(f *testing.F) {
 		_, err := model.Open(dir, model.Options{})
 		var is *model.Error
 		if !errors.As(err, &is) || is.File != dir+"/model.safetensors" {
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzIndex puts any bytes where the index is: it never leads to a file outside
+// of the directory, which would be there in vain.
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte(`{"weight_map":{"model.norm.weight":"../model.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"model.norm.weight":"model-00001-of-00002.safetensors"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := newCheckpoint("BF16")
+		c.shards = 2
+		dir := c.write(t)
+		writeFile(t, dir+"/model.safetensors.index.json", data)
+		_, err := model.LoadSpec(dir, model.Options{})
+		var is *model.Error
+		if err != nil && (!errors.As(err, &is) || filepath.Dir(is.File) != dir) {
 			t.Fatal(err)
 		}
 	})

@@ -36,8 +36,8 @@ type SynthOptions struct {
 // Synthesize writes a model of random weights to dir, which must be empty or
 // not exist: the same bytes for the same shape and seed, on any machine. It
 // needs a few megabytes of memory, and first checks that the disk has the room.
-// config.json comes last, so a directory that is not finished cannot be opened;
-// after an error nothing is left that was not there before.
+// config.json comes last, so a directory that is not finished cannot be opened.
+// After an error the files are gone again, and so is dir if it did not exist.
 func Synthesize(ctx context.Context, dir string, shape Shape, opts SynthOptions) (err error) {
 	config, spec, err := shape.config()
 	if err != nil {

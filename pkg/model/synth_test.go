@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 func preset(t *testing.T, name string) model.Shape {
@@ -223,6 +224,29 @@ func TestSynthesizedTokenizer(t *testing.T) {
 				t.Errorf("%s: %s", name, diff)
 			}
 		}
+	}
+}
+
+// TestTokenizerReadsSynthesized: the file is one that the tokenizer accepts, its
+// merges are at work, and texts come back.
+func TestTokenizerReadsSynthesized(t *testing.T) {
+	t.Parallel()
+	shape := preset(t, "tiny")
+	shape.VocabSize = 40_000
+	tok, err := tokenizer.Open(synthesize(t, shape, model.SynthOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tok.VocabSize() != shape.VocabSize {
+		t.Errorf("vocabulary of %d", tok.VocabSize())
+	}
+	const text = "Once upon a time there was a queen, who had 3 sons; «Ünïcode» 東京\n\tand the end."
+	ids := tok.Encode(text, true)
+	if got := tok.Decode(ids, true); got != text {
+		t.Errorf("%q came back", got)
+	}
+	if ids[0] != 39_998 || len(ids) > len(text)*2/3 {
+		t.Errorf("%d tokens of %d bytes: %v", len(ids), len(text), ids)
 	}
 }
 
