@@ -102,9 +102,11 @@ func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (
 	w.pending, w.pendingHashes = nil, 0
 	w.synced, w.epoch = true, epoch
 	x.apply(w, sequence, hashes, nil)
+	// Events of other epochs are of no use to what is known from here on.
+	pending = slices.DeleteFunc(pending, func(e indexEvent) bool { return e.epoch != epoch })
 	slices.SortStableFunc(pending, func(a, b indexEvent) int { return cmp.Compare(a.sequence, b.sequence) })
 	for i, e := range pending {
-		if e.epoch != epoch || e.sequence <= w.sequence {
+		if e.sequence <= w.sequence {
 			continue
 		}
 		if e.sequence > w.sequence+1 {

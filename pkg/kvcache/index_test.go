@@ -70,6 +70,12 @@ func TestIndexSync(t *testing.T) {
 			{event, 1, 3, []kvcache.Hash{3}, false, 0},
 			{snapshot, 1, 4, []kvcache.Hash{1, 2, 3}, true, 3},
 		},
+		"a snapshot drops what is held back of other epochs": {
+			{event, 2, 5, []kvcache.Hash{3}, false, 0},
+			{event, 1, 3, []kvcache.Hash{3}, false, 0},
+			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
+			{snapshot, 2, 3, []kvcache.Hash{1, 2}, true, 2},
+		},
 		"a restart drops": {
 			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
 			{event, 2, 2, []kvcache.Hash{2}, false, 0},
