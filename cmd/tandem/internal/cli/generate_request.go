@@ -169,7 +169,25 @@ func readText(cmd *cobra.Command, field, what string) (string, error) {
 	if isTerminal(cmd.InOrStdin()) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Type %s; Ctrl-D on an empty line ends it.\n", what)
 	}
-	text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPromptBytes+1))
+	type read struct {
+		text []byte
+		err  error
+	}
+	done := make(chan read, 1)
+	// Nothing ends a read from a terminal but the end of the process: Ctrl-C does not
+	// wait for it, and it outlives the command by no more than that.
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPromptBytes+1))
+		done <- read{text, err}
+	}()
+	var text []byte
+	var err error
+	select {
+	case r := <-done:
+		text, err = r.text, r.err
+	case <-cmd.Context().Done():
+		return "", cmd.Context().Err()
+	}
 	if err != nil {
 		return "", rpc.Errorf(codes.Unavailable, "STANDARD_INPUT", "read %s from standard input: %v", what, err)
 	}

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -309,6 +311,20 @@ func TestUnreachableRouter(t *testing.T) {
 func TestPromptOnStandardInputIsBounded(t *testing.T) {
 	got := run(t.Context(), strings.Repeat("x", 17<<20), nil, "generate", "--addr=127.0.0.1:1")
 	checkFailure(t, got, 1, "prompt: standard input has more than")
+}
+
+// Ctrl-C ends the wait for a prompt that nobody types.
+func TestCancelWhileReadingThePrompt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	stdin, typist := io.Pipe()
+	defer typist.Close()
+	var stdout, stderr strings.Builder
+	status := cli.Run(ctx, cli.Process{Args: []string{"generate", "--json"}, Stdin: stdin, Stdout: &stdout, Stderr: &stderr})
+	checkFailure(t, outcome{status, stdout.String(), stderr.String()}, 130, "cancelled")
+	if result := last(t, stdout.String()); result["finish_reason"] != "cancelled" {
+		t.Errorf("result %v", result)
+	}
 }
 
 func first(errs ...error) error {

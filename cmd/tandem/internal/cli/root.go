@@ -71,6 +71,7 @@ TANDEM_SOME_NAME; the command line comes first.`,
 	for _, build := range configured {
 		root.AddCommand(build())
 	}
+	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newGenerateCommand(),
 		newModelCommand(),
@@ -82,12 +83,6 @@ TANDEM_SOME_NAME; the command line comes first.`,
 		newVersionCommand(),
 		newCompletionCommand(),
 	)
-	root.InitDefaultHelpCmd()
-	for _, cmd := range root.Commands() {
-		if cmd.Name() == "help" {
-			cmd.Example = "  tandem help generate"
-		}
-	}
 	return root
 }
 

@@ -69,6 +69,14 @@ func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
 	})
 }
 
+func TestHelpOfACommand(t *testing.T) {
+	help := run(t.Context(), "", nil, "help", "model", "synth")
+	flag := run(t.Context(), "", nil, "model", "synth", "--help")
+	if help != flag || help.status != 0 || !strings.Contains(help.stdout, "--preset") {
+		t.Errorf("help prints %+v, --help %+v", help, flag)
+	}
+}
+
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	cases := []struct {
 		args []string
@@ -86,6 +94,8 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"probe", "a:1", "b:1"}, `takes one address`},
 		{[]string{"model", "inspect", "a", "b"}, `takes one directory`},
 		{[]string{"explain"}, `needs the REQUEST-ID`},
+		{[]string{"help", "genrate"}, `no command is called "genrate"`},
+		{[]string{"help", "model", "inspct"}, `no command is called "model inspct"`},
 	}
 	for _, c := range cases {
 		got := run(t.Context(), "", nil, c.args...)
@@ -109,6 +119,9 @@ func TestCompletionKnowsWorkers(t *testing.T) {
 	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
 	got := run(t.Context(), "", nil, "__complete", "drain", "--addr", router.start(t), "")
 	if !strings.Contains(got.stdout, "p1\tprefill, serving\n") || !strings.Contains(got.stdout, "d1\tdecode, draining\n") {
+		t.Errorf("got %+v", got)
+	}
+	if got := run(t.Context(), "", nil, "__complete", "help", "model", ""); !strings.Contains(got.stdout, "synth\t") {
 		t.Errorf("got %+v", got)
 	}
 	got = run(t.Context(), "", nil, "__complete", "generate", "--mode", "")
