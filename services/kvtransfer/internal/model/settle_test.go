@@ -143,6 +143,9 @@ func (w *world) finish() {
 				w.t.Fatalf("transfer %d is left at its sender: %+v; %s", id, o, w.describe())
 			}
 		}
+		if got := c.core.Credit(); !c.core.Lost() && got != creditBytes {
+			w.t.Fatalf("stream %d has %d bytes of credit at rest; %s", c.id, got, w.describe())
+		}
 		if n := c.core.Transfers(); n != 0 {
 			w.t.Fatalf("%d transfers are not forgotten at a sender; %s", n, w.describe())
 		}

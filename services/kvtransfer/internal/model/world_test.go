@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
@@ -45,6 +46,7 @@ type world struct {
 	conns      []*conn
 	lastStream receiver.StreamID
 	committed  int
+	healthy    bool // nothing goes wrong in this history
 }
 
 // reservation is what the decode worker knows of one.
@@ -88,6 +90,7 @@ type outgoing struct {
 	result          sender.Result
 	committing      bool
 	aborted         bool
+	descending      bool        // its blocks are offered from the last to the first
 	offered         [layers]int // blocks offered of each layer, held ones included
 }
 
@@ -128,6 +131,9 @@ func (w *world) toReceiver(ev receiver.Event) {
 		case receiver.Write:
 			w.writes = append(w.writes, write{Write: a, core: w.receiver})
 		case receiver.CloseStream:
+			if a.Cause == receiver.Breach {
+				w.t.Fatalf("the receiver takes a right sender for a wrong one: %s", a.Detail)
+			}
 			w.conn(a.Stream).closing = true
 		case receiver.Committed:
 			w.end(a.ID, "committed", func(r *reservation) bool { return !r.failed && !r.cancelled && !r.over() }, func(r *reservation) { r.committed = true })
@@ -255,6 +261,12 @@ func (w *world) toSender(c *conn, ev sender.Event) {
 			o.ended, o.result = true, a.Result
 			w.checkEnd(c, a)
 		case sender.CloseStream:
+			if a.Err != nil && strings.Contains(a.Err.Error(), "protocol") {
+				w.t.Fatalf("the sender takes a right receiver for a wrong one: %v", a.Err)
+			}
+			if w.healthy {
+				w.t.Fatalf("the sender gives a healthy stream up: %v", a.Err)
+			}
 			c.senderGone = true
 		}
 	}

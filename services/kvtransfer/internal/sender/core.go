@@ -168,6 +168,9 @@ func (c *Core) Lost() bool { return c.gone }
 // Transfers is the number of transfers that are not forgotten.
 func (c *Core) Transfers() int { return len(c.transfers) }
 
+// Credit is the payload, in bytes, that may be sent without a Grant.
+func (c *Core) Credit() int { return c.credit }
+
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
 
 func (c *Core) step(t *transfer, k kind, in input) { c.table[t.state][k](c, t, in) }

@@ -1,0 +1,307 @@
+package receiver_test
+
+import (
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+)
+
+const (
+	epoch, secret, layout = 7, 8, 9
+	sliceBytes            = 4
+	lease                 = 10 * time.Second
+	transferID            = 1
+)
+
+var start = time.Unix(1000, 0)
+
+func newCore() *receiver.Core {
+	return receiver.New(receiver.Config{
+		WorkerID: "decode", Epoch: epoch, LayoutDigest: layout, Layers: 2, SliceBytes: sliceBytes,
+		Lease: lease, CreditBytes: 64, MaxChunkBytes: 16, MaxReservations: 2, MaxStreams: 2,
+	})
+}
+
+// blocks of the reservation of transfer 1, of which the first is held.
+func blocks() []kvcache.BlockID { return []kvcache.BlockID{10, 11, 12, 13, 14, 15} }
+
+func hello(version uint32) *kvtransferv1.SenderMessage {
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{
+		Hello: &kvtransferv1.SenderHello{Version: version, LayoutDigest: layout}}}
+}
+
+func open() *kvtransferv1.SenderMessage {
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Open{
+		Open: &kvtransferv1.Open{TransferId: transferID, Epoch: epoch, Secret: secret, LayoutDigest: layout}}}
+}
+
+func chunk(sequence, layer uint32, size int, runs ...uint32) *kvtransferv1.SenderMessage {
+	c := &kvtransferv1.Chunk{TransferId: transferID, Sequence: sequence, Layer: layer, Payload: make([]byte, size)}
+	for i := 0; i+1 < len(runs); i += 2 {
+		c.Runs = append(c.Runs, &kvtransferv1.Run{FirstBlock: runs[i], Blocks: runs[i+1]})
+	}
+	c.Crc32C = crc32.Checksum(c.Payload, crc32.MakeTable(crc32.Castagnoli))
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: c}}
+}
+
+func commit(chunks uint32, commitEpoch uint64, tokens ...uint32) *kvtransferv1.SenderMessage {
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: &kvtransferv1.Commit{
+		TransferId: transferID, Epoch: commitEpoch, Chunks: chunks, SampledTokenIds: tokens}}}
+}
+
+func abort() *kvtransferv1.SenderMessage {
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Abort{
+		Abort: &kvtransferv1.Abort{TransferId: transferID, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED}}}
+}
+
+// opened is a core with one reservation and one stream that has opened it.
+func opened() *receiver.Core {
+	c := newCore()
+	c.Handle(start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
+	c.Handle(start, receiver.StreamOpened{Stream: 1})
+	c.Handle(start, receiver.Received{Stream: 1, Message: hello(1)})
+	c.Handle(start, receiver.Received{Stream: 1, Message: open()})
+	return c
+}
+
+// feed gives messages, ends every copy at once, and gives all actions.
+func feed(c *receiver.Core, messages ...*kvtransferv1.SenderMessage) []receiver.Action {
+	var all []receiver.Action
+	for _, m := range messages {
+		actions := c.Handle(start, receiver.Received{Stream: 1, Message: m})
+		all = append(all, actions...)
+		for _, a := range actions {
+			if w, ok := a.(receiver.Write); ok {
+				all = append(all, c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: len(w.Payload)})...)
+			}
+		}
+	}
+	return all
+}
+
+func TestWrongSenders(t *testing.T) {
+	const (
+		protocol   = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
+		incomplete = kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE
+	)
+	for _, test := range []struct {
+		name     string
+		messages []*kvtransferv1.SenderMessage
+		want     kvtransferv1.FailReason
+		closes   bool
+	}{
+		{"chunks with a gap", []*kvtransferv1.SenderMessage{chunk(1, 0, 4, 1, 1)}, incomplete, false},
+		{"a chunk twice", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 1, 1), chunk(0, 0, 4, 1, 1)}, incomplete, false},
+		{"a slice twice", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 1, 1), chunk(1, 0, 4, 1, 1)}, incomplete, false},
+		{"a held block", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 0, 1)}, incomplete, false},
+		{"past the reservation", []*kvtransferv1.SenderMessage{chunk(0, 0, 8, 5, 2)}, incomplete, false},
+		{"numbers that overflow", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 1<<32-1, 1<<32-1)}, incomplete, false},
+		{"no such layer", []*kvtransferv1.SenderMessage{chunk(0, 2, 4, 1, 1)}, protocol, false},
+		{"an empty payload", []*kvtransferv1.SenderMessage{chunk(0, 0, 0)}, protocol, false},
+		{"half a slice", []*kvtransferv1.SenderMessage{chunk(0, 0, 6, 1, 1)}, protocol, false},
+		{"too long a payload", []*kvtransferv1.SenderMessage{chunk(0, 0, 20, 1, 5)}, protocol, false},
+		{"runs that go back", []*kvtransferv1.SenderMessage{chunk(0, 0, 8, 3, 1, 2, 1)}, protocol, false},
+		{"runs that overlap", []*kvtransferv1.SenderMessage{chunk(0, 0, 12, 1, 2, 2, 1)}, protocol, false},
+		{"an empty run", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 1, 0, 1, 1)}, protocol, false},
+		{"more runs than payload", []*kvtransferv1.SenderMessage{chunk(0, 0, 4, 1, 2)}, protocol, false},
+		{"more payload than runs", []*kvtransferv1.SenderMessage{chunk(0, 0, 8, 1, 1)}, protocol, false},
+		{"commit of nothing", []*kvtransferv1.SenderMessage{commit(0, epoch)}, incomplete, false},
+		{"commit of more chunks", []*kvtransferv1.SenderMessage{commit(1, epoch)}, incomplete, false},
+		{"commit of another epoch", []*kvtransferv1.SenderMessage{commit(0, epoch+1)}, protocol, false},
+		{"a second greeting", []*kvtransferv1.SenderMessage{hello(1)}, protocol, true},
+		{"an empty message", []*kvtransferv1.SenderMessage{{}}, protocol, true},
+		{"an unknown transfer's commit", []*kvtransferv1.SenderMessage{{Message: &kvtransferv1.SenderMessage_Commit{}}}, protocol, true},
+		{"an unknown transfer's chunk", []*kvtransferv1.SenderMessage{{Message: &kvtransferv1.SenderMessage_Chunk{}}}, protocol, true},
+		{"more than the credit", []*kvtransferv1.SenderMessage{chunk(0, 0, 65, 1, 1)}, protocol, true},
+		{"a token that is none", append(everything(), commit(4, epoch, 1<<31)), protocol, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := opened()
+			var failed *receiver.Failed
+			closes := false
+			for _, a := range feed(c, test.messages...) {
+				switch a := a.(type) {
+				case receiver.Failed:
+					if failed != nil {
+						t.Error("failed twice")
+					}
+					failed = &a
+				case receiver.CloseStream:
+					closes = true
+				case receiver.Committed, receiver.Drained:
+					t.Errorf("%#v", a)
+				}
+			}
+			if failed == nil || failed.Reason != test.want || closes != test.closes {
+				t.Fatalf("failed with %+v, stream closes: %v", failed, closes)
+			}
+			if s := c.Stats(); s.QuarantinedBlocks != len(blocks()) {
+				t.Errorf("stats %+v", s)
+			}
+			last := c.Handle(start, receiver.StreamClosed{Stream: 1})
+			if len(last) != 1 || last[0] != (receiver.Drained{ID: transferID}) {
+				t.Errorf("the end of the stream gives %v", last)
+			}
+		})
+	}
+}
+
+// everything is all slices of the reservation, in four chunks.
+func everything() []*kvtransferv1.SenderMessage {
+	return []*kvtransferv1.SenderMessage{
+		chunk(0, 0, 12, 1, 1, 3, 2), chunk(1, 1, 16, 1, 4), chunk(2, 0, 8, 2, 1, 5, 1), chunk(3, 1, 4, 5, 1),
+	}
+}
+
+func TestRightSender(t *testing.T) {
+	c := opened()
+	var granted uint64
+	var committed *receiver.Committed
+	for _, a := range feed(c, append(everything(), commit(4, epoch, 3, 4), abort())...) {
+		switch a := a.(type) {
+		case receiver.Send:
+			granted += a.Message.GetGrant().GetCreditBytes()
+		case receiver.Committed:
+			committed = &a
+		case receiver.Failed, receiver.Aborted, receiver.Drained, receiver.CloseStream:
+			t.Errorf("%#v", a)
+		}
+	}
+	if committed == nil || committed.Bytes != 40 || len(committed.Sampled) != 2 || granted != 40 {
+		t.Errorf("committed %+v, granted %d", committed, granted)
+	}
+}
+
+// Credit is a promise of the receiver's memory, and one that uses more of it is
+// cut off, whoever the bytes are for.
+func TestCreditIsOverAllCopies(t *testing.T) {
+	c := opened()
+	for i := range 5 {
+		actions := c.Handle(start, receiver.Received{Stream: 1, Message: chunk(uint32(i), 0, 16, uint32(i)*9+1, 4)})
+		closes := false
+		for _, a := range actions {
+			if _, ok := a.(receiver.CloseStream); ok {
+				closes = true
+			}
+			if _, ok := a.(receiver.Write); ok && i > 0 {
+				t.Error("a wrong chunk is written")
+			}
+		}
+		if closes {
+			t.Fatalf("chunk %d: the stream closes, though what is dropped is granted again", i)
+		}
+	}
+	for _, a := range c.Handle(start, receiver.Received{Stream: 1, Message: chunk(9, 0, 64, 1, 1)}) {
+		if closed, ok := a.(receiver.CloseStream); ok && closed.Cause == receiver.Breach {
+			return
+		}
+	}
+	t.Error("16 bytes are being copied and 64 more were taken, of 64")
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	c := newCore()
+	for i := range receiver.StreamID(3) {
+		actions := c.Handle(start, receiver.StreamOpened{Stream: i + 1})
+		if closes := len(actions) == 1; closes != (i == 2) {
+			t.Errorf("stream %d gives %v", i+1, actions)
+		}
+	}
+	at, ok := c.Next()
+	if !ok || !at.Equal(start.Add(lease)) {
+		t.Fatalf("next is %v, %v", at, ok)
+	}
+	if actions := c.Handle(at, receiver.Tick{}); len(actions) != 2 {
+		t.Errorf("silent streams give %v", actions)
+	}
+	if actions := c.Handle(start, receiver.Received{Stream: 1, Message: hello(1)}); len(actions) != 0 {
+		t.Errorf("a closing stream gives %v", actions)
+	}
+}
+
+// FuzzMessages gives a core whatever a sender could send. It must not panic, and
+// not write outside of the reservation, nor a slice twice, nor after Drained.
+func FuzzMessages(f *testing.F) {
+	encode := func(messages ...*kvtransferv1.SenderMessage) []byte {
+		var all []byte
+		for _, m := range messages {
+			one, err := proto.Marshal(m)
+			if err != nil {
+				f.Fatal(err)
+			}
+			all = protowire.AppendBytes(all, one)
+		}
+		return all
+	}
+	f.Add(encode(append(everything(), commit(4, epoch, 5))...), uint8(0))
+	f.Add(encode(chunk(0, 0, 4, 1, 1), abort(), chunk(1, 0, 4, 2, 1)), uint8(3))
+	f.Add(encode(chunk(0, 0, 8, 1<<32-1, 2), commit(1, epoch), open(), hello(0)), uint8(255))
+	f.Fuzz(func(t *testing.T, data []byte, late uint8) {
+		c := opened()
+		written := map[[2]int]bool{}
+		var pending []receiver.Write
+		over := false
+		do := func(actions []receiver.Action) {
+			for _, a := range actions {
+				switch a := a.(type) {
+				case receiver.Write:
+					if over || len(a.Payload) != len(a.Blocks)*sliceBytes || a.Layer < 0 || a.Layer > 1 {
+						t.Fatalf("write %+v, over: %v", a, over)
+					}
+					for _, b := range a.Blocks {
+						if b < 11 || b > 15 || written[[2]int{a.Layer, int(b)}] {
+							t.Fatalf("a write into layer %d of block %d", a.Layer, b)
+						}
+						written[[2]int{a.Layer, int(b)}] = true
+					}
+					pending = append(pending, a)
+				case receiver.Committed:
+					if over || len(pending) > 0 || len(written) != 10 {
+						t.Fatalf("committed with %d slices, %d writes under way", len(written), len(pending))
+					}
+					over = true
+				case receiver.Drained:
+					if over || len(pending) > 0 {
+						t.Fatalf("drained with %d writes under way", len(pending))
+					}
+					over = true
+				}
+			}
+		}
+		finish := func(outcome receiver.Outcome) {
+			w := pending[0]
+			pending = pending[1:]
+			do(c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: len(w.Payload), Outcome: outcome}))
+		}
+		for i := 0; len(data) > 0; i++ {
+			one, n := protowire.ConsumeBytes(data)
+			if n < 0 {
+				break
+			}
+			data = data[n:]
+			m := new(kvtransferv1.SenderMessage)
+			if proto.Unmarshal(one, m) != nil {
+				continue
+			}
+			do(c.Handle(start, receiver.Received{Stream: 1, Message: m}))
+			for len(pending) > int(late%4) {
+				finish(receiver.Outcome(int(late>>2) % 7 * i % 3))
+			}
+		}
+		for len(pending) > 0 {
+			finish(receiver.Landed)
+		}
+		do(c.Handle(start, receiver.StreamClosed{Stream: 1}))
+		do(c.Handle(start, receiver.Shutdown{}))
+		if !over || !c.Idle() {
+			t.Fatalf("something is left: %+v", c.Stats())
+		}
+	})
+}
