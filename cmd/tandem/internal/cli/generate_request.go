@@ -87,18 +87,18 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 		request.Sampling.Seed = &g.seed
 	}
 	for _, n := range []struct {
-		flag, field string
-		value       int64
-		to          **uint32
+		flag, field  string
+		value, least int64
+		to           **uint32
 	}{
-		{"max-tokens", "max_tokens", g.maxTokens, &request.MaxTokens},
-		{"top-k", "sampling.top_k", g.topK, &request.Sampling.TopK},
+		{"max-tokens", "max_tokens", g.maxTokens, 1, &request.MaxTokens},
+		{"top-k", "sampling.top_k", g.topK, 0, &request.Sampling.TopK},
 	} {
 		if !given(n.flag) {
 			continue
 		}
-		if n.value < 0 || n.value > math.MaxUint32 {
-			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside 0 to %d", n.value, uint32(math.MaxUint32)))
+		if n.value < n.least || n.value > math.MaxInt32 {
+			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside %d to %d", n.value, n.least, math.MaxInt32))
 		}
 		*n.to = proto.Uint32(uint32(n.value))
 	}
@@ -155,7 +155,7 @@ func parseTokenIDs(list string) ([]uint32, error) {
 	for i, field := range fields {
 		id, err := strconv.ParseUint(field, 10, 32)
 		if err != nil {
-			return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids[%d]", i),
+			return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids.ids[%d]", i),
 				fmt.Sprintf("%q is not a token id: pass numbers from 0, such as 1,2,3", field))
 		}
 		ids = append(ids, uint32(id))

@@ -272,7 +272,7 @@ func TestGenerateEndsBadly(t *testing.T) {
 			addr := (&fakeRouter{generate: c.generate}).start(t)
 			args := append([]string{"generate", "--json", "--addr", addr}, c.args...)
 			if c.name == "token ids" {
-				c.field = "token_ids[1]"
+				c.field = "token_ids.ids[1]"
 			} else if c.name != "not UTF-8" {
 				args = append(args, "--prompt=x")
 			}
