@@ -24,7 +24,8 @@ type Config struct {
 	ReportLag time.Duration
 	// TransferBytesPerSecond is what a KV transfer is taken to move.
 	TransferBytesPerSecond float64
-	// NearBest: workers whose cost is within this share of the least are equal.
+	// NearBest: workers are equal if their costs differ by less than this share of
+	// the time to the first token on the best of them.
 	NearBest float64
 	// TPOTHorizonTokens is over how many output tokens the predicted time per
 	// token counts in the cost of a decode worker, at most.

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +20,7 @@ type option struct {
 	queueMs   float64
 	prefillMs float64
 	tpotMs    float64
+	firstMs   float64 // what the first token costs: the part of costMs beside tpotMs
 	costMs    float64
 	// soft: it failed in this request before and is taken only if nothing else
 	// is there.
@@ -325,16 +325,16 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	o.uncached = r.Tokens - o.cached
 	o.queueMs = w.compute(o.step, e.tokens, 0)
 	o.prefillMs = w.compute(o.step, o.uncached, o.cached)
-	o.costMs = o.queueMs + o.prefillMs
+	o.firstMs = o.queueMs + o.prefillMs
+	o.costMs = o.firstMs
 	if role == controlv1.Role_ROLE_DECODE {
 		o.tpotMs = o.step.base + o.step.perToken*float64(e.sequences+1) + o.step.perContext*float64(e.context+r.Tokens)
-		first := o.queueMs + o.prefillMs
 		if r.Mode == inferencev1.Mode_MODE_DISAGGREGATED || r.Mode != inferencev1.Mode_MODE_AGGREGATED && o.uncached >= f.threshold() {
 			// Its prompt comes by transfer: what counts is what has to be sent.
-			first = float64(o.uncached) * w.bytesPerToken() / f.config.TransferBytesPerSecond * 1000
+			o.firstMs = float64(o.uncached) * w.bytesPerToken() / f.config.TransferBytesPerSecond * 1000
 			o.queueMs, o.prefillMs = 0, 0
 		}
-		o.costMs = first + o.tpotMs*float64(min(r.MaxNew, f.config.TPOTHorizonTokens))
+		o.costMs = o.firstMs + o.tpotMs*float64(min(r.MaxNew, f.config.TPOTHorizonTokens))
 	}
 	o.record = &controlv1.Candidate{
 		WorkerId: w.ref.ID, Role: role,
@@ -344,15 +344,20 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	return o
 }
 
-// choose picks at random among those near the least cost.
+// choose picks at random among those near the least cost. How near is measured
+// by the time to the first token alone: the time for output tokens is much the
+// same everywhere and would hide what a cached prefix saves.
 func (f *Fleet) choose(options []*option) *option {
-	least := math.Inf(1)
+	best := options[0]
 	for _, o := range options {
-		least = min(least, o.costMs)
+		if o.costMs < best.costMs {
+			best = o
+		}
 	}
+	limit := best.costMs + best.firstMs*f.config.NearBest + nearBestMs
 	var near []*option
 	for _, o := range options {
-		if o.costMs <= least*(1+f.config.NearBest)+nearBestMs {
+		if o.costMs <= limit {
 			near = append(near, o)
 		}
 	}

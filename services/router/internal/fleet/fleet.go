@@ -270,7 +270,7 @@ func (f *Fleet) arrived(now time.Time, r Request) {
 		}
 	}
 	f.number++
-	e := &entry{request: r, enqueued: now, until: now.Add(f.config.MaxQueueWait), number: f.number}
+	e := &entry{request: r, enqueued: now, until: now.Add(f.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: f.number}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
 		e.until = r.Deadline
 	}

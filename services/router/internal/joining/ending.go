@@ -154,7 +154,7 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	j.released = true
 	j.do(Release{Attempt: attempt, Failures: failures, Err: err})
 	if final != nil {
-		j.phase = fresh // nothing is asked for and no try is on
+		j.phase = fresh // the try is over
 		j.finish(now, Finish{Err: final})
 		return
 	}

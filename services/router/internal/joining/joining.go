@@ -21,10 +21,10 @@ import (
 type phase int
 
 const (
-	fresh    phase = iota
-	asking         // no workers yet
-	running        // a try is on
-	finished       // Finish is out; streams may still be open
+	fresh    phase = iota // nothing is asked for and no try is on
+	asking                // no workers yet
+	running               // a try is on
+	finished              // Finish is out; streams may still be open
 )
 
 // Join is the state of one request. It is not safe for concurrent use.
@@ -102,6 +102,7 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 		j.dispatched(now, e)
 	case Refused:
 		if j.phase == asking && e.Attempt == j.attempt {
+			j.phase = fresh // the ask was answered
 			j.finish(now, Finish{Err: e.Err})
 		}
 	case DecodeMessage:

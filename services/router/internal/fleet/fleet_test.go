@@ -1,0 +1,425 @@
+package fleet_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+)
+
+const (
+	auto = inferencev1.Mode_MODE_AUTO
+	dis  = inferencev1.Mode_MODE_DISAGGREGATED
+	agg  = inferencev1.Mode_MODE_AGGREGATED
+)
+
+func config() fleet.Config {
+	return fleet.Config{
+		QueueLimit: 4, MaxQueueWait: 30 * time.Second, TenantMaxRequests: 100, DisaggregateMinTokens: 64,
+		NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportLag: 100 * time.Millisecond,
+		TransferBytesPerSecond: 1e9, NearBest: .1, TPOTHorizonTokens: 64, IndexBlocks: 1000,
+	}
+}
+
+func record(id string, role controlv1.Role) *controlv1.WorkerRecord {
+	return &controlv1.WorkerRecord{
+		Id: id, Role: role, Epoch: 1, State: controlv1.WorkerState_WORKER_STATE_SERVING, ModelDigest: "m", LayoutDigest: 7,
+		Capacity: &controlv1.Capacity{Blocks: 128, BlockTokens: 32, MaxBatchTokens: 128, MaxSequences: 2, MaxWaiting: 1},
+		Layout:   &kvtransferv1.Layout{ArithmeticClass: "c", Layers: 2, BlockTokens: 32, SliceBytes: 1024},
+	}
+}
+
+func prefill(id string) *controlv1.WorkerRecord { return record(id, controlv1.Role_ROLE_PREFILL) }
+func decode(id string) *controlv1.WorkerRecord  { return record(id, controlv1.Role_ROLE_DECODE) }
+
+// bench drives one fleet and remembers what it said.
+type bench struct {
+	t     *testing.T
+	f     *fleet.Fleet
+	now   time.Time
+	last  []fleet.Action
+	count int
+}
+
+func newBench(t *testing.T, change func(*fleet.Config), records ...*controlv1.WorkerRecord) *bench {
+	c := config()
+	if change != nil {
+		change(&c)
+	}
+	b := &bench{t: t, f: fleet.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0)}
+	b.do(fleet.ViewChanged{Workers: records, Live: true})
+	for _, r := range records {
+		b.do(fleet.Connected{Worker: fleet.Ref{ID: r.GetId(), Epoch: r.GetEpoch()}})
+	}
+	return b
+}
+
+func (b *bench) do(event fleet.Event) []fleet.Action {
+	b.last = b.f.Handle(b.now, event)
+	return b.last
+}
+
+// pass lets time go by, ticking when the fleet asks for it.
+func (b *bench) pass(d time.Duration) []fleet.Action {
+	var all []fleet.Action
+	for end := b.now.Add(d); ; {
+		next, ok := b.f.Next()
+		if !ok || next.After(end) {
+			b.now = end
+			return all
+		}
+		if next.After(b.now) {
+			b.now = next
+		}
+		all = append(all, b.do(fleet.Tick{})...)
+	}
+}
+
+func (b *bench) request(mode inferencev1.Mode, tokens int) fleet.Request {
+	b.count++
+	return fleet.Request{ID: fmt.Sprint("r", b.count), Tenant: "t", Model: "fable", ModelDigest: "m", Mode: mode, Arrived: b.now, Tokens: tokens, MaxNew: 32}
+}
+
+// arrive hands a request in and returns the answer, if there is one at once.
+func (b *bench) arrive(r fleet.Request) (fleet.Dispatch, fleet.Refusal, bool) {
+	return answerTo(r.ID, b.do(fleet.Arrived{Request: r}))
+}
+
+func answerTo(id string, actions []fleet.Action) (fleet.Dispatch, fleet.Refusal, bool) {
+	for _, action := range actions {
+		switch a := action.(type) {
+		case fleet.Dispatch:
+			if a.ID == id {
+				return a, fleet.Refusal{}, true
+			}
+		case fleet.Refuse:
+			if a.ID == id {
+				return fleet.Dispatch{}, a.Refusal, true
+			}
+		}
+	}
+	return fleet.Dispatch{}, fleet.Refusal{}, false
+}
+
+func load(id string, role controlv1.Role, change func(*controlv1.LoadReport)) fleet.LoadReported {
+	r := &controlv1.LoadReport{
+		Origin: &controlv1.Origin{Id: id, Epoch: 1, Sequence: 1}, Role: role, BlocksFree: 128, BlocksTotal: 128,
+		StepTime: &controlv1.StepTimeModel{BaseMs: 1, PerTokenMs: .1, Samples: 100},
+	}
+	if change != nil {
+		change(r)
+	}
+	return fleet.LoadReported{Report: r}
+}
+
+func TestLeastPredictedWork(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), prefill("p2"), decode("d1"), decode("d2"))
+	b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.WaitingTokens, r.WaitingSequences = 5000, 2 }))
+	b.do(load("p2", controlv1.Role_ROLE_PREFILL, nil))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+		r.StepTime = &controlv1.StepTimeModel{BaseMs: 30, PerTokenMs: .1, Samples: 100}
+	}))
+	d, _, _ := b.arrive(b.request(auto, 200))
+	if d.Prefill.ID != "p2" || d.Decode.ID != "d1" || len(d.Decision.GetCandidates()) != 4 {
+		t.Errorf("%v", d)
+	}
+	for _, c := range d.Decision.GetCandidates() {
+		if c.GetCostMs() <= 0 {
+			t.Errorf("candidate without cost: %v", c)
+		}
+	}
+}
+
+func TestPrefixIsWorthTheWay(t *testing.T) {
+	b := newBench(t, nil, decode("d1"), decode("d2"))
+	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1}})
+	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d2", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: 4, BlockHashes: []uint64{1, 2, 3}}})
+	r := b.request(agg, 128)
+	r.Hashes = func(class string, blockTokens int) []kvcache.Hash {
+		if class != "c" || blockTokens != 32 {
+			t.Errorf("asks for %q, %d", class, blockTokens)
+		}
+		return []kvcache.Hash{1, 2, 3, 4}
+	}
+	if d, _, _ := b.arrive(r); d.Decode.ID != "d2" {
+		t.Errorf("went to %s", d.Decode.ID)
+	}
+	// A lost event asks for a snapshot, once, and until it is there nothing is
+	// believed.
+	event := func(sequence uint64, stored ...uint64) fleet.BlocksChanged {
+		return fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d2", Epoch: 1, Sequence: sequence}, Stored: stored}}
+	}
+	if actions := b.do(event(5, 9)); len(actions) != 0 {
+		t.Errorf("an event that follows gives %v", actions)
+	}
+	if actions := b.do(event(7, 11)); !slices.Equal(actions, []fleet.Action{fleet.ListBlocks{Worker: fleet.Ref{ID: "d2", Epoch: 1}}}) {
+		t.Errorf("a gap gives %v", actions)
+	}
+	if actions := b.do(event(8, 12)); len(actions) != 0 {
+		t.Errorf("while it is asked, an event gives %v", actions)
+	}
+	// If that fails it is asked again later.
+	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d2", Epoch: 1}})
+	if actions := b.pass(2 * time.Second); !slices.Contains(actions, fleet.Action(fleet.ListBlocks{Worker: fleet.Ref{ID: "d2", Epoch: 1}})) {
+		t.Errorf("not asked again: %v", actions)
+	}
+}
+
+// Load reports are old when they come: what was sent since counts on top, so
+// that equal requests are spread.
+func TestOwnWorkCounts(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), prefill("p2"), decode("d1"), decode("d2"))
+	seen := map[string]int{}
+	for range 4 {
+		for _, id := range []string{"p1", "p2"} {
+			b.do(load(id, controlv1.Role_ROLE_PREFILL, nil)) // still says: nothing to do
+		}
+		d, _, _ := b.arrive(b.request(dis, 500))
+		seen[d.Prefill.ID]++
+		b.now = b.now.Add(time.Millisecond)
+	}
+	if seen["p1"] != 2 || seen["p2"] != 2 {
+		t.Errorf("spread %v", seen)
+	}
+	// Two run and one waits on each decode worker: full by the router's account.
+	b.arrive(b.request(agg, 10))
+	b.arrive(b.request(agg, 10))
+	r := b.request(agg, 10)
+	if _, _, answered := b.arrive(r); answered {
+		t.Error("sent to a full worker")
+	}
+	if _, _, answered := answerTo(r.ID, b.do(fleet.Ended{ID: "r5"})); !answered {
+		t.Error("not sent when there was room")
+	}
+}
+
+func TestStaleReportIsNotUsed(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 0 }))
+	r := b.request(agg, 10)
+	if _, _, answered := b.arrive(r); answered {
+		t.Error("sent to a worker that reports to be full")
+	}
+	b.now = b.now.Add(4 * time.Second)
+	if _, _, answered := answerTo(r.ID, b.do(fleet.Tick{})); !answered {
+		t.Error("an old report stops dispatch")
+	}
+	if v := b.f.Workers(b.now); v[0].LoadAge != 4*time.Second {
+		t.Errorf("age %s", v[0].LoadAge)
+	}
+}
+
+func TestQueueOrder(t *testing.T) {
+	b := newBench(t, func(c *fleet.Config) { c.QueueLimit = 10 }, decode("d1"))
+	var running []string
+	for range 3 {
+		r := b.request(agg, 10)
+		b.arrive(r)
+		running = append(running, r.ID)
+	}
+	first, urgent, soon := b.request(agg, 10), b.request(agg, 10), b.request(agg, 10)
+	urgent.Priority = 5
+	soon.Deadline = b.now.Add(10 * time.Second)
+	for _, r := range []fleet.Request{first, urgent, soon} {
+		if _, _, answered := b.arrive(r); answered {
+			t.Fatal("there is no room")
+		}
+	}
+	queued := b.f.Queued(b.now.Add(time.Second))["fable"]
+	if len(queued) != 2 || queued[0].GetPriority() != 5 || queued[1].GetRequests() != 2 || queued[1].GetTokens() != 20 || queued[1].GetOldestWaitMs() != 1000 {
+		t.Errorf("queued %v", queued)
+	}
+	for i, want := range []string{urgent.ID, soon.ID, first.ID} {
+		if _, _, ok := answerTo(want, b.do(fleet.Ended{ID: running[i]})); !ok {
+			t.Errorf("%s was not next", want)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	fill := func(b *bench) {
+		for range 3 {
+			b.arrive(b.request(agg, 10))
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		change  func(*fleet.Config)
+		records []*controlv1.WorkerRecord
+		before  func(*bench)
+		request func(*fleet.Request)
+		wait    time.Duration
+		code    codes.Code
+		reason  string
+	}{
+		{name: "nobody", wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
+		{name: "queue full", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
+			fill(b)
+			for range 4 {
+				b.arrive(b.request(agg, 10))
+			}
+		}, code: codes.ResourceExhausted, reason: fleet.ReasonQueueFull},
+		{name: "queue timeout", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, wait: time.Minute, code: codes.ResourceExhausted, reason: fleet.ReasonQueueTimeout},
+		{name: "deadline", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, wait: time.Minute,
+			request: func(r *fleet.Request) { r.Deadline = r.Arrived.Add(time.Second) }, code: codes.DeadlineExceeded, reason: fleet.ReasonDeadline},
+		{name: "tenant", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, change: func(c *fleet.Config) { c.TenantMaxRequests = 3 },
+			code: codes.ResourceExhausted, reason: fleet.ReasonTenantLimit},
+		{name: "never fits", records: []*controlv1.WorkerRecord{decode("d1")},
+			request: func(r *fleet.Request) { r.MaxNew = 5000 }, code: codes.InvalidArgument, reason: fleet.ReasonNeverFits},
+		{name: "slo ttft", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
+			b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingTokens = 10000 }))
+		}, request: func(r *fleet.Request) { r.TTFT = 100 * time.Millisecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+		{name: "slo tpot", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
+			b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+		}, request: func(r *fleet.Request) { r.TPOT = time.Microsecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+		{name: "other model", records: []*controlv1.WorkerRecord{decode("d1")},
+			request: func(r *fleet.Request) { r.ModelDigest = "other" }, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
+		{name: "forced without prefill", records: []*controlv1.WorkerRecord{decode("d1")},
+			request: func(r *fleet.Request) { r.Mode = dis }, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
+		{name: "lost", records: []*controlv1.WorkerRecord{decode("d1")}, request: func(r *fleet.Request) {
+			r.Attempt = 1
+			r.Failures = []fleet.Failure{{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Gone: true}}
+		}, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonWorkerLost},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, test.change, test.records...)
+			if test.before != nil {
+				test.before(b)
+			}
+			r := b.request(agg, 10)
+			if test.request != nil {
+				test.request(&r)
+			}
+			_, refusal, answered := b.arrive(r)
+			if test.wait > 0 {
+				if answered {
+					t.Fatal("answered at once")
+				}
+				_, refusal, answered = answerTo(r.ID, b.pass(test.wait))
+			}
+			if !answered || refusal.Code != test.code || refusal.Reason != test.reason || refusal.Message == "" {
+				t.Errorf("answered %v: %+v", answered, refusal)
+			}
+			if wantRetry := test.code == codes.Unavailable || test.code == codes.ResourceExhausted; wantRetry != (refusal.RetryAfter > 0) {
+				t.Errorf("retry after %s", refusal.RetryAfter)
+			}
+		})
+	}
+}
+
+func TestWorkersComeAndGo(t *testing.T) {
+	d1 := decode("d1")
+	ref := fleet.Ref{ID: "d1", Epoch: 1}
+	serves := func(b *bench) bool {
+		r := b.request(agg, 10)
+		d, _, ok := b.arrive(r)
+		b.do(fleet.Cancelled{ID: r.ID})
+		b.do(fleet.Ended{ID: r.ID})
+		return ok && d.Decode.ID != ""
+	}
+	t.Run("etcd away", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		b.do(fleet.ViewChanged{Live: false})
+		b.pass(time.Hour)
+		if !serves(b) {
+			t.Error("an outage of etcd lost a worker")
+		}
+	})
+	t.Run("lease lost, connection works", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		b.do(fleet.ViewChanged{Live: true})
+		b.pass(30 * time.Second)
+		if !serves(b) {
+			t.Error("not kept")
+		}
+		if actions := b.pass(31 * time.Second); !slices.Contains(actions, fleet.Action(fleet.Forget{Worker: ref})) {
+			t.Errorf("kept for ever: %v", actions)
+		}
+	})
+	t.Run("lease lost, connection broken", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		b.do(fleet.ViewChanged{Live: true})
+		if actions := b.do(fleet.Disconnected{Worker: ref}); !slices.Contains(actions, fleet.Action(fleet.Forget{Worker: ref})) {
+			t.Errorf("kept: %v", actions)
+		}
+	})
+	t.Run("broken connection", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		b.do(fleet.Disconnected{Worker: ref})
+		if serves(b) {
+			t.Error("chosen without a connection")
+		}
+		b.do(fleet.Connected{Worker: ref})
+		if !serves(b) {
+			t.Error("not chosen again")
+		}
+	})
+	t.Run("new epoch", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		again := proto.CloneOf(d1)
+		again.Epoch = 2
+		b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{again}, Live: true})
+		b.do(fleet.Connected{Worker: ref}) // late, of the old one
+		if serves(b) {
+			t.Error("the new one is not connected yet")
+		}
+		b.do(fleet.Connected{Worker: fleet.Ref{ID: "d1", Epoch: 2}})
+		if !serves(b) {
+			t.Error("not chosen")
+		}
+	})
+	t.Run("draining", func(t *testing.T) {
+		b := newBench(t, nil, d1)
+		leaving := proto.CloneOf(d1)
+		leaving.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+		b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{leaving}, Live: true})
+		if serves(b) {
+			t.Error("chosen")
+		}
+	})
+}
+
+func TestBusyWorkerIsLeftAlone(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	r := b.request(agg, 10)
+	b.arrive(r)
+	busy := fleet.Failure{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Busy: true, RetryAfter: 200 * time.Millisecond}
+	b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{busy}})
+	r.Attempt = 1
+	if _, _, answered := b.arrive(r); answered {
+		t.Error("sent at once to a worker that is full")
+	}
+	if _, _, answered := answerTo(r.ID, b.pass(250*time.Millisecond)); !answered {
+		t.Error("not sent later")
+	}
+}
+
+func TestPolicyChangesTheThreshold(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), decode("d1"))
+	b.do(fleet.PolicyChanged{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(5), TenantMaxRequests: proto.Uint32(1)}})
+	d, _, _ := b.arrive(b.request(auto, 10))
+	if d.Prefill.ID != "p1" || !strings.Contains(d.Decision.GetReason(), "at least 5") {
+		t.Errorf("%v", d)
+	}
+	if _, refusal, _ := b.arrive(b.request(auto, 10)); refusal.Reason != fleet.ReasonTenantLimit {
+		t.Errorf("%+v", refusal)
+	}
+	b.do(fleet.PolicyChanged{})
+	if d, _, _ := b.arrive(b.request(auto, 10)); d.Decision.GetMode() != agg {
+		t.Errorf("%v", d)
+	}
+}
