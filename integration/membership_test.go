@@ -315,7 +315,11 @@ func TestConnectToNoEtcd(t *testing.T) {
 
 func TestEmbeddedEtcdRefuses(t *testing.T) {
 	t.Parallel()
-	server := startEtcd(t, t.TempDir(), "")
+	dir := t.TempDir()
+	server := startEtcd(t, dir, "")
+	if _, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "is in use") {
+		t.Errorf("on data in use the error is %v", err)
+	}
 	for address, want := range map[string]string{
 		strings.TrimPrefix(server.Endpoint(), "http://"): "already in use",
 		"0.0.0.0:0": "loopback",

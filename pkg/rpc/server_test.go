@@ -165,6 +165,7 @@ func TestUndecodableRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), []byte{1, 2, 0xff})
+	oversize := text(2, strings.Repeat("a", 100<<20))
 	for _, test := range []struct {
 		name, method string
 		request      []byte
@@ -182,8 +183,8 @@ func TestUndecodableRequests(t *testing.T) {
 		{"nothing known", tokenizeMethod, []byte{0}, "request"},
 		{"just under the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes-5)), ""},
 		{"just over the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes)), "text"},
-		{"oversize unary", tokenizeMethod, text(2, strings.Repeat("a", 100<<20)), "text"},
-		{"oversize stream", generateMethod, text(2, strings.Repeat("a", 100<<20)), "prompt"},
+		{"oversize unary", tokenizeMethod, oversize, "text"},
+		{"oversize stream", generateMethod, oversize, "prompt"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			start := time.Now()

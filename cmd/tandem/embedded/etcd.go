@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -43,6 +44,7 @@ type EtcdConfig struct {
 // Etcd is a running etcd server, the only member of its cluster.
 type Etcd struct {
 	server   *embed.Etcd
+	lock     *os.File
 	endpoint string
 	close    sync.Once
 }
@@ -80,11 +82,16 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	// A load report of the machine every five seconds is no news here.
 	config.Metrics = "basic"
 
+	lock, err := lockData(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
 	server, err := embed.StartEtcd(config)
 	if err != nil {
+		_ = lock.Close()
 		return nil, explain("etcd", cfg.ClientAddress, err)
 	}
-	e := &Etcd{server: server}
+	e := &Etcd{server: server, lock: lock}
 	timeout := time.NewTimer(etcdStartTimeout)
 	defer timeout.Stop()
 	select {
@@ -107,7 +114,30 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 func (e *Etcd) Endpoint() string { return e.endpoint }
 
 // Close stops the server and waits for it. Its data stays.
-func (e *Etcd) Close() { e.close.Do(e.server.Close) }
+func (e *Etcd) Close() {
+	e.close.Do(func() {
+		e.server.Close()
+		// Closing unlocks; nothing was written.
+		_ = e.lock.Close()
+	})
+}
+
+// lockData makes the directory this process's own. Without it etcd would wait
+// for ever, and without a word, for another process to close its database.
+func lockData(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("start etcd: make its data directory: %w: choose another", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "etcd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: lock its data directory: %w: choose another", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("start etcd: the data directory %s is in use: stop the process that uses it, or choose another: %w", dir, err)
+	}
+	return lock, nil
+}
 
 // checkLoopback refuses addresses that other machines can reach: the servers ask
 // for no credentials.
