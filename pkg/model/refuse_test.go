@@ -3,6 +3,7 @@ package model_test
 import (
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +186,14 @@ func TestRefusedFiles(t *testing.T) {
 				writeFile(t, filepath.Join(dir, shardName(1, 2)), safetensors(t, second))
 			}},
 	})
+}
+
+// TestCauseIsKept: callers can tell that a file is not there.
+func TestCauseIsKept(t *testing.T) {
+	t.Parallel()
+	if _, err := model.Open(t.TempDir(), model.Options{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestRefusedDirectory(t *testing.T) {

@@ -79,6 +79,22 @@ func TestSynthesizeRoundTrip(t *testing.T) {
 	}
 }
 
+// TestSynthesizeOddSizes: a norm of an odd number of elements ends in the middle
+// of a word of randomness.
+func TestSynthesizeOddSizes(t *testing.T) {
+	t.Parallel()
+	shape := preset(t, "tiny")
+	shape.HiddenSize, shape.FFNSize, shape.VocabSize = 65, 33, 301
+	m := open(t, synthesize(t, shape, model.SynthOptions{}), model.Options{})
+	norm := make([]float32, 65)
+	if err := m.FinalNorm().Float32s(norm, 0); err != nil {
+		t.Fatal(err)
+	}
+	if last := norm[64]; last < 0.8 || last > 1.2 {
+		t.Errorf("last element %g", last)
+	}
+}
+
 // TestSynthesizeSameBytes compares files, the ones beside the weights included.
 func TestSynthesizeSameBytes(t *testing.T) {
 	t.Parallel()
