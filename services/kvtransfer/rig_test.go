@@ -28,14 +28,15 @@ const (
 
 // rig is a sender and a receiver joined by a pipe in memory.
 type rig struct {
-	t          *testing.T
-	from, to   *kvtransfertest.Pages
-	sender     *kvtransfer.Sender
-	receiver   *kvtransfer.Receiver
-	listener   *bufconn.Listener
-	server     *grpc.Server
-	stopServer func()
+	t        *testing.T
+	from, to *kvtransfertest.Pages
+	sender   *kvtransfer.Sender
+	receiver *kvtransfer.Receiver
+	listener *bufconn.Listener
+	server   *grpc.Server
 }
+
+func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
 
 type option func(*kvtransfer.ReceiverConfig, *kvtransfer.SenderConfig)
 
@@ -44,7 +45,7 @@ func newRig(t *testing.T, options ...option) *rig {
 	layout := kvtransfertest.Layout(layers, sliceBytes)
 	g := &rig{
 		t: t, from: kvtransfertest.NewPages(layout, poolBlocks), to: kvtransfertest.NewPages(layout, poolBlocks),
-		listener: bufconn.Listen(1 << 20),
+		listener: newListener(),
 	}
 	for b := range poolBlocks {
 		g.from.Fill(kvcache.BlockID(b), 1)
@@ -67,14 +68,14 @@ func newRig(t *testing.T, options ...option) *rig {
 	g.server = grpc.NewServer()
 	g.receiver.Register(g.server)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = g.server.Serve(g.listener) })
+	listener := g.listener // tests put another in its place
+	tasks.Go(func() { _ = g.server.Serve(listener) })
 	ctx, cancel := context.WithCancel(context.Background())
 	tasks.Go(func() {
 		if err := g.receiver.Run(ctx); err != nil {
 			t.Errorf("receiver: %v", err)
 		}
 	})
-	g.stopServer = g.server.Stop
 	t.Cleanup(func() {
 		closing, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
