@@ -51,7 +51,7 @@ func TestLoadErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	t.Cleanup(func() { _ = m.Close() })
 	for _, c := range []struct {
 		threads int
 		isa     string
@@ -68,7 +68,7 @@ func TestLoadProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	t.Cleanup(func() { _ = m.Close() })
 	var last, total int64
 	w, err := cpu.Load(m, 1, "", func(done, all int64) {
 		if done <= last {
@@ -79,7 +79,7 @@ func TestLoadProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	t.Cleanup(func() { _ = w.Close() })
 	if want := 2 * m.Spec().Parameters(); last != want || total != want {
 		t.Errorf("progress ended at %d of %d, the weights are %d bytes", last, total, want)
 	}

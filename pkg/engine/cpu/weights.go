@@ -32,7 +32,7 @@ type Weights struct {
 // Load packs the weights of m and starts the compute threads. threads 0 takes
 // the cores that this process may use (affinity and cgroup, as GOMAXPROCS counts
 // them); more threads than cores are slower, not faster. isa is an instruction
-// set by name ("avx512bf16", "avx512", "avx2", "portable"), "" the best one: it
+// set by name ("avx512bf16", "avx512mixed", "avx512", "avx2", "portable"), "" the best one: it
 // changes speed, never results.
 //
 // progress, if set, is called on the caller's goroutine with the bytes of the

@@ -83,12 +83,11 @@ VEC words w_even_only(words x) {
 	const __m256i low = _mm256_set1_epi32(0xffff);
 	return (words){_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
 }
-VEC __m256 dot8(__m256 acc, __m256i a, __m256i w) {
-	const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-	acc = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(a, high)), _mm256_castsi256_ps(_mm256_and_si256(w, high)), acc);
-	return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), acc);
-}
-VEC vec v_dot(vec acc, words a, words w) { return (vec){dot8(acc.a, a.a, w.a), dot8(acc.b, a.b, w.b)}; }
+VEC __m256 odd8(__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u))); }
+VEC __m256 even8(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+VEC vec w_odd(words x) { return (vec){odd8(x.a), odd8(x.b)}; }
+VEC vec w_even(words x) { return (vec){even8(x.a), even8(x.b)}; }
+VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_fma(w_odd(a), w_odd(w), acc)); }
 
 #define PRODUCT_ROWS 4
 #define PRODUCT_PANELS 1
@@ -96,6 +95,7 @@ VEC vec v_dot(vec acc, words a, words w) { return (vec){dot8(acc.a, a.a, w.a), d
 #define SCORE_VECTORS 1
 #define MIX_VECTORS 1
 #include "vec_rows.h"
+#include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "vec_attention.h"
 

@@ -12,11 +12,9 @@
 #endif
 #include "vec_avx512.h"
 
-VEC vec v_dot(vec acc, words a, words w) {
-	const words high = _mm512_set1_epi32((int)0xffff0000u);
-	acc = v_fma(v_as_float(_mm512_and_si512(a, high)), v_as_float(_mm512_and_si512(w, high)), acc);
-	return v_fma(v_as_float(_mm512_slli_epi32(a, 16)), v_as_float(_mm512_slli_epi32(w, 16)), acc);
-}
+VEC vec w_odd(words x) { return v_as_float(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u))); }
+VEC vec w_even(words x) { return v_as_float(_mm512_slli_epi32(x, 16)); }
+VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_fma(w_odd(a), w_odd(w), acc)); }
 
 #define PRODUCT_ROWS 8
 #define PRODUCT_PANELS 2
@@ -24,6 +22,7 @@ VEC vec v_dot(vec acc, words a, words w) {
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 2
 #include "vec_rows.h"
+#include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "vec_attention.h"
 

@@ -19,18 +19,23 @@ const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 	int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-	*usable = 1;
+	int bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+	int slow = __builtin_cpu_is("intel"); // vdpbf16ps has half the rate of multiply-adds
 	switch (i) {
 	case 0:
-		*usable = avx512 && __builtin_cpu_supports("avx512bf16");
-		return &tdm_avx512bf16;
+		*usable = bf16;
+		return slow ? &tdm_avx512mixed : &tdm_avx512bf16;
 	case 1:
+		*usable = bf16;
+		return slow ? &tdm_avx512bf16 : &tdm_avx512mixed;
+	case 2:
 		*usable = avx512;
 		return &tdm_avx512;
-	case 2:
+	case 3:
 		*usable = avx2;
 		return &tdm_avx2;
-	case 3:
+	case 4:
+		*usable = 1;
 		return &tdm_portable;
 	}
 	return NULL;

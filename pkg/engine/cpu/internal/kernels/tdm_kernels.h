@@ -87,7 +87,7 @@ typedef struct tdm_kernels {
 
 extern const tdm_kernels tdm_portable;
 #if defined(__x86_64__)
-extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16;
+extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed;
 #endif
 
 // tdm_kernels_at is the i-th implementation, best first, or NULL after the

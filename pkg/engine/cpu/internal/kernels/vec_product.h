@@ -1,40 +1,13 @@
 // Products over packed panels. Included once by each instruction set's file,
-// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold.
+// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, after
+// the tile that suits it: vec_tile_dot.h or vec_tile_widen.h.
 
-// product_tile computes rows x panels of c, [row][TDM_UNIT_PANELS][16]. Every
-// lane is one output with one chain over K, whatever the tile.
-VEC void product_tile(const int rows, const int panels, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c) {
-	vec acc[PRODUCT_ROWS][PRODUCT_PANELS];
-#pragma GCC unroll 8
-	for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-		for (int p = 0; p < panels; p++)
-			acc[r][p] = v_zero();
-	for (size_t k = 0; k < pairs; k++) {
-		words b[PRODUCT_PANELS];
-#pragma GCC unroll 8
-		for (int p = 0; p < panels; p++)
-			b[p] = w_load(w + (p * pairs + k) * TDM_LANES);
-#pragma GCC unroll 8
-		for (int r = 0; r < rows; r++) {
-			words x = w_set1(a[r * lda + k]);
-#pragma GCC unroll 8
-			for (int p = 0; p < panels; p++)
-				acc[r][p] = v_dot(acc[r][p], x, b[p]);
-		}
-	}
-#pragma GCC unroll 8
-	for (int r = 0; r < rows; r++)
-#pragma GCC unroll 8
-		for (int p = 0; p < panels; p++)
-			v_store(c + (r * TDM_UNIT_PANELS + p) * TDM_LANES, acc[r][p]);
-}
+typedef void tile_function(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c);
 
 #define TILE(rows, panels) \
-	static __attribute__((noinline)) void tile_##rows##_##panels(const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c) { \
-		product_tile(rows, panels, a, lda, w, pairs, c); \
+	static __attribute__((noinline)) void tile_##rows##_##panels(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c) { \
+		product_tile(rows, panels, x, ldx, w, pairs, count, first, c); \
 	}
-typedef void tile_function(const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs, float *c);
 
 #define TILES(panels) \
 	TILE(1, panels) TILE(2, panels) TILE(3, panels) TILE(4, panels)
@@ -100,15 +73,22 @@ static void product(const tdm_product *job, int unit, int row0, int row1) {
 	const int panels = job->panels - panel < TDM_UNIT_PANELS ? job->panels - panel : TDM_UNIT_PANELS;
 	const uint32_t *w = job->w + (size_t)panel * job->pairs * TDM_LANES;
 	_Alignas(64) float c[PRODUCT_ROWS * TDM_UNIT_PANELS * TDM_LANES];
+	_Alignas(64) operand buffer[PRODUCT_ROWS * 2 * (PRODUCT_BLOCK < SIZE_MAX ? PRODUCT_BLOCK : 1)];
 	for (int row = row0; row < row1; row += PRODUCT_ROWS) {
-		int rows = row1 - row < PRODUCT_ROWS ? row1 - row : PRODUCT_ROWS;
-		const uint32_t *a = job->a + (size_t)row * job->lda;
-		for (int p = 0; p < panels;) {
-			int wide = panels - p >= PRODUCT_PANELS;
-			const uint32_t *from = w + (size_t)p * job->pairs * TDM_LANES;
-			(wide ? wide_tiles : narrow_tiles)[rows - 1](a, job->lda, from, job->pairs, c + p * TDM_LANES);
-			p += wide ? PRODUCT_PANELS : 1;
-		}
+		const int rows = row1 - row < PRODUCT_ROWS ? row1 - row : PRODUCT_ROWS;
+		size_t k = 0;
+		do {
+			size_t count = job->pairs - k < PRODUCT_BLOCK ? job->pairs - k : PRODUCT_BLOCK, ldx;
+			const operand *x = operands(buffer, job->a + (size_t)row * job->lda, job->lda, rows, k, count, &ldx);
+			for (int p = 0; p < panels;) {
+				const int wide = panels - p >= PRODUCT_PANELS;
+				tile_function *const *tiles = wide ? wide_tiles : narrow_tiles;
+				const uint32_t *from = w + ((size_t)p * job->pairs + k) * TDM_LANES;
+				tiles[rows - 1](x, ldx, from, job->pairs, count, k == 0, c + p * TDM_LANES);
+				p += wide ? PRODUCT_PANELS : 1;
+			}
+			k += count;
+		} while (k < job->pairs);
 		for (int r = 0; r < rows; r++)
 			finish(job, c + r * TDM_UNIT_PANELS * TDM_LANES, row + r, panel, panels);
 	}
