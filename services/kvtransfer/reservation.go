@@ -3,6 +3,7 @@ package kvtransfer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -71,7 +72,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 		TransferId:   id,
 		Epoch:        r.cfg.Epoch,
 		Secret:       secret,
-		Addresses:    r.cfg.Addresses,
+		Addresses:    slices.Clone(r.cfg.Addresses),
 		LayoutDigest: r.layoutDigest,
 		Blocks:       uint32(res.PromptBlocks),
 		HeldBlocks:   uint32(res.HeldBlocks),

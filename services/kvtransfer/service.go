@@ -183,7 +183,8 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 		case receiver.Write:
 			writes = append(writes, a)
 		case receiver.CloseStream:
-			r.cfg.Logger.Warn("kv stream ends", slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
+			r.cfg.Logger.Log(context.Background(), level(a.Cause), "kv stream is cut", slog.String("worker", r.cfg.WorkerID),
+				slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
 			r.streams[a.Stream].shut(a.Cause, a.Detail)
 		case receiver.Committed:
 			res := r.owner(a.ID, true)
@@ -205,7 +206,8 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 
 func (r *Receiver) fail(id uint64, err error) {
 	res := r.owner(id, false)
-	r.cfg.Logger.Info("kv transfer ends without commit", slog.String("request_id", res.RequestID), slog.Any("error", err))
+	r.cfg.Logger.Info("kv transfer ends without commit",
+		slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))
 	r.calls = append(r.calls, func() { res.Failed(err) })
 }
 
@@ -227,6 +229,14 @@ func (r *Receiver) call() {
 	r.calls, r.calling = nil, false
 	r.quiet.Broadcast()
 	r.mu.Unlock()
+}
+
+// level is how much the end of a stream matters to an operator.
+func level(cause receiver.Cause) slog.Level {
+	if cause == receiver.Closing {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // drawTicket gives an id that this epoch never had, and a secret.
