@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -18,12 +17,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -105,110 +101,6 @@ func serve(t *testing.T, service *inference, serverConfig rpc.ServerConfig, clie
 		}
 	})
 	return server, conn
-}
-
-// bytesCodec sends and receives bytes as they are.
-type bytesCodec struct{}
-
-func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
-}
-
-func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = data.Materialize()
-	return nil
-}
-
-func (bytesCodec) Name() string { return "proto" }
-
-// callRaw sends bytes as the request of a method that takes one, and returns the
-// error of the call.
-func callRaw(t *testing.T, conn *grpc.ClientConn, method string, request []byte) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	description := &grpc.StreamDesc{ServerStreams: method == generateMethod}
-	stream, err := conn.NewStream(ctx, description, method, grpc.ForceCodecV2(bytesCodec{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.SendMsg(&request); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		var reply []byte
-		if err := stream.RecvMsg(&reply); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-// text is a string field on the wire.
-func text(number protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
-}
-
-func TestUndecodableRequests(t *testing.T) {
-	output := &log{}
-	_, conn := serve(t, &inference{}, rpc.ServerConfig{
-		Logger:         output.logger(),
-		OversizeFields: map[string]string{generateMethod: "prompt", tokenizeMethod: "text"},
-	}, rpc.ClientConfig{})
-	valid, err := proto.Marshal(&inferencev1.GenerateRequest{Stop: []string{"a", "b"}, Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), []byte{1, 2, 0xff})
-	oversize := text(2, strings.Repeat("a", 100<<20))
-	for _, test := range []struct {
-		name, method string
-		request      []byte
-		field        string // empty: the request is good
-	}{
-		{"good unary", tokenizeMethod, text(2, "héllo"), ""},
-		{"good stream", generateMethod, valid, ""},
-		{"unary text", tokenizeMethod, text(2, "a\xffb"), "text"},
-		{"stream text", generateMethod, text(2, "a\xffb"), "prompt"},
-		{"repeated text", generateMethod, append(bytes.Clone(valid), text(6, "\xc3")...), "stop[2]"},
-		{"packed list cut off", generateMethod, text(3, string(ids)), "token_ids.ids"},
-		{"wrong wire type is unknown", generateMethod, protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 5), ""},
-		{"field cut off", generateMethod, []byte{2<<3 | 2, 100, 'a'}, "prompt"},
-		{"nonsense", tokenizeMethod, bytes.Repeat([]byte{0xff}, 20), "request"},
-		{"nothing known", tokenizeMethod, []byte{0}, "request"},
-		{"just under the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes-5)), ""},
-		{"just over the limit", tokenizeMethod, text(2, strings.Repeat("a", rpc.DefaultMaxReceiveBytes)), "text"},
-		{"oversize unary", tokenizeMethod, oversize, "text"},
-		{"oversize stream", generateMethod, oversize, "prompt"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			start := time.Now()
-			err := callRaw(t, conn, test.method, test.request)
-			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("the answer took %s", took)
-			}
-			if test.field == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if status.Code(err) != codes.InvalidArgument || rpc.Field(err) != test.field || rpc.Reason(err) != rpc.ReasonInvalidField {
-				t.Errorf("got field %q, reason %q: %v; want INVALID_ARGUMENT that names %q", rpc.Field(err), rpc.Reason(err), err, test.field)
-			}
-			if !strings.HasPrefix(status.Convert(err).Message(), test.field+": ") {
-				t.Errorf("message %q does not begin with the field", status.Convert(err).Message())
-			}
-		})
-	}
-	if got := strings.Count(output.String(), "grpc.code=InvalidArgument"); got != 10 {
-		t.Errorf("%d refused requests were logged, want 10:\n%s", got, output)
-	}
 }
 
 func TestPanicIsInternal(t *testing.T) {
@@ -476,75 +368,6 @@ func TestGracefulStopIsPrompt(t *testing.T) {
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("the stop waits for more than the calls")
-	}
-}
-
-func TestClientComesBack(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	path := t.TempDir() + "/s.sock"
-	conn, err := rpc.Dial("unix://"+path, rpc.ClientConfig{Name: "router", Registerer: registry, Idempotent: []string{tokenizeMethod}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	client := inferencev1.NewInferenceClient(conn)
-	start := time.Now()
-	if _, err := client.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unavailable {
-		t.Errorf("without a server: %v", err)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("the failure took %s", took)
-	}
-	for range 2 {
-		listener, err := rpc.Listen("unix://" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := rpc.NewServer(rpc.ServerConfig{})
-		inferencev1.RegisterInferenceServer(server, &inference{})
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		if _, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}, grpc.WaitForReady(true)); err != nil {
-			t.Error(err)
-		}
-		cancel()
-		if err := server.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}
-	if got := counter(t, registry, "tandem_rpc_client_calls_total", map[string]string{"client": "router", "code": "OK"}); got != 2 {
-		t.Errorf("%v calls were counted, want 2", got)
-	}
-}
-
-func TestIdempotentCallsAreTriedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		idempotent []string
-		code       codes.Code
-		tries      int
-	}{
-		{"idempotent", []string{tokenizeMethod}, codes.Unavailable, 3},
-		{"not idempotent", nil, codes.Unavailable, 1},
-		{"refused", []string{tokenizeMethod}, codes.ResourceExhausted, 1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			tries := 0
-			_, conn := serve(t, &inference{
-				tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
-					tries++
-					return nil, rpc.Errorf(test.code, "NOT_NOW", "no")
-				},
-			}, rpc.ServerConfig{}, rpc.ClientConfig{Idempotent: test.idempotent})
-			_, err := inferencev1.NewInferenceClient(conn).Tokenize(t.Context(), &inferencev1.TokenizeRequest{})
-			if rpc.Reason(err) != "NOT_NOW" || tries != test.tries {
-				t.Errorf("%d tries, want %d: %v", tries, test.tries, err)
-			}
-		})
 	}
 }
 

@@ -1,0 +1,83 @@
+package rpc_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func TestClientComesBack(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	path := t.TempDir() + "/s.sock"
+	conn, err := rpc.Dial("unix://"+path, rpc.ClientConfig{Name: "router", Registerer: registry, Idempotent: []string{tokenizeMethod}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := inferencev1.NewInferenceClient(conn)
+	start := time.Now()
+	if _, err := client.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a server: %v", err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the failure took %s", took)
+	}
+	for range 2 {
+		listener, err := rpc.Listen("unix://" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := rpc.NewServer(rpc.ServerConfig{})
+		inferencev1.RegisterInferenceServer(server, &inference{})
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}, grpc.WaitForReady(true)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := server.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := counter(t, registry, "tandem_rpc_client_calls_total", map[string]string{"client": "router", "code": "OK"}); got != 2 {
+		t.Errorf("%v calls were counted, want 2", got)
+	}
+}
+
+func TestIdempotentCallsAreTriedAgain(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		idempotent []string
+		code       codes.Code
+		tries      int
+	}{
+		{"idempotent", []string{tokenizeMethod}, codes.Unavailable, 3},
+		{"not idempotent", nil, codes.Unavailable, 1},
+		{"refused", []string{tokenizeMethod}, codes.ResourceExhausted, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tries := 0
+			_, conn := serve(t, &inference{
+				tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+					tries++
+					return nil, rpc.Errorf(test.code, "NOT_NOW", "no")
+				},
+			}, rpc.ServerConfig{}, rpc.ClientConfig{Idempotent: test.idempotent})
+			_, err := inferencev1.NewInferenceClient(conn).Tokenize(t.Context(), &inferencev1.TokenizeRequest{})
+			if rpc.Reason(err) != "NOT_NOW" || tries != test.tries {
+				t.Errorf("%d tries, want %d: %v", tries, test.tries, err)
+			}
+		})
+	}
+}
