@@ -17,24 +17,24 @@ test: ## Run every test that needs nothing but Go and a C compiler
 	go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels
-	go test -race $$(go list ./pkg/... ./services/... ./cmd/tandem/... | grep -v /pkg/engine/c)
+	go test -race $$(go list ./pkg/... ./services/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
 
-lint: $(BIN)/golangci-lint $(BIN)/buf ## Run the linters over Go and proto
+lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
-generate: $(BIN)/buf ## Generate Go from the proto files
+generate: $(BIN)/.built ## Generate Go from the proto files
 	$(BIN)/buf generate
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
 	@for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
-tools: ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
-	bash tools/build
+tools: $(BIN)/.built ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
 
-$(BIN)/buf $(BIN)/golangci-lint: tools/go.sum
+$(BIN)/.built: tools/build tools/go.mod tools/go.sum
 	bash tools/build
+	@touch $@
 
 ci: ## Run what CI runs
 	bash .ci/run
