@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	digest  = "0123456789abcdef0123456789abcdef"
-	window  = 256 // the model's context, tokens
-	eos     = 4094
+	digest = "0123456789abcdef0123456789abcdef"
+	window = 256 // the model's context, tokens
+	eos    = 4094
 	// story is what the workers of these tests always tell.
 	story = "Once upon a time there was a little dog. He liked to run in the park. One day he saw a big red ball. The end."
 )

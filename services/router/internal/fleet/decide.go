@@ -52,7 +52,11 @@ func (f *Fleet) pump(now time.Time) {
 			f.giveUp(now, e, f.expired(now, e))
 			continue
 		}
-		if blocked[g] {
+		// One that lost workers on its way is choosier than the others: it neither
+		// waits behind them nor they behind it.
+		choosy := len(e.request.Failures) > 0 || e.request.Class != ""
+		if blocked[g] && !choosy {
+			e.noWorkerSince = time.Time{} // there is a worker, without room
 			i++
 			continue
 		}
@@ -63,10 +67,7 @@ func (f *Fleet) pump(now time.Time) {
 			f.giveUp(now, e, refusal)
 		case wait:
 			e.noWorkerSince = time.Time{}
-			// One that lost workers on its way is choosier than the others.
-			if len(e.request.Failures) == 0 && e.request.Class == "" {
-				blocked[g] = true
-			}
+			blocked[g] = blocked[g] || !choosy
 			i++
 		case nobody:
 			if e.noWorkerSince.IsZero() {

@@ -26,6 +26,7 @@ type Fleet struct {
 	running map[string]*dispatched
 	tenants map[string]int // requests, waiting and running
 	number  uint64
+	now     time.Time // of the last event
 	out     []Action
 }
 
@@ -51,7 +52,7 @@ func New(config Config, random Rand) *Fleet {
 // Handle takes in one event and returns what to do, in order. Times never run
 // backwards.
 func (f *Fleet) Handle(now time.Time, event Event) []Action {
-	f.out = nil
+	f.now, f.out = now, nil
 	pump := true
 	switch e := event.(type) {
 	case ViewChanged:
@@ -126,7 +127,7 @@ func (f *Fleet) Next() (time.Time, bool) {
 		if !w.registered {
 			earlier(w.lostAt.Add(f.config.WorkerKeep))
 		}
-		if len(f.queue.entries) > 0 {
+		if len(f.queue.entries) > 0 && w.busyUntil.After(f.now) {
 			earlier(w.busyUntil)
 		}
 		if w.unlisted && w.connected && !w.listing {

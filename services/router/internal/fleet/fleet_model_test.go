@@ -1,0 +1,304 @@
+package fleet_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+)
+
+// requestModel is what the test knows of one request.
+type requestModel struct {
+	request         fleet.Request
+	waiting         bool
+	decode, prefill fleet.Ref
+	ended           bool
+}
+
+// machine checks a fleet against what may happen at all.
+type machine struct {
+	f         *fleet.Fleet
+	now       time.Time
+	records   map[string]*controlv1.WorkerRecord // in etcd
+	live      bool
+	wanted    map[fleet.Ref]*controlv1.WorkerRecord // connections asked for
+	connected map[fleet.Ref]bool
+	requests  map[string]*requestModel
+	count     int
+	epoch     uint64
+}
+
+func (m *machine) do(t *rapid.T, event fleet.Event) {
+	for _, action := range m.f.Handle(m.now, event) {
+		switch a := action.(type) {
+		case fleet.Connect:
+			if m.wanted[a.Worker] != nil {
+				t.Fatalf("%v is connected to twice", a.Worker)
+			}
+			m.wanted[a.Worker] = a.Record
+		case fleet.Forget:
+			if m.wanted[a.Worker] == nil {
+				t.Fatalf("%v is forgotten twice", a.Worker)
+			}
+			delete(m.wanted, a.Worker)
+			delete(m.connected, a.Worker)
+		case fleet.ListBlocks:
+			if !m.connected[a.Worker] {
+				t.Fatalf("%v is asked without a connection", a.Worker)
+			}
+		case fleet.Dispatch:
+			m.dispatched(t, a)
+		case fleet.Refuse:
+			r := m.requests[a.ID]
+			if r == nil || !r.waiting {
+				t.Fatalf("%s is refused and does not wait", a.ID)
+			}
+			r.waiting, r.ended = false, true
+		}
+	}
+	if m.f.Waiting() > 4 {
+		// Retries pass the limit; this test has none.
+		t.Fatalf("%d wait", m.f.Waiting())
+	}
+}
+
+func (m *machine) dispatched(t *rapid.T, a fleet.Dispatch) {
+	r := m.requests[a.ID]
+	if r == nil || !r.waiting {
+		t.Fatalf("%s is dispatched and does not wait", a.ID)
+	}
+	if !r.request.Deadline.IsZero() && !m.now.Before(r.request.Deadline) {
+		t.Fatalf("%s is dispatched after its deadline", a.ID)
+	}
+	r.waiting, r.decode, r.prefill = false, a.Decode, a.Prefill
+	check := func(ref fleet.Ref, role controlv1.Role) *controlv1.WorkerRecord {
+		record := m.wanted[ref]
+		switch {
+		case record == nil || !m.connected[ref]:
+			t.Fatalf("%s goes to %v, which is not connected", a.ID, ref)
+		case record.GetRole() != role:
+			t.Fatalf("%v has the wrong role", ref)
+		case record.GetModelDigest() != r.request.ModelDigest:
+			t.Fatalf("%v has another model", ref)
+		}
+		if now := m.records[ref.ID]; now != nil && now.GetEpoch() == ref.Epoch && now.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING {
+			t.Fatalf("%v drains", ref)
+		}
+		for _, failure := range r.request.Failures {
+			if failure.Gone && failure.Worker == ref {
+				t.Fatalf("%v failed in this request", ref)
+			}
+		}
+		n := 0
+		for _, other := range m.requests {
+			if !other.waiting && !other.ended && (other.decode == ref || other.prefill == ref) {
+				n++
+			}
+		}
+		if n > 3 {
+			t.Fatalf("%d requests run on %v, which takes 3", n, ref)
+		}
+		return record
+	}
+	decodeRecord := check(a.Decode, controlv1.Role_ROLE_DECODE)
+	aggregated := a.Prefill == fleet.Ref{}
+	if !aggregated {
+		if p := check(a.Prefill, controlv1.Role_ROLE_PREFILL); p.GetLayoutDigest() != decodeRecord.GetLayoutDigest() {
+			t.Fatalf("layouts of %v and %v differ", a.Prefill, a.Decode)
+		}
+	}
+	if r.request.Mode == dis && aggregated || r.request.Mode == agg && !aggregated {
+		t.Fatalf("%s asked for %v and got %v", a.ID, r.request.Mode, a.Decision)
+	}
+	if a.Decision.GetReason() == "" || a.Decision.GetDecode() != a.Decode.ID || a.Decision.GetPrefill() != a.Prefill.ID {
+		t.Fatalf("decision %v", a.Decision)
+	}
+}
+
+func (m *machine) ref(t *rapid.T) (fleet.Ref, bool) {
+	var refs []fleet.Ref
+	for _, id := range []string{"d1", "d2", "p1", "p2"} {
+		for epoch := uint64(1); epoch <= m.epoch; epoch++ {
+			if m.wanted[fleet.Ref{ID: id, Epoch: epoch}] != nil {
+				refs = append(refs, fleet.Ref{ID: id, Epoch: epoch})
+			}
+		}
+	}
+	if len(refs) == 0 {
+		return fleet.Ref{}, false
+	}
+	return rapid.SampledFrom(refs).Draw(t, "worker"), true
+}
+
+func (m *machine) view(t *rapid.T) {
+	view := fleet.ViewChanged{Live: m.live}
+	for _, id := range []string{"d1", "d2", "p1", "p2"} {
+		if r := m.records[id]; r != nil {
+			view.Workers = append(view.Workers, r)
+		}
+	}
+	m.do(t, view)
+}
+
+func (m *machine) pick(t *rapid.T, match func(*requestModel) bool) *requestModel {
+	var found []*requestModel
+	for i := 1; i <= m.count; i++ {
+		if r := m.requests[fmt.Sprint("r", i)]; match(r) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return rapid.SampledFrom(found).Draw(t, "request")
+}
+
+// Every request that arrives is answered once; workers chosen are alive, fit
+// and have room; at the end nothing is left.
+func TestFleetModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &machine{
+			f: fleet.New(config(), rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0), live: true,
+			records: map[string]*controlv1.WorkerRecord{}, wanted: map[fleet.Ref]*controlv1.WorkerRecord{},
+			connected: map[fleet.Ref]bool{}, requests: map[string]*requestModel{},
+		}
+		running := func(r *requestModel) bool { return !r.waiting && !r.ended }
+		waiting := func(r *requestModel) bool { return r.waiting }
+		t.Repeat(map[string]func(*rapid.T){
+			"register": func(t *rapid.T) {
+				id := rapid.SampledFrom([]string{"d1", "d2", "p1", "p2"}).Draw(t, "id")
+				role := controlv1.Role_ROLE_DECODE
+				if id[0] == 'p' {
+					role = controlv1.Role_ROLE_PREFILL
+				}
+				r := record(id, role)
+				r.LayoutDigest = rapid.SampledFrom([]uint64{7, 7, 7, 8}).Draw(t, "layout")
+				r.ModelDigest = rapid.SampledFrom([]string{"m", "m", "m", "other"}).Draw(t, "model")
+				if old := m.records[id]; old != nil && rapid.Bool().Draw(t, "same") {
+					r = proto.CloneOf(old)
+					r.State = rapid.SampledFrom([]controlv1.WorkerState{1, 2}).Draw(t, "state")
+				} else {
+					m.epoch++ // one that was never there before
+					r.Epoch = m.epoch
+				}
+				m.records[id] = r
+				m.view(t)
+			},
+			"leave": func(t *rapid.T) {
+				delete(m.records, rapid.SampledFrom([]string{"d1", "d2", "p1", "p2"}).Draw(t, "id"))
+				m.view(t)
+			},
+			"etcd": func(t *rapid.T) {
+				m.live = !m.live
+				m.view(t)
+			},
+			"connect": func(t *rapid.T) {
+				if ref, ok := m.ref(t); ok {
+					m.connected[ref] = true
+					m.do(t, fleet.Connected{Worker: ref})
+				}
+			},
+			"disconnect": func(t *rapid.T) {
+				if ref, ok := m.ref(t); ok {
+					delete(m.connected, ref)
+					m.do(t, fleet.Disconnected{Worker: ref})
+				}
+			},
+			"load": func(t *rapid.T) {
+				if ref, ok := m.ref(t); ok {
+					m.do(t, fleet.LoadReported{Report: &controlv1.LoadReport{
+						Origin:           &controlv1.Origin{Id: ref.ID, Epoch: ref.Epoch},
+						WaitingTokens:    rapid.Uint64Range(0, 5000).Draw(t, "tokens"),
+						RunningSequences: rapid.Uint32Range(0, 4).Draw(t, "running"),
+						BlocksFree:       rapid.Uint32Range(0, 128).Draw(t, "free"),
+						StepTime:         &controlv1.StepTimeModel{BaseMs: 1, PerTokenMs: .1, Samples: 1},
+					}})
+				}
+			},
+			"arrive": func(t *rapid.T) {
+				m.count++
+				r := fleet.Request{
+					ID: fmt.Sprint("r", m.count), Tenant: "t", ModelDigest: "m", Arrived: m.now,
+					Mode:   rapid.SampledFrom([]inferencev1.Mode{auto, dis, agg}).Draw(t, "mode"),
+					Tokens: rapid.IntRange(1, 200).Draw(t, "tokens"), MaxNew: rapid.IntRange(1, 100).Draw(t, "max"),
+					Priority: rapid.Int32Range(-1, 1).Draw(t, "priority"),
+				}
+				if rapid.Bool().Draw(t, "deadline") {
+					r.Deadline = m.now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
+				}
+				if ref, ok := m.ref(t); ok && rapid.Bool().Draw(t, "failed") {
+					r.Failures = []fleet.Failure{{Worker: ref, Gone: rapid.Bool().Draw(t, "gone")}}
+				}
+				m.requests[r.ID] = &requestModel{request: r, waiting: true}
+				m.do(t, fleet.Arrived{Request: r})
+			},
+			"computed": func(t *rapid.T) {
+				if r := m.pick(t, running); r != nil {
+					m.do(t, fleet.PromptDone{ID: r.request.ID})
+				}
+			},
+			"end": func(t *rapid.T) {
+				if r := m.pick(t, running); r != nil {
+					r.ended = true
+					e := fleet.Ended{ID: r.request.ID}
+					if rapid.Bool().Draw(t, "busy") {
+						e.Failures = []fleet.Failure{{Worker: r.decode, Busy: true}}
+					}
+					m.do(t, e)
+				}
+			},
+			"cancel": func(t *rapid.T) {
+				if r := m.pick(t, waiting); r != nil {
+					r.waiting, r.ended = false, true
+					m.do(t, fleet.Cancelled{ID: r.request.ID})
+				}
+			},
+			"time": func(t *rapid.T) {
+				if next, ok := m.f.Next(); ok && rapid.Bool().Draw(t, "due") {
+					if next.After(m.now) {
+						m.now = next
+					}
+				} else {
+					m.now = m.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
+				}
+				m.do(t, fleet.Tick{})
+			},
+		})
+		// Nobody waits for longer than allowed, whatever the workers do.
+		for range 1000 {
+			next, ok := m.f.Next()
+			if !ok || m.f.Waiting() == 0 {
+				break
+			}
+			if next.After(m.now) {
+				m.now = next
+			}
+			m.do(t, fleet.Tick{})
+		}
+		for id, r := range m.requests {
+			if r.waiting {
+				t.Fatalf("%s waits for ever", id)
+			}
+			if !r.ended {
+				r.ended = true
+				m.do(t, fleet.Ended{ID: id})
+			}
+		}
+		if m.f.Waiting() != 0 || m.f.Running() != 0 {
+			t.Fatalf("%d wait and %d run at the end", m.f.Waiting(), m.f.Running())
+		}
+		for _, v := range m.f.Workers(m.now) {
+			if v.InFlight != 0 {
+				t.Fatalf("%d requests are left on %s", v.InFlight, v.Record.GetId())
+			}
+		}
+	})
+}
