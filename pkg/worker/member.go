@@ -124,7 +124,7 @@ func (m *Member) Leave(grace time.Duration) {
 	defer m.mu.Unlock()
 	if !m.leaving {
 		m.leaving = true
-		m.cfg.Logger.Info("worker drains", "worker", m.cfg.Identity.ID, "sequences", m.driver.Remaining())
+		m.cfg.Logger.Info("worker drains", "sequences", m.driver.Remaining())
 		if m.registration != nil {
 			m.registration.Update(markDraining)
 		}
@@ -143,7 +143,7 @@ func (m *Member) Leave(grace time.Duration) {
 func (m *Member) Drain(ctx context.Context, cleanup time.Duration) error {
 	m.Leave(0)
 	if err := m.driver.Idle(ctx); err != nil {
-		m.cfg.Logger.Warn("drain ends before its sequences do", "worker", m.cfg.Identity.ID, "error", err)
+		m.cfg.Logger.Warn("drain ends before its sequences do", "error", err)
 		m.driver.CancelAll()
 	}
 	m.mu.Lock()

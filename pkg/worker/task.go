@@ -97,6 +97,8 @@ func RefusedError(reason scheduler.RefuseReason) error {
 		return rpc.Error(codes.Unavailable, ReasonDraining, "this worker leaves: send the request to another one", time.Second)
 	case scheduler.NeverFits:
 		return rpc.InvalidArgument("task.token_ids", "the request needs more KV blocks than this worker has: give it more, or ask for fewer tokens")
+	case scheduler.Invalid:
+		return rpc.InvalidArgument("task", "contradicts itself")
 	default:
 		return rpc.Error(codes.ResourceExhausted, ReasonQueueFull, "too many sequences wait on this worker: try another one, or later", 100*time.Millisecond)
 	}

@@ -77,11 +77,24 @@ func (g *generation) run(ctx context.Context, sequence *worker.Sequence) error {
 	err := g.follow(ctx, sequence)
 	if err != nil {
 		sequence.Cancel()
-		if g.ticket != nil {
-			g.server.receiver.Cancel(g.ticket.GetTransferId()) // no effect once committed
-		}
+		g.giveUp(sequence.Take())
 	}
 	return err
+}
+
+// giveUp ends the hold of the transfer on the blocks of a cancelled sequence:
+// through the receiver if it knows them, at once if the reservation is among the
+// actions that were never acted on.
+func (g *generation) giveUp(left []scheduler.Action) {
+	if g.ticket != nil {
+		g.server.receiver.Cancel(g.ticket.GetTransferId()) // no effect once committed
+		return
+	}
+	for _, action := range left {
+		if _, is := action.(scheduler.Reserved); is {
+			g.server.driver.TransferDone(g.id)
+		}
+	}
 }
 
 func (g *generation) follow(ctx context.Context, sequence *worker.Sequence) error {

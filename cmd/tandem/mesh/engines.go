@@ -31,7 +31,11 @@ func loadEngines(o Options, progress Progress) (*engines, error) {
 		return nil, err
 	}
 	if o.Engine.Name == EngineSimulated {
-		return loadSpec(o, progress)
+		e, err := loadSpec(o, progress)
+		if err == nil {
+			e.spec.Digest = simulated.Digest(e.spec)
+		}
+		return e, err
 	}
 	m, err := model.Open(dir, model.Options{Name: o.ModelName, Progress: progress})
 	if err != nil {
@@ -47,7 +51,8 @@ func loadEngines(o Options, progress Progress) (*engines, error) {
 }
 
 // loadSpec loads the model's description alone: all that a router needs, and a
-// simulated engine.
+// simulated engine. Its Digest is empty: that of the weights is known to those
+// who read them.
 func loadSpec(o Options, progress Progress) (*engines, error) {
 	dir, err := modeldir.Find(o.Model)
 	if err != nil {

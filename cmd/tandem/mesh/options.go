@@ -69,7 +69,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
 	o.Engine.registerFlags(fs)
-	o.Router.RegisterFlags(fs)
+	o.Router.RegisterFlags(fs, "router-")
 	o.Prefill.RegisterFlags(fs)
 	o.Decode.RegisterFlags(fs)
 }
@@ -117,7 +117,7 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--%w", err)
 	}
 	if err := o.Router.Validate(); err != nil {
-		return fmt.Errorf("--%w", err)
+		return fmt.Errorf("--router-%w", err)
 	}
 	return nil
 }

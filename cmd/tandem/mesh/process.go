@@ -104,11 +104,12 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 	server := rpc.NewServer(rpc.ServerConfig{Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
 	service.Register(server)
 	p.add(
-		lifecycle.Service{Name: id + " engine", Run: service.Run},
 		lifecycle.Service{
 			Name: id + " server", Run: func(context.Context) error { return server.Serve(listener) },
-			Stop: func(ctx context.Context) error { server.Stop(ctx); return nil },
+			Stop: server.Stop,
 		},
+		// Stopped before the server, since KV streams last as long as the worker.
+		lifecycle.Service{Name: id, Run: service.Run},
 		lifecycle.Service{
 			Name: id + " membership",
 			Start: func(context.Context) error {
@@ -135,7 +136,7 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, logger *s
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry,
 			Dial: func(address string) (*grpc.ClientConn, error) {
-				return rpc.Dial(address, rpc.ClientConfig{Logger: logger})
+				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
 			},
 		})
 	}
@@ -163,7 +164,10 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	logger := p.logger.With("router", id)
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: id, Epoch: epoch, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
-		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch), Policy: p.members,
+		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry})
+		},
 		Logger: logger, Registerer: p.registry,
 	})
 	if err != nil {
@@ -174,11 +178,12 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	})
 	service.Register(server)
 	p.add(
-		lifecycle.Service{Name: "router", Run: service.Run},
 		lifecycle.Service{
 			Name: "router server", Run: func(context.Context) error { return server.Serve(listener) },
-			Stop: func(ctx context.Context) error { server.Stop(ctx); return nil },
+			Stop: server.Stop,
 		},
+		// Stopped before the server, since watchers watch as long as it runs.
+		lifecycle.Service{Name: "router", Run: service.Run},
 		p.routerRegistration(&controlv1.WorkerRecord{
 			Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: epoch, Addresses: []string{advertise},
 			State: controlv1.WorkerState_WORKER_STATE_SERVING, Model: spec.Name, ModelDigest: spec.Digest,

@@ -94,7 +94,7 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 			o.Listen = "127.0.0.1:7070"
 		}
 	}
-	listeners, err := listenAll(o.Listen, o.HTTP, o.Metrics)
+	listeners, err := listenAll(named{"--listen", o.Listen}, named{"--http", o.HTTP}, named{"--metrics", o.Metrics})
 	if err != nil {
 		return err
 	}

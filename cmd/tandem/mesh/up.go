@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -82,7 +81,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 		return err
 	}
 	// Ports first: that one is taken should not be found after a long load.
-	listeners, err := listenAll(o.Listen, o.HTTP, o.Metrics)
+	listeners, err := listenAll(named{"--listen", o.Listen}, named{"--http", o.HTTP}, named{"--metrics", o.Metrics})
 	if err != nil {
 		return err
 	}
@@ -159,7 +158,7 @@ func startServers(ctx context.Context, o *UpOptions, up *Up) (stop func() error,
 		}
 		starting, cancel := context.WithTimeout(ctx, o.StartTimeout)
 		defer cancel()
-		etcd, err := embedded.StartEtcd(starting, embedded.EtcdConfig{DataDir: filepath.Join(dir, "etcd"), ClientAddress: "127.0.0.1:0"})
+		etcd, err := embedded.StartEtcd(starting, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
 		if err != nil {
 			return stop, errors.Join(err, stop())
 		}
@@ -222,15 +221,18 @@ func allUsable(usable map[string]bool, ids []string) bool {
 // is harmless.
 type listeners struct{ all []net.Listener }
 
+// named is an address and the flag that sets it.
+type named struct{ flag, address string }
+
 // listenAll opens the addresses; an empty one has no listener.
-func listenAll(addresses ...string) (*listeners, error) {
+func listenAll(addresses ...named) (*listeners, error) {
 	l := new(listeners)
-	for _, address := range addresses {
+	for _, a := range addresses {
 		var listener net.Listener
-		if address != "" {
-			opened, err := rpc.Listen(address)
+		if a.address != "" {
+			opened, err := rpc.Listen(a.address)
 			if err != nil {
-				return nil, errors.Join(err, l.close())
+				return nil, errors.Join(fmt.Errorf("%s: %w", a.flag, err), l.close())
 			}
 			listener = opened
 		}

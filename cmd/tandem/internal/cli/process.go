@@ -44,7 +44,6 @@ type progress struct {
 
 	mu    sync.Mutex
 	last  time.Time
-	begun time.Time
 	shown bool
 }
 
@@ -54,7 +53,7 @@ const (
 )
 
 func newProgress(out io.Writer) *progress {
-	p := &progress{out: out, every: progressElsewhere, begun: time.Now()}
+	p := &progress{out: out, every: progressElsewhere}
 	if file, is := out.(*os.File); is {
 		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			p.terminal, p.every = true, progressOnTerminal
@@ -77,10 +76,10 @@ func (p *progress) report(stage string, done, total int64) {
 		percent = 100 * float64(done) / float64(total)
 	}
 	if p.terminal {
-		_, _ = fmt.Fprintf(p.out, "\r\x1b[K%s: %.0f%%", stage, percent)
+		_, _ = fmt.Fprintf(p.out, "\r\x1b[Kloading the model: %s %.0f%%", stage, percent)
 		return
 	}
-	_, _ = fmt.Fprintf(p.out, "%s: %.0f%% after %.0fs\n", stage, percent, now.Sub(p.begun).Seconds())
+	_, _ = fmt.Fprintf(p.out, "loading the model: %s %.0f%%\n", stage, percent)
 }
 
 // finish removes the line from a terminal.

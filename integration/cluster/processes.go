@@ -1,0 +1,250 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Binaries are the programs that a cluster of processes is made of.
+type Binaries struct{ Tandem, Etcd, NATS string }
+
+// Build builds tandem, and the servers from the tools module unless they were
+// built before (`make tools`).
+func Build(t testing.TB) Binaries {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	b := Binaries{Tandem: filepath.Join(out, "tandem")}
+	goBuild(t, root, nil, "-o", b.Tandem, "./cmd/tandem")
+	tool := func(name, pkg string) string {
+		if built := filepath.Join(root, ".bin", name); isFile(built) {
+			return built
+		}
+		path := filepath.Join(out, name)
+		goBuild(t, filepath.Join(root, "tools"), []string{"GOWORK=off"}, "-o", path, pkg)
+		return path
+	}
+	b.Etcd = tool("etcd", "go.etcd.io/etcd/server/v3")
+	b.NATS = tool("nats-server", "github.com/nats-io/nats-server/v2")
+	return b
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func goBuild(t testing.TB, dir string, env []string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"build"}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// Process is a running program.
+type Process struct {
+	// Name is for messages.
+	Name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has exited
+	err  error         // of its exit
+
+	mu     sync.Mutex
+	lines  []string
+	stderr bytes.Buffer
+	ready  chan struct{} // closed when it printed "ready"
+}
+
+// Launch starts a program for the rest of the test.
+func Launch(t testing.TB, name, path string, args ...string) *Process {
+	t.Helper()
+	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{}), ready: make(chan struct{})}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stderr = &lockedWriter{p: p}
+	// The tests' own environment must not configure the mesh.
+	p.cmd.Env = append(os.Environ(), "TANDEM_LOG_LEVEL=warn")
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() {
+		p.read(stdout)
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", name, p.Stderr())
+		}
+	})
+	return p
+}
+
+type lockedWriter struct{ p *Process }
+
+func (w *lockedWriter) Write(b []byte) (int, error) {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.p.stderr.Write(b)
+}
+
+func (p *Process) read(stdout io.Reader) {
+	scanner := bufio.NewScanner(stdout)
+	for scanner.Scan() {
+		p.mu.Lock()
+		p.lines = append(p.lines, scanner.Text())
+		p.mu.Unlock()
+		if scanner.Text() == "ready" {
+			close(p.ready)
+		}
+	}
+}
+
+// Stderr is what the program wrote there so far.
+func (p *Process) Stderr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stderr.String()
+}
+
+// Ready waits until the program printed "ready".
+func (p *Process) Ready(t testing.TB) *Process {
+	t.Helper()
+	select {
+	case <-p.ready:
+	case <-p.done:
+		t.Fatalf("%s exited before it was ready: %v\n%s", p.Name, p.err, p.Stderr())
+	case <-time.After(startTimeout):
+		t.Fatalf("%s is not ready after %v\n%s", p.Name, startTimeout, p.Stderr())
+	}
+	return p
+}
+
+// Field is what the program printed behind a name, such as "grpc".
+func (p *Process) Field(t testing.TB, name string) string {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, line := range p.lines {
+		if value, found := strings.CutPrefix(line, name+" "); found {
+			return strings.TrimSpace(value)
+		}
+	}
+	t.Fatalf("%s did not print %q", p.Name, name)
+	return ""
+}
+
+// Kill ends the program with SIGKILL and waits.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have exited
+	<-p.done
+}
+
+// Terminate asks the program to end with SIGTERM, waits, and returns how it
+// exited.
+func (p *Process) Terminate(t testing.TB, within time.Duration) error {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(within):
+		t.Fatalf("%s did not end within %v of SIGTERM\n%s", p.Name, within, p.Stderr())
+		return nil
+	}
+}
+
+// Exit waits until the program ends by itself, and returns how it exited.
+func (p *Process) Exit(t testing.TB, within time.Duration) error {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(within):
+		t.Fatalf("%s did not end within %v\n%s", p.Name, within, p.Stderr())
+		return nil
+	}
+}
+
+// FreeAddress is a loopback address that was free a moment ago.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// LaunchEtcd starts an etcd server and waits until it takes connections.
+func LaunchEtcd(t testing.TB, b Binaries) (endpoint string) {
+	t.Helper()
+	client, peer := FreeAddress(t), FreeAddress(t)
+	p := Launch(t, "etcd", b.Etcd, "--name", "e", "--data-dir", t.TempDir(),
+		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
+		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "e=http://"+peer,
+		"--log-level", "error")
+	awaitListening(t, p, client)
+	return "http://" + client
+}
+
+// LaunchNATS starts a NATS server and waits until it takes connections.
+func LaunchNATS(t testing.TB, b Binaries) (url string) {
+	t.Helper()
+	address := FreeAddress(t)
+	host, port, _ := net.SplitHostPort(address)
+	p := Launch(t, "nats-server", b.NATS, "-a", host, "-p", port)
+	awaitListening(t, p, address)
+	return "nats://" + address
+}
+
+func awaitListening(t testing.TB, p *Process, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-p.done:
+			t.Fatalf("%s exited: %v\n%s", p.Name, p.err, p.Stderr())
+		case <-ctx.Done():
+			t.Fatalf("%s does not listen on %s: %v", p.Name, address, errors.Join(err, ctx.Err()))
+		}
+	}
+}
+
+// Servers are the arguments that point a part at its servers.
+func Servers(etcd, nats string) []string {
+	return []string{fmt.Sprintf("--etcd=%s", etcd), fmt.Sprintf("--nats=%s", nats)}
+}

@@ -1,0 +1,115 @@
+package integration_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/integration/cluster"
+)
+
+const (
+	// outage is how long etcd and NATS are gone: three times the leases.
+	outage = 30 * time.Second
+	// around is how long traffic runs before and after.
+	around = 3 * time.Second
+)
+
+// Advisory signals: etcd and NATS may go away for longer than every lease and
+// come back, and no request fails meanwhile.
+func TestEtcdAndNATSMayGoAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes longer than an outage of 30 s")
+	}
+	dir := t.TempDir()
+	etcd, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nats, err := embedded.StartNATS(embedded.NATSConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := cluster.Start(t, func(o *mesh.UpOptions) {
+		o.Etcd, o.NATS = []string{etcd.Endpoint()}, []string{nats.URL()}
+		o.PrefillWorkers, o.DecodeWorkers = 2, 2
+	})
+	want := generate(t, m.Client, request(longPrompt(1), 10, 0.8, disaggregated))
+
+	ctx, stop := context.WithCancel(t.Context())
+	served := make([]int, 3)
+	var clients sync.WaitGroup
+	for i := range served {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				r, err := m.Generate(t.Context(), request(longPrompt(1), 10, 0.8, disaggregated))
+				if err != nil || !slices.Equal(r.Tokens, want.Tokens) {
+					t.Errorf("request %d of client %d: tokens %v, %v", served[i], i, r.Tokens, err)
+				}
+				served[i]++
+				<-time.After(20 * time.Millisecond)
+			}
+		})
+	}
+	<-time.After(around)
+	etcd.Close()
+	nats.Close()
+	<-time.After(outage)
+	etcd, err = embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir, ClientAddress: strings.TrimPrefix(etcd.Endpoint(), "http://")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	nats, err = embedded.StartNATS(embedded.NATSConfig{Address: strings.TrimPrefix(nats.URL(), "nats://")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nats.Close)
+	awaitRegistered(t, m.Client, 4)
+	<-time.After(around)
+	stop()
+	clients.Wait()
+	for i, n := range served {
+		if n < 100 {
+			t.Errorf("client %d was served %d times in all", i, n)
+		}
+	}
+	m.AwaitIdle(t, 10*time.Second)
+}
+
+// awaitRegistered waits until n workers are registered again and their load
+// reports are new.
+func awaitRegistered(t *testing.T, m *cluster.Client, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		view, err := m.Control.ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := 0
+		for _, w := range view.GetWorkers() {
+			if w.GetRegistered() && w.GetConnected() && w.GetLoad() != nil && w.GetLoadAge().AsDuration() < 3*time.Second {
+				back++
+			}
+		}
+		if back >= n {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%d of %d workers came back: %v", back, n, view)
+		}
+	}
+}

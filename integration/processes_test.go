@@ -1,0 +1,170 @@
+package integration_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Every part in a process of its own, with a real etcd and a real NATS server.
+func TestProcesses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds programs and waits for leases")
+	}
+	binaries := cluster.Build(t)
+	etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
+	serve := func(t *testing.T, target string, args ...string) *cluster.Process {
+		t.Helper()
+		args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
+		return cluster.Launch(t, target, binaries.Tandem, append(args, cluster.Servers(etcd, nats)...)...)
+	}
+
+	t.Run("the same tokens as in one process", func(t *testing.T) {
+		router := serve(t, "router", "--listen=127.0.0.1:0")
+		prefill, decode := serve(t, "prefill"), serve(t, "decode")
+		prefill.Ready(t)
+		decode.Ready(t)
+		m := cluster.Dial(t, router.Ready(t).Field(t, "grpc"))
+		awaitWorkers(t, m, 2)
+		alone := cluster.Start(t, nil)
+		for _, temperature := range []float32{0, 0.8} {
+			want := generate(t, alone.Client, request(longPrompt(1), 40, temperature, aggregated))
+			for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
+				r := generate(t, m, request(longPrompt(1), 40, temperature, mode))
+				if !slices.Equal(r.Tokens, want.Tokens) {
+					t.Errorf("%v, temperature %v: %v, want %v", mode, temperature, r.Tokens, want.Tokens)
+				}
+				checkRoute(t, r, mode)
+			}
+		}
+		m.AwaitIdle(t, 10*time.Second)
+		for _, p := range []*cluster.Process{prefill, decode, router} {
+			if err := p.Terminate(t, 10*time.Second); err != nil {
+				t.Errorf("%s ended with %v\n%s", p.Name, err, p.Stderr())
+			}
+		}
+	})
+
+	t.Run("the only decode worker is killed", func(t *testing.T) {
+		slow := []string{"--engine=simulated", "--simulated-base-ms=20"}
+		m := cluster.Dial(t, serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Ready(t).Field(t, "grpc"))
+		serve(t, "prefill", slow...).Ready(t)
+		decode := serve(t, "decode", slow...).Ready(t)
+		awaitWorkers(t, m, 2)
+
+		ask := func() *inferencev1.GenerateRequest { return request(longPrompt(1), 300, 0.8, disaggregated) }
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		stream, err := m.Inference.Generate(ctx, ask())
+		if err != nil {
+			t.Fatal(err)
+		}
+		received := 0
+		var killed time.Time
+		for {
+			event, err := stream.Recv()
+			if err != nil {
+				checkLost(t, err, killed)
+				break
+			}
+			if received += len(event.GetTokens().GetTokenIds()); received >= 10 && killed.IsZero() {
+				decode.Kill()
+				killed = time.Now()
+			}
+		}
+
+		serve(t, "decode", slow...).Ready(t)
+		registered := time.Now()
+		for {
+			_, err := m.Generate(ctx, request("Once upon a time", 2, 0, disaggregated))
+			if err == nil {
+				break
+			}
+			if status.Code(err) != codes.Unavailable || time.Since(registered) > 2*time.Second {
+				t.Fatalf("%v after the new worker registered: %v", time.Since(registered), err)
+			}
+		}
+		if took := time.Since(registered); took > 2*time.Second {
+			t.Errorf("the new worker was used after %v", took)
+		}
+	})
+
+	t.Run("what is missing is said in one line", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			args []string
+			says []string
+		}{
+			"no etcd":     {[]string{"serve", "--target=decode", "--etcd=http://127.0.0.1:1", "--start-timeout=1s"}, []string{"etcd", "127.0.0.1:1"}},
+			"no model":    {[]string{"serve", "--target=decode", "--model=nowhere", "--etcd=" + etcd}, []string{"nowhere"}},
+			"no target":   {[]string{"serve"}, []string{"--target"}},
+			"port in use": {[]string{"serve", "--target=router", "--model=../models/fable", "--etcd=" + etcd, "--listen=" + strings.TrimPrefix(nats, "nats://")}, []string{"in use", "--listen"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				p := cluster.Launch(t, "tandem", binaries.Tandem, c.args...)
+				if err := p.Exit(t, 15*time.Second); err == nil {
+					t.Error("exit status 0")
+				}
+				said := strings.TrimSpace(p.Stderr())
+				if lines := strings.Split(said, "\n"); !strings.HasPrefix(lines[len(lines)-1], "tandem: ") || len(lines) > 2 {
+					t.Errorf("said:\n%s", said)
+				}
+				for _, word := range c.says {
+					if !strings.Contains(said, word) {
+						t.Errorf("%q is not in: %s", word, said)
+					}
+				}
+			})
+		}
+	})
+}
+
+// checkLost checks how a request ends whose only decode worker died.
+func checkLost(t *testing.T, err error, killed time.Time) {
+	t.Helper()
+	if killed.IsZero() {
+		t.Fatalf("failed before the worker was killed: %v", err)
+	}
+	if status.Code(err) != codes.Unavailable || rpc.Reason(err) == "" {
+		t.Errorf("ended with %v, reason %q", err, rpc.Reason(err))
+	}
+	if took := time.Since(killed); took > 2*time.Second {
+		t.Errorf("ended %v after the worker was killed", took)
+	}
+}
+
+// awaitWorkers waits until a router is connected to n workers.
+func awaitWorkers(t *testing.T, m *cluster.Client, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	stream, err := m.Control.WatchWorkers(ctx, &controlv1.ListWorkersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		view, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("wait for %d workers: %v", n, err)
+		}
+		connected := 0
+		for _, w := range view.GetWorkers() {
+			if w.GetConnected() {
+				connected++
+			}
+		}
+		if connected >= n {
+			return
+		}
+	}
+}

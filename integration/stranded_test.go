@@ -1,0 +1,164 @@
+package integration_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/integration/cluster"
+)
+
+// slowly is a mesh whose requests take long enough to be cancelled in every
+// phase.
+func slowly(o *mesh.UpOptions) {
+	o.Engine.Name = mesh.EngineSimulated
+	o.Engine.Simulated.BaseMs, o.Engine.Simulated.PerTokenMs = 4, 0.05
+	o.PrefillWorkers, o.DecodeWorkers = 2, 2
+	o.Prefill.ChunkTokens = 64
+}
+
+// Nothing stranded: clients that vanish at any time, and deadlines that pass at
+// any time, leave no block, sequence, transfer or goroutine behind, and the next
+// request has the right tokens.
+func TestNothingIsStranded(t *testing.T) {
+	m := cluster.Start(t, slowly)
+	const prompts = 8
+	ask := func(i int) *inferencev1.GenerateRequest { return request(longPrompt(i%prompts), 12, 0.8, disaggregated) }
+	var want [prompts][]uint32
+	for i := range want {
+		want[i] = generate(t, m.Client, ask(i)).Tokens
+	}
+	connectPairs(t, m.Client)
+	m.AwaitIdle(t, 10*time.Second)
+	before := runtime.NumGoroutine()
+
+	random := rand.New(rand.NewPCG(1, 2))
+	var clients sync.WaitGroup
+	for i := range 120 {
+		after := time.Duration(random.Int64N(int64(120 * time.Millisecond)))
+		begin := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
+		clients.Go(func() {
+			<-time.After(begin)
+			ctx, cancel := context.WithCancel(t.Context())
+			expected := []codes.Code{codes.OK, codes.Canceled}
+			if i%2 == 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), after)
+				expected = []codes.Code{codes.OK, codes.DeadlineExceeded}
+			} else {
+				defer time.AfterFunc(after, cancel).Stop()
+			}
+			defer cancel()
+			r, err := m.Generate(ctx, ask(i))
+			if !slices.Contains(expected, status.Code(err)) {
+				t.Errorf("ended with %v", err)
+			}
+			if want := want[i%prompts]; len(r.Tokens) > len(want) || !slices.Equal(r.Tokens, want[:len(r.Tokens)]) || (err == nil && len(r.Tokens) != len(want)) {
+				t.Errorf("tokens %v, want %v", r.Tokens, want)
+			}
+		})
+	}
+	clients.Wait()
+	m.AwaitIdle(t, 10*time.Second)
+	if r := generate(t, m.Client, ask(0)); !slices.Equal(r.Tokens, want[0]) {
+		t.Errorf("afterwards: tokens %v, want %v", r.Tokens, want[0])
+	}
+	m.AwaitIdle(t, 10*time.Second)
+	awaitGoroutines(t, before)
+}
+
+// connectPairs sends requests until every prefill worker has its stream to every
+// decode worker: those stay.
+func connectPairs(t *testing.T, m *cluster.Client) {
+	t.Helper()
+	var mu sync.Mutex
+	pairs := make(map[string]bool)
+	for round := 0; len(pairs) < 4; round++ {
+		if round == 50 {
+			t.Fatalf("only the pairs %v were ever used", pairs)
+		}
+		var clients sync.WaitGroup
+		for i := range 8 {
+			clients.Go(func() {
+				r, err := m.Generate(t.Context(), request(longPrompt(1000+8*round+i), 12, 0.8, disaggregated))
+				if err != nil {
+					t.Errorf("generate: %v", err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				pairs[r.Finished.GetRoute().GetPrefill()+" to "+r.Finished.GetRoute().GetDecode()] = true
+			})
+		}
+		clients.Wait()
+	}
+}
+
+// awaitGoroutines waits until there are about as many goroutines as before.
+func awaitGoroutines(t *testing.T, before int) {
+	t.Helper()
+	// Timers and connections of libraries come and go; leaks of 120 requests are
+	// far more than this.
+	const slack = 15
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for runtime.NumGoroutine() > before+slack {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}
+
+// A client that lost its stream joins the request again and has every token
+// once.
+func TestResume(t *testing.T) {
+	m := cluster.Start(t, slowly)
+	ask := request(longPrompt(1), 40, 0.8, disaggregated)
+	want := generate(t, m.Client, ask)
+	ask.ResumableFor = durationpb.New(20 * time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := m.Inference.Generate(ctx, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var id string
+	var tokens []uint32
+	for len(tokens) < 5 {
+		event, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := event.GetAccepted(); a != nil {
+			id = a.GetRequestId()
+		}
+		tokens = append(tokens, event.GetTokens().GetTokenIds()...)
+	}
+	cancel()
+	for range 2 { // while it runs, and again when it is finished
+		resuming, stop := context.WithTimeout(t.Context(), timeout)
+		rest, err := m.Resume(resuming, id, uint64(len(tokens)))
+		stop()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := append(slices.Clone(tokens), rest.Tokens...); !slices.Equal(all, want.Tokens) {
+			t.Errorf("with the rest: %v, want %v", all, want.Tokens)
+		}
+	}
+	m.AwaitIdle(t, 10*time.Second)
+}

@@ -1,0 +1,42 @@
+package integration_test
+
+import (
+	"testing"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/integration/cluster"
+)
+
+// The seven stages cover the whole of a request, and the figures made of them
+// agree with one another.
+func TestTimingsAddUp(t *testing.T) {
+	m := cluster.Start(t, nil)
+	for _, mode := range []inferencev1.Mode{disaggregated, aggregated, inferencev1.Mode_MODE_AUTO} {
+		for _, maxTokens := range []uint32{1, 2, 40} {
+			r := generate(t, m.Client, request(longPrompt(3), maxTokens, 0, mode))
+			x := r.Finished.GetTimings()
+			stages := x.GetTokenizeNs() + x.GetQueueNs() + x.GetDecideNs() + x.GetReserveNs() + x.GetPrefillNs() + x.GetTransferExposedNs() + x.GetDecodeNs()
+			if stages != x.GetTotalNs() || x.GetTotalNs() <= 0 {
+				t.Errorf("%v, %d tokens: stages add up to %d of %d: %v", mode, maxTokens, stages, x.GetTotalNs(), x)
+			}
+			for name, ns := range map[string]int64{
+				"tokenize": x.GetTokenizeNs(), "queue": x.GetQueueNs(), "decide": x.GetDecideNs(), "reserve": x.GetReserveNs(), "prefill": x.GetPrefillNs(),
+				"transfer_exposed": x.GetTransferExposedNs(), "decode": x.GetDecodeNs(),
+			} {
+				if ns < 0 {
+					t.Errorf("%v, %d tokens: %s is negative: %v", mode, maxTokens, name, x)
+				}
+			}
+			if x.GetTtftNs() <= 0 || x.GetTtftNs() > x.GetTotalNs() || x.GetPrefillComputeNs() <= 0 {
+				t.Errorf("%v, %d tokens: ttft %d, prefill compute %d of %d", mode, maxTokens, x.GetTtftNs(), x.GetPrefillComputeNs(), x.GetTotalNs())
+			}
+			if (x.GetTpotNs() > 0) != (maxTokens > 1) || (x.GetSecondTokenNs() > 0) != (maxTokens > 1) {
+				t.Errorf("%v, %d tokens: tpot %d, second token %d", mode, maxTokens, x.GetTpotNs(), x.GetSecondTokenNs())
+			}
+			if sent := x.GetTransferBytes() > 0; sent != (r.Finished.GetRoute().GetMode() == disaggregated && maxTokens > 1) {
+				t.Errorf("%v, %d tokens: %d bytes of KV sent", mode, maxTokens, x.GetTransferBytes())
+			}
+		}
+	}
+}
