@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -12,6 +13,15 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
+
+// TestMain asks for more histories than rapid's 100: they are cheap, and the
+// rare ones are those that matter. -rapid.checks has the last word.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "2000"); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
 
 // Whatever happens, no block is written late, every transfer ends once at both
 // sides, and once the network is quiet nothing is left.
