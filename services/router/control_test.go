@@ -1,0 +1,327 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+)
+
+// lost starts a request and loses its client after some tokens.
+func lost(t *testing.T, m *mesh, q *inferencev1.GenerateRequest, tokens int) (id string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := m.inference.Generate(ctx, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1 + tokens {
+		event, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := event.GetAccepted(); a != nil {
+			id = a.GetRequestId()
+		}
+	}
+	return id
+}
+
+func TestResume(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.net.StepTime = 50 * time.Millisecond
+		m.start(nil, decodeRecord("d1"))
+		q := ask(agg, 4)
+		q.ResumableFor = durationpb.New(10 * time.Second)
+		id := lost(t, m, q, 3)
+		resume := func(offset uint64) result {
+			stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: id, Offset: offset})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.collect(stream, int(offset))
+		}
+		if r := resume(1000); status.Code(r.err) != codes.InvalidArgument || rpc.Field(r.err) != "offset" {
+			t.Errorf("an offset not reached: %v", r.err)
+		}
+		time.Sleep(time.Second)
+		rest := resume(3) // while it runs
+		if rest.err != nil || !strings.HasSuffix(story, rest.text) || rest.accepted.GetRequestId() != id {
+			t.Errorf("%+v", rest)
+		}
+		whole := resume(0) // after it has ended
+		if whole.err != nil || whole.text != story || len(whole.tokens) != len(rest.tokens)+3 {
+			t.Errorf("%+v", whole)
+		}
+		time.Sleep(11 * time.Second)
+		if r := resume(0); status.Code(r.err) != codes.NotFound {
+			t.Errorf("after its time: %v", r.err)
+		}
+		m.quiet()
+	})
+}
+
+func TestResumableIsCancelledInTheEnd(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.net.StepTime = time.Second
+		d := m.start(nil, decodeRecord("d1"))[0]
+		q := ask(agg, 4)
+		q.ResumableFor = durationpb.New(5 * time.Second)
+		lost(t, m, q, 2)
+		time.Sleep(4 * time.Second)
+		if d.Open() != 1 {
+			t.Error("ended too early")
+		}
+		time.Sleep(2 * time.Second)
+		if d.Open() != 0 {
+			t.Error("runs on")
+		}
+	})
+}
+
+func TestExplain(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(failAt("d1", workertest.Token, 3, refuses(codes.Internal, "BUG")), decodeRecord("d1"), decodeRecord("d2"))
+		ctx := metadata.AppendToOutgoingContext(t.Context(), rpc.RequestIDKey, "my-request")
+		if r := m.generate(ctx, ask(agg, 4)); r.err != nil || r.accepted.GetRequestId() != "my-request" {
+			t.Fatalf("%+v", r)
+		}
+		e, err := m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: "my-request"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.GetStatus() != "OK" || len(e.GetDecisions()) != 2 || e.GetTimings().GetTotalNs() == 0 || e.GetTimings().GetRetriedNs() == 0 {
+			t.Errorf("%v", e)
+		}
+		if d := e.GetDecisions()[0]; d.GetDecode() != "d1" || !strings.Contains(d.GetFailure(), "d1: INTERNAL") || len(d.GetCandidates()) != 2 {
+			t.Errorf("%v", d)
+		}
+		_, err = m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: "other"})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("unknown: %v", err)
+		}
+	})
+}
+
+func TestWorkersAndDrain(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		watch, err := m.control.WatchWorkers(ctx, &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_DECODE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err := watch.Recv(); err != nil || len(v.GetWorkers()) != 0 {
+			t.Fatalf("%v %v", v, err)
+		}
+		m.start(nil, prefillRecord("p1"), decodeRecord("d1"))
+		for {
+			v, err := watch.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w := v.GetWorkers(); len(w) == 1 && w[0].GetConnected() && w[0].GetRegistered() {
+				break
+			}
+		}
+		drain, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []uint32
+		for {
+			p, err := drain.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			left = append(left, p.GetSequences())
+		}
+		if len(left) != 3 || left[2] != 0 {
+			t.Errorf("progress %v", left)
+		}
+		drain, err = m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "nobody"})
+		if err == nil {
+			_, err = drain.Recv()
+		}
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("drain of nobody: %v", err)
+		}
+	})
+}
+
+func TestSetPolicy(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, prefillRecord("p1"), decodeRecord("d1"))
+		p, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(2)}})
+		if err != nil || p.GetPolicy().GetDisaggregateMinTokens() != 2 || p.GetPolicy().GetTenantMaxRequests() == 0 {
+			t.Fatalf("%v %v", p, err)
+		}
+		if r := m.generate(t.Context(), ask(auto, 4)); r.finished.GetRoute().GetMode() != dis {
+			t.Errorf("route %v", r.finished.GetRoute())
+		}
+		if m.members.policy.GetDisaggregateMinTokens() != 2 {
+			t.Error("other routers do not hear of it")
+		}
+	})
+}
+
+// Losing etcd, or a worker's lease while its connection works, fails nothing.
+func TestMembershipOutage(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, prefillRecord("p1"), decodeRecord("d1"))
+		m.members.set(false)
+		time.Sleep(30 * time.Second)
+		if r := m.generate(t.Context(), ask(dis, 4)); r.err != nil {
+			t.Errorf("while etcd is away: %v", r.err)
+		}
+		m.members.set(true) // back, and all leases gone
+		time.Sleep(5 * time.Second)
+		if r := m.generate(t.Context(), ask(dis, 4)); r.err != nil {
+			t.Errorf("while leases are gone: %v", r.err)
+		}
+		m.list()
+		if r := m.generate(t.Context(), ask(dis, 4)); r.err != nil {
+			t.Errorf("when they are back: %v", r.err)
+		}
+	})
+}
+
+// A new worker is used at once after the only one died, and a queue that built
+// up meanwhile is served.
+func TestNewWorkerIsUsed(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.NoWorkerGrace = time.Minute }, func(t *testing.T, m *mesh) {
+		d1 := m.start(nil, decodeRecord("d1"))[0]
+		d1.Kill()
+		synctest.Wait()
+		var wait sync.WaitGroup
+		for range 5 {
+			wait.Go(func() {
+				if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil || r.text != story {
+					t.Errorf("%q %v", r.text, r.err)
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		m.queue.mu.Lock()
+		last := m.queue.reports[len(m.queue.reports)-1]
+		m.queue.mu.Unlock()
+		if q := last.GetQueues(); len(q) != 1 || q[0].GetRequests() != 5 || q[0].GetOldestWaitMs() < 4000 || last.GetModel() != "fable" {
+			t.Errorf("queue report %v", last)
+		}
+		began := time.Now()
+		m.start(nil, decodeRecord("d2"))
+		wait.Wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
+
+// The second address is used when the first does not work.
+func TestSecondAddress(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		r := decodeRecord("d1")
+		w := m.net.Start(r, nil)
+		m.workers = append(m.workers, w)
+		told := proto.CloneOf(r)
+		told.Addresses = append([]string{"nowhere:1"}, r.GetAddresses()...)
+		m.members.set(true, told)
+		time.Sleep(5 * time.Second)
+		if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil {
+			t.Error(r.err)
+		}
+	})
+}
+
+func TestManyAtOnce(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, prefillRecord("p1"), prefillRecord("p2"), decodeRecord("d1"), decodeRecord("d2"))
+		var wait sync.WaitGroup
+		for i := range 64 {
+			wait.Go(func() {
+				r := m.generate(t.Context(), ask([]inferencev1.Mode{auto, dis, agg}[i%3], 1+3*i))
+				if r.err != nil || r.text != story {
+					t.Errorf("%q %v", r.text, r.err)
+				}
+			})
+		}
+		wait.Wait()
+		m.quiet()
+	})
+}
+
+// Stop lets requests finish, refuses new ones, and ends what takes too long.
+func TestStop(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.net.StepTime = 100 * time.Millisecond
+		m.start(nil, decodeRecord("d1"))
+		var wait sync.WaitGroup
+		slow := ask(agg, 4)
+		slow.IgnoreEos = true // 252 tokens: 25 s
+		wait.Go(func() {
+			if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil {
+				t.Error("one that was nearly done:", r.err)
+			}
+		})
+		wait.Go(func() {
+			r := m.generate(t.Context(), slow)
+			if status.Code(r.err) != codes.Unavailable || rpc.Reason(r.err) != "ROUTER_SHUTDOWN" {
+				t.Error("one that takes long:", r.err)
+			}
+		})
+		time.Sleep(500 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		wait.Go(func() { _ = m.service.Stop(ctx) })
+		time.Sleep(100 * time.Millisecond)
+		if r := m.generate(t.Context(), ask(agg, 4)); status.Code(r.err) != codes.Unavailable {
+			t.Error("a new one:", r.err)
+		}
+		wait.Wait()
+		m.quiet()
+	})
+}
+
+func TestTokenizeAndModels(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		tokens, err := m.inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: story})
+		if err != nil || tokens.GetTokenIds()[0] != 4093 {
+			t.Fatalf("%v %v", tokens, err)
+		}
+		back, err := m.inference.Detokenize(t.Context(), &inferencev1.DetokenizeRequest{TokenIds: tokens.GetTokenIds(), SkipSpecialTokens: true})
+		if err != nil || back.GetText() != story {
+			t.Errorf("%v %v", back, err)
+		}
+		if _, err := m.inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: strings.Repeat("a", 1<<20+1)}); rpc.Field(err) != "text" {
+			t.Errorf("too long: %v", err)
+		}
+		if _, err := m.inference.Detokenize(t.Context(), &inferencev1.DetokenizeRequest{TokenIds: []uint32{9999}}); rpc.Field(err) != "token_ids[0]" {
+			t.Errorf("out of range: %v", err)
+		}
+		models, err := m.inference.ListModels(t.Context(), &inferencev1.ListModelsRequest{})
+		if err != nil || len(models.GetModels()) != 1 || models.GetModels()[0].GetContextTokens() != window {
+			t.Errorf("%v %v", models, err)
+		}
+	})
+}
