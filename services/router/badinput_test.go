@@ -1,13 +1,16 @@
 package router_test
 
 import (
+	"bytes"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -115,12 +118,30 @@ func TestInvalidUTF8(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, decodeRecord("d1"))
 		q := ask(auto, 4)
-		q.Input = text("a\xff")
-		// grpc refuses to send this, so it goes by hand past the client's check.
-		if r := m.generate(t.Context(), q); r.err == nil {
-			t.Error("served")
+		q.Input = text("a?")
+		stream, err := m.inference.Generate(t.Context(), q, grpc.ForceCodecV2(careless{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := m.collect(stream, 0); status.Code(r.err) != codes.InvalidArgument || rpc.Field(r.err) != "prompt" {
+			t.Errorf("field %q, error %v", rpc.Field(r.err), r.err)
 		}
 	})
+}
+
+// careless writes 0xff for every "?" of a message, as clients in languages that
+// do not check their strings may.
+type careless struct{}
+
+func (careless) Name() string { return "proto" }
+
+func (careless) Marshal(v any) (mem.BufferSlice, error) {
+	data, err := proto.Marshal(v.(proto.Message))
+	return mem.BufferSlice{mem.SliceBuffer(bytes.ReplaceAll(data, []byte("?"), []byte{0xff}))}, err
+}
+
+func (careless) Unmarshal(data mem.BufferSlice, v any) error {
+	return proto.Unmarshal(data.Materialize(), v.(proto.Message))
 }
 
 func TestTextPromptAndDefaults(t *testing.T) {

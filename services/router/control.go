@@ -60,33 +60,24 @@ func (c *controlServer) WatchWorkers(q *controlv1.ListWorkersRequest, stream grp
 		return err
 	}
 	ctx := stream.Context()
-	pause := time.NewTimer(watchLeast)
-	defer pause.Stop()
 	for {
 		views, changed := c.service.dispatcher.workers(q.GetRole())
 		if err := stream.Send(&controlv1.ListWorkersResponse{Workers: views}); err != nil {
 			return err
 		}
-		pause.Reset(watchLeast)
-		for _, next := range []func() bool{
-			func() bool {
-				select {
-				case <-pause.C:
-					return true
-				case <-ctx.Done():
-					return false
-				}
-			},
-			func() bool {
-				select {
-				case <-changed:
-					return true
-				case <-ctx.Done():
-					return false
-				}
-			},
-		} {
-			if !next() {
+		pause := time.NewTimer(watchLeast)
+		due := pause.C
+		for changed != nil || due != nil { // both have to come
+			select {
+			case <-changed:
+				changed = nil
+			case <-due:
+				due = nil
+			case <-c.service.leaving:
+				pause.Stop()
+				return shuttingDown()
+			case <-ctx.Done():
+				pause.Stop()
 				return gone(ctx)
 			}
 		}

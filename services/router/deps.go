@@ -18,9 +18,8 @@ import (
 
 // Deps is what a router works with.
 type Deps struct {
-	// ID is the router's worker id and Epoch its incarnation.
-	ID    string
-	Epoch uint64
+	// ID is the router's worker id, for its log lines.
+	ID string
 	// Models that can be asked for, names unique.
 	Models []Model
 	// Members says which workers there are, and keeps the policy.

@@ -143,7 +143,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 			change(&config)
 		}
 		m.service, err = router.New(config, router.Deps{
-			ID: "router-1", Epoch: 1, Models: []router.Model{{Spec: spec(), Tokenizer: tok}},
+			ID: "router-1", Models: []router.Model{{Spec: spec(), Tokenizer: tok}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{},
 		})
 		if err != nil {

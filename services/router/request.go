@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 type request struct {
 	service *Service
 	plan    *plan
+	key     string // names it to the policy: clients may use an id again
 	log     *slog.Logger
 	record  *record
 	events  *eventLog
@@ -33,7 +35,6 @@ type request struct {
 	answers chan answer        // from the policy, at most one
 	aborts  chan error         // from clients and Stop, the first counts
 	streams map[joining.Stream]context.CancelFunc
-	opened  bool // a worker stream was opened for the present try
 
 	mu      sync.Mutex
 	readers int
@@ -41,11 +42,12 @@ type request struct {
 	ended   bool
 }
 
-func newRequest(s *Service, p *plan) *request {
+func newRequest(s *Service, p *plan, number uint64) *request {
 	ctx, cancel := context.WithDeadline(rpc.WithRequestID(context.Background(), p.id), p.deadline)
 	return &request{
 		service: s,
 		plan:    p,
+		key:     p.id + "#" + strconv.FormatUint(number, 10),
 		log:     s.log.With(slog.String("request_id", p.id)),
 		record:  s.records.add(p.id, p.arrived),
 		events:  newEventLog(),
@@ -131,7 +133,7 @@ func (r *request) handle(event joining.Event) {
 		case joining.Ask:
 			r.service.dispatcher.ask(r.ask(a), r.answers)
 		case joining.Withdraw:
-			r.service.dispatcher.withdraw(r.plan.id)
+			r.service.dispatcher.withdraw(r.key)
 		case joining.OpenDecode:
 			r.openDecode(a)
 		case joining.OpenPrefill:
@@ -139,9 +141,9 @@ func (r *request) handle(event joining.Event) {
 		case joining.Close:
 			r.streams[a.Stream]()
 		case joining.PromptDone:
-			r.service.dispatcher.handle(fleet.PromptDone{ID: r.plan.id})
+			r.service.dispatcher.handle(fleet.PromptDone{ID: r.key})
 		case joining.Release:
-			r.service.dispatcher.handle(fleet.Ended{ID: r.plan.id, Failures: a.Failures})
+			r.service.dispatcher.handle(fleet.Ended{ID: r.key, Failures: a.Failures})
 			if a.Err != nil {
 				r.record.failed(a.Failures, a.Err)
 				r.service.metrics.retried(a.Err)
@@ -165,13 +167,19 @@ func (r *request) handle(event joining.Event) {
 	}
 }
 
+// blocksKey is what block hashes depend on beside the request.
+type blocksKey struct {
+	class       string
+	blockTokens int
+}
+
 // ask is what the policy has to know of the request's next try.
 func (r *request) ask(a joining.Ask) fleet.Request {
 	p := r.plan
 	tokens := append(p.tokens[:len(p.tokens):len(p.tokens)], a.Generated...)
-	known := make(map[string][]kvcache.Hash) // the policy calls under its lock
+	known := make(map[blocksKey][]kvcache.Hash) // the policy calls under its lock
 	return fleet.Request{
-		ID:          p.id,
+		ID:          r.key,
 		Attempt:     a.Attempt,
 		Tenant:      p.envelope.GetTenant(),
 		Model:       p.model.Spec.Name,
@@ -187,8 +195,7 @@ func (r *request) ask(a joining.Ask) fleet.Request {
 		Failures:    a.Failures,
 		Class:       a.Class,
 		Hashes: func(class string, blockTokens int) []kvcache.Hash {
-			// Block sizes differ only between layouts, which the class does not name.
-			key := class + "\x00" + string(rune(blockTokens))
+			key := blocksKey{class, blockTokens}
 			h, ok := known[key]
 			if !ok {
 				h = kvcache.BlockHashes(kvcache.RootHash(p.model.Spec.Digest, class, p.envelope.GetCacheSalt()), tokens, blockTokens)

@@ -39,7 +39,9 @@ type Service struct {
 	requests map[string]*request // running, and finished ones that can be resumed
 	kept     []keptRequest       // the finished ones, oldest first
 	running  int
+	number   uint64        // of the last request
 	idle     chan struct{} // closed when stopping and nothing runs
+	leaving  chan struct{} // closed by Stop
 }
 
 // keptRequest is a finished request that can be resumed for a while.
@@ -71,11 +73,12 @@ func New(config Config, deps Deps) (*Service, error) {
 	s := &Service{
 		config:   config,
 		deps:     deps,
-		log:      deps.Logger,
+		log:      deps.Logger.With(slog.String("router", deps.ID)),
 		models:   make(map[string]Model),
 		records:  newRecords(),
 		requests: make(map[string]*request),
 		idle:     make(chan struct{}),
+		leaving:  make(chan struct{}),
 	}
 	for _, m := range deps.Models {
 		if _, ok := s.models[m.Spec.Name]; ok {
@@ -148,12 +151,13 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Stop refuses new requests and waits for those that run. What still runs when
-// ctx ends is ended with UNAVAILABLE.
+// Stop refuses new requests, ends what watches, and waits for the requests that
+// run. What still runs when ctx ends is ended with UNAVAILABLE.
 func (s *Service) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.stopping {
 		s.stopping = true
+		close(s.leaving)
 		if s.running == 0 {
 			close(s.idle)
 		}
@@ -190,7 +194,8 @@ func (s *Service) start(p *plan) (*request, error) {
 	if s.requests[p.id] != nil {
 		return nil, rpc.InvalidArgument(rpc.RequestIDKey, "a request with this id is known already; leave it out or make it unique")
 	}
-	r := newRequest(s, p)
+	s.number++
+	r := newRequest(s, p, s.number)
 	r.attach()
 	s.requests[p.id] = r
 	s.running++

@@ -8,13 +8,15 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // option is one worker that was looked at for one request.
 type option struct {
 	worker    *worker
 	record    *controlv1.Candidate
-	step      stepModel
+	step      latency.Model
 	cached    int // tokens
 	uncached  int
 	queueMs   float64
@@ -121,6 +123,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	decode := f.choose(decodes.options)
 	wantPrefill := forced || r.Mode != inferencev1.Mode_MODE_AGGREGATED && decode.uncached >= f.threshold()
 	if wantPrefill {
+		looked := len(record.Candidates)
 		prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
 		for rest := decodes.options; prefills.verdict != found && forced; {
 			rest = without(rest, decode)
@@ -128,6 +131,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 				break
 			}
 			decode = f.choose(rest)
+			record.Candidates = record.Candidates[:looked] // each worker once
 			prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
 		}
 		if forced && prefills.verdict != found {
@@ -296,7 +300,7 @@ func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *
 	case tooSmall(w, r, role):
 		return fmt.Sprintf("too small: %d blocks needed, %d in all", need(w, r, role), w.record.GetCapacity().GetBlocks()), false, false
 	case now.Before(w.busyUntil):
-		return "it refused for want of room a moment ago", true, false
+		return "it refused or failed a moment ago", true, false
 	}
 	if why := w.room(w.estimate(now, f.config.LoadStale), need(w, r, role)); why != "" {
 		return why, true, false
@@ -329,7 +333,8 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	o.firstMs = o.queueMs + o.prefillMs
 	o.costMs = o.firstMs
 	if role == controlv1.Role_ROLE_DECODE {
-		o.tpotMs = o.step.base + o.step.perToken*float64(e.sequences+1) + o.step.perContext*float64(e.context+r.Tokens)
+		m := o.step
+		o.tpotMs = m.BaseMs + m.PerTokenMs*float64(e.sequences+1) + m.PerContextTokenMs*float64(e.context+r.Tokens)
 		if r.Mode == inferencev1.Mode_MODE_DISAGGREGATED || r.Mode != inferencev1.Mode_MODE_AGGREGATED && o.uncached >= f.threshold() {
 			// Its prompt comes by transfer: what counts is what has to be sent.
 			o.firstMs = float64(o.uncached) * w.bytesPerToken() / f.config.TransferBytesPerSecond * 1000
@@ -393,7 +398,7 @@ func (f *Fleet) misses(now time.Time, r *Request, decode, prefill *option) (Refu
 		elapsed := now.Sub(r.Arrived)
 		predicted := elapsed
 		var queue time.Duration
-		if first.step.measured {
+		if first.step.Samples > 0 {
 			queue = milliseconds(first.queueMs)
 			predicted += queue + milliseconds(first.prefillMs)
 		}
@@ -403,7 +408,7 @@ func (f *Fleet) misses(now time.Time, r *Request, decode, prefill *option) (Refu
 					predicted.Round(time.Microsecond), r.TTFT), max(queue, time.Second)}, true
 		}
 	}
-	if r.TPOT > 0 && decode.step.measured {
+	if r.TPOT > 0 && decode.step.Samples > 0 {
 		if predicted := milliseconds(decode.tpotMs); predicted > r.TPOT {
 			return Refusal{codes.ResourceExhausted, ReasonSLO, "",
 				fmt.Sprintf("predicted time per output token %s exceeds slo.tpot %s; retry later or ask for less",

@@ -253,8 +253,7 @@ func hashes(words []uint64) []kvcache.Hash {
 // arrived queues a request or refuses it at once.
 func (f *Fleet) arrived(now time.Time, r Request) {
 	if f.queue.ids[r.ID] != nil || f.running[r.ID] != nil {
-		f.refuse(r.ID, Refusal{Code: codes.AlreadyExists, Reason: "DUPLICATE",
-			Message: "a request with this id runs already; leave x-request-id out or make it unique"})
+		f.refuse(r.ID, Refusal{Code: codes.Internal, Reason: ReasonDuplicate, Message: "a request of this name waits or runs already"})
 		return
 	}
 	// A request that was admitted before is not turned away at the door again.
@@ -311,10 +310,11 @@ func (f *Fleet) leave(tenant string) {
 
 func (f *Fleet) refuse(id string, r Refusal) { f.out = append(f.out, Refuse{id, r}) }
 
-// busyFor is how long a worker that refused for want of room is left alone.
+// How long a worker that refused for want of room, or failed, is left alone.
 const (
-	busyLeast = 50 * time.Millisecond
-	busyMost  = 2 * time.Second
+	busyLeast  = 50 * time.Millisecond
+	busyMost   = 2 * time.Second
+	failedMost = 200 * time.Millisecond
 )
 
 func (f *Fleet) ended(now time.Time, e Ended) {
@@ -330,11 +330,17 @@ func (f *Fleet) ended(now time.Time, e Ended) {
 	f.leave(d.tenant)
 	for _, failure := range e.Failures {
 		w := f.worker(failure.Worker)
-		if w == nil || !failure.Busy {
-			continue
+		if w == nil || failure.Gone {
+			continue // its connection says whether it is back
 		}
-		// Doubling, so that a worker which is full for long is asked rarely.
-		wait := min(max(failure.RetryAfter, busyLeast<<min(w.refusals, 6)), busyMost)
+		// Doubling, so that a worker which is full for long is asked rarely, and
+		// short for one that failed otherwise: that may have been the request.
+		wait := busyLeast << min(w.refusals, 6)
+		if failure.Busy {
+			wait = min(max(failure.RetryAfter, wait), busyMost)
+		} else {
+			wait = min(wait, failedMost)
+		}
 		w.refusals++
 		w.busyUntil = now.Add(wait)
 	}

@@ -21,7 +21,7 @@ type Ref struct {
 
 // Request is what the policy has to know of a request.
 type Request struct {
-	// ID of the request, the same over all its attempts.
+	// ID names the request, the same over all its attempts and no other's.
 	ID string
 	// Attempt is 0 at first and one more for each time it was started again.
 	Attempt int
@@ -182,6 +182,7 @@ const (
 	ReasonWorkerLost   = "WORKER_LOST"
 	ReasonNeverFits    = "NEVER_FITS"
 	ReasonDeadline     = "DEADLINE"
+	ReasonDuplicate    = "DUPLICATE"
 )
 
 // Error is the message with its code.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // worker is what is known of one incarnation of a worker.
@@ -149,24 +151,21 @@ func (w *worker) room(e estimate, blocks int) string {
 
 // defaultStep stands in for a worker that has measured nothing: slow enough
 // that a measured worker is rather overrated than underrated against it.
-var defaultStep = stepModel{base: 20, perToken: 0.5, perContext: 0.0002}
+var defaultStep = latency.Model{BaseMs: 20, PerTokenMs: 0.5, PerContextTokenMs: 0.0002}
 
-// stepModel predicts how long a step takes, milliseconds.
-type stepModel struct {
-	base, perToken, perContext float64
-	measured                   bool
-}
-
-func (w *worker) step() stepModel {
+// step is how long a step takes on this worker. Without samples it is the
+// default.
+func (w *worker) step() latency.Model {
 	m := w.load.GetStepTime()
 	if m.GetSamples() == 0 || m.GetBaseMs() < 0 || m.GetPerTokenMs() < 0 || m.GetPerContextTokenMs() < 0 {
 		return defaultStep
 	}
-	return stepModel{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs(), true}
+	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples()}
 }
 
-// compute is the time to compute tokens after cached ones, in chunks.
-func (w *worker) compute(m stepModel, tokens, cached int) float64 {
+// compute is the time to compute tokens after cached ones, in chunks,
+// milliseconds.
+func (w *worker) compute(m latency.Model, tokens, cached int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
@@ -175,8 +174,8 @@ func (w *worker) compute(m stepModel, tokens, cached int) float64 {
 		chunk = tokens
 	}
 	chunks := float64((tokens + chunk - 1) / chunk)
-	return chunks*m.base + float64(tokens)*m.perToken +
-		chunks*m.perContext*(float64(cached)+float64(tokens)/2)
+	return chunks*m.BaseMs + float64(tokens)*m.PerTokenMs +
+		chunks*m.PerContextTokenMs*(float64(cached)+float64(tokens)/2)
 }
 
 // bytesPerToken is the KV of one token over all layers.
