@@ -2,6 +2,9 @@ module github.com/tandem-serving/tandem/tools
 
 go 1.26.0
 
+// Tools only, outside go.work; tools/build says how they are built. buf stays at
+// 1.70: later releases need a pre-release of the protobuf module, which the linter
+// and the servers should not be built with.
 tool (
 	github.com/bufbuild/buf/cmd/buf
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
