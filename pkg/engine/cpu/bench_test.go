@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func prompt(n, vocabulary int) []int32 {
@@ -51,4 +52,14 @@ func benchmarkEngine(b *testing.B, w *cpu.Weights) {
 			b.ReportMetric(float64(b.N*sequences)/b.Elapsed().Seconds(), "tokens/s")
 		})
 	}
+}
+
+// BenchmarkBench200M runs the preset that published figures are about. It writes
+// 400 MB of random weights first.
+func BenchmarkBench200M(b *testing.B) {
+	shape, err := model.Preset("bench-200m")
+	if err != nil {
+		b.Fatal(err)
+	}
+	benchmarkEngine(b, load(b, synthesize(b, shape), runtime.GOMAXPROCS(0)))
 }

@@ -110,9 +110,9 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 	if err := e.weights.turn.enter(ctx); err != nil {
 		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
 	}
+	defer e.weights.turn.leave()
 	begin := time.Now()
 	output, err := e.compute(ctx, batch)
-	e.weights.turn.leave()
 	if err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -176,7 +177,7 @@ func TestRotate(t *testing.T) {
 			got, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
 			token := r.IntN(s.BlockTokens)
 			same16(t, "queries", fast.ProbeRotate(s, qkv, cos, sin, got, token), portable.ProbeRotate(s, qkv, cos, sin, want, token))
-			if string(got) != string(want) {
+			if !bytes.Equal(got, want) {
 				t.Fatal("keys or values differ")
 			}
 		}

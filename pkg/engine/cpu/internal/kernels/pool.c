@@ -19,8 +19,8 @@ struct tdm_pool {
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
 	atomic_int sleepers;
-	_Alignas(64) atomic_uint work;
-	_Alignas(64) atomic_uint phase;
+	_Alignas(64) _Atomic uint64_t work;
+	_Alignas(64) _Atomic uint64_t phase;
 	_Alignas(64) atomic_int arrived;
 	_Alignas(64) tdm_job *job;
 	void *argument;
@@ -41,7 +41,7 @@ static void relax(void) {
 }
 
 // await returns when *word is no longer old: it spins, then sleeps.
-static void await(tdm_pool *p, atomic_uint *word, unsigned old) {
+static void await(tdm_pool *p, _Atomic uint64_t *word, uint64_t old) {
 	for (int i = 0; i < SPINS; i++) {
 		if (atomic_load_explicit(word, memory_order_acquire) != old)
 			return;
@@ -57,7 +57,7 @@ static void await(tdm_pool *p, atomic_uint *word, unsigned old) {
 
 // announce changes a word and wakes who sleeps on any. Both sides are
 // sequentially consistent: either the sleeper sees the new word, or we see it.
-static void announce(tdm_pool *p, atomic_uint *word, unsigned value) {
+static void announce(tdm_pool *p, _Atomic uint64_t *word, uint64_t value) {
 	atomic_store(word, value);
 	if (atomic_load(&p->sleepers) == 0)
 		return;
@@ -70,7 +70,7 @@ void tdm_pool_barrier(const tdm_team *team) {
 	if (team->threads == 1)
 		return;
 	tdm_pool *p = team->pool;
-	unsigned phase = atomic_load(&p->phase);
+	uint64_t phase = atomic_load(&p->phase);
 	if (atomic_fetch_add(&p->arrived, 1) + 1 < team->threads) {
 		await(p, &p->phase, phase);
 		return;
@@ -83,7 +83,7 @@ static void *worker(void *argument) {
 	start s = *(start *)argument;
 	free(argument);
 	tdm_pool *p = s.pool;
-	unsigned seen = 0;
+	uint64_t seen = 0;
 	for (;;) {
 		await(p, &p->work, seen);
 		seen = atomic_load(&p->work);
@@ -104,8 +104,8 @@ void tdm_pool_run(tdm_pool *p, int threads, tdm_job *job, void *argument) {
 	if (threads > 1) {
 		p->job = job;
 		p->argument = argument;
-		unsigned count = (atomic_load(&p->work) >> THREAD_BITS) + 1;
-		announce(p, &p->work, count << THREAD_BITS | (unsigned)threads);
+		uint64_t count = (atomic_load(&p->work) >> THREAD_BITS) + 1; // never comes round
+		announce(p, &p->work, count << THREAD_BITS | (uint64_t)threads);
 	}
 	job(argument, &team);
 	tdm_pool_barrier(&team);
