@@ -66,12 +66,12 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(etcd.Close)
+	defer etcd.Close()
 	nats, err = embedded.StartNATS(embedded.NATSConfig{Address: strings.TrimPrefix(nats.URL(), "nats://")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(nats.Close)
+	defer nats.Close()
 	awaitRegistered(t, m.Client, 4)
 	<-time.After(around)
 	stop()

@@ -219,8 +219,8 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		m, _ := start(t, newEngine(t, latency.Model{BaseMs: 10}), controlv1.Role_ROLE_DECODE, nil)
 		var running, late result
 		s := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 30})
-		done := make(chan error, 1)
-		go func() { done <- m.Drain(t.Context(), time.Second) }()
+		done := make(chan struct{})
+		go func() { defer close(done); m.Drain(t.Context(), time.Second) }()
 		synctest.Wait()
 		late.read(t, m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(3), MaxTokens: 3}), false)
 		if late.refused == nil || late.refused.Reason != scheduler.Draining {
@@ -230,9 +230,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		if len(running.tokens) != 30 {
 			t.Errorf("the running sequence got %d tokens of 30", len(running.tokens))
 		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		<-done
 		idle(t, m)
 	})
 }
@@ -244,9 +242,7 @@ func TestDrainCutsWhatOutlastsIt(t *testing.T) {
 		s := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 100})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := m.Drain(ctx, time.Second); err != nil {
-			t.Error(err)
-		}
+		m.Drain(ctx, time.Second)
 		r.read(t, s, false)
 		if r.finished.Reason != scheduler.Cancelled {
 			t.Errorf("ended with %v", r.finished.Reason)

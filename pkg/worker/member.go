@@ -139,8 +139,9 @@ func (m *Member) Leave(grace time.Duration) {
 }
 
 // Drain leaves and waits until nothing is left. What is left when ctx ends is
-// cancelled. Then the record is removed, for which cleanup is the limit.
-func (m *Member) Drain(ctx context.Context, cleanup time.Duration) error {
+// cancelled. Then the record is removed, for which cleanup is the limit; if etcd
+// is away it goes with its lease.
+func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 	m.Leave(0)
 	if err := m.driver.Idle(ctx); err != nil {
 		m.cfg.Logger.Warn("drain ends before its sequences do", "error", err)
@@ -154,9 +155,11 @@ func (m *Member) Drain(ctx context.Context, cleanup time.Duration) error {
 	}
 	m.mu.Unlock()
 	if registration == nil {
-		return nil
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	return registration.Close(ctx)
+	if err := registration.Close(ctx); err != nil { // etcd is away: the lease ends it
+		m.cfg.Logger.Warn("worker could not leave the membership", "error", err)
+	}
 }

@@ -79,7 +79,7 @@ type workerService interface {
 	Register(grpc.ServiceRegistrar)
 	Run(context.Context) error
 	Join(func(*controlv1.WorkerRecord) worker.Registration)
-	Drain(ctx context.Context, cleanup time.Duration) error
+	Drain(ctx context.Context, cleanup time.Duration)
 }
 
 // deregister bounds how long removing a record from etcd may take.
@@ -119,7 +119,8 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 			},
 			Stop: func(ctx context.Context) error {
 				server.SetServing(false)
-				return service.Drain(ctx, deregister)
+				service.Drain(ctx, deregister)
+				return nil
 			},
 		},
 	)
@@ -209,7 +210,10 @@ func (p *process) routerRegistration(record *controlv1.WorkerRecord, server *rpc
 			stopErr := service.Stop(ctx)
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregister)
 			defer cancel()
-			return errors.Join(stopErr, registration.Close(cleanup))
+			if err := registration.Close(cleanup); err != nil { // etcd is away: the lease ends it
+				p.logger.Warn("router could not leave the membership", "error", err)
+			}
+			return stopErr
 		},
 	}
 }
