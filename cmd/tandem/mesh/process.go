@@ -164,7 +164,7 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	epoch := worker.NewEpoch()
 	logger := p.logger.With("router", id)
 	service, err := router.New(p.options.Router, router.Deps{
-		ID: id, Epoch: epoch, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
+		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry})
