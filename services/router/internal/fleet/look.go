@@ -1,0 +1,227 @@
+package fleet
+
+import (
+	"fmt"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// outlook is what there is of one role.
+type outlook struct {
+	verdict verdict
+	options []*option
+	// why says why nothing was found, in words.
+	why string
+	// largestTokens is the most tokens of KV that a worker which is too small
+	// holds.
+	largestTokens int
+}
+
+// looking is one search for workers.
+type looking struct {
+	now     time.Time
+	request *Request
+	record  *controlv1.Decision
+	matches map[matchKey]map[string]int // blocks held, by worker
+}
+
+// matchKey is what block hashes depend on beside the tokens.
+type matchKey struct {
+	class       string
+	blockTokens int
+}
+
+// cached is how many tokens of the prompt w holds. The last token is always
+// computed: the first sampled one comes from it.
+func (f *Fleet) cached(l *looking, w *worker) int {
+	key := matchKey{w.class(), int(w.record.GetCapacity().GetBlockTokens())}
+	if l.request.Hashes == nil || key.blockTokens == 0 || w.record.GetModelDigest() != l.request.ModelDigest {
+		return 0
+	}
+	held, ok := l.matches[key]
+	if !ok {
+		held = f.index.Match(l.request.Hashes(key.class, key.blockTokens))
+		l.matches[key] = held
+	}
+	return min(held[w.ref.ID]*key.blockTokens, max(l.request.Tokens-1, 0))
+}
+
+// look examines every worker of a role. With a decode worker given, only those
+// that can send to it count.
+func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
+	now, r, record := l.now, l.request, l.record
+	var options, soft []*option
+	var full, small int
+	var example string
+	out := outlook{verdict: nobody, why: "none is registered"}
+	for _, w := range f.order {
+		if w.record.GetRole() != role {
+			continue
+		}
+		o := f.option(l, role, w)
+		record.Candidates = append(record.Candidates, o.record)
+		later := false
+		o.record.Excluded, later, o.soft = f.excluded(now, r, role, w, to)
+		if o.record.Excluded != "" {
+			example = w.ref.ID + ": " + o.record.Excluded
+			switch {
+			case later:
+				full++
+			case tooSmall(w, r, role):
+				small++
+				out.largestTokens = max(out.largestTokens, int(w.record.GetCapacity().GetBlocks()*w.record.GetCapacity().GetBlockTokens()))
+			}
+			continue
+		}
+		if o.soft {
+			soft = append(soft, o)
+		} else {
+			options = append(options, o)
+		}
+	}
+	if len(options) == 0 {
+		options = soft
+	}
+	out.options = options
+	if example != "" {
+		out.why = example
+	}
+	switch {
+	case len(options) > 0:
+		out.verdict = found
+	case full > 0:
+		out.verdict = wait
+	case small > 0:
+		out.verdict = never
+	}
+	return out
+}
+
+// excluded says why a worker cannot take a request, empty if it can; whether it
+// could later; and whether it failed before but may be tried if need be.
+func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *worker) (why string, later, soft bool) {
+	for _, failure := range r.Failures {
+		if failure.Worker == w.ref && !failure.Busy {
+			if failure.Gone {
+				return "it failed in this request", false, false
+			}
+			soft = true
+		}
+	}
+	switch {
+	case w.record.GetModelDigest() != r.ModelDigest:
+		return "it serves another model", false, false
+	case w.record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING:
+		return "it drains", false, false
+	case !w.connected:
+		return "no connection", false, false
+	case r.Class != "" && w.class() != r.Class:
+		return "another arithmetic class than the tokens so far: " + w.class(), false, false
+	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
+		return "KV layout differs from that of " + to.ref.ID, false, false
+	case tooSmall(w, r, role):
+		return fmt.Sprintf("too small: %d blocks needed, %d in all", need(w, r, role), w.record.GetCapacity().GetBlocks()), false, false
+	case now.Before(w.busyUntil):
+		return "it refused or failed a moment ago", true, false
+	}
+	if why := w.room(w.estimate(now, f.config.LoadStale), need(w, r, role)); why != "" {
+		return why, true, false
+	}
+	return "", false, soft
+}
+
+// need is how many blocks a request takes of a worker.
+func need(w *worker, r *Request, role controlv1.Role) int {
+	if role == controlv1.Role_ROLE_PREFILL {
+		return w.blocksFor(r.Tokens + 1)
+	}
+	return w.blocksFor(r.Tokens + r.MaxNew)
+}
+
+func tooSmall(w *worker, r *Request, role controlv1.Role) bool {
+	blocks := int(w.record.GetCapacity().GetBlocks())
+	return blocks > 0 && need(w, r, role) > blocks
+}
+
+// option computes the terms of a worker's cost.
+func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
+	now, r := l.now, l.request
+	o := &option{worker: w, step: w.step()}
+	e := w.estimate(now, f.config.LoadStale)
+	o.cached = f.cached(l, w)
+	o.uncached = r.Tokens - o.cached
+	o.queueMs = w.compute(o.step, e.tokens, 0)
+	o.prefillMs = w.compute(o.step, o.uncached, o.cached)
+	o.firstMs = o.queueMs + o.prefillMs
+	o.costMs = o.firstMs
+	if role == controlv1.Role_ROLE_DECODE {
+		m := o.step
+		o.tpotMs = m.BaseMs + m.PerTokenMs*float64(e.sequences+1) + m.PerContextTokenMs*float64(e.context+r.Tokens)
+		if r.Mode == inferencev1.Mode_MODE_DISAGGREGATED || r.Mode != inferencev1.Mode_MODE_AGGREGATED && o.uncached >= f.threshold() {
+			// Its prompt comes by transfer: what counts is what has to be sent.
+			o.firstMs = float64(o.uncached) * w.bytesPerToken() / f.config.TransferBytesPerSecond * 1000
+			o.queueMs, o.prefillMs = 0, 0
+		}
+		o.costMs = o.firstMs + o.tpotMs*float64(min(r.MaxNew, f.config.TPOTHorizonTokens))
+	}
+	o.record = &controlv1.Candidate{
+		WorkerId: w.ref.ID, Role: role,
+		QueueMs: o.queueMs, PrefillMs: o.prefillMs, TpotMs: o.tpotMs, CostMs: o.costMs,
+		CachedTokens: uint32(max(o.cached, 0)), InFlight: uint32(len(w.own)),
+	}
+	return o
+}
+
+// choose picks at random among those near the least cost. How near is measured
+// by the time to the first token alone: the time for output tokens is much the
+// same everywhere and would hide what a cached prefix saves.
+func (f *Fleet) choose(options []*option) *option {
+	best := options[0]
+	for _, o := range options {
+		if o.costMs < best.costMs {
+			best = o
+		}
+	}
+	limit := best.costMs + best.firstMs*f.config.NearBest + nearBestMs
+	var near []*option
+	for _, o := range options {
+		if o.costMs <= limit {
+			near = append(near, o)
+		}
+	}
+	return near[f.random.IntN(len(near))]
+}
+
+// nearBestMs is the difference of cost that no prediction can resolve.
+const nearBestMs = 0.5
+
+func without(options []*option, gone *option) []*option {
+	var out []*option
+	for _, o := range options {
+		if o != gone {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// option is one worker that was looked at for one request.
+type option struct {
+	worker    *worker
+	record    *controlv1.Candidate
+	step      latency.Model
+	cached    int // tokens
+	uncached  int
+	queueMs   float64
+	prefillMs float64
+	tpotMs    float64
+	firstMs   float64 // what the first token costs: the part of costMs beside tpotMs
+	costMs    float64
+	// soft: it failed in this request before and is taken only if nothing else
+	// is there.
+	soft bool
+}

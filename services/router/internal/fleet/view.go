@@ -1,0 +1,147 @@
+package fleet
+
+import (
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// view takes in what etcd lists.
+func (f *Fleet) view(now time.Time, e ViewChanged) {
+	seen := make(map[string]bool, len(e.Workers))
+	for _, record := range e.Workers {
+		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE {
+			continue
+		}
+		seen[record.GetId()] = true
+		w := f.workers[record.GetId()]
+		if w != nil && w.ref.Epoch != record.GetEpoch() {
+			f.drop(w)
+			w = nil
+		}
+		if w == nil {
+			w = newWorker(record)
+			w.unlisted = true
+			f.add(w)
+			f.out = append(f.out, Connect{w.ref, record})
+		}
+		w.record, w.registered, w.lostAt = record, true, time.Time{}
+	}
+	if e.Live {
+		for _, w := range f.order {
+			if !seen[w.ref.ID] && w.registered {
+				w.registered, w.lostAt = false, now
+			}
+		}
+	}
+	f.expireWorkers(now)
+}
+
+// expireWorkers drops workers that etcd does not list and that are not
+// connected, or that were kept long enough.
+func (f *Fleet) expireWorkers(now time.Time) {
+	for _, w := range slices.Clone(f.order) {
+		if !w.registered && (!w.connected || now.Sub(w.lostAt) >= f.config.WorkerKeep) {
+			f.drop(w)
+		}
+	}
+}
+
+func (f *Fleet) add(w *worker) {
+	f.workers[w.ref.ID] = w
+	i, _ := f.position(w.ref.ID)
+	f.order = slices.Insert(f.order, i, w)
+}
+
+func (f *Fleet) position(id string) (int, bool) {
+	return slices.BinarySearchFunc(f.order, id, func(w *worker, id string) int { return strings.Compare(w.ref.ID, id) })
+}
+
+func (f *Fleet) drop(w *worker) {
+	delete(f.workers, w.ref.ID)
+	if i, ok := f.position(w.ref.ID); ok {
+		f.order = slices.Delete(f.order, i, i+1)
+	}
+	f.index.Forget(w.ref.ID)
+	f.out = append(f.out, Forget{w.ref})
+}
+
+// blocks takes in a KV event.
+func (f *Fleet) blocks(now time.Time, event *controlv1.KvEvent) {
+	origin := event.GetOrigin()
+	w := f.worker(Ref{origin.GetId(), origin.GetEpoch()})
+	if w == nil {
+		return
+	}
+	if !f.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), hashes(event.GetStored()), hashes(event.GetRemoved())) {
+		w.unlisted = true
+		f.list(now, w)
+	}
+}
+
+// list asks for a worker's prefix cache if it is wanted.
+func (f *Fleet) list(now time.Time, w *worker) {
+	if w.unlisted && w.connected && !w.listing && !now.Before(w.listNext) {
+		w.listing = true
+		f.out = append(f.out, ListBlocks{w.ref})
+	}
+}
+
+// listRetry is how long after a failed ListBlocks the next one is sent.
+const listRetry = time.Second
+
+func (f *Fleet) listed(now time.Time, e BlocksListed) {
+	w := f.worker(e.Worker)
+	if w == nil {
+		return
+	}
+	w.listing = false
+	if e.Response == nil || e.Response.GetEpoch() != w.ref.Epoch {
+		w.listNext = now.Add(listRetry)
+		return
+	}
+	w.unlisted = !f.index.Snapshot(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), hashes(e.Response.GetBlockHashes()))
+	f.list(now, w)
+}
+
+func hashes(words []uint64) []kvcache.Hash {
+	out := make([]kvcache.Hash, len(words))
+	for i, w := range words {
+		out[i] = kvcache.Hash(w)
+	}
+	return out
+}
+
+// Workers is the fleet as operators see it, sorted by role and id.
+func (f *Fleet) Workers(now time.Time) []View {
+	views := make([]View, 0, len(f.workers))
+	for _, w := range f.order {
+		v := View{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: len(w.own)}
+		if w.load != nil {
+			v.LoadAge = now.Sub(w.loadAt)
+		}
+		views = append(views, v)
+	}
+	sort.Slice(views, func(i, j int) bool {
+		a, b := views[i].Record, views[j].Record
+		if a.GetRole() != b.GetRole() {
+			return a.GetRole() < b.GetRole()
+		}
+		return a.GetId() < b.GetId()
+	})
+	return views
+}
+
+// View is one worker as operators see it. Its messages are not to be changed.
+type View struct {
+	Record                *controlv1.WorkerRecord
+	Load                  *controlv1.LoadReport
+	LoadAge               time.Duration
+	Connected, Registered bool
+	InFlight              int
+}

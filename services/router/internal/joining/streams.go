@@ -1,0 +1,135 @@
+package joining
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+)
+
+// decode takes in a message of the decode stream.
+func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
+	t := &j.try
+	switch e := event.GetEvent().(type) {
+	case *workerv1.DecodeEvent_Reserved:
+		if t.reserved {
+			j.broken(now, Decode, "reserved twice")
+			return
+		}
+		t.reserved, t.reservedAt = true, now
+		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
+		if t.disaggregated() {
+			if e.Reserved.GetTicket() == nil {
+				j.broken(now, Decode, "reserved without a ticket")
+				return
+			}
+			j.openPrefill(e.Reserved.GetTicket())
+		}
+		j.accept()
+	case *workerv1.DecodeEvent_Admitted:
+		if t.admitted {
+			j.broken(now, Decode, "admitted twice")
+			return
+		}
+		t.admitted, t.admittedAt = true, now
+		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
+		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
+		if t.disaggregated() {
+			t.decodeQueue = queued
+		} else {
+			t.workerQueue = queued
+		}
+		j.accept()
+	case *workerv1.DecodeEvent_Tokens:
+		j.decodeTokens(now, e.Tokens)
+	case *workerv1.DecodeEvent_Ended:
+		if t.ended != nil {
+			j.broken(now, Decode, "ended twice")
+			return
+		}
+		t.ended = e.Ended
+		j.settle(now)
+	default:
+		j.broken(now, Decode, "sent an empty event")
+	}
+}
+
+func (j *Join) openPrefill(ticket *kvtransferv1.Ticket) {
+	s := Stream{j.attempt, Prefill}
+	j.open[s] = false
+	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket})
+}
+
+func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
+	t := &j.try
+	switch {
+	case t.ended != nil:
+		j.broken(now, Decode, "sent tokens after the end")
+		return
+	case int(e.GetOffset()) != t.decodeNext:
+		j.broken(now, Decode, fmt.Sprintf("sent tokens at offset %d instead of %d", e.GetOffset(), t.decodeNext))
+		return
+	case t.decodeNext+len(e.GetTokenIds()) > j.p.MaxTokens:
+		j.broken(now, Decode, fmt.Sprintf("sent more than the %d tokens asked for", j.p.MaxTokens))
+		return
+	}
+	t.decodeNext += len(e.GetTokenIds())
+	for _, id := range e.GetTokenIds() {
+		if t.disaggregated() && !t.first {
+			// The first token takes another way. At most MaxTokens wait here.
+			t.pending = append(t.pending, int32(id))
+			continue
+		}
+		if j.deliver(now, int32(id)); j.phase != running {
+			return
+		}
+	}
+}
+
+// prefill takes in a message of the prefill stream.
+func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
+	t := &j.try
+	switch e := event.GetEvent().(type) {
+	case *workerv1.PrefillEvent_Started:
+		if t.started {
+			j.broken(now, Prefill, "started twice")
+			return
+		}
+		t.started = true
+		t.cached = max(t.cached, e.Started.GetCachedTokens())
+		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
+	case *workerv1.PrefillEvent_FirstToken:
+		if t.first {
+			j.broken(now, Prefill, "sent two first tokens")
+			return
+		}
+		t.firstLast, t.firstReason = e.FirstToken.GetLast(), e.FirstToken.GetReason()
+		t.prefillComputeNs = e.FirstToken.GetComputeNs()
+		if j.deliver(now, int32(e.FirstToken.GetTokenId())); j.phase != running {
+			return
+		}
+		if t.firstLast {
+			j.complete(now, t.firstReason)
+			return
+		}
+		for _, id := range t.pending {
+			if j.deliver(now, id); j.phase != running {
+				return
+			}
+		}
+		t.pending = nil
+		if t.early != nil {
+			j.fail(now, Decode, t.early)
+			return
+		}
+		j.settle(now)
+	case *workerv1.PrefillEvent_Sent:
+		t.sent = true
+		t.transferNs, t.transferBytes = e.Sent.GetTransferNs(), e.Sent.GetBytes()
+		j.settle(now)
+	default:
+		j.broken(now, Prefill, "sent an empty event")
+	}
+}

@@ -1,0 +1,355 @@
+package joining_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/internal/joining"
+)
+
+const stopToken = 99
+
+// token is what every worker draws at an offset.
+func token(offset, length int) int32 {
+	if offset+1 == length {
+		return stopToken
+	}
+	return int32(offset % 50)
+}
+
+// words is a Text that ends after some tokens, as if a stop text were found.
+type words struct{ pushed, stopAfter int }
+
+func (w *words) Push(token int32) (string, string) {
+	w.pushed++
+	if w.pushed == w.stopAfter {
+		return "", "STOP"
+	}
+	return fmt.Sprint(token, " "), ""
+}
+
+func (w *words) Flush() (string, string) { return "tail", "" }
+
+// world is the workers, the policy and the client of one request. Its workers
+// are honest; when they do something, and whether they live to do it, is drawn.
+type world struct {
+	t      *rapid.T
+	join   *joining.Join
+	now    time.Time
+	length int // of the natural answer, stop token included
+	max    int // max_tokens
+	epoch  uint64
+	stopAt int
+	chaos  bool // workers also break the protocol
+
+	asked     *joining.Ask
+	open      map[joining.Stream]*stream
+	tries     map[int]*tryState
+	delivered []int32
+	accepted  bool
+	finish    *joining.Finish
+	openings  int
+	released  map[int]int
+}
+
+// stream is the far end of a stream: the messages it will send.
+type stream struct {
+	script []joining.Event
+	end    error
+	done   bool // end was sent
+}
+
+type tryState struct{ disaggregated, committed bool }
+
+func newWorld(t *rapid.T) *world {
+	w := &world{
+		t: t, now: time.Unix(1000, 0), open: map[joining.Stream]*stream{}, tries: map[int]*tryState{}, released: map[int]int{},
+		length: rapid.IntRange(1, 8).Draw(t, "length"), max: rapid.IntRange(1, 8).Draw(t, "max"),
+		stopAt: rapid.IntRange(0, 10).Draw(t, "stopAt"), chaos: rapid.Bool().Draw(t, "chaos"),
+	}
+	w.join = joining.New(joining.Params{
+		Arrived: w.now, Tokenized: w.now.Add(time.Microsecond), PromptTokens: 5, MaxTokens: w.max, StopTokens: []int32{stopToken},
+		Text: &words{stopAfter: w.stopAt}, MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
+	})
+	return w
+}
+
+func (w *world) last(offset int) (bool, inferencev1.FinishReason) {
+	switch {
+	case offset+1 == w.length:
+		return true, inferencev1.FinishReason_FINISH_REASON_STOP
+	case offset+1 >= w.max:
+		return true, inferencev1.FinishReason_FINISH_REASON_LENGTH
+	}
+	return false, 0
+}
+
+func (w *world) send(event joining.Event) {
+	w.now = w.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(w.t, "ms")) * time.Millisecond)
+	for _, action := range w.join.Handle(w.now, event) {
+		w.take(action)
+	}
+}
+
+func (w *world) take(action joining.Action) {
+	if w.finish != nil {
+		switch action.(type) {
+		case joining.Close, joining.Release:
+		default:
+			w.t.Fatalf("%T after Finish", action)
+		}
+	}
+	switch a := action.(type) {
+	case joining.Ask:
+		if w.asked != nil {
+			w.t.Fatal("asked twice")
+		}
+		if !slices.Equal(a.Generated, w.delivered) {
+			w.t.Fatalf("asks with %v, delivered %v", a.Generated, w.delivered)
+		}
+		w.asked = &a
+	case joining.Withdraw:
+		if w.asked == nil {
+			w.t.Fatal("withdraws nothing")
+		}
+		w.asked = nil
+	case joining.OpenDecode:
+		w.openings++
+		w.open[a.Stream] = &stream{script: w.decodeScript(a.Stream.Attempt, len(a.Generated), a.PrefillHere)}
+	case joining.OpenPrefill:
+		w.openings++
+		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
+	case joining.Close:
+		s := w.open[a.Stream]
+		if s == nil || s.done {
+			w.t.Fatal("closes a stream that is not open")
+		}
+		s.script, s.end = nil, status.Error(codes.Canceled, "cancelled")
+	case joining.Release:
+		w.released[a.Attempt]++
+	case joining.Accept:
+		if w.accepted {
+			w.t.Fatal("accepted twice")
+		}
+		w.accepted = true
+	case joining.Deliver:
+		if !w.accepted {
+			w.t.Fatal("delivered before Accept")
+		}
+		if a.Offset != len(w.delivered) || a.Token != token(a.Offset, w.length) {
+			w.t.Fatalf("delivered %d at %d after %v", a.Token, a.Offset, w.delivered)
+		}
+		w.delivered = append(w.delivered, a.Token)
+	case joining.Finish:
+		if w.finish = &a; w.asked != nil {
+			w.t.Fatal("finished while an ask is on")
+		}
+		w.checkFinish(&a)
+	}
+}
+
+func (w *world) checkFinish(f *joining.Finish) {
+	if f.Err != nil {
+		return
+	}
+	m := f.Timings
+	var sum int64
+	for _, ns := range []int64{m.GetTokenizeNs(), m.GetQueueNs(), m.GetDecideNs(), m.GetReserveNs(), m.GetPrefillNs(), m.GetTransferExposedNs(), m.GetDecodeNs()} {
+		if ns < 0 {
+			w.t.Fatalf("negative stage: %v", m)
+		}
+		sum += ns
+	}
+	if sum != m.GetTotalNs() || m.GetTtftNs() > m.GetTotalNs() || m.GetPrefillQueueNs() > m.GetQueueNs() {
+		w.t.Fatalf("timings do not add up: %v", m)
+	}
+	n := len(w.delivered)
+	if int(f.Usage.GetCompletionTokens()) != n || int(f.Route.GetRetries()) != len(w.tries)-1 {
+		w.t.Fatalf("usage %v, route %v after %d tokens", f.Usage, f.Route, n)
+	}
+	if want := min(w.length, w.max); w.stopAt > 0 && w.stopAt <= want {
+		if n != w.stopAt || f.Stop != "STOP" {
+			w.t.Fatalf("%d tokens, stop %q, want %d", n, f.Stop, w.stopAt)
+		}
+	} else if n != want || f.Text != "tail" {
+		w.t.Fatalf("%d tokens, want %d; text %q", n, want, f.Text)
+	}
+}
+
+func (w *world) decodeScript(attempt, base int, here bool) []joining.Event {
+	message := func(e *workerv1.DecodeEvent) joining.Event {
+		return joining.DecodeMessage{Attempt: attempt, Event: e}
+	}
+	reserved := &workerv1.Reserved{CachedTokens: 2}
+	if !here {
+		reserved.Ticket = &kvtransferv1.Ticket{TransferId: 1}
+		base++
+	}
+	script := []joining.Event{
+		message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: reserved}}),
+		message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{QueueNs: int64(time.Second)}}}),
+	}
+	for {
+		tokens := &workerv1.Tokens{Offset: uint32(base)}
+		last, reason := false, inferencev1.FinishReason(0)
+		for range rapid.IntRange(1, 3).Draw(w.t, "run") {
+			tokens.TokenIds = append(tokens.TokenIds, uint32(token(base, w.length)))
+			last, reason = w.last(base)
+			if base++; last {
+				break
+			}
+		}
+		script = append(script, message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: tokens}}))
+		if last {
+			return append(script, message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{Reason: reason}}}))
+		}
+	}
+}
+
+func (w *world) prefillScript(attempt, base int) []joining.Event {
+	message := func(e *workerv1.PrefillEvent) joining.Event {
+		return joining.PrefillMessage{Attempt: attempt, Event: e}
+	}
+	last, reason := w.last(base)
+	return []joining.Event{
+		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: int64(50 * time.Millisecond)}}}),
+		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
+			TokenId: uint32(token(base, w.length)), Last: last, Reason: reason,
+		}}}),
+		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: 10}}}),
+	}
+}
+
+// held reports that a stream cannot say more yet: decode waits for its KV. The
+// word that it came may overtake what prefill says to the router, so Sent need
+// not be out; that the first token was drawn is enough.
+func (w *world) held(id joining.Stream, s *stream) bool {
+	if id.Side == joining.Prefill || len(s.script) == 0 {
+		return false
+	}
+	m, ok := s.script[0].(joining.DecodeMessage)
+	if !ok || m.Event.GetAdmitted() == nil {
+		return false
+	}
+	t := w.tries[id.Attempt]
+	return t.disaggregated && !t.committed
+}
+
+// step lets one drawn thing happen.
+func (w *world) step() {
+	type choice struct {
+		name string
+		do   func()
+	}
+	var choices []choice
+	add := func(name string, do func()) { choices = append(choices, choice{name, do}) }
+	if w.asked != nil {
+		add("dispatch", w.dispatch)
+		add("refuse", func() {
+			a := w.asked
+			w.asked = nil
+			w.send(joining.Refused{Attempt: a.Attempt, Err: &fleet.Refusal{Code: codes.Unavailable}})
+		})
+	}
+	for _, id := range w.streams() {
+		s := w.open[id]
+		if len(s.script) > 0 && !w.held(id, s) {
+			speak := func() { w.speak(id, s) }
+			add(fmt.Sprint("speak ", id), speak)
+			add(fmt.Sprint("speak more ", id), speak) // twice as likely as to die
+		}
+		if len(s.script) == 0 { // all was said, or it was cancelled
+			add(fmt.Sprint("end ", id), func() { w.close(id, s, s.end) })
+		} else {
+			add(fmt.Sprint("die ", id), func() { w.close(id, s, w.death()) })
+			if w.chaos && len(s.script) > 0 {
+				add(fmt.Sprint("repeat ", id), func() { w.send(s.script[0]) })
+			}
+		}
+	}
+	if next, ok := w.join.Next(); ok {
+		add("tick", func() {
+			w.now = next
+			w.send(joining.Tick{})
+		})
+	}
+	if rapid.IntRange(0, 30).Draw(w.t, "abort") == 0 {
+		add("abort", func() { w.send(joining.Abort{Err: status.Error(codes.Canceled, "gone")}) })
+	}
+	if len(choices) == 0 {
+		w.t.Fatal("nothing can happen any more, and the request is not done")
+	}
+	c := choices[rapid.IntRange(0, len(choices)-1).Draw(w.t, "choice")]
+	c.do()
+}
+
+func (w *world) streams() []joining.Stream {
+	var ids []joining.Stream
+	for id, s := range w.open {
+		if !s.done {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b joining.Stream) int {
+		return 2*(a.Attempt-b.Attempt) + int(a.Side) - int(b.Side)
+	})
+	return ids
+}
+
+func (w *world) death() error {
+	return rapid.SampledFrom([]error{
+		status.Error(codes.Unavailable, "connection lost"),
+		rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "full", time.Second),
+		rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "transfer", 0),
+		status.Error(codes.Internal, "bug"),
+		nil,
+	}).Draw(w.t, "death")
+}
+
+func (w *world) close(id joining.Stream, s *stream, err error) {
+	s.done = true
+	w.send(joining.Closed{Stream: id, Err: err})
+}
+
+func (w *world) speak(id joining.Stream, s *stream) {
+	event := s.script[0]
+	s.script = s.script[1:]
+	if m, ok := event.(joining.PrefillMessage); ok {
+		switch {
+		case m.Event.GetStarted() != nil:
+			// From here on the first token may be drawn, and the KV arrive, before
+			// the router hears of it. If the token is the last, decode is told so.
+			if first := s.script[0].(joining.PrefillMessage).Event.GetFirstToken(); !first.GetLast() {
+				w.tries[id.Attempt].committed = true
+			} else if d := w.open[joining.Stream{Attempt: id.Attempt, Side: joining.Decode}]; !d.done {
+				d.script, d.end = nil, rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "finished", 0)
+			}
+		}
+	}
+	w.send(event)
+}
+
+func (w *world) dispatch() {
+	a := w.asked
+	w.asked = nil
+	w.epoch++
+	mode := rapid.SampledFrom([]inferencev1.Mode{inferencev1.Mode_MODE_DISAGGREGATED, inferencev1.Mode_MODE_AGGREGATED}).Draw(w.t, "mode")
+	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Mode: mode, Decode: fleet.Ref{ID: "d", Epoch: w.epoch}, Class: "c"}
+	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
+		e.Prefill = fleet.Ref{ID: "p", Epoch: w.epoch}
+	}
+	w.tries[a.Attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED}
+	w.send(e)
+}
