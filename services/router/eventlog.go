@@ -41,13 +41,13 @@ func (l *eventLog) wake() {
 
 // read returns event i if it is there, otherwise whether the log has ended and
 // how; changed is closed when there may be more.
-func (l *eventLog) read(i int) (event *inferencev1.GenerateEvent, ended bool, err error, changed <-chan struct{}) {
+func (l *eventLog) read(i int) (event *inferencev1.GenerateEvent, ended bool, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i < len(l.events) {
 		return l.events[i], false, nil, nil
 	}
-	return nil, l.ended, l.err, l.changed
+	return nil, l.ended, l.changed, l.err
 }
 
 // tokens is how many tokens were generated.

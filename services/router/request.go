@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -176,7 +177,7 @@ type blocksKey struct {
 // ask is what the policy has to know of the request's next try.
 func (r *request) ask(a joining.Ask) fleet.Request {
 	p := r.plan
-	tokens := append(p.tokens[:len(p.tokens):len(p.tokens)], a.Generated...)
+	tokens := slices.Concat(p.tokens, a.Generated)
 	known := make(map[blocksKey][]kvcache.Hash) // the policy calls under its lock
 	return fleet.Request{
 		ID:          r.key,

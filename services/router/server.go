@@ -70,7 +70,7 @@ func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.Serve
 func follow(r *request, from uint64, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 	ctx := stream.Context()
 	for i := 0; ; {
-		event, ended, err, changed := r.events.read(i)
+		event, ended, changed, err := r.events.read(i)
 		switch {
 		case event != nil:
 			if i == 0 {

@@ -64,10 +64,10 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 		}
 		o := f.option(l, role, w)
 		record.Candidates = append(record.Candidates, o.record)
-		later := false
-		o.record.Excluded, later, o.soft = f.excluded(now, r, role, w, to)
-		if o.record.Excluded != "" {
-			example = w.ref.ID + ": " + o.record.Excluded
+		why, later, failedBefore := f.excluded(now, r, role, w, to)
+		o.record.Excluded, o.soft = why, failedBefore
+		if why != "" {
+			example = w.ref.ID + ": " + why
 			switch {
 			case later:
 				full++

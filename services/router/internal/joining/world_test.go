@@ -326,16 +326,13 @@ func (w *world) close(id joining.Stream, s *stream, err error) {
 func (w *world) speak(id joining.Stream, s *stream) {
 	event := s.script[0]
 	s.script = s.script[1:]
-	if m, ok := event.(joining.PrefillMessage); ok {
-		switch {
-		case m.Event.GetStarted() != nil:
-			// From here on the first token may be drawn, and the KV arrive, before
-			// the router hears of it. If the token is the last, decode is told so.
-			if first := s.script[0].(joining.PrefillMessage).Event.GetFirstToken(); !first.GetLast() {
-				w.tries[id.Attempt].committed = true
-			} else if d := w.open[joining.Stream{Attempt: id.Attempt, Side: joining.Decode}]; !d.done {
-				d.script, d.end = nil, rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "finished", 0)
-			}
+	if m, ok := event.(joining.PrefillMessage); ok && m.Event.GetStarted() != nil {
+		// From here on the first token may be drawn, and the KV arrive, before the
+		// router hears of it. If the token is the last, decode is told so.
+		if first := s.script[0].(joining.PrefillMessage).Event.GetFirstToken(); !first.GetLast() {
+			w.tries[id.Attempt].committed = true
+		} else if d := w.open[joining.Stream{Attempt: id.Attempt, Side: joining.Decode}]; !d.done {
+			d.script, d.end = nil, rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "finished", 0)
 		}
 	}
 	w.send(event)
