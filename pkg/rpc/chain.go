@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,6 +39,9 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
 		return !isInfrastructure(call.FullMethod())
 	})
+	logged := selector.MatchFunc(func(ctx context.Context, call interceptors.CallMeta) bool {
+		return business.Match(ctx, call) && !slices.Contains(cfg.Unlogged, call.FullMethod())
+	})
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		logger.ErrorContext(ctx, "handler panicked", slog.String("request_id", RequestID(ctx)),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
@@ -46,14 +50,14 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	unary := []grpc.UnaryServerInterceptor{
 		requestIDUnaryServer,
 		metrics.unaryServer(cfg.Name),
-		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), business),
+		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), logged),
 		recovery.UnaryServerInterceptor(recovered),
 		pushbackUnaryServer,
 	}
 	stream := []grpc.StreamServerInterceptor{
 		requestIDStreamServer,
 		metrics.streamServer(cfg.Name),
-		selector.StreamServerInterceptor(logging.StreamServerInterceptor(lines, logOptions...), business),
+		selector.StreamServerInterceptor(logging.StreamServerInterceptor(lines, logOptions...), logged),
 		recovery.StreamServerInterceptor(recovered),
 		s.decoder.streamServer,
 		pushbackStreamServer,

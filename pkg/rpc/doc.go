@@ -11,7 +11,8 @@
 //
 //  1. request id: x-request-id goes into the context, so that all below log it;
 //  2. metrics: count and time every call, whatever becomes of it;
-//  3. logging: one line when a call ends; none for health and reflection;
+//  3. logging: one line when a call ends; none for health and reflection, nor
+//     for methods that log for themselves;
 //  4. recovery: a panic below becomes INTERNAL, so that 2 and 3 see its status,
 //     and its stack is logged;
 //  5. decoding: a message that does not decode, or is too large, becomes

@@ -73,12 +73,21 @@ func isStaleSocket(path string) bool {
 func explainListen(address string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("listen on %s: the address is already in use: stop the process that listens there, or choose another address: %w",
-			address, syscall.EADDRINUSE)
+		return explained{fmt.Sprintf("listen on %s: the address is already in use: stop the process that listens there, or choose another address", address), err}
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to: %w", address, syscall.EACCES)
+		return explained{fmt.Sprintf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to", address), err}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0: %w", address, syscall.EADDRNOTAVAIL)
+		return explained{fmt.Sprintf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0", address), err}
 	}
 	return fmt.Errorf("listen on %s: %w", address, err)
 }
+
+// explained says in its own words what its cause says in the system's.
+type explained struct {
+	text  string
+	cause error
+}
+
+func (e explained) Error() string { return e.text }
+
+func (e explained) Unwrap() error { return e.cause }

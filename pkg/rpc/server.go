@@ -55,6 +55,9 @@ type ServerConfig struct {
 	Name string
 	// Logger gets a line for each call that ends. Nil: none.
 	Logger *slog.Logger
+	// Unlogged are full methods whose calls log for themselves, since they last as
+	// long as their peers.
+	Unlogged []string
 	// MaxReceiveBytes is the largest message taken. 0: DefaultMaxReceiveBytes.
 	MaxReceiveBytes int
 	// MaxStreams is the most calls at a time on one connection; more wait in the

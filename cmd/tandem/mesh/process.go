@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
@@ -50,7 +51,7 @@ func (p *process) connect(ctx context.Context, name string) error {
 		return err
 	}
 	p.members = members
-	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name}, p.logger)
+	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name, Registerer: p.registry}, p.logger)
 	if err != nil {
 		return errors.Join(err, members.Close())
 	}
@@ -101,7 +102,10 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 	if err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	server := rpc.NewServer(rpc.ServerConfig{Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
+		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
+	})
 	service.Register(server)
 	p.add(
 		lifecycle.Service{
