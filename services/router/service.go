@@ -102,8 +102,8 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	controlv1.RegisterControlServer(registrar, &controlServer{service: s})
 }
 
-// Run follows membership, policy and signals until ctx ends. Stop has to come
-// first: connections to workers end with Run. It is called once.
+// Run follows membership, policy and signals until ctx ends. Requests that still
+// run then are ended, so that Stop should come first. It is called once.
 func (s *Service) Run(ctx context.Context) error {
 	if s.deps.Signals != nil {
 		unsubscribe, err := s.deps.Signals.Subscribe(signals.Handlers{
@@ -141,8 +141,11 @@ func (s *Service) Run(ctx context.Context) error {
 	wait.Go(func() { s.runReports(ctx) })
 	<-ctx.Done()
 	wait.Wait()
+	// What Stop has left, or everything if there was none: nothing drives it now.
+	if err := s.Stop(ctx); err != nil {
+		return err
+	}
 	s.pool.close()
-	s.wait.Wait()
 	select {
 	case err := <-failures:
 		return err

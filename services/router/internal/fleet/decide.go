@@ -30,7 +30,7 @@ func (f *Fleet) pump(now time.Time) {
 		e := f.queue.entries[i]
 		g := group{e.request.ModelDigest, e.request.Mode}
 		if !now.Before(e.until) {
-			f.giveUp(now, e, f.expired(now, e))
+			f.giveUp(e, f.expired(now, e))
 			continue
 		}
 		// One that lost workers on its way is choosier than the others: it neither
@@ -45,7 +45,7 @@ func (f *Fleet) pump(now time.Time) {
 		case found:
 			f.queue.remove(e.request.ID)
 		case never:
-			f.giveUp(now, e, refusal)
+			f.giveUp(e, refusal)
 		case wait:
 			e.noWorkerSince = time.Time{}
 			blocked[g] = blocked[g] || !choosy
@@ -55,7 +55,7 @@ func (f *Fleet) pump(now time.Time) {
 				e.noWorkerSince = now
 			}
 			if now.Sub(e.noWorkerSince) >= f.config.NoWorkerGrace {
-				f.giveUp(now, e, refusal)
+				f.giveUp(e, refusal)
 				continue
 			}
 			i++
@@ -63,7 +63,7 @@ func (f *Fleet) pump(now time.Time) {
 	}
 }
 
-func (f *Fleet) giveUp(_ time.Time, e *entry, r Refusal) {
+func (f *Fleet) giveUp(e *entry, r Refusal) {
 	f.queue.remove(e.request.ID)
 	f.leave(e.request.Tenant)
 	f.refuse(e.request.ID, r)

@@ -165,6 +165,9 @@ func (f *Fleet) arrived(now time.Time, r Request) {
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
 		e.until = r.Deadline
 	}
+	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && r.Attempt == 0 && due.Before(e.until) {
+		e.until = due
+	}
 	f.tenants[r.Tenant]++
 	f.queue.insert(e)
 }

@@ -283,6 +283,8 @@ func TestRefusals(t *testing.T) {
 		{name: "slo ttft", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
 			b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingTokens = 10000 }))
 		}, request: func(r *fleet.Request) { r.TTFT = 100 * time.Millisecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+		{name: "slo ttft in the queue", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill,
+			request: func(r *fleet.Request) { r.TTFT = 100 * time.Millisecond }, wait: 150 * time.Millisecond, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
 		{name: "slo tpot", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
 			b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
 		}, request: func(r *fleet.Request) { r.TPOT = time.Microsecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},

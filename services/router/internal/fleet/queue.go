@@ -11,7 +11,8 @@ import (
 type entry struct {
 	request  Request
 	enqueued time.Time
-	// until is when waiting ends: the request's own deadline or the longest wait.
+	// until is when waiting ends: the request's own deadline, the latest first
+	// token that it wants, or the longest wait.
 	until time.Time
 	// noWorkerSince is since when no worker could ever take it; zero: one could.
 	noWorkerSince time.Time

@@ -86,6 +86,9 @@ func (f *Fleet) expired(now time.Time, e *entry) Refusal {
 			Message: fmt.Sprintf("the request's deadline came after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
 		return f.nobody(e, roleName(e.pool)+" worker")
+	case e.request.TTFT > 0 && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
+		return Refusal{codes.ResourceExhausted, ReasonSLO, "",
+			fmt.Sprintf("no %s worker had room within slo.ttft %s; retry later or ask for less", roleName(e.pool), e.request.TTFT), time.Second}
 	}
 	return Refusal{codes.ResourceExhausted, ReasonQueueTimeout, "",
 		fmt.Sprintf("no %s worker had room within %s; retry later", roleName(e.pool), waited), max(waited/2, time.Second)}
