@@ -78,6 +78,9 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Spec.Layers <= 0 || cfg.Spec.VocabSize <= 1 {
 		return nil, errors.New("simulated engine: the model has no layers or no vocabulary")
 	}
+	if !hasPlainToken(cfg.Spec) {
+		return nil, fmt.Errorf("simulated engine: all %d tokens of the vocabulary begin or end a text, so none can be drawn", cfg.Spec.VocabSize)
+	}
 	if cfg.SliceBytes == 0 {
 		cfg.SliceBytes = cfg.BlockTokens * recordBytes
 	}
@@ -99,6 +102,17 @@ func New(cfg Config) (*Engine, error) {
 		},
 		pages: pages{layout: layout, blocks: cfg.Blocks, memory: make([]byte, cfg.Blocks*layout.PageBytes())},
 	}, nil
+}
+
+// hasPlainToken says whether draw can end.
+func hasPlainToken(spec model.Spec) bool {
+	special := make(map[int32]bool)
+	for _, token := range append([]int32{spec.BOS}, spec.EOS...) {
+		if token >= 0 && int(token) < spec.VocabSize {
+			special[token] = true
+		}
+	}
+	return len(special) < spec.VocabSize
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -197,8 +211,8 @@ func (e *Engine) record(layer int, table []kvcache.BlockID, position int) uint64
 }
 
 // draw makes a token of the last record of every block of the context in every
-// layer. End-of-sequence tokens are left out, so that texts have the length that
-// was asked for.
+// layer. Tokens that begin or end a text are left out, so that texts have the length
+// that was asked for.
 func (e *Engine) draw(s engine.Sequence) int32 {
 	length := s.Start + len(s.Tokens)
 	var all uint64
