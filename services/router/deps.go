@@ -43,6 +43,8 @@ type Deps struct {
 
 // Model is one model that can be asked for.
 type Model struct {
+	// Spec describes it. An empty Digest, of a router that has not read the
+	// weights, takes workers by the model's name.
 	Spec      model.Spec
 	Tokenizer *tokenizer.Tokenizer
 }

@@ -34,9 +34,10 @@ type asker struct {
 
 // answer is what the policy says to a request.
 type answer struct {
-	event    joining.Event
-	decision *controlv1.Decision
-	fallback bool
+	modelDigest string // of the workers
+	event       joining.Event
+	decision    *controlv1.Decision
+	fallback    bool
 }
 
 func newDispatcher(f *fleet.Fleet, m *metrics) *dispatcher {
@@ -68,9 +69,9 @@ func (d *dispatcher) handleLocked(event fleet.Event) {
 			d.pool.listBlocks(a.Worker)
 		case fleet.Dispatch:
 			d.answer(a.ID, func(attempt int) answer {
-				return answer{decision: a.Decision, fallback: a.Fallback, event: joining.Dispatched{
+				return answer{decision: a.Decision, fallback: a.Fallback, modelDigest: a.ModelDigest, event: joining.Dispatched{
 					Attempt: attempt, Began: began, Mode: a.Decision.GetMode(),
-					Decode: a.Decode, Prefill: a.Prefill, Reason: a.Decision.GetReason(), Class: a.Class,
+					Decode: a.Decode, Prefill: a.Prefill, Reason: a.Decision.GetReason(), Lineage: a.Lineage,
 				}}
 			})
 		case fleet.Refuse:

@@ -29,13 +29,14 @@ type request struct {
 	record  *record
 	events  *eventLog
 
-	ctx     context.Context // ends at the deadline, and with the goroutine
-	cancel  context.CancelFunc
-	join    *joining.Join
-	inbox   chan joining.Event // from worker streams, which wait for it
-	answers chan answer        // from the policy, at most one
-	aborts  chan error         // from clients and Stop, the first counts
-	streams map[joining.Stream]context.CancelFunc
+	ctx         context.Context // ends at the deadline, and with the goroutine
+	cancel      context.CancelFunc
+	join        *joining.Join
+	inbox       chan joining.Event // from worker streams, which wait for it
+	answers     chan answer        // from the policy, at most one
+	modelDigest string             // of the workers of the present try
+	aborts      chan error         // from clients and Stop, the first counts
+	streams     map[joining.Stream]context.CancelFunc
 
 	mu      sync.Mutex
 	readers int
@@ -98,6 +99,7 @@ func (r *request) run() {
 			r.handle(event)
 		case a := <-r.answers:
 			if a.decision != nil {
+				r.modelDigest = a.modelDigest
 				r.record.decided(a.decision)
 				r.service.metrics.dispatched(a.decision.GetMode(), a.fallback)
 			}
@@ -170,6 +172,7 @@ func (r *request) handle(event joining.Event) {
 
 // blocksKey is what block hashes depend on beside the request.
 type blocksKey struct {
+	modelDigest string
 	class       string
 	blockTokens int
 }
@@ -194,12 +197,12 @@ func (r *request) ask(a joining.Ask) fleet.Request {
 		TTFT:        p.envelope.GetSlo().GetTtft().AsDuration(),
 		TPOT:        p.envelope.GetSlo().GetTpot().AsDuration(),
 		Failures:    a.Failures,
-		Class:       a.Class,
-		Hashes: func(class string, blockTokens int) []kvcache.Hash {
-			key := blocksKey{class, blockTokens}
+		Lineage:     a.Lineage,
+		Hashes: func(modelDigest, class string, blockTokens int) []kvcache.Hash {
+			key := blocksKey{modelDigest, class, blockTokens}
 			h, ok := known[key]
 			if !ok {
-				h = kvcache.BlockHashes(kvcache.RootHash(p.model.Spec.Digest, class, p.envelope.GetCacheSalt()), tokens, blockTokens)
+				h = kvcache.BlockHashes(kvcache.RootHash(modelDigest, class, p.envelope.GetCacheSalt()), tokens, blockTokens)
 				known[key] = h
 			}
 			return h

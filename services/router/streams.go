@@ -30,7 +30,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	return &workerv1.Task{
 		Envelope:     r.envelopeFor(attempt),
 		Model:        p.model.Spec.Name,
-		ModelDigest:  p.model.Spec.Digest,
+		ModelDigest:  r.modelDigest,
 		TokenIds:     ids,
 		Generated:    uint32(len(generated)),
 		MaxTokens:    uint32(p.maxTokens),

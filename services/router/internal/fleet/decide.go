@@ -35,7 +35,7 @@ func (f *Fleet) pump(now time.Time) {
 		}
 		// One that lost workers on its way is choosier than the others: it neither
 		// waits behind them nor they behind it.
-		choosy := len(e.request.Failures) > 0 || e.request.Class != ""
+		choosy := len(e.request.Failures) > 0 || e.request.Lineage != ""
 		if blocked[g] && !choosy {
 			e.noWorkerSince = time.Time{} // there is a worker, without room
 			i++
@@ -132,7 +132,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 
 	record.Mode = inferencev1.Mode_MODE_AGGREGATED
 	record.Decode = decode.worker.ref.ID
-	action := Dispatch{ID: r.ID, Decode: decode.worker.ref, Class: decode.worker.class(), Fallback: fallback, Decision: record}
+	action := Dispatch{ID: r.ID, Decode: decode.worker.ref, ModelDigest: decode.worker.record.GetModelDigest(), Lineage: decode.worker.lineage(), Fallback: fallback, Decision: record}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker}
 	atDecode := &share{at: now, context: r.Tokens, blocks: decode.worker.blocksFor(r.Tokens + r.MaxNew)}
 	if prefill == nil {

@@ -149,7 +149,7 @@ func TestPrefixIsWorthTheWay(t *testing.T) {
 	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1}})
 	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d2", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: 4, BlockHashes: []uint64{1, 2, 3}}})
 	r := b.request(agg, 128)
-	r.Hashes = func(class string, blockTokens int) []kvcache.Hash {
+	r.Hashes = func(_, class string, blockTokens int) []kvcache.Hash {
 		if class != "c" || blockTokens != 32 {
 			t.Errorf("asks for %q, %d", class, blockTokens)
 		}

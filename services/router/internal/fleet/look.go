@@ -27,10 +27,14 @@ type looking struct {
 	request *Request
 	record  *controlv1.Decision
 	matches map[matchKey]map[string]int // blocks held, by worker
+	// unmeasured is the step time of workers of the role being looked at that have
+	// measured nothing.
+	unmeasured latency.Model
 }
 
 // matchKey is what block hashes depend on beside the tokens.
 type matchKey struct {
+	modelDigest string
 	class       string
 	blockTokens int
 }
@@ -38,13 +42,13 @@ type matchKey struct {
 // cached is how many tokens of the prompt w holds. The last token is always
 // computed: the first sampled one comes from it.
 func (f *Fleet) cached(l *looking, w *worker) int {
-	key := matchKey{w.class(), int(w.record.GetCapacity().GetBlockTokens())}
-	if l.request.Hashes == nil || key.blockTokens == 0 || w.record.GetModelDigest() != l.request.ModelDigest {
+	key := matchKey{w.record.GetModelDigest(), w.class(), int(w.record.GetCapacity().GetBlockTokens())}
+	if l.request.Hashes == nil || key.blockTokens == 0 || !serves(w, l.request) {
 		return 0
 	}
 	held, ok := l.matches[key]
 	if !ok {
-		held = f.index.Match(l.request.Hashes(key.class, key.blockTokens))
+		held = f.index.Match(l.request.Hashes(key.modelDigest, key.class, key.blockTokens))
 		l.matches[key] = held
 	}
 	return min(held[w.ref.ID]*key.blockTokens, max(l.request.Tokens-1, 0))
@@ -57,6 +61,7 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 	var options, soft []*option
 	var full, small int
 	var example string
+	l.unmeasured = f.unmeasuredStep(role)
 	out := outlook{verdict: nobody, why: "none is registered"}
 	for _, w := range f.order {
 		if w.record.GetRole() != role {
@@ -113,14 +118,14 @@ func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *
 		}
 	}
 	switch {
-	case w.record.GetModelDigest() != r.ModelDigest:
-		return "it serves another model", false, false
+	case !serves(w, r):
+		return "it serves another model: " + w.record.GetModel(), false, false
 	case w.record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING:
 		return "it drains", false, false
 	case !w.connected:
 		return "no connection", false, false
-	case r.Class != "" && w.class() != r.Class:
-		return "another arithmetic class than the tokens so far: " + w.class(), false, false
+	case r.Lineage != "" && w.lineage() != r.Lineage:
+		return "other weights or arithmetic than the tokens so far: " + w.lineage(), false, false
 	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
 		return "KV layout differs from that of " + to.ref.ID, false, false
 	case tooSmall(w, r, role):
@@ -132,6 +137,15 @@ func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *
 		return why, true, false
 	}
 	return "", false, soft
+}
+
+// serves reports whether a worker has the model that a request is for: by
+// digest where the router knows it, else by name.
+func serves(w *worker, r *Request) bool {
+	if r.ModelDigest != "" {
+		return w.record.GetModelDigest() == r.ModelDigest
+	}
+	return w.record.GetModel() == r.Model
 }
 
 // need is how many blocks a request takes of a worker.
@@ -150,7 +164,11 @@ func tooSmall(w *worker, r *Request, role controlv1.Role) bool {
 // option computes the terms of a worker's cost.
 func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	now, r := l.now, l.request
-	o := &option{worker: w, step: w.step()}
+	step, measured := w.measured()
+	if !measured {
+		step = l.unmeasured
+	}
+	o := &option{worker: w, step: step}
 	e := w.estimate(now, f.config.LoadStale)
 	o.cached = f.cached(l, w)
 	o.uncached = r.Tokens - o.cached

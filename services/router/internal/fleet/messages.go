@@ -27,7 +27,8 @@ type Request struct {
 	Attempt int
 	// Tenant that it counts for.
 	Tenant string
-	// Model is the name and ModelDigest the digest that workers must have.
+	// Model is the name that workers must have; with ModelDigest, the digest must
+	// be theirs instead. Empty: the router has not read the weights.
 	Model, ModelDigest string
 	// Mode that was asked for.
 	Mode inferencev1.Mode
@@ -43,14 +44,14 @@ type Request struct {
 	MaxNew int
 	// TTFT and TPOT are its objective; 0 is none.
 	TTFT, TPOT time.Duration
-	// Hashes is the chained hashes of the whole blocks of its tokens, for an
-	// arithmetic class and a block size. It is pure. Nil: no prefix is known.
-	Hashes func(class string, blockTokens int) []kvcache.Hash
+	// Hashes is the chained hashes of the whole blocks of its tokens, for a model
+	// digest, an arithmetic class and a block size. It is pure. Nil: no prefix is known.
+	Hashes func(modelDigest, class string, blockTokens int) []kvcache.Hash
 	// Failures are workers that failed in this request.
 	Failures []Failure
-	// Class restricts it to workers of one arithmetic class: tokens already
+	// Lineage restricts it to workers of that Dispatch.Lineage: tokens already
 	// delivered are reproducible only there. Empty: any.
-	Class string
+	Lineage string
 }
 
 // Failure is a worker that failed in a request.
@@ -138,8 +139,10 @@ type (
 		Decode Ref
 		// Prefill is the zero Ref in aggregated mode.
 		Prefill Ref
-		// Class is the arithmetic class of the workers.
-		Class string
+		// ModelDigest is that of the workers.
+		ModelDigest string
+		// Lineage names the weights and arithmetic of the workers.
+		Lineage string
 		// Fallback: mode auto would have disaggregated, had there been a prefill
 		// worker.
 		Fallback bool

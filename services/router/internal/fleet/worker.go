@@ -149,18 +149,32 @@ func (w *worker) room(e estimate, blocks int) string {
 	return ""
 }
 
-// defaultStep stands in for a worker that has measured nothing: slow enough
-// that a measured worker is rather overrated than underrated against it.
+// defaultStep stands in where no worker of a role has measured anything.
 var defaultStep = latency.Model{BaseMs: 20, PerTokenMs: 0.5, PerContextTokenMs: 0.0002}
 
-// step is how long a step takes on this worker. Without samples it is the
-// default.
-func (w *worker) step() latency.Model {
+// measured is how long a step takes on this worker, as it has measured.
+func (w *worker) measured() (latency.Model, bool) {
 	m := w.load.GetStepTime()
 	if m.GetSamples() == 0 || m.GetBaseMs() < 0 || m.GetPerTokenMs() < 0 || m.GetPerContextTokenMs() < 0 {
-		return defaultStep
+		return latency.Model{}, false
 	}
-	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples()}
+	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples()}, true
+}
+
+// unmeasuredStep is how long a step is taken to last on a worker of a role that
+// has measured nothing: as long as on the quickest that has, or it would never
+// be given anything to measure. Samples is 0.
+func (f *Fleet) unmeasuredStep(role controlv1.Role) latency.Model {
+	const typicalTokens = 256
+	step, known := defaultStep, false
+	for _, w := range f.order {
+		m, ok := w.measured()
+		if ok && w.record.GetRole() == role && (!known || m.Predict(typicalTokens, 0) < step.Predict(typicalTokens, 0)) {
+			step, known = m, true
+		}
+	}
+	step.Samples = 0
+	return step
 }
 
 // compute is the time to compute tokens after cached ones, in chunks,
@@ -188,3 +202,8 @@ func (w *worker) bytesPerToken() float64 {
 }
 
 func (w *worker) class() string { return w.record.GetLayout().GetArithmeticClass() }
+
+// lineage is what the tokens of a request depend on beside the request itself:
+// the weights and how they are computed with. Within one lineage they are the
+// same.
+func (w *worker) lineage() string { return w.class() + " of " + w.record.GetModelDigest() }

@@ -56,7 +56,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Decode:       t.Decode.ID,
 		Reason:       t.Reason,
 		Retries:      uint32(j.attempt),
-		Reproducible: true, // a restart stays within the arithmetic class
+		Reproducible: true, // a restart stays within its lineage
 	}
 	if !t.disaggregated() {
 		route.Prefill = t.Decode.ID

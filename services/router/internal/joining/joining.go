@@ -33,7 +33,7 @@ type Join struct {
 	failed   int // tries in which a worker failed
 	refused  int // tries that a worker refused for want of room
 	failures []fleet.Failure
-	class    string
+	lineage  string
 	accepted bool
 
 	tokens                  []int32
@@ -132,7 +132,7 @@ func (j *Join) ask(now time.Time) {
 	j.try = try{asked: now}
 	a := Ask{Attempt: j.attempt, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures)}
 	if len(j.tokens) > 0 {
-		a.Class = j.class
+		a.Lineage = j.lineage
 	}
 	j.do(a)
 }
@@ -144,7 +144,7 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 		return
 	}
 	j.phase, j.released = running, false
-	j.class = e.Class
+	j.lineage = e.Lineage
 	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeNext: len(j.tokens)}
 	if j.try.disaggregated() {
 		j.try.decodeNext++

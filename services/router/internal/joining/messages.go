@@ -42,7 +42,7 @@ type (
 		// Prefill is the zero Ref in aggregated mode.
 		Prefill fleet.Ref
 		Reason  string
-		Class   string
+		Lineage string
 	}
 	// Refused answers Ask when no workers are to be had; Err is a gRPC status.
 	Refused struct {
@@ -92,8 +92,8 @@ type (
 		// Generated is the tokens so far.
 		Generated []int32
 		Failures  []fleet.Failure
-		// Class that the workers have to have, once tokens were delivered.
-		Class string
+		// Lineage that the workers have to have, once tokens were delivered.
+		Lineage string
 	}
 	// Withdraw takes the last Ask back.
 	Withdraw struct{}

@@ -343,7 +343,7 @@ func (w *world) dispatch() {
 	w.asked = nil
 	w.epoch++
 	mode := rapid.SampledFrom([]inferencev1.Mode{inferencev1.Mode_MODE_DISAGGREGATED, inferencev1.Mode_MODE_AGGREGATED}).Draw(w.t, "mode")
-	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Mode: mode, Decode: fleet.Ref{ID: "d", Epoch: w.epoch}, Class: "c"}
+	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Mode: mode, Decode: fleet.Ref{ID: "d", Epoch: w.epoch}, Lineage: "c"}
 	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
 		e.Prefill = fleet.Ref{ID: "p", Epoch: w.epoch}
 	}

@@ -1,0 +1,71 @@
+package fleet_test
+
+import (
+	"testing"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+)
+
+// A worker that has measured nothing is given work, or it never would measure.
+func TestUnmeasuredWorkersAreUsed(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), prefill("p2"), decode("d1"), decode("d2"))
+	b.do(load("p1", controlv1.Role_ROLE_PREFILL, nil))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	used := make(map[string]int)
+	for range 40 {
+		r := b.request(dis, 100)
+		d, refusal, ok := b.arrive(r)
+		if !ok || d.Decision == nil {
+			t.Fatalf("not dispatched: %v", refusal)
+		}
+		used[d.Prefill.ID]++
+		used[d.Decode.ID]++
+		b.do(fleet.Ended{ID: r.ID})
+	}
+	for _, id := range []string{"p1", "p2", "d1", "d2"} {
+		if used[id] < 5 {
+			t.Errorf("of 40 requests %s got %d: %v", id, used[id], used)
+		}
+	}
+}
+
+// A router that has not read the weights takes workers by name, pairs them within
+// one version, and keeps a request that has tokens within its version.
+func TestRouterWithoutDigest(t *testing.T) {
+	versioned := func(r *controlv1.WorkerRecord, digest string, layout uint64) *controlv1.WorkerRecord {
+		r.Model, r.ModelDigest, r.LayoutDigest = "fable", digest, layout
+		return r
+	}
+	other := versioned(decode("d3"), "m1", 1)
+	other.Model = "other"
+	b := newBench(t, nil,
+		versioned(prefill("p1"), "m1", 1), versioned(prefill("p2"), "m2", 2),
+		versioned(decode("d1"), "m1", 1), versioned(decode("d2"), "m2", 2), other)
+	digests := map[string]string{"p1": "m1", "d1": "m1", "p2": "m2", "d2": "m2"}
+	seen := make(map[string]bool)
+	for range 40 {
+		r := b.request(dis, 100)
+		r.ModelDigest = ""
+		d, refusal, ok := b.arrive(r)
+		if !ok || d.Decision == nil {
+			t.Fatalf("not dispatched: %v", refusal)
+		}
+		if digests[d.Decode.ID] != d.ModelDigest || digests[d.Prefill.ID] != d.ModelDigest {
+			t.Fatalf("%s and %s for digest %q", d.Prefill.ID, d.Decode.ID, d.ModelDigest)
+		}
+		seen[d.ModelDigest] = true
+		b.do(fleet.Ended{ID: r.ID})
+
+		again := b.request(dis, 100)
+		again.ModelDigest, again.Lineage = "", d.Lineage
+		if d2, _, ok := b.arrive(again); !ok || d2.ModelDigest != d.ModelDigest {
+			t.Fatalf("a request that began with %q went on with %q", d.ModelDigest, d2.ModelDigest)
+		}
+		b.do(fleet.Ended{ID: again.ID})
+	}
+	if !seen["m1"] || !seen["m2"] {
+		t.Errorf("versions used: %v", seen)
+	}
+}
