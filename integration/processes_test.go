@@ -100,6 +100,43 @@ func TestProcesses(t *testing.T) {
 		}
 	})
 
+	t.Run("a worker dies half-way and another goes on", func(t *testing.T) {
+		slow := []string{"--engine=simulated", "--simulated-base-ms=10"}
+		m := cluster.Dial(t, serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Ready(t).Field(t, "grpc"))
+		pools := map[controlv1.Role]map[string]*cluster.Process{}
+		for role, target := range map[controlv1.Role]string{controlv1.Role_ROLE_PREFILL: "prefill", controlv1.Role_ROLE_DECODE: "decode"} {
+			pools[role] = make(map[string]*cluster.Process)
+			for _, id := range []string{target + "-a", target + "-b", target + "-c"} {
+				pools[role][id] = serve(t, target, append(slow, "--id="+id)...).Ready(t)
+			}
+		}
+		awaitWorkers(t, m, 6)
+		ask := func() *inferencev1.GenerateRequest { return request(longPrompt(1), 100, 0.8, disaggregated) }
+		want := generate(t, m, ask())
+		for _, role := range []controlv1.Role{controlv1.Role_ROLE_DECODE, controlv1.Role_ROLE_PREFILL} {
+			for _, tokens := range []int{0, 30} { // while the prompt is computed, and later
+				if role == controlv1.Role_ROLE_PREFILL && tokens > 0 {
+					continue // it has nothing to do with the request any more
+				}
+				killed := make(chan string, 1)
+				r, err := m.GenerateWith(t.Context(), ask(), func(received int) {
+					if received == tokens && len(killed) == 0 {
+						id := busiest(t, m, role)
+						pools[role][id].Kill()
+						killed <- id
+					}
+				})
+				if err != nil || !slices.Equal(r.Tokens, want.Tokens) || r.Text != want.Text {
+					t.Errorf("%v killed after %d tokens: %v, want %v (%v)", role, tokens, r.Tokens, want.Tokens, err)
+				}
+				if id := <-killed; id == r.Finished.GetRoute().GetDecode() || r.Finished.GetRoute().GetRetries() == 0 && role == controlv1.Role_ROLE_DECODE {
+					t.Errorf("%s was killed after %d tokens: route %v", id, tokens, r.Finished.GetRoute())
+				}
+			}
+		}
+		m.AwaitIdle(t, 10*time.Second)
+	})
+
 	t.Run("what is missing is said in one line", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			args []string
@@ -127,6 +164,22 @@ func TestProcesses(t *testing.T) {
 			})
 		}
 	})
+}
+
+// busiest is the worker of a role that a router has requests on.
+func busiest(t *testing.T, m *cluster.Client, role controlv1.Role) string {
+	t.Helper()
+	view, err := m.Control.ListWorkers(t.Context(), &controlv1.ListWorkersRequest{Role: role})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range view.GetWorkers() {
+		if w.GetInFlight() > 0 {
+			return w.GetRecord().GetId()
+		}
+	}
+	t.Fatalf("no worker of role %v is busy: %v", role, view)
+	return ""
 }
 
 // checkLost checks how a request ends whose only decode worker died.

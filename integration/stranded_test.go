@@ -34,7 +34,9 @@ func slowly(o *mesh.UpOptions) {
 func TestNothingIsStranded(t *testing.T) {
 	m := cluster.Start(t, slowly)
 	const prompts = 8
-	ask := func(i int) *inferencev1.GenerateRequest { return request(longPrompt(i%prompts), 12, 0.8, disaggregated) }
+	ask := func(i int) *inferencev1.GenerateRequest {
+		return request(longPrompt(i%prompts), 12, 0.8, disaggregated)
+	}
 	var want [prompts][]uint32
 	for i := range want {
 		want[i] = generate(t, m.Client, ask(i)).Tokens

@@ -40,17 +40,26 @@ type Result struct {
 	Tokens   []uint32
 	Text     string
 	Finished *inferencev1.Finished
+
+	progress func(tokens int)
 }
 
 // Generate runs a request to its end and checks the form of the answer: Accepted
 // first, offsets without gap or repetition, Finished last.
 func (c *Client) Generate(ctx context.Context, request *inferencev1.GenerateRequest) (Result, error) {
-	var r Result
+	return c.GenerateWith(ctx, request, nil)
+}
+
+// GenerateWith is Generate that says after each event how many tokens came so
+// far.
+func (c *Client) GenerateWith(ctx context.Context, request *inferencev1.GenerateRequest, progress func(tokens int)) (Result, error) {
+	r := Result{progress: progress}
 	stream, err := c.Inference.Generate(ctx, request)
 	if err != nil {
 		return r, err
 	}
-	return r, r.read(stream, 0)
+	err = r.read(stream, 0)
+	return r, err
 }
 
 // Resume joins a request from an offset.
@@ -60,7 +69,8 @@ func (c *Client) Resume(ctx context.Context, requestID string, offset uint64) (R
 	if err != nil {
 		return r, err
 	}
-	return r, r.read(stream, offset)
+	err = r.read(stream, offset)
+	return r, err
 }
 
 func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEvent], offset uint64) error {
@@ -81,7 +91,7 @@ func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEven
 		switch e := event.GetEvent().(type) {
 		case *inferencev1.GenerateEvent_Accepted:
 			if r.Accepted != nil || len(r.Tokens) > 0 {
-				return errors.New("Accepted is not first")
+				return errors.New("not first: Accepted")
 			}
 			r.Accepted = e.Accepted
 		case *inferencev1.GenerateEvent_Tokens:
@@ -93,6 +103,9 @@ func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEven
 		case *inferencev1.GenerateEvent_Finished:
 			r.Finished = e.Finished
 			r.Text += e.Finished.GetText()
+		}
+		if r.progress != nil {
+			r.progress(len(r.Tokens))
 		}
 	}
 }

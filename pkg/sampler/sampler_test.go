@@ -1,6 +1,7 @@
 package sampler_test
 
 import (
+	"errors"
 	"math"
 	"sort"
 	"testing"
@@ -196,7 +197,7 @@ func TestValidate(t *testing.T) {
 	} {
 		err := c.params.Validate()
 		field := ""
-		if e, ok := err.(*sampler.FieldError); ok {
+		if e, ok := errors.AsType[*sampler.FieldError](err); ok {
 			field = e.Field
 		}
 		if field != c.field {

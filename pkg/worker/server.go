@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// ReasonWrongEpoch: the message is for another incarnation of this worker.
+// ReasonWrongEpoch says that the message is for another incarnation of this worker.
 const ReasonWrongEpoch = "WRONG_EPOCH"
 
 // Server is the Worker gRPC service of a worker.
