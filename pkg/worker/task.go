@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -62,7 +63,10 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	if task.GetGenerated() >= uint32(len(ids)) {
 		return none, rpc.InvalidArgument("task.generated", fmt.Sprintf("%d of %d tokens cannot have been generated", task.GetGenerated(), len(ids)))
 	}
-	if task.GetMaxTokens() <= task.GetGenerated() || task.GetMaxTokens() > math.MaxInt32 {
+	if task.GetMaxTokens() > math.MaxInt32 {
+		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is above %d", task.GetMaxTokens(), math.MaxInt32))
+	}
+	if task.GetMaxTokens() <= task.GetGenerated() {
 		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is not above the %d generated already", task.GetMaxTokens(), task.GetGenerated()))
 	}
 	stop := make([]int32, 0, len(task.GetStopTokenIds()))
@@ -76,7 +80,11 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), Seed: s.GetSeed(),
 	}
 	if err := params.Validate(); err != nil {
-		return none, rpc.InvalidArgument("task.sampling", err.Error())
+		field, problem := "task.sampling", err.Error()
+		if f, ok := errors.AsType[*sampler.FieldError](err); ok {
+			field, problem = field+"."+f.Field, f.Problem
+		}
+		return none, rpc.InvalidArgument(field, problem)
 	}
 	return scheduler.Request{
 		Tokens:    tokens,

@@ -41,8 +41,8 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	if err != nil {
 		return err
 	}
-	if request.GetTicket() == nil {
-		return rpc.InvalidArgument("ticket", "is missing: reserve blocks on a decode worker first")
+	if err := checkTicket(request.GetTicket(), len(sequence.Tokens), s.driver.Layout().BlockTokens); err != nil {
+		return err
 	}
 	if s.driver.Draining() {
 		return worker.RefusedError(scheduler.Draining)
@@ -63,10 +63,32 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	return p.run(ctx, s.driver.Submit(sequence))
 }
 
+// checkTicket finds what is wrong with a ticket whoever made it. Its errors are
+// gRPC statuses.
+func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) error {
+	blocks := (promptTokens + blockTokens - 1) / blockTokens
+	switch {
+	case ticket == nil:
+		return rpc.InvalidArgument("ticket", "is missing: reserve blocks on a decode worker first")
+	case len(ticket.GetAddresses()) == 0:
+		return rpc.InvalidArgument("ticket.addresses", "is empty: nobody can be sent to")
+	case ticket.GetLease().AsDuration() <= 0:
+		return rpc.InvalidArgument("ticket.lease", "is not above 0")
+	case int64(ticket.GetBlocks()) != int64(blocks):
+		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the task's %d tokens fill %d: reserve for the same task", ticket.GetBlocks(), promptTokens, blocks))
+	case ticket.GetHeldBlocks() > ticket.GetBlocks():
+		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
+	}
+	return nil
+}
+
 // openError is the status for a transfer that could not begin.
 func openError(err error) error {
 	if refused, ok := errors.AsType[*kvtransfer.RefusedError](err); ok {
 		return rpc.Error(codes.Unavailable, worker.ReasonTransferRefused, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
+	}
+	if errors.Is(err, kvtransfer.ErrClosed) {
+		return worker.RefusedError(scheduler.Draining)
 	}
 	if s := status.FromContextError(err); s.Code() != codes.Unknown {
 		return s.Err()
@@ -85,6 +107,8 @@ type prompt struct {
 	first    int32
 	finished bool
 	refused  bool
+	// last: the first token ended the request, so the KV serves nobody.
+	last bool
 }
 
 // run follows the sequence to its end, then the transfer to its own.
@@ -189,7 +213,7 @@ func (p *prompt) finish(end scheduler.Finished) error {
 	if err := p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: token}}); err != nil {
 		return err
 	}
-	if token.Last {
+	if p.last = token.GetLast(); p.last {
 		p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
 	} else {
 		p.transfer.Commit([]int32{p.first})
@@ -211,13 +235,10 @@ func (p *prompt) settle(ctx context.Context) error {
 }
 
 // transferError is the status of an ended transfer: nil if it was committed, or
-// aborted because nothing was left to decode.
+// if nothing is left to decode, however it ended then.
 func (p *prompt) transferError() error {
 	err := p.transfer.Err()
-	if err == nil {
-		return nil
-	}
-	if aborted, ok := errors.AsType[*kvtransfer.AbortedError](err); ok && aborted.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED {
+	if err == nil || p.last {
 		return nil
 	}
 	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)

@@ -1,0 +1,555 @@
+package prefill_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/prefill"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	layers      = 3
+	blockTokens = 4
+	poolBlocks  = 40
+	chunkTokens = 16
+	maxWaiting  = 4
+	workerEpoch = 7
+	stepTime    = 12 * time.Millisecond // 4 ms a layer
+)
+
+func spec() model.Spec {
+	return model.Spec{
+		Name: "toy", Digest: "d1", VocabSize: 500, HiddenSize: 8, Layers: layers, Heads: 2, KVHeads: 1, HeadSize: 4,
+		ContextTokens: 256, BOS: 1, EOS: []int32{2},
+	}
+}
+
+func newEngine(t *testing.T, hold func(context.Context, time.Duration) error) *simulated.Engine {
+	t.Helper()
+	e, err := simulated.New(simulated.Config{
+		Spec: spec(), Blocks: poolBlocks, BlockTokens: blockTokens, MaxBatchTokens: 64, MaxSequences: 8,
+		StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: hold,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// firstToken is what one engine draws that computes the whole prompt at once.
+func firstToken(t *testing.T, tokens []uint32) uint32 {
+	t.Helper()
+	e, err := simulated.New(simulated.Config{Spec: spec(), Blocks: 100, BlockTokens: blockTokens, MaxBatchTokens: 256, MaxSequences: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := engine.Sequence{Sample: &engine.Sample{}}
+	for i, token := range tokens {
+		s.Tokens = append(s.Tokens, int32(token))
+		s.Blocks = append(s.Blocks, kvcache.BlockID(i)) // more than needed
+	}
+	out, err := e.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(out.Tokens[0])
+}
+
+// network finds listeners in memory by address.
+type network struct {
+	mu          sync.Mutex
+	listeners   map[string]*bufconn.Listener
+	connections map[string][]net.Conn
+}
+
+func newNetwork() *network {
+	return &network{listeners: map[string]*bufconn.Listener{}, connections: map[string][]net.Conn{}}
+}
+
+func (n *network) listen(address string) *bufconn.Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := bufconn.Listen(1 << 20)
+	n.listeners[address] = l
+	return l
+}
+
+func (n *network) dial(address string) (*grpc.ClientConn, error) {
+	return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+		n.mu.Lock()
+		l := n.listeners[address]
+		n.mu.Unlock()
+		if l == nil {
+			return nil, fmt.Errorf("nobody listens on %s", address)
+		}
+		conn, err := l.DialContext(ctx)
+		if err == nil {
+			n.mu.Lock()
+			n.connections[address] = append(n.connections[address], conn)
+			n.mu.Unlock()
+		}
+		return conn, err
+	}})
+}
+
+// kill is the death of the process at an address: its connections break and
+// nobody listens any more.
+func (n *network) kill(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.listeners, address)
+	for _, conn := range n.connections[address] {
+		_ = conn.Close()
+	}
+}
+
+// published keeps the prefix cache as the worker's events tell it.
+type published struct {
+	mu     sync.Mutex
+	events uint64
+	blocks map[uint64]bool
+}
+
+func (p *published) Load(*controlv1.LoadReport) {}
+
+func (p *published) Kv(stored, removed []uint64) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range stored {
+		p.blocks[h] = true
+	}
+	for _, h := range removed {
+		delete(p.blocks, h)
+	}
+	p.events++
+	return p.events
+}
+
+func (p *published) view() (blocks []uint64, events uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.blocks)), p.events
+}
+
+// rig is a prefill worker behind its gRPC server.
+type rig struct {
+	t       *testing.T
+	network *network
+	engine  *simulated.Engine
+	service *prefill.Service
+	signals *published
+	prefill workerv1.PrefillClient
+	worker  workerv1.WorkerClient
+
+	mu    sync.Mutex
+	waits int
+	// hold, if set, waits in place of the engine: each layer of each step.
+	hold func(ctx context.Context, d time.Duration) error
+}
+
+func (g *rig) wait(ctx context.Context, d time.Duration) error {
+	g.mu.Lock()
+	g.waits++
+	hold := g.hold
+	g.mu.Unlock()
+	if hold != nil {
+		return hold(ctx, d)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *rig) setHold(hold func(context.Context, time.Duration) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hold = hold
+}
+
+// layersComputed counts, over all steps.
+func (g *rig) layersComputed() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.waits
+}
+
+// newRig starts a worker for the rest of the test, which must be a bubble.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	g := &rig{t: t, network: newNetwork(), signals: &published{blocks: map[uint64]bool{}}}
+	g.engine = newEngine(t, g.wait)
+	var err error
+	g.service, err = prefill.New(prefill.Config{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting}, prefill.Deps{
+		Identity: worker.Identity{ID: "prefill-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{"prefill-1:1"}},
+		Engine:   g.engine, Dial: g.network.dial, Signals: g.signals,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := serve(t, g.network.listen("prefill-1:1"), g.service.Register)
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- g.service.Run(ctx) }()
+	conn, err := g.network.dial("prefill-1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-ran; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+		stop()
+	})
+	g.prefill, g.worker = workerv1.NewPrefillClient(conn), workerv1.NewWorkerClient(conn)
+	return g
+}
+
+// serve runs a gRPC server until stop, which breaks all that is connected.
+func serve(t *testing.T, listener net.Listener, register func(grpc.ServiceRegistrar)) (stop func()) {
+	t.Helper()
+	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20})
+	register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	return func() {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = server.Stop(now) // it says that calls were cut off
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	}
+}
+
+// peer is a receiver of KV: what a decode worker mounts.
+type peer struct {
+	t        *testing.T
+	engine   *simulated.Engine
+	pages    *gatedPages
+	receiver *kvtransfer.Receiver
+	next     kvcache.BlockID
+}
+
+func (g *rig) newPeer(id string, epoch uint64) *peer {
+	g.t.Helper()
+	p := &peer{t: g.t, engine: newEngine(g.t, nil)}
+	p.pages = &gatedPages{Pages: p.engine.Pages()}
+	address := id + ":1"
+	var err error
+	p.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: id, Epoch: epoch, Addresses: []string{address}, Layout: p.engine.Capacity().Layout, Lease: 5 * time.Second,
+	}, p.pages)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	stop := serve(g.t, g.network.listen(address), p.receiver.Register)
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- p.receiver.Run(ctx) }()
+	g.t.Cleanup(func() {
+		p.pages.open()
+		cancel()
+		if err := <-ran; err != nil {
+			g.t.Errorf("receiver: %v", err)
+		}
+		stop()
+	})
+	return p
+}
+
+// gatedPages lets writes through while its gate is open.
+type gatedPages struct {
+	engine.Pages
+	mu   sync.Mutex
+	gate chan struct{}
+}
+
+func (p *gatedPages) shut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gate = make(chan struct{})
+}
+
+func (p *gatedPages) open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gate != nil {
+		close(p.gate)
+		p.gate = nil
+	}
+}
+
+func (p *gatedPages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
+	p.mu.Lock()
+	gate := p.gate
+	p.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+	return p.Pages.Write(layer, blocks, src)
+}
+
+// reservation is blocks of a peer and what became of them.
+type reservation struct {
+	ticket *kvtransferv1.Ticket
+	blocks []kvcache.BlockID
+
+	mu        sync.Mutex
+	committed bool
+	sampled   []int32
+	err       error
+	over      chan struct{} // closed with Committed or Drained
+}
+
+// reserve makes room for a prompt of n tokens, the first held blocks of which
+// are there already.
+func (p *peer) reserve(n, held int) *reservation {
+	p.t.Helper()
+	r := &reservation{over: make(chan struct{})}
+	for range (n + blockTokens - 1) / blockTokens {
+		r.blocks = append(r.blocks, p.next%poolBlocks)
+		p.next++
+	}
+	var err error
+	r.ticket, err = p.receiver.Reserve(kvtransfer.Reservation{
+		RequestID: "r", Blocks: r.blocks, HeldBlocks: held, PromptBlocks: len(r.blocks),
+		Committed: func(sampled []int32, _ uint64) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.committed, r.sampled = true, sampled
+			close(r.over)
+		},
+		Failed: func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.err = err
+		},
+		Drained: func() { close(r.over) },
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return r
+}
+
+// end is how the transfer ended, once it has.
+func (r *reservation) end(t *testing.T) (sampled []int32, err error) {
+	t.Helper()
+	select {
+	case <-r.over:
+	case <-time.After(time.Minute):
+		t.Fatal("the transfer hangs")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.committed && r.err == nil {
+		return nil, errors.New("cancelled")
+	}
+	return r.sampled, r.err
+}
+
+func (r *reservation) ended() bool {
+	select {
+	case <-r.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// aborted is the sender's reason, UNSPECIFIED if it gave none.
+func (r *reservation) aborted(t *testing.T) kvtransferv1.AbortReason {
+	t.Helper()
+	_, err := r.end(t)
+	if a, ok := errors.AsType[*kvtransfer.AbortedError](err); ok {
+		return a.Reason
+	}
+	t.Logf("the transfer ended with %v", err)
+	return kvtransferv1.AbortReason_ABORT_REASON_UNSPECIFIED
+}
+
+func prompt(n, seed int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = uint32(10 + (i*7+seed*31)%400)
+	}
+	return tokens
+}
+
+func task(tokens []uint32, maxTokens uint32) *workerv1.Task {
+	return &workerv1.Task{
+		Envelope: &inferencev1.Envelope{RequestId: "r"}, Model: "toy", ModelDigest: "d1",
+		TokenIds: tokens, MaxTokens: maxTokens, Sampling: &inferencev1.Sampling{},
+	}
+}
+
+// answer is what Run said.
+type answer struct {
+	started *workerv1.PrefillStarted
+	first   *workerv1.FirstToken
+	sent    *workerv1.KvSent
+	err     error
+}
+
+// run sends one request and reads the answer, checking the order of its events.
+func (g *rig) run(ctx context.Context, request *workerv1.PrefillRequest) answer {
+	g.t.Helper()
+	return g.read(g.call(ctx, request), false)
+}
+
+func (g *rig) call(ctx context.Context, request *workerv1.PrefillRequest) grpc.ServerStreamingClient[workerv1.PrefillEvent] {
+	g.t.Helper()
+	stream, err := g.prefill.Run(ctx, request)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return stream
+}
+
+func (g *rig) read(stream grpc.ServerStreamingClient[workerv1.PrefillEvent], untilFirst bool) (a answer) {
+	g.t.Helper()
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			if a.sent == nil {
+				g.t.Error("the answer ended without Sent")
+			}
+			return a
+		}
+		if err != nil {
+			a.err = err
+			return a
+		}
+		switch e := event.GetEvent().(type) {
+		case *workerv1.PrefillEvent_Started:
+			if a.started != nil || a.first != nil || a.sent != nil {
+				g.t.Error("Started is not the first event")
+			}
+			a.started = e.Started
+		case *workerv1.PrefillEvent_FirstToken:
+			if a.started == nil || a.first != nil || a.sent != nil {
+				g.t.Error("FirstToken does not follow Started")
+			}
+			if a.first = e.FirstToken; untilFirst {
+				return a
+			}
+		case *workerv1.PrefillEvent_Sent:
+			if a.first == nil || a.sent != nil {
+				g.t.Error("Sent does not follow FirstToken")
+			}
+			a.sent = e.Sent
+		}
+	}
+}
+
+// wantError checks code and reason.
+func wantError(t *testing.T, what string, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("%s: ended with %v (reason %q), want %v %q", what, err, rpc.Reason(err), code, reason)
+	}
+}
+
+// idle checks that nothing is left of any request.
+func (g *rig) idle() {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := g.service.Driver().Idle(ctx); err != nil {
+		g.t.Fatalf("something is left: %v", err)
+	}
+	synctest.Wait()
+	load, _ := g.service.Driver().Load()
+	if load.BlocksFree != load.BlocksTotal || load.WaitingSequences != 0 || load.RunningSequences != 0 {
+		g.t.Fatalf("something is left: %+v", load)
+	}
+}
+
+// works checks that the next request is served rightly, with a fresh receiver.
+func (g *rig) works(p *peer, seed int) {
+	g.t.Helper()
+	tokens := prompt(37, seed)
+	r := p.reserve(len(tokens), 0)
+	a := g.run(context.Background(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+	if a.err != nil {
+		g.t.Fatalf("the next request failed: %v", a.err)
+	}
+	if want := firstToken(g.t, tokens); a.first.GetTokenId() != want {
+		g.t.Errorf("the next request got token %d, want %d", a.first.GetTokenId(), want)
+	}
+	p.holdsKVOf(r, tokens, 0)
+}
+
+// holdsKVOf checks that the reservation's pages, from block first on, hold what
+// an engine computes for the tokens.
+func (p *peer) holdsKVOf(r *reservation, tokens []uint32, first int) {
+	p.t.Helper()
+	if _, err := r.end(p.t); err != nil {
+		p.t.Errorf("the transfer ended with %v", err)
+		return
+	}
+	source := newEngine(p.t, func(context.Context, time.Duration) error { return nil })
+	var table []kvcache.BlockID
+	for i := range r.blocks {
+		table = append(table, kvcache.BlockID(i))
+	}
+	for start := 0; start < len(tokens); start += 64 {
+		s := engine.Sequence{Start: start, Blocks: table}
+		for _, token := range tokens[start:min(start+64, len(tokens))] {
+			s.Tokens = append(s.Tokens, int32(token))
+		}
+		if _, err := source.Step(p.t.Context(), engine.Batch{Sequences: []engine.Sequence{s}}); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	for layer := range layers {
+		for i := first; i < len(table); i++ {
+			used := min(len(tokens)-i*blockTokens, blockTokens) * 8
+			want, got := source.Pages().View(layer, table[i])[:used], p.engine.Pages().View(layer, r.blocks[i])[:used]
+			if !bytes.Equal(want, got) {
+				p.t.Errorf("layer %d of block %d: the receiver has other KV than was computed", layer, i)
+			}
+		}
+	}
+}

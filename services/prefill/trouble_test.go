@@ -1,0 +1,539 @@
+package prefill_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/prefill"
+)
+
+func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *published) {
+	t.Helper()
+	got := slices.Sorted(slices.Values(list.GetBlockHashes()))
+	want, events := signals.view()
+	if !slices.Equal(got, want) || list.GetSequence() != events || list.GetEpoch() != workerEpoch {
+		t.Errorf("%d blocks at event %d of epoch %d; published were %d at %d", len(got), list.GetSequence(), list.GetEpoch(), len(want), events)
+	}
+	if len(want) == 0 {
+		t.Error("nothing was published")
+	}
+}
+
+// TestBadRequestsAreRefusedUncomputed: each names its field.
+func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*workerv1.PrefillRequest)
+		field  string
+	}{
+		{"no task", func(r *workerv1.PrefillRequest) { r.Task = nil }, "task"},
+		{"no tokens", func(r *workerv1.PrefillRequest) { r.Task.TokenIds = nil }, "task.token_ids"},
+		{"unknown token", func(r *workerv1.PrefillRequest) { r.Task.TokenIds[3] = 1 << 31 }, "task.token_ids"},
+		{"absurd temperature", func(r *workerv1.PrefillRequest) { f := float32(-1); r.Task.Sampling.Temperature = &f }, "task.sampling.temperature"},
+		{"no ticket", func(r *workerv1.PrefillRequest) { r.Ticket = nil }, "ticket"},
+		{"ticket without address", func(r *workerv1.PrefillRequest) { r.Ticket.Addresses = nil }, "ticket.addresses"},
+		{"ticket without lease", func(r *workerv1.PrefillRequest) { r.Ticket.Lease = nil }, "ticket.lease"},
+		{"ticket with a negative lease", func(r *workerv1.PrefillRequest) { r.Ticket.Lease = durationpb.New(-1) }, "ticket.lease"},
+		{"ticket for fewer blocks", func(r *workerv1.PrefillRequest) { r.Ticket.Blocks-- }, "ticket.blocks"},
+		{"ticket for more blocks", func(r *workerv1.PrefillRequest) { r.Ticket.Blocks++ }, "ticket.blocks"},
+		{"more held than there is", func(r *workerv1.PrefillRequest) { r.Ticket.HeldBlocks = r.Ticket.GetBlocks() + 1 }, "ticket.held_blocks"},
+		{"absurdly many held", func(r *workerv1.PrefillRequest) { r.Ticket.HeldBlocks = 1<<32 - 1 }, "ticket.held_blocks"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				p := g.newPeer("decode-1", 11)
+				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+				c.change(request)
+				a := g.run(t.Context(), request)
+				wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
+				if got := rpc.Field(a.err); got != c.field {
+					t.Errorf("field %q, want %q (%v)", got, c.field, a.err)
+				}
+				if a.started != nil || g.layersComputed() != 0 {
+					t.Error("something was computed")
+				}
+				g.idle()
+				g.works(p, 6)
+			})
+		})
+	}
+}
+
+// TestTicketsThatReceiversRefuse: nothing is computed for them.
+func TestTicketsThatReceiversRefuse(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*kvtransferv1.Ticket)
+		reason string
+	}{
+		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, worker.ReasonTransferRefused},
+		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, worker.ReasonTransferRefused},
+		{"wrong secret", func(k *kvtransferv1.Ticket) { k.Secret++ }, worker.ReasonTransferRefused},
+		{"unknown transfer", func(k *kvtransferv1.Ticket) { k.TransferId++ }, worker.ReasonTransferRefused},
+		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, worker.ReasonTransferRefused},
+		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, worker.ReasonTransferFailed},
+		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, worker.ReasonTransferFailed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				p := g.newPeer("decode-1", 11)
+				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+				c.change(request.GetTicket())
+				a := g.run(t.Context(), request)
+				wantError(t, "request", a.err, codes.Unavailable, c.reason)
+				if a.started != nil || g.layersComputed() != 0 {
+					t.Error("something was computed")
+				}
+				g.idle()
+				g.works(p, 6)
+			})
+		})
+	}
+}
+
+func TestATicketServesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(30, 0)
+		request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket}
+		first := g.call(t.Context(), request)
+		if _, err := first.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, "while the first runs", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
+		if err := lastError(first); !errors.Is(err, io.EOF) {
+			t.Errorf("the first was disturbed: %v", err)
+		}
+		wantError(t, "after the first", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
+		g.idle()
+	})
+}
+
+// TestCancelAtAnyTime cancels a request a millisecond later each time, with
+// another one before it in the queue.
+func TestCancelAtAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		whole := 0
+		for after := time.Duration(0); after < 100*time.Millisecond; after += time.Millisecond {
+			seed := int(after / time.Millisecond)
+			other := p.reserve(30, 0)
+			othersCall := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(30, 2*seed), 5), Ticket: other.ticket})
+			synctest.Wait()
+			r := p.reserve(40, 0)
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			if seed%2 == 0 { // by the client's own will, the other half by its deadline
+				ctx, cancel = context.WithCancel(t.Context())
+				time.AfterFunc(after, cancel)
+			}
+			a := g.run(ctx, &workerv1.PrefillRequest{Task: task(prompt(40, 2*seed+1), 5), Ticket: r.ticket})
+			cancel()
+			switch code := status.Code(a.err); {
+			case a.err == nil:
+				whole++
+				p.holdsKVOf(r, prompt(40, 2*seed+1), 0)
+			case seed%2 == 0 && code != codes.Canceled, seed%2 == 1 && code != codes.DeadlineExceeded:
+				t.Errorf("cancelled after %v: %v", after, a.err)
+			default:
+				synctest.Wait()
+				if !r.ended() {
+					if after > 0 { // else the request may not have reached the worker
+						t.Errorf("cancelled after %v: the reservation goes on", after)
+					}
+					p.receiver.Cancel(r.ticket.GetTransferId())
+				}
+			}
+			if b := g.read(othersCall, false); b.err != nil || b.first.GetTokenId() != firstToken(t, prompt(30, 2*seed)) {
+				t.Errorf("cancelled after %v: the other request got %v, error %v", after, b.first, b.err)
+			}
+			g.idle()
+		}
+		if whole == 0 || whole > 60 {
+			t.Errorf("%d of 100 requests ended before they were cancelled", whole)
+		}
+		g.works(p, 500)
+	})
+}
+
+func TestCancelBeforeTheReceiverAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		silent := g.network.listen("silent:1")
+		defer func() { _ = silent.Close() }()
+		r := p.reserve(30, 0)
+		r.ticket.Addresses = []string{"silent:1"}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		a := g.run(ctx, &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket})
+		wantError(t, "request", a.err, codes.DeadlineExceeded, "")
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("took %v", took)
+		}
+		if g.layersComputed() != 0 {
+			t.Error("something was computed")
+		}
+		g.idle()
+		time.Sleep(10 * time.Second) // until the silent one is given up
+		p.receiver.Cancel(r.ticket.GetTransferId())
+		g.works(p, 6)
+	})
+}
+
+func TestCancelWhileTheReceiverIsStuck(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		firstToken bool
+	}{{"before the first token", false}, {"when only the transfer is left", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				p := g.newPeer("decode-1", 11)
+				r := p.reserve(60, 0)
+				p.pages.shut()
+				ctx, cancel := context.WithCancel(t.Context())
+				stream := g.call(ctx, &workerv1.PrefillRequest{Task: task(prompt(60, 1), 5), Ticket: r.ticket})
+				if c.firstToken {
+					if a := g.read(stream, true); a.err != nil {
+						t.Fatal(a.err)
+					}
+				} else {
+					time.Sleep(stepTime + stepTime/2)
+				}
+				cancel()
+				wantError(t, "request", lastError(stream), codes.Canceled, "")
+				synctest.Wait()
+				if load, _ := g.service.Driver().Load(); load.BlocksFree == load.BlocksTotal {
+					t.Error("blocks were given back before the receiver acknowledged")
+				}
+				p.pages.open()
+				if c.firstToken { // the commit was on its way before the abort
+					p.holdsKVOf(r, prompt(60, 1), 0)
+				} else if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_CANCELLED {
+					t.Errorf("aborted with %v", reason)
+				}
+				g.idle()
+				g.works(p, 6)
+			})
+		})
+	}
+}
+
+// TestStuckReceiverIsGivenUp: the sender's patience bounds how long a prompt's
+// blocks are held.
+func TestStuckReceiverIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(30, 0)
+		p.pages.shut()
+		began := time.Now()
+		a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket})
+		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferFailed)
+		if took := time.Since(began); a.first == nil || took > 15*time.Second {
+			t.Errorf("first token %v after %v", a.first, took)
+		}
+		g.idle()
+		p.pages.open()
+		if _, err := r.end(t); err == nil {
+			t.Error("the transfer was committed")
+		}
+		g.works(p, 6)
+	})
+}
+
+func TestReceiverDiesMidTransfer(t *testing.T) {
+	for _, after := range []time.Duration{0, 2 * time.Millisecond, 6 * time.Millisecond, 20 * time.Millisecond, 24 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				p := g.newPeer("decode-1", 11)
+				r := p.reserve(30, 0)
+				p.pages.shut() // so that it cannot be over before
+				stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket})
+				synctest.Wait()
+				time.Sleep(after)
+				died := time.Now()
+				g.network.kill("decode-1:1")
+				a := g.read(stream, false)
+				wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferFailed)
+				if took := time.Since(died); took > time.Second {
+					t.Errorf("noticed after %v", took)
+				}
+				g.idle()
+				p.pages.open()
+				g.works(g.newPeer("decode-1", 12), 6) // its next start
+			})
+		})
+	}
+}
+
+// TestReceiverDiesWhenItIsNotNeeded: the request is complete with its first
+// token.
+func TestReceiverDiesWhenItIsNotNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(30, 0)
+		p.pages.shut()
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(30, 1), 1), Ticket: r.ticket})
+		if a := g.read(stream, true); !a.first.GetLast() {
+			t.Fatalf("first token %v, error %v", a.first, a.err)
+		}
+		g.network.kill("decode-1:1")
+		if event, err := stream.Recv(); err != nil || event.GetSent() == nil {
+			t.Errorf("event %v, error %v", event, err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("ended with %v", err)
+		}
+		g.idle()
+	})
+}
+
+func TestReceiverCancelsTheReservation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(60, 0)
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(60, 1), 5), Ticket: r.ticket})
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		before := g.layersComputed()
+		p.receiver.Cancel(r.ticket.GetTransferId())
+		_, err := stream.Recv()
+		wantError(t, "request", err, codes.Unavailable, worker.ReasonTransferFailed)
+		if r.end(t); g.layersComputed() > before+layers {
+			t.Error("the prompt was computed to its end for nobody")
+		}
+		g.idle()
+		g.works(p, 6)
+	})
+}
+
+func TestEngineFailure(t *testing.T) {
+	for _, failing := range []int{1, 2, 3, 5} { // which layer, over all steps
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t)
+			p := g.newPeer("decode-1", 11)
+			r := p.reserve(30, 0)
+			var layer atomic.Int64
+			g.setHold(func(context.Context, time.Duration) error {
+				if int(layer.Add(1)) == failing {
+					return errors.New("the device fell off the bus")
+				}
+				return nil
+			})
+			a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket})
+			wantError(t, "request", a.err, codes.Unavailable, worker.ReasonEngineFailed)
+			if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
+				t.Errorf("aborted with %v", reason)
+			}
+			g.setHold(nil)
+			g.idle()
+			g.works(p, 1) // the same prompt: nothing of the failed step may be in the cache
+		})
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		held := make(chan struct{})
+		g.setHold(func(ctx context.Context, _ time.Duration) error {
+			select {
+			case <-held:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		refused := 0
+		for i := range maxWaiting + 3 {
+			r := p.reserve(16, 0)
+			stream := g.call(ctx, &workerv1.PrefillRequest{Task: task(prompt(16, i), 5), Ticket: r.ticket})
+			synctest.Wait()
+			if r.ended() {
+				refused++
+				_, err := stream.Recv()
+				wantError(t, "request", err, codes.ResourceExhausted, worker.ReasonQueueFull)
+				if _, known := rpc.RetryAfter(err); !known {
+					t.Error("it does not say when to come again")
+				}
+			}
+		}
+		if refused != 2 {
+			t.Errorf("%d were refused, want 2", refused)
+		}
+		cancel()
+		synctest.Wait()
+		close(held)
+		g.idle()
+		g.setHold(nil)
+		g.works(p, 60)
+	})
+}
+
+func TestPromptThatNeverFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		n := poolBlocks*blockTokens + 1
+		r := p.reserve(n, 0)
+		a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(n, 1), 5), Ticket: r.ticket})
+		wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
+		if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
+			t.Errorf("aborted with %v", reason)
+		}
+		g.idle()
+	})
+}
+
+func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r, late := p.reserve(40, 0), p.reserve(4, 0)
+		p.pages.shut()
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		synctest.Wait()
+
+		wrong, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch + 1})
+		if err == nil {
+			_, err = wrong.Recv()
+		}
+		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+
+		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		progress, err := drain.Recv()
+		if err != nil || progress.GetSequences() != 1 || progress.GetTransfers() != 1 || progress.GetBlocksHeld() != 10 {
+			t.Errorf("progress %v, error %v", progress, err)
+		}
+		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
+			codes.Unavailable, worker.ReasonDraining)
+		if late.ended() {
+			t.Error("the refused request used its ticket")
+		}
+		p.receiver.Cancel(late.ticket.GetTransferId())
+		p.pages.open()
+		if a := g.read(stream, false); a.err != nil {
+			t.Errorf("the running request ended with %v", a.err)
+		}
+		p.holdsKVOf(r, prompt(40, 1), 0)
+		var last *workerv1.DrainProgress
+		for {
+			progress, err := drain.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = progress
+		}
+		if last.GetSequences() != 0 || last.GetTransfers() != 0 || last.GetBlocksHeld() != 0 {
+			t.Errorf("drained with %v left", last)
+		}
+		g.idle()
+	})
+}
+
+func TestDrainWithGraceCuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		g.setHold(func(ctx context.Context, _ time.Duration) error {
+			timer := time.NewTimer(time.Minute) // a device that is very slow
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		r := p.reserve(40, 0)
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		synctest.Wait()
+		began := time.Now()
+		if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(3 * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		a := g.read(stream, false)
+		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonDraining)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("cut after %v", took)
+		}
+		r.aborted(t)
+	})
+}
+
+// TestStopWhileServing: whatever runs ends, and so does Run.
+func TestStopWhileServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(200, 0)
+		_ = g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(100, 1), 5), Ticket: r.ticket})
+		time.Sleep(30 * time.Millisecond)
+	})
+}
+
+// lastError reads a stream to its end.
+func lastError(stream grpc.ServerStreamingClient[workerv1.PrefillEvent]) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
+func wantNames(t *testing.T, err error, flag string) {
+	t.Helper()
+	if (err == nil) != (flag == "") || err != nil && !strings.HasPrefix(err.Error(), flag+": ") {
+		t.Errorf("error %v, which should name %q", err, flag)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		cfg   prefill.Config
+		names string
+	}{
+		{"good", prefill.Config{ChunkTokens: 64, MaxWaiting: 1}, ""},
+		{"no chunk", prefill.Config{MaxWaiting: 1}, "prefill-chunk-tokens"},
+		{"negative chunk", prefill.Config{ChunkTokens: -32, MaxWaiting: 1}, "prefill-chunk-tokens"},
+		{"chunk of no whole blocks", prefill.Config{ChunkTokens: 33, MaxWaiting: 1}, "prefill-chunk-tokens"},
+		{"no queue", prefill.Config{ChunkTokens: 64}, "prefill-max-waiting"},
+	} {
+		t.Run(c.name, func(t *testing.T) { wantNames(t, c.cfg.Validate(32), c.names) })
+	}
+}
