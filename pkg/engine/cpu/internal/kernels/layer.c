@@ -94,16 +94,39 @@ static void layer_job(void *argument, const tdm_team *team) {
 		tdm_flush_leave(mode);
 }
 
-static void run(tdm_step *s, tdm_job *job) {
+// WORK_PER_THREAD is how many multiply-adds are worth another thread. A layer has
+// seven barriers; on a machine whose cores also run the rest of the process, each
+// can cost a thread's time slice, so that a small model's token is computed sooner
+// by one thread than by two (docs/benchmarks.md has the figures).
+enum { WORK_PER_THREAD = 2 << 20 };
+
+// run runs a job of so many multiply-adds. The result does not depend on how many
+// threads share it.
+static void run(tdm_step *s, tdm_job *job, int64_t work) {
 	for (size_t i = 0; i < sizeof s->next / sizeof s->next[0]; i++)
 		atomic_store_explicit(&s->next[i], 0, memory_order_relaxed);
-	tdm_pool_run(s->pool, s->threads, job, s);
+	int64_t worth = 1 + work / WORK_PER_THREAD;
+	tdm_pool_run(s->pool, worth < s->threads ? (int)worth : s->threads, job, s);
+}
+
+// layer_work is the multiply-adds of a layer: products, and attention over what
+// each row sees.
+static int64_t layer_work(const tdm_step *s) {
+	const tdm_shape *m = &s->shape;
+	const int64_t q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
+	int64_t seen = 0;
+	for (int row = 0; row < s->rows;) {
+		const tdm_sequence *sequence = &s->sequences[s->row_sequence[row]];
+		seen += (int64_t)sequence->count * (sequence->start + sequence->count);
+		row += sequence->count;
+	}
+	return s->rows * (m->hidden * (2 * q + 2 * kv) + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;
 }
 
 void tdm_layer(tdm_step *s, const tdm_layer_weights *w, int index) {
 	s->layer = w;
 	s->layer_index = index;
-	run(s, layer_job);
+	run(s, layer_job, layer_work(s));
 }
 
 static void embed_job(void *argument, const tdm_team *team) {
@@ -125,7 +148,7 @@ static void embed_job(void *argument, const tdm_team *team) {
 void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows) {
 	s->embedding_panels = panels;
 	s->embedding_rows = rows;
-	run(s, embed_job);
+	run(s, embed_job, (int64_t)s->rows * s->shape.hidden);
 }
 
 static void head_job(void *argument, const tdm_team *team) {
@@ -148,5 +171,5 @@ void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, const int3
 	s->output = output;
 	s->wanted = wanted;
 	s->wanted_rows = count;
-	run(s, head_job);
+	run(s, head_job, (int64_t)count * s->shape.hidden * s->shape.vocab);
 }
