@@ -188,6 +188,10 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		PromptBlocks: (g.promptTokens + blockTokens - 1) / blockTokens,
 		Committed: func(sampled []int32, _ uint64) {
 			running.add(-1)
+			if err := g.server.checkSampled(sampled); err != nil {
+				g.lost <- err
+				sampled = nil // ends the sequence
+			}
 			driver.KVArrived(g.id, sampled)
 		},
 		Failed:  func(err error) { g.lost <- err },
@@ -195,12 +199,29 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 	})
 	if err != nil {
 		over() // nobody can write
+		if errors.Is(err, kvtransfer.ErrClosed) {
+			return worker.RefusedError(scheduler.Draining)
+		}
 		return rpc.Error(codes.ResourceExhausted, worker.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)
 	}
 	g.ticket, g.cachedTokens = ticket, r.CachedTokens
 	return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: &workerv1.Reserved{
 		Ticket: ticket, CachedTokens: uint32(r.CachedTokens),
 	}}})
+}
+
+// checkSampled refuses tokens that no engine takes: they would fail the step of
+// every sequence beside this one.
+func (s *server) checkSampled(sampled []int32) error {
+	if len(sampled) == 0 {
+		return errors.New("the sender committed without the token sampled from it")
+	}
+	for _, token := range sampled {
+		if token < 0 || int(token) >= s.spec.VocabSize {
+			return fmt.Errorf("the sender sampled token %d, which is outside the vocabulary of %d", token, s.spec.VocabSize)
+		}
+	}
+	return nil
 }
 
 func (g *generation) finish(end scheduler.Finished) error {
@@ -213,7 +234,12 @@ func (g *generation) finish(end scheduler.Finished) error {
 	case scheduler.Length:
 		ended.Reason = inferencev1.FinishReason_FINISH_REASON_LENGTH
 	case scheduler.Failed:
-		return worker.FailedError(end.Err)
+		select {
+		case err := <-g.lost: // why it failed, if both were ready and select took this one
+			return transferError(err)
+		default:
+			return worker.FailedError(end.Err)
+		}
 	default: // cancelled by a drain that ran out of time; the client's own cancel ends ctx
 		return worker.RefusedError(scheduler.Draining)
 	}

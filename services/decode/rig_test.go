@@ -1,0 +1,480 @@
+package decode_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	layers      = 3
+	blockTokens = 4
+	poolBlocks  = 40
+	maxWaiting  = 4
+	workerEpoch = 7
+	lease       = 5 * time.Second
+	stepTime    = 12 * time.Millisecond
+	address     = "decode-1:1"
+)
+
+func spec() model.Spec {
+	return model.Spec{
+		Name: "toy", Digest: "d1", VocabSize: 500, HiddenSize: 8, Layers: layers, Heads: 2, KVHeads: 1, HeadSize: 4,
+		ContextTokens: 256, BOS: 1, EOS: []int32{2},
+	}
+}
+
+func newEngine(t *testing.T, blocks int, cfg simulated.Config) *simulated.Engine {
+	t.Helper()
+	cfg.Spec, cfg.Blocks, cfg.BlockTokens, cfg.MaxBatchTokens, cfg.MaxSequences = spec(), blocks, blockTokens, 256, 8
+	e, err := simulated.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// compute puts a prompt's KV into blocks from first on and draws the next token.
+func compute(t *testing.T, e *simulated.Engine, tokens []uint32, first int) int32 {
+	t.Helper()
+	s := engine.Sequence{Sample: &engine.Sample{}, Blocks: blockRange(first, blocksOf(len(tokens)))}
+	for _, token := range tokens {
+		s.Tokens = append(s.Tokens, int32(token))
+	}
+	out, err := e.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Tokens[0]
+}
+
+// reference is the first n tokens after a prompt, each computed from scratch.
+func reference(t *testing.T, prompt []uint32, n int) []uint32 {
+	t.Helper()
+	e := newEngine(t, 100, simulated.Config{})
+	context := slices.Clone(prompt)
+	for range n {
+		context = append(context, uint32(compute(t, e, context, 0)))
+	}
+	return context[len(prompt):]
+}
+
+func blockRange(first, n int) []kvcache.BlockID {
+	blocks := make([]kvcache.BlockID, n)
+	for i := range blocks {
+		blocks[i] = kvcache.BlockID(first + i)
+	}
+	return blocks
+}
+
+func blocksOf(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
+
+// published keeps the prefix cache as the worker's events tell it.
+type published struct {
+	mu     sync.Mutex
+	events uint64
+	blocks map[uint64]bool
+}
+
+func (p *published) Load(*controlv1.LoadReport) {}
+
+func (p *published) Kv(stored, removed []uint64) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range stored {
+		p.blocks[h] = true
+	}
+	for _, h := range removed {
+		delete(p.blocks, h)
+	}
+	p.events++
+	return p.events
+}
+
+func (p *published) view() (blocks []uint64, events uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.blocks)), p.events
+}
+
+// rig is a decode worker behind its gRPC server, in memory.
+type rig struct {
+	t        *testing.T
+	listener *bufconn.Listener
+	engine   *simulated.Engine
+	service  *decode.Service
+	signals  *published
+	decode   workerv1.DecodeClient
+	worker   workerv1.WorkerClient
+	sender   *sender
+
+	mu sync.Mutex
+	// hold, if set, waits in place of the engine: each layer of each step.
+	hold func(ctx context.Context, d time.Duration) error
+}
+
+func (g *rig) wait(ctx context.Context, d time.Duration) error {
+	g.mu.Lock()
+	hold := g.hold
+	g.mu.Unlock()
+	if hold != nil {
+		return hold(ctx, d)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *rig) setHold(hold func(context.Context, time.Duration) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hold = hold
+}
+
+// newRig starts a worker, and somebody to send it KV, for the rest of the test,
+// which must be a bubble.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	g := &rig{t: t, listener: bufconn.Listen(1 << 20), signals: &published{blocks: map[uint64]bool{}}}
+	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.wait})
+	var err error
+	g.service, err = decode.New(decode.Config{ChunkTokens: 16, MaxWaiting: maxWaiting, TransferLease: lease, TransferCreditBytes: 4 << 20}, decode.Deps{
+		Identity: worker.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
+		Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20})
+	g.service.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(g.listener) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- g.service.Run(ctx) }()
+	conn, err := g.dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-ran; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+		_ = server.Stop(ctx) // it says that calls were cut off
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	g.decode, g.worker = workerv1.NewDecodeClient(conn), workerv1.NewWorkerClient(conn)
+	g.sender = g.newSender("prefill-1")
+	return g
+}
+
+func (g *rig) dial(address string) (*grpc.ClientConn, error) {
+	return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+		return g.listener.DialContext(ctx)
+	}})
+}
+
+// sender is a prefill worker's half, driven by hand.
+type sender struct {
+	*kvtransfer.Sender
+	t      *testing.T
+	engine *simulated.Engine
+	mu     sync.Mutex
+	next   int
+	conns  []net.Conn
+}
+
+func (g *rig) newSender(id string) *sender {
+	g.t.Helper()
+	s := &sender{t: g.t, engine: newEngine(g.t, 4000, simulated.Config{})}
+	var err error
+	s.Sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
+		WorkerID: id, Epoch: 3, Layout: s.engine.Capacity().Layout,
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+				conn, err := g.listener.DialContext(ctx)
+				if err == nil {
+					s.mu.Lock()
+					s.conns = append(s.conns, conn)
+					s.mu.Unlock()
+				}
+				return conn, err
+			}})
+		},
+	}, s.engine.Pages())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			g.t.Errorf("sender: %v", err)
+		}
+	})
+	return s
+}
+
+// die breaks its connections.
+func (s *sender) die() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// shipment is a prompt on its way.
+type shipment struct {
+	*kvtransfer.Transfer
+	blocks []kvcache.BlockID
+	held   int
+	first  int32
+}
+
+// open computes a prompt and opens the transfer of its KV.
+func (s *sender) open(ticket *kvtransferv1.Ticket, tokens []uint32) *shipment {
+	s.t.Helper()
+	h, err := s.tryOpen(context.Background(), ticket, tokens)
+	if err != nil {
+		s.t.Fatalf("open: %v", err)
+	}
+	return h
+}
+
+func (s *sender) tryOpen(ctx context.Context, ticket *kvtransferv1.Ticket, tokens []uint32) (*shipment, error) {
+	s.t.Helper()
+	s.mu.Lock()
+	n := blocksOf(len(tokens))
+	first := s.next
+	if s.next += n; s.next > 4000 {
+		s.t.Fatal("the sender's blocks are used up")
+	}
+	drawn := compute(s.t, s.engine, tokens, first)
+	s.mu.Unlock()
+	transfer, err := s.Open(ctx, ticket, "r")
+	if err != nil {
+		return nil, err
+	}
+	return &shipment{Transfer: transfer, blocks: blockRange(first, n), held: int(ticket.GetHeldBlocks()), first: drawn}, nil
+}
+
+// sendLayers offers every block that is not held, of the first n layers.
+func (h *shipment) sendLayers(n int) {
+	for layer := range n {
+		if h.held < len(h.blocks) {
+			h.Send(layer, h.held, h.blocks[h.held:])
+		}
+	}
+}
+
+// ship does all of it.
+func (s *sender) ship(ticket *kvtransferv1.Ticket, tokens []uint32) *shipment {
+	s.t.Helper()
+	h := s.open(ticket, tokens)
+	h.sendLayers(layers)
+	h.Commit([]int32{h.first})
+	return h
+}
+
+func prompt(n, seed int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		tokens[i] = uint32(10 + (i*7+seed*31)%400)
+	}
+	return tokens
+}
+
+func task(tokens []uint32, maxTokens uint32) *workerv1.Task {
+	return &workerv1.Task{
+		Envelope: &inferencev1.Envelope{RequestId: "r"}, Model: "toy", ModelDigest: "d1",
+		TokenIds: tokens, MaxTokens: maxTokens, Sampling: &inferencev1.Sampling{},
+	}
+}
+
+// answer is a stream and what it said so far.
+type answer struct {
+	t        *testing.T
+	stream   grpc.ServerStreamingClient[workerv1.DecodeEvent]
+	reserved *workerv1.Reserved
+	admitted *workerv1.Admitted
+	tokens   []uint32
+	offset   uint32 // of the first token
+	ended    *workerv1.Ended
+	err      error // nil at the end of a whole answer
+	over     bool
+}
+
+func (g *rig) call(ctx context.Context, request *workerv1.DecodeRequest) *answer {
+	g.t.Helper()
+	stream, err := g.decode.Run(ctx, request)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return &answer{t: g.t, stream: stream}
+}
+
+// next reads one event and checks that it may stand where it stands.
+func (a *answer) next() {
+	a.t.Helper()
+	event, err := a.stream.Recv()
+	if err != nil {
+		if a.over = true; !errors.Is(err, io.EOF) {
+			a.err = err
+		} else if a.ended == nil {
+			a.t.Error("the answer ended without Ended")
+		}
+		return
+	}
+	if a.ended != nil {
+		a.t.Errorf("%v follows Ended", event)
+	}
+	switch e := event.GetEvent().(type) {
+	case *workerv1.DecodeEvent_Reserved:
+		if a.reserved != nil || a.admitted != nil {
+			a.t.Error("Reserved is not the first event")
+		}
+		a.reserved = e.Reserved
+	case *workerv1.DecodeEvent_Admitted:
+		if a.admitted != nil || len(a.tokens) > 0 {
+			a.t.Error("Admitted comes twice or after tokens")
+		}
+		a.admitted = e.Admitted
+	case *workerv1.DecodeEvent_Tokens:
+		if a.admitted == nil {
+			a.t.Error("tokens come before Admitted")
+		}
+		if len(a.tokens) == 0 {
+			a.offset = e.Tokens.GetOffset()
+		}
+		if e.Tokens.GetOffset() != a.offset+uint32(len(a.tokens)) || len(e.Tokens.GetTokenIds()) == 0 {
+			a.t.Errorf("%v after %d tokens from %d on", e.Tokens, len(a.tokens), a.offset)
+		}
+		a.tokens = append(a.tokens, e.Tokens.GetTokenIds()...)
+	case *workerv1.DecodeEvent_Ended:
+		a.ended = e.Ended
+	}
+}
+
+// ticket waits for Reserved.
+func (a *answer) ticket() *kvtransferv1.Ticket {
+	a.t.Helper()
+	if a.next(); a.reserved.GetTicket() == nil {
+		a.t.Fatalf("no ticket came: %v", a.err)
+	}
+	return a.reserved.GetTicket()
+}
+
+// rest reads to the end.
+func (a *answer) rest() *answer {
+	a.t.Helper()
+	for !a.over {
+		a.next()
+	}
+	return a
+}
+
+// generate is a whole disaggregated request.
+func (g *rig) generate(request *workerv1.DecodeRequest) *answer {
+	g.t.Helper()
+	a := g.call(context.Background(), request)
+	g.sender.ship(a.ticket(), request.GetTask().GetTokenIds())
+	return a.rest()
+}
+
+// checkTokens checks that an answer is whole and right: tokens of the prompt from
+// offset on, as one engine alone draws them.
+func (a *answer) checkTokens(what string, tokens []uint32, offset, end int, reason inferencev1.FinishReason) {
+	a.t.Helper()
+	want := reference(a.t, tokens, end)[offset:]
+	if a.err != nil || !slices.Equal(a.tokens, want) || int(a.offset) != offset && len(want) > 0 || a.ended.GetReason() != reason {
+		a.t.Errorf("%s: tokens %v from %d, %v, error %v; want %v from %d, %v", what, a.tokens, a.offset, a.ended, a.err, want, offset, reason)
+	}
+}
+
+const (
+	length = inferencev1.FinishReason_FINISH_REASON_LENGTH
+	stop   = inferencev1.FinishReason_FINISH_REASON_STOP
+)
+
+// works checks that the next request is served rightly.
+func (g *rig) works(seed int) {
+	g.t.Helper()
+	tokens := prompt(37, seed)
+	g.generate(&workerv1.DecodeRequest{Task: task(tokens, 6)}).checkTokens("the next request", tokens, 1, 6, length)
+	g.idle()
+}
+
+// idle checks that nothing is left of any request.
+func (g *rig) idle() {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := g.service.Driver().Idle(ctx); err != nil {
+		g.t.Fatalf("something is left: %v", err)
+	}
+	synctest.Wait()
+	load, _ := g.service.Driver().Load()
+	if load.BlocksFree != load.BlocksTotal || load.BlocksReserved+load.BlocksQuarantined+load.WaitingSequences+load.RunningSequences != 0 {
+		g.t.Fatalf("something is left: %+v", load)
+	}
+}
+
+func wantError(t *testing.T, what string, err error, code codes.Code, reason string) {
+	t.Helper()
+	if status.Code(err) != code || rpc.Reason(err) != reason {
+		t.Errorf("%s: ended with %v (reason %q), want %v %q", what, err, rpc.Reason(err), code, reason)
+	}
+}
+
+func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *published) {
+	t.Helper()
+	got := slices.Sorted(slices.Values(list.GetBlockHashes()))
+	want, events := signals.view()
+	if !slices.Equal(got, want) || list.GetSequence() != events || list.GetEpoch() != workerEpoch || len(want) == 0 {
+		t.Error(fmt.Sprintf("%d blocks at event %d of epoch %d;", len(got), list.GetSequence(), list.GetEpoch()),
+			fmt.Sprintf("published were %d at %d", len(want), events))
+	}
+}

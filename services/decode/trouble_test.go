@@ -1,0 +1,421 @@
+package decode_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/decode"
+)
+
+func TestBadTasks(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*workerv1.DecodeRequest)
+		code   codes.Code
+		field  string
+	}{
+		{"no task", func(r *workerv1.DecodeRequest) { r.Task = nil }, codes.InvalidArgument, "task"},
+		{"another model", func(r *workerv1.DecodeRequest) { r.Task.ModelDigest = "d2" }, codes.FailedPrecondition, ""},
+		{"no tokens", func(r *workerv1.DecodeRequest) { r.Task.TokenIds = nil }, codes.InvalidArgument, "task.token_ids"},
+		{"nothing to generate", func(r *workerv1.DecodeRequest) { r.Task.MaxTokens = 0 }, codes.InvalidArgument, "task.max_tokens"},
+		{"never fits", func(r *workerv1.DecodeRequest) { r.Task.TokenIds = prompt(poolBlocks*blockTokens+1, 1) }, codes.InvalidArgument, "task.token_ids"},
+		{"its completion never fits", func(r *workerv1.DecodeRequest) { r.Task.MaxTokens = 200 }, codes.InvalidArgument, "task.token_ids"},
+	} {
+		for _, here := range []bool{false, true} {
+			t.Run(c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newRig(t)
+					request := &workerv1.DecodeRequest{Task: task(prompt(30, 1), 5), PrefillHere: here}
+					c.change(request)
+					a := g.call(t.Context(), request).rest()
+					if status.Code(a.err) != c.code || rpc.Field(a.err) != c.field || a.reserved != nil {
+						t.Errorf("ended with %v, field %q", a.err, rpc.Field(a.err))
+					}
+					g.idle()
+				})
+			})
+		}
+	}
+}
+
+// TestCommitsThatNobodyShouldTrust: a peer's tokens are checked, since a wrong
+// one would fail the step of every sequence beside it.
+func TestCommitsThatNobodyShouldTrust(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		sampled []int32
+	}{
+		{"no token", nil},
+		{"a token outside the vocabulary", []int32{500}},
+		{"a negative token", []int32{-1}},
+		{"the second is wrong", []int32{3, 1 << 30}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				bystander := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(9, 2), 20), PrefillHere: true})
+				tokens := prompt(30, 1)
+				a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12)})
+				h := g.sender.open(a.ticket(), tokens)
+				h.sendLayers(layers)
+				h.Commit(c.sampled)
+				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+				bystander.rest().checkTokens("the sequence beside it", prompt(9, 2), 0, 20, length)
+				g.idle()
+				g.works(5)
+			})
+		})
+	}
+}
+
+func TestTransferThatDoesNotCome(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(g *rig, h *shipment)
+	}{
+		{"the sender gives up", func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED) }},
+		{"the sender's client went away", func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED) }},
+		{"the sender dies", func(g *rig, _ *shipment) { g.sender.die() }},
+		{"something is missing", func(_ *rig, h *shipment) { h.Commit([]int32{h.first}) }},
+	} {
+		for sent := range layers {
+			t.Run(c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newRig(t)
+					tokens := prompt(30, 1)
+					a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12)})
+					h := g.sender.open(a.ticket(), tokens)
+					h.sendLayers(sent)
+					synctest.Wait()
+					began := time.Now()
+					c.end(g, h)
+					wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+					if took := time.Since(began); took > time.Second {
+						t.Errorf("noticed after %v", took)
+					}
+					<-h.Done()
+					g.idle()
+					g.works(5)
+				})
+			})
+		}
+	}
+}
+
+func TestReservationThatNobodyUsesExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		began := time.Now()
+		a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(30, 1), 5)})
+		ticket := a.ticket()
+		wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+		if took := time.Since(began); took < lease || took > 2*lease {
+			t.Errorf("expired after %v", took)
+		}
+		g.idle()
+		if _, err := g.sender.Open(t.Context(), ticket, "r"); err == nil {
+			t.Error("the ticket is good still")
+		}
+		g.works(5)
+	})
+}
+
+// TestCancelAtAnyTime cancels at every step of a request's life: before and while
+// its KV comes, waiting for a place, and generating.
+func TestCancelAtAnyTime(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t)
+			whole := 0
+			for i := range 60 {
+				after := time.Duration(i) * 2 * time.Millisecond
+				tokens := prompt(30, i)
+				bystander := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(9, 100+i), 8), PrefillHere: true})
+				ctx, cancel := context.WithTimeout(t.Context(), after)
+				if i%2 == 0 {
+					ctx, cancel = context.WithCancel(t.Context())
+					time.AfterFunc(after, cancel)
+				}
+				a := g.call(ctx, &workerv1.DecodeRequest{Task: task(tokens, 6), PrefillHere: here})
+				var h *shipment
+				if a.next(); a.reserved.GetTicket() != nil {
+					h = g.sender.shipSlowly(ctx, a.reserved.GetTicket(), tokens)
+				}
+				a.rest()
+				cancel()
+				switch code := status.Code(a.err); {
+				case a.err == nil:
+					whole++
+					offset := 1
+					if here {
+						offset = 0
+					}
+					a.checkTokens("a whole answer", tokens, offset, 6, length)
+				case i%2 == 0 && code != codes.Canceled, i%2 == 1 && code != codes.DeadlineExceeded:
+					t.Errorf("cancelled after %v: %v", after, a.err)
+				}
+				if h != nil {
+					<-h.Done()
+				}
+				bystander.rest().checkTokens("the sequence beside it", prompt(9, 100+i), 0, 8, length)
+				g.idle()
+			}
+			if whole == 0 || whole > 40 {
+				t.Errorf("%d of 60 requests ended before they were cancelled", whole)
+			}
+			g.works(500)
+		})
+	}
+}
+
+// shipSlowly sends a layer each 10 ms until ctx ends, and then goes on for a
+// while as a sender does that has not heard of it.
+func (s *sender) shipSlowly(ctx context.Context, ticket *kvtransferv1.Ticket, tokens []uint32) *shipment {
+	h, err := s.tryOpen(ctx, ticket, tokens)
+	if err != nil {
+		return nil // the reservation is gone already
+	}
+	for layer := range layers {
+		h.Send(layer, h.held, h.blocks[h.held:])
+		time.Sleep(10 * time.Millisecond)
+	}
+	h.Commit([]int32{h.first})
+	return h
+}
+
+// TestCancelWhileBlocksComeFree: the reservation may be made at the moment in
+// which its client goes away, and is then never acted on.
+func TestCancelWhileBlocksComeFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		for i := range 100 {
+			ctx, cancel := context.WithCancel(t.Context())
+			first := g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(120, 2*i), 30)}) // most of the pool
+			first.ticket()
+			second := g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(120, 2*i+1), 30)})
+			synctest.Wait()
+			if second.reserved != nil {
+				t.Fatal("two requests have the same blocks")
+			}
+			cancel()
+			wantError(t, "first", first.rest().err, codes.Canceled, "")
+			wantError(t, "second", second.rest().err, codes.Canceled, "")
+			g.idle()
+		}
+		g.works(500)
+	})
+}
+
+// TestNoLateWrite: what a sender sends for a cancelled sequence does not land in
+// the blocks of the next one.
+func TestNoLateWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		for i := range 20 {
+			tokens := prompt(120, 3*i)
+			ctx, cancel := context.WithCancel(t.Context())
+			a := g.call(ctx, &workerv1.DecodeRequest{Task: task(tokens, 30)})
+			h := g.sender.open(a.ticket(), tokens)
+			h.sendLayers(1)
+			cancel()
+			next := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(120, 3*i+1), 5), PrefillHere: true})
+			for layer := 1; layer < layers; layer++ { // it has not heard of the end
+				h.Send(layer, 0, h.blocks)
+			}
+			h.Commit([]int32{h.first})
+			next.rest().checkTokens("the next request", prompt(120, 3*i+1), 0, 5, length)
+			wantError(t, "request", a.rest().err, codes.Canceled, "")
+			<-h.Done()
+			g.idle()
+		}
+	})
+}
+
+func TestEngineFailure(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		for _, failing := range []int{1, 3, 4, 8} { // which layer, over all steps
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				var layer atomic.Int64
+				g.setHold(func(context.Context, time.Duration) error {
+					if int(layer.Add(1)) == failing {
+						return errors.New("the device fell off the bus")
+					}
+					return nil
+				})
+				tokens := prompt(30, 1)
+				a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12), PrefillHere: here})
+				if !here {
+					g.sender.ship(a.ticket(), tokens)
+				}
+				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonEngineFailed)
+				g.setHold(nil)
+				g.idle()
+				a = g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12), PrefillHere: true}).rest()
+				a.checkTokens("the same again", tokens, 0, 12, length) // nothing of a failed step may be in the cache
+				g.works(5)
+			})
+		}
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(120, 1), 30)}).ticket() // most of the pool
+		refused := 0
+		var waiting []*answer
+		for i := range maxWaiting + 2 {
+			a := g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(60, 2+i), 5), PrefillHere: i%2 == 0})
+			synctest.Wait()
+			if load, _ := g.service.Driver().Load(); load.WaitingSequences < i+1 {
+				refused++
+				wantError(t, "request", a.rest().err, codes.ResourceExhausted, worker.ReasonQueueFull)
+				continue
+			}
+			waiting = append(waiting, a)
+		}
+		if refused != 2 {
+			t.Errorf("%d were refused, want 2", refused)
+		}
+		cancel()
+		for _, a := range waiting {
+			wantError(t, "waiting request", a.rest().err, codes.Canceled, "")
+		}
+		g.idle()
+		g.works(50)
+	})
+}
+
+func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		tokens := prompt(37, 1)
+		a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12)})
+		ticket := a.ticket() // its KV comes during the drain
+
+		wrong, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch + 1})
+		if err == nil {
+			_, err = wrong.Recv()
+		}
+		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+
+		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		progress, err := drain.Recv()
+		if err != nil || progress.GetSequences() != 1 || progress.GetTransfers() != 1 || progress.GetBlocksHeld() != uint32(blocksOf(37+11)) {
+			t.Errorf("progress %v, error %v", progress, err)
+		}
+		for _, here := range []bool{false, true} {
+			late := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(4, 1), 5), PrefillHere: here})
+			wantError(t, "request during the drain", late.rest().err, codes.Unavailable, worker.ReasonDraining)
+		}
+		g.sender.ship(ticket, tokens)
+		a.rest().checkTokens("the running request", tokens, 1, 12, length)
+		var last *workerv1.DrainProgress
+		for {
+			progress, err := drain.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = progress
+		}
+		if last.GetSequences() != 0 || last.GetTransfers() != 0 || last.GetBlocksHeld() != 0 {
+			t.Errorf("drained with %v left", last)
+		}
+		g.idle()
+	})
+}
+
+func TestDrainWithGraceCuts(t *testing.T) {
+	for _, phase := range []string{"reserved", "half of the KV came", "running"} {
+		t.Run(phase, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				tokens := prompt(30, 1)
+				a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 100)})
+				ticket := a.ticket()
+				grace := 500 * time.Millisecond // a token takes 12 ms
+				switch phase {
+				case "half of the KV came":
+					g.sender.open(ticket, tokens).sendLayers(1)
+				case "running":
+					g.sender.ship(ticket, tokens)
+				}
+				synctest.Wait()
+				began := time.Now()
+				if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(grace)}); err != nil {
+					t.Fatal(err)
+				}
+				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonDraining)
+				if took := time.Since(began); took != grace {
+					t.Errorf("cut after %v", took)
+				}
+				g.idle()
+			})
+		})
+	}
+}
+
+// TestStopWhileServing: whatever there is ends, and so does Run.
+func TestStopWhileServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		tokens := prompt(30, 1)
+		running := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 100)})
+		g.sender.ship(running.ticket(), tokens)
+		halfway := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(20, 2), 5)})
+		g.sender.open(halfway.ticket(), prompt(20, 2)).sendLayers(2)
+		g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(10, 3), 5)}).ticket()
+		time.Sleep(30 * time.Millisecond)
+	})
+}
+
+func TestConfig(t *testing.T) {
+	good := func() decode.Config {
+		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, TransferLease: time.Second, TransferCreditBytes: 1}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*decode.Config)
+		names  string
+	}{
+		{"good", func(*decode.Config) {}, ""},
+		{"no chunk", func(c *decode.Config) { c.ChunkTokens = 0 }, "decode-chunk-tokens"},
+		{"chunk of no whole blocks", func(c *decode.Config) { c.ChunkTokens = 33 }, "decode-chunk-tokens"},
+		{"no queue", func(c *decode.Config) { c.MaxWaiting = 0 }, "decode-max-waiting"},
+		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
+		{"no credit", func(c *decode.Config) { c.TransferCreditBytes = -1 }, "decode-transfer-credit-bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := good()
+			c.change(&cfg)
+			err := cfg.Validate(32)
+			if (err == nil) != (c.names == "") || err != nil && !strings.HasPrefix(err.Error(), c.names+": ") {
+				t.Errorf("error %v, which should name %q", err, c.names)
+			}
+		})
+	}
+}
