@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,6 +142,9 @@ type rig struct {
 	worker   workerv1.WorkerClient
 	sender   *sender
 
+	// late holds calls back until their clients have gone away.
+	late atomic.Bool
+
 	mu sync.Mutex
 	// hold, if set, waits in place of the engine: each layer of each step.
 	hold func(ctx context.Context, d time.Duration) error
@@ -183,7 +187,12 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20})
+	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20, Authenticate: func(ctx context.Context, _ string) (context.Context, error) {
+		if g.late.Load() {
+			<-ctx.Done()
+		}
+		return ctx, nil
+	}})
 	g.service.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(g.listener) }()

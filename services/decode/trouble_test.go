@@ -221,6 +221,26 @@ func TestCancelWhileBlocksComeFree(t *testing.T) {
 	})
 }
 
+// TestClientLeavesBeforeItsReservationIsSeen: the handler finds the reservation
+// and the end of its client at the same time, and may take either first.
+func TestClientLeavesBeforeItsReservationIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		g.late.Store(true)
+		for i := range 30 {
+			ctx, cancel := context.WithCancel(t.Context())
+			a := g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(30, i), 5)})
+			synctest.Wait()
+			cancel()
+			wantError(t, "request", a.rest().err, codes.Canceled, "")
+			synctest.Wait()
+			g.idle()
+		}
+		g.late.Store(false)
+		g.works(50)
+	})
+}
+
 // TestNoLateWrite: what a sender sends for a cancelled sequence does not land in
 // the blocks of the next one.
 func TestNoLateWrite(t *testing.T) {
