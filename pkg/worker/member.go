@@ -56,6 +56,7 @@ type Member struct {
 	mu           sync.Mutex
 	registration Registration
 	leaving      bool
+	left         bool // Drain is over, or about to be
 	cut          *time.Timer
 }
 
@@ -102,14 +103,17 @@ func (m *Member) Run(ctx context.Context) error {
 	return m.driver.Run(ctx)
 }
 
-// Join registers the worker. Its gRPC server must be serving.
+// Join registers the worker, unless it has left already. Its gRPC server must be
+// serving. register must not block nor call the member.
 func (m *Member) Join(register func(*controlv1.WorkerRecord) Registration) {
-	registration := register(Record(m.cfg.Identity, m.cfg.Engine, m.cfg.MaxWaiting))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.registration = registration
+	if m.left {
+		return // nobody would remove the record
+	}
+	m.registration = register(Record(m.cfg.Identity, m.cfg.Engine, m.cfg.MaxWaiting))
 	if m.leaving {
-		registration.Update(markDraining)
+		m.registration.Update(markDraining)
 	}
 }
 
@@ -149,7 +153,7 @@ func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 	}
 	m.mu.Lock()
 	registration := m.registration
-	m.registration = nil
+	m.registration, m.left = nil, true
 	if m.cut != nil {
 		m.cut.Stop()
 	}
