@@ -2,7 +2,6 @@ package mesh
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -95,20 +94,28 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
+	case e.KVMemory <= 0:
+		return fmt.Errorf("--kv-memory: %v is not above 0", e.KVMemory.String())
 	case e.BlockTokens <= 0 || e.BlockTokens > 1024:
 		return fmt.Errorf("--block-tokens: %d is outside 1 to 1024", e.BlockTokens)
 	case e.MaxSequences <= 0 || e.MaxSequences > 4096:
 		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", e.MaxSequences)
 	case e.MaxBatchTokens < e.MaxSequences || e.MaxBatchTokens > 1<<20:
 		return fmt.Errorf("--max-batch-tokens: %d is outside %d (--max-sequences) to %d", e.MaxBatchTokens, e.MaxSequences, 1<<20)
-	case e.Simulated.BaseMs < 0 || e.Simulated.PerTokenMs < 0 || e.Simulated.PerContextTokenMs < 0:
-		return fmt.Errorf("--simulated-base-ms and its like must not be negative")
 	case o.StopTimeout <= 0:
 		return fmt.Errorf("--stop-timeout: %v is not above 0", o.StopTimeout)
 	case o.StartTimeout <= 0:
 		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
 	case o.LeaseTTL < time.Second:
 		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	for _, f := range []struct {
+		flag string
+		ms   float64
+	}{{"base", e.Simulated.BaseMs}, {"per-token", e.Simulated.PerTokenMs}, {"per-context-token", e.Simulated.PerContextTokenMs}} {
+		if !(f.ms >= 0 && f.ms <= maxSimulatedMs) { // so that NaN is refused too
+			return fmt.Errorf("--simulated-%s-ms: %v is outside 0 to %v", f.flag, f.ms, maxSimulatedMs)
+		}
 	}
 	if err := o.Prefill.Validate(e.BlockTokens); err != nil {
 		return fmt.Errorf("--%w", err)
@@ -117,10 +124,21 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--%w", err)
 	}
 	if err := o.Router.Validate(); err != nil {
-		return fmt.Errorf("--router-%w", err)
+		return fmt.Errorf("--router-%w", firstOf(err))
 	}
 	return nil
 }
+
+// firstOf is the first of joined errors: one line says one thing to do.
+func firstOf(err error) error {
+	if joined, is := err.(interface{ Unwrap() []error }); is && len(joined.Unwrap()) > 0 {
+		return joined.Unwrap()[0]
+	}
+	return err
+}
+
+// maxSimulatedMs bounds each term of the simulated step time.
+const maxSimulatedMs = 1e6
 
 // DefaultOptions are the options with no flag given.
 func DefaultOptions() Options {
@@ -128,44 +146,3 @@ func DefaultOptions() Options {
 	o.RegisterFlags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
 	return o
 }
-
-// ByteSize is a number of bytes, written with or without a unit.
-type ByteSize int64
-
-// Set parses "512MiB", "2GiB", "1000000" and their like.
-func (b *ByteSize) Set(text string) error {
-	units := []struct {
-		suffix string
-		bytes  int64
-	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
-	for _, u := range units {
-		number, found := strings.CutSuffix(strings.TrimSpace(text), u.suffix)
-		if !found {
-			continue
-		}
-		var value float64
-		var rest string
-		if n, _ := fmt.Sscanf(strings.TrimSpace(number)+" ", "%g%s", &value, &rest); n != 1 || value <= 0 || value*float64(u.bytes) > 1<<50 {
-			break
-		}
-		*b = ByteSize(value * float64(u.bytes))
-		return nil
-	}
-	return fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
-}
-
-// String is the size in the largest unit that divides it.
-func (b *ByteSize) String() string {
-	for _, u := range []struct {
-		suffix string
-		bytes  ByteSize
-	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if *b != 0 && *b%u.bytes == 0 {
-			return fmt.Sprintf("%d%s", *b/u.bytes, u.suffix)
-		}
-	}
-	return fmt.Sprintf("%dB", int64(*b))
-}
-
-// Type is the name of the type in usage texts.
-func (b *ByteSize) Type() string { return "size" }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -65,7 +68,32 @@ func (o *ServeOptions) Validate() error {
 	case len(o.NATS) == 0:
 		return errors.New("--nats: name at least one address")
 	}
+	if err := checkAdvertise(o.Advertise); err != nil {
+		return err
+	}
 	return o.Options.Validate()
+}
+
+// checkAdvertise refuses what nobody could connect to.
+func checkAdvertise(address string) error {
+	if address == "" {
+		return nil
+	}
+	if path, is := strings.CutPrefix(address, "unix://"); is {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("--advertise: %q has no absolute path, as in unix:///run/tandem.sock", address)
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	number, portErr := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || portErr != nil || number == 0 {
+		return fmt.Errorf("--advertise: %q is neither HOST:PORT nor unix:///PATH", address)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("--advertise: %s is every interface, which nobody can connect to: name one of this host's addresses", address)
+	}
+	return nil
 }
 
 // Part is a running part, as Serve tells its caller once it serves.
@@ -106,17 +134,18 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	p := &process{options: o.Options, logger: logger, registry: registry}
 	// Before the model is loaded: that etcd is away should not be found late.
 	if err := p.connect(ctx, o.ID); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
 	if err := p.load(role, progress); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.engines.close()) }()
+	// First, so that it is stopped last and tells of the drain.
+	p.addHTTP(listeners.all[1], listeners.all[2])
 	if err := p.addPart(role, o.ID, listeners.all[0], advertise); err != nil {
 		return err
 	}
-	p.addHTTP(listeners.all[1], listeners.all[2])
 	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2)}
 	p.add(p.readiness(func(context.Context) error { return nil }, func() { ready(part) }))
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)

@@ -50,6 +50,8 @@ func (o *UpOptions) Validate() error {
 		return fmt.Errorf("--prefill: %d is outside 0 to %d", o.PrefillWorkers, maxWorkers)
 	case o.DecodeWorkers < 1 || o.DecodeWorkers > maxWorkers:
 		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
+	case o.Listen == "":
+		return errors.New("--listen: is empty: give host:port, 127.0.0.1:0 for any free port, or unix:///path")
 	}
 	return o.Options.Validate()
 }
@@ -86,6 +88,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 		return err
 	}
 	defer func() { err = errors.Join(err, listeners.close()) }()
+	if ctx.Err() != nil {
+		return nil // asked to stop before the long part
+	}
 	engines, err := loadEngines(o.Options, progress)
 	if err != nil {
 		return err
@@ -95,15 +100,17 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	up := Up{Model: engines.spec.Name, ModelDir: engines.dir, Address: listeners.address(0), HTTP: listeners.address(1), Metrics: listeners.address(2)}
 	stopServers, err := startServers(ctx, &o, &up)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, stopServers()) }()
 
 	p := &process{options: o.Options, logger: logger, registry: registry, engines: engines}
 	if err := p.connect(ctx, "tandem-up"); err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
+	// First, so that it is stopped last and tells of the drain.
+	p.addHTTP(listeners.all[1], listeners.all[2])
 	if err := p.addAll(o, &up, listeners); err != nil {
 		return err
 	}
@@ -111,7 +118,15 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
 }
 
-// addAll adds the workers, the router and the HTTP servers.
+// unlessStopped is the error of a start, nil if it is that it was interrupted.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// addAll adds the workers and the router.
 func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 	for _, pool := range []struct {
 		role  controlv1.Role
@@ -131,11 +146,7 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 			*pool.ids = append(*pool.ids, id)
 		}
 	}
-	if err := p.addRouter("router-1", listeners.all[0], up.Address); err != nil {
-		return err
-	}
-	p.addHTTP(listeners.all[1], listeners.all[2])
-	return nil
+	return p.addRouter("router-1", listeners.all[0], up.Address)
 }
 
 // startServers starts the embedded etcd and NATS, where no others are named.

@@ -1,0 +1,63 @@
+package mesh
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ByteSize is a number of bytes, written with or without a unit. As a flag's
+// value it is between 1 byte and 1024 TiB.
+type ByteSize int64
+
+// maxByteSize is also within what a float64 holds exactly.
+const maxByteSize = 1 << 50
+
+// unit is a suffix and what it stands for.
+type unit struct {
+	suffix string
+	bytes  int64
+}
+
+// units, in the order in which suffixes have to be tried.
+func units() []unit {
+	return []unit{
+		{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+		{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1},
+	}
+}
+
+// Set parses "512MiB", "1.5 GiB", "1000000" and their like.
+func (b *ByteSize) Set(text string) error {
+	number := strings.TrimSpace(text)
+	var factor int64
+	for _, u := range units() {
+		if rest, found := strings.CutSuffix(number, u.suffix); found {
+			number, factor = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	value, err := strconv.ParseFloat(number, 64)
+	// ParseFloat also takes exponents, hexadecimal, infinities and NaN.
+	if err != nil || strings.Trim(number, "0123456789.") != "" {
+		return fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
+	}
+	if value *= float64(factor); value < 1 || value > maxByteSize {
+		return fmt.Errorf("%q is not between 1B and 1024TiB", text)
+	}
+	*b = ByteSize(value)
+	return nil
+}
+
+// String is the size in the largest unit of 1024 that divides it.
+func (b *ByteSize) String() string {
+	for _, u := range units()[:4] {
+		if *b != 0 && int64(*b)%u.bytes == 0 {
+			return fmt.Sprintf("%d%s", int64(*b)/u.bytes, u.suffix)
+		}
+	}
+	return fmt.Sprintf("%dB", int64(*b))
+}
+
+// Type is the name of the type in usage texts.
+func (b *ByteSize) Type() string { return "size" }

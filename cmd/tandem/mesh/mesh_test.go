@@ -1,0 +1,289 @@
+package mesh_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// upOptions are a mesh on free ports that does no arithmetic.
+func upOptions(t *testing.T) mesh.UpOptions {
+	t.Helper()
+	var o mesh.UpOptions
+	o.RegisterFlags(pflag.NewFlagSet("up", pflag.ContinueOnError))
+	o.Engine.Name = mesh.EngineSimulated
+	o.Model = filepath.Join("..", "..", "..", "models", "fable")
+	o.Listen, o.HTTP, o.Metrics = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	o.DataDir = t.TempDir()
+	return o
+}
+
+// neverLoads fails the test if the model is loaded.
+func neverLoads(t *testing.T) mesh.Progress {
+	return func(stage string, _, _ int64) { t.Errorf("the model was loaded: %s", stage) }
+}
+
+func ignore(string, int64, int64) {}
+
+func TestPortInUseNamesTheFlagAndLoadsNothing(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for _, c := range []struct {
+		flag   string
+		change func(*mesh.UpOptions)
+	}{
+		{"--listen", func(o *mesh.UpOptions) { o.Listen = taken.Addr().String() }},
+		{"--http", func(o *mesh.UpOptions) { o.HTTP = taken.Addr().String() }},
+		{"--metrics", func(o *mesh.UpOptions) { o.Metrics = taken.Addr().String() }},
+		{"--listen", func(o *mesh.UpOptions) { o.Listen = "nonsense" }},
+	} {
+		t.Run(c.flag, func(t *testing.T) {
+			o := upOptions(t)
+			c.change(&o)
+			check := func(what string, err error) {
+				if err == nil || !strings.HasPrefix(err.Error(), c.flag+": ") || strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s: error %v", what, err)
+				}
+				if o.Listen != "nonsense" && !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("%s: error %v is not that the address is in use", what, err)
+				}
+			}
+			check("up", mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Up) { t.Error("it is ready") }))
+			part := mesh.ServeOptions{Options: o.Options, Target: "decode", Listen: o.Listen}
+			part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+			check("serve", mesh.Serve(t.Context(), part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") }))
+		})
+	}
+}
+
+func TestBadOptionsLoadNothing(t *testing.T) {
+	o := upOptions(t)
+	o.DecodeWorkers = 0
+	if err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil); err == nil || !strings.HasPrefix(err.Error(), "--decode: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestModelThatIsNotThere(t *testing.T) {
+	o := upOptions(t)
+	o.Model = filepath.Join(t.TempDir(), "nothing")
+	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil)
+	if err == nil || !strings.Contains(err.Error(), "--model") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCancelledBeforeTheStart(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o := upOptions(t)
+	began := time.Now()
+	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Up) { t.Error("it is ready") }); err != nil {
+		t.Errorf("up: %v", err)
+	}
+	part := mesh.ServeOptions{Options: o.Options, Target: "decode"}
+	part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+	if err := mesh.Serve(ctx, part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") }); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestEtcdThatIsAway(t *testing.T) {
+	o := upOptions(t)
+	part := mesh.ServeOptions{Options: o.Options, Target: "decode"}
+	part.StartTimeout = 300 * time.Millisecond
+	part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+	err := mesh.Serve(t.Context(), part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") })
+	if err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:1") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	reached := make(chan struct{})
+	handler, service := mesh.NewReadiness(func(ctx context.Context) error {
+		select {
+		case <-reached:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, func() {})
+	status := func(path string) int {
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		return answer.Code
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	said := make(chan struct{})
+	_, again := mesh.NewReadiness(func(context.Context) error { return errors.New("no worker came") }, func() { t.Error("it is ready") })
+	if err := again.Run(ctx); err == nil {
+		t.Error("a wait that fails passed")
+	}
+	go func() { ran <- service.Run(ctx) }()
+	if got := status("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("before it is ready: %d", got)
+	}
+	if got := status("/healthz"); got != http.StatusOK {
+		t.Errorf("alive: %d", got)
+	}
+	go func() {
+		for status("/readyz") != http.StatusOK {
+		}
+		close(said)
+	}()
+	close(reached)
+	select {
+	case <-said:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it never got ready")
+	}
+	if err := service.Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := status("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("while it stops: %d", got)
+	}
+	if got := status("/healthz"); got != http.StatusOK {
+		t.Errorf("alive while it stops: %d", got)
+	}
+	cancel()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLifeOfAMesh starts one, uses it, and stops it under a request.
+func TestLifeOfAMesh(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.PrefillWorkers, o.DecodeWorkers = 2, 2
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	var up mesh.Up
+	select {
+	case up = <-ready:
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	if !up.EmbeddedEtcd || !up.EmbeddedNATS || len(up.Prefill) != 2 || len(up.Decode) != 2 || up.Model != "fable" {
+		t.Errorf("it says of itself %+v", up)
+	}
+	if got, _ := get(t, up.HTTP, "/readyz"); got != http.StatusOK {
+		t.Errorf("ready: %d", got)
+	}
+	if got, text := get(t, up.Metrics, "/metrics"); got != http.StatusOK || !strings.Contains(text, `worker="decode-2"`) {
+		t.Errorf("metrics: %d, %d bytes", got, len(text))
+	}
+
+	second := upOptions(t)
+	second.Listen = up.Address
+	began := time.Now()
+	if err := mesh.Run(t.Context(), second, quiet, prometheus.NewRegistry(), neverLoads(t), nil); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second start: %v", err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a second start took %v to fail", took)
+	}
+
+	conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	const tokens = 100 // half a second of the simulated engine
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{
+		Model: up.Model, Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once upon a time"}, MaxTokens: new(uint32(tokens)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		if got, _ := get(t, up.HTTP, "/readyz"); got == http.StatusServiceUnavailable {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it says that it is ready while it drains")
+		}
+	}
+	if got, _ := get(t, up.Metrics, "/metrics"); got != http.StatusOK {
+		t.Errorf("metrics while it drains: %d", got)
+	}
+	received := uint32(0)
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Errorf("the running request ended with %v", err)
+			}
+			break
+		}
+		if f := event.GetFinished(); f != nil {
+			received = f.GetUsage().GetCompletionTokens()
+		}
+	}
+	if received != tokens {
+		t.Errorf("the running request got %d tokens of %d", received, tokens)
+	}
+	_ = conn.Close()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	free, err := net.Listen("tcp", up.Address)
+	if err != nil {
+		t.Fatalf("the port is not free after the end: %v", err)
+	}
+	_ = free.Close()
+}
+
+// get asks over a connection of its own. A server that is gone is status 0.
+func get(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	answer, err := client.Get("http://" + address + path)
+	if err != nil {
+		return 0, ""
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}

@@ -1,0 +1,209 @@
+package mesh_test
+
+import (
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+func TestByteSize(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want int64 // 0: refused
+	}{
+		{"1", 1}, {"1B", 1}, {"1000000", 1e6}, {"512MiB", 512 << 20}, {"2GiB", 2 << 30}, {"1TiB", 1 << 40}, {"3KiB", 3 << 10},
+		{"1KB", 1e3}, {"1kB", 1e3}, {"7MB", 7e6}, {"7GB", 7e9}, {"2TB", 2e12}, {"1.5GiB", 3 << 29}, {" 64 MiB ", 64 << 20}, {".5KiB", 512},
+		{"1024TiB", 1 << 50},
+		{"", 0}, {"MiB", 0}, {"0", 0}, {"0GiB", 0}, {"-1", 0}, {"-1GiB", 0}, {"+1GiB", 0}, {"0.5", 0}, {"0.1B", 0}, {"1025TiB", 0},
+		{"1e30", 0}, {"1e3", 0}, {"0x10", 0}, {"NaN", 0}, {"NaNMiB", 0}, {"Inf", 0}, {"infB", 0}, {"1_000", 0}, {"512M", 0}, {"512mib", 0},
+		{"1 2MiB", 0}, {"1MiB2", 0}, {"1MiBMiB", 0}, {"1..2GiB", 0}, {"ten", 0}, {"9999999999999999999999", 0},
+	} {
+		t.Run(c.text, func(t *testing.T) {
+			size := mesh.ByteSize(77)
+			err := size.Set(c.text)
+			if c.want == 0 {
+				if err == nil || !strings.Contains(err.Error(), "\""+c.text+"\"") || size != 77 {
+					t.Errorf("became %d, error %v", size, err)
+				}
+				return
+			}
+			if err != nil || int64(size) != c.want {
+				t.Fatalf("%d, error %v; want %d", size, err, c.want)
+			}
+			var again mesh.ByteSize
+			if err := again.Set(size.String()); err != nil || again != size {
+				t.Errorf("%d prints as %s, which reads as %d (%v)", size, size.String(), again, err)
+			}
+		})
+	}
+	for size, want := range map[mesh.ByteSize]string{1 << 30: "1GiB", 3 << 29: "1536MiB", 1 << 41: "2TiB", 1000: "1000B", 0: "0B", 2048: "2KiB"} {
+		if got := size.String(); got != want {
+			t.Errorf("%d prints as %s, want %s", int64(size), got, want)
+		}
+	}
+}
+
+func FuzzByteSize(f *testing.F) {
+	f.Add("512MiB")
+	f.Add("1.5 GB")
+	f.Fuzz(func(t *testing.T, text string) {
+		var size, again mesh.ByteSize
+		if size.Set(text) != nil {
+			return
+		}
+		if size < 1 || size > 1<<50 {
+			t.Fatalf("%q is %d", text, size)
+		}
+		if err := again.Set(size.String()); err != nil || again != size {
+			t.Fatalf("%q is %d, prints as %s, which reads as %d (%v)", text, size, size.String(), again, err)
+		}
+	})
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	o := mesh.DefaultOptions()
+	if err := o.Validate(); err != nil {
+		t.Error(err)
+	}
+	if o.Engine.KVMemory.String() != "1GiB" || o.Engine.Name != mesh.EngineCPU {
+		t.Errorf("defaults %+v", o.Engine)
+	}
+}
+
+// wantFlag checks that an error is one line that begins with a flag which exists.
+func wantFlag(t *testing.T, err error, flag string, fs *pflag.FlagSet) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("it is valid")
+	}
+	if text := err.Error(); !strings.HasPrefix(text, "--"+flag+": ") && !strings.HasPrefix(text, "--"+flag+" ") || strings.Contains(text, "\n") {
+		t.Errorf("%q does not name --%s in one line", text, flag)
+	}
+	if fs.Lookup(flag) == nil {
+		t.Errorf("there is no flag --%s", flag)
+	}
+}
+
+func TestOptionsNameTheirFlags(t *testing.T) {
+	for _, c := range []struct {
+		flag   string
+		change func(*mesh.UpOptions)
+	}{
+		{"engine", func(o *mesh.UpOptions) { o.Engine.Name = "gpu" }},
+		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = -1 }},
+		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = 5000 }},
+		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 0 }},
+		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},
+		{"max-sequences", func(o *mesh.UpOptions) { o.Engine.MaxSequences = 0 }},
+		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = o.Engine.MaxSequences - 1 }},
+		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = math.MaxInt }},
+		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.BaseMs = -1 }},
+		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.BaseMs = math.NaN() }},
+		{"simulated-per-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.PerTokenMs = math.Inf(1) }},
+		{"simulated-per-context-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.PerContextTokenMs = -0.1 }},
+		{"stop-timeout", func(o *mesh.UpOptions) { o.StopTimeout = 0 }},
+		{"start-timeout", func(o *mesh.UpOptions) { o.StartTimeout = -time.Second }},
+		{"lease-ttl", func(o *mesh.UpOptions) { o.LeaseTTL = time.Millisecond }},
+		{"prefill-chunk-tokens", func(o *mesh.UpOptions) { o.Prefill.ChunkTokens = 33 }},
+		{"prefill-max-waiting", func(o *mesh.UpOptions) { o.Prefill.MaxWaiting = 0 }},
+		{"decode-chunk-tokens", func(o *mesh.UpOptions) { o.Decode.ChunkTokens = 0 }},
+		{"decode-max-waiting", func(o *mesh.UpOptions) { o.Decode.MaxWaiting = -1 }},
+		{"decode-transfer-lease", func(o *mesh.UpOptions) { o.Decode.TransferLease = 0 }},
+		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 0 }},
+		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
+		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
+		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
+		{"prefill", func(o *mesh.UpOptions) { o.PrefillWorkers = -1 }},
+		{"prefill", func(o *mesh.UpOptions) { o.PrefillWorkers = 1000 }},
+		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 0 }},
+		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 1000 }},
+		{"listen", func(o *mesh.UpOptions) { o.Listen = "" }},
+	} {
+		t.Run(c.flag, func(t *testing.T) {
+			var o mesh.UpOptions
+			fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+			o.RegisterFlags(fs)
+			if err := o.Validate(); err != nil {
+				t.Fatalf("the defaults: %v", err)
+			}
+			c.change(&o)
+			wantFlag(t, o.Validate(), c.flag, fs)
+		})
+	}
+}
+
+func TestServeOptionsNameTheirFlags(t *testing.T) {
+	for _, c := range []struct {
+		name, flag string
+		change     func(*mesh.ServeOptions)
+	}{
+		{"no target", "target", func(o *mesh.ServeOptions) { o.Target = "" }},
+		{"unknown target", "target", func(o *mesh.ServeOptions) { o.Target = "Prefill" }},
+		{"no etcd", "etcd", func(o *mesh.ServeOptions) { o.Etcd = nil }},
+		{"no nats", "nats", func(o *mesh.ServeOptions) { o.NATS = nil }},
+		{"advertise without port", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7" }},
+		{"advertise port 0", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7:0" }},
+		{"advertise a named port", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7:http" }},
+		{"advertise a port that is none", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7:65536" }},
+		{"advertise without host", "advertise", func(o *mesh.ServeOptions) { o.Advertise = ":7071" }},
+		{"advertise every interface", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "0.0.0.0:7071" }},
+		{"advertise a relative socket", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "unix://run/a.sock" }},
+		{"a shared option", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var o mesh.ServeOptions
+			fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+			o.RegisterFlags(fs)
+			o.Target = "decode"
+			for _, good := range []string{"", "host7:7071", "[::1]:7071", "10.0.0.1:1", "unix:///run/a.sock"} {
+				o.Advertise = good
+				if err := o.Validate(); err != nil {
+					t.Fatalf("--advertise %q: %v", good, err)
+				}
+			}
+			o.Advertise = ""
+			c.change(&o)
+			wantFlag(t, o.Validate(), c.flag, fs)
+		})
+	}
+	o := mesh.ServeOptions{Target: "kvtransfer"}
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--target=decode") {
+		t.Errorf("kvtransfer: %v", err)
+	}
+}
+
+func TestAdvertised(t *testing.T) {
+	tcp := func(host string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(host), Port: 7071} }
+	for _, c := range []struct {
+		name, asked string
+		listening   net.Addr
+		want        string
+	}{
+		{"what was asked for", "name:1", tcp("10.1.2.3"), "name:1"},
+		{"what is listened on", "", tcp("10.1.2.3"), "10.1.2.3:7071"},
+		{"IPv6", "", tcp("::1"), "[::1]:7071"},
+		{"a socket", "", &net.UnixAddr{Name: "/run/a.sock", Net: "unix"}, "unix:///run/a.sock"},
+	} {
+		if got, err := mesh.Advertised(c.asked, c.listening); err != nil || got != c.want {
+			t.Errorf("%s: %q, error %v; want %q", c.name, got, err, c.want)
+		}
+	}
+	for _, every := range []string{"0.0.0.0", "::"} {
+		got, err := mesh.Advertised("", tcp(every))
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, port, err := net.SplitHostPort(got)
+		if ip := net.ParseIP(host); err != nil || port != "7071" || ip == nil || ip.IsUnspecified() {
+			t.Errorf("%s is advertised as %q", every, got)
+		}
+	}
+}
