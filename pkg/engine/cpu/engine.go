@@ -23,7 +23,6 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	rotary    rotary
 	sampler   *sampler.Sampler
-	checker   checker
 	rows      []int32 // scratch: rows of the batch that want logits
 }
 
@@ -76,7 +75,6 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		workspace: workspace,
 		rotary:    newRotary(w.spec.RopeTheta, w.spec.HeadSize),
 		sampler:   sampler.New(),
-		checker:   newChecker(w.spec, capacity),
 	}, nil
 }
 
@@ -104,7 +102,7 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 	if e.pages.isClosed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
-	if err := e.checker.check(batch); err != nil {
+	if err := batch.Validate(e.capacity, e.weights.spec); err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}
 	if err := e.weights.turn.enter(ctx); err != nil {
