@@ -35,7 +35,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -225,109 +224,6 @@ func (g *rig) dial(address string) (*grpc.ClientConn, error) {
 	}})
 }
 
-// sender is a prefill worker's half, driven by hand.
-type sender struct {
-	*kvtransfer.Sender
-	t      *testing.T
-	engine *simulated.Engine
-	mu     sync.Mutex
-	next   int
-	conns  []net.Conn
-}
-
-func (g *rig) newSender(id string) *sender {
-	g.t.Helper()
-	s := &sender{t: g.t, engine: newEngine(g.t, 4000, simulated.Config{})}
-	var err error
-	s.Sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: id, Epoch: 3, Layout: s.engine.Capacity().Layout,
-		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
-				conn, err := g.listener.DialContext(ctx)
-				if err == nil {
-					s.mu.Lock()
-					s.conns = append(s.conns, conn)
-					s.mu.Unlock()
-				}
-				return conn, err
-			}})
-		},
-	}, s.engine.Pages())
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	g.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := s.Close(ctx); err != nil {
-			g.t.Errorf("sender: %v", err)
-		}
-	})
-	return s
-}
-
-// die breaks its connections.
-func (s *sender) die() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, conn := range s.conns {
-		_ = conn.Close()
-	}
-}
-
-// shipment is a prompt on its way.
-type shipment struct {
-	*kvtransfer.Transfer
-	blocks []kvcache.BlockID
-	held   int
-	first  int32
-}
-
-// open computes a prompt and opens the transfer of its KV.
-func (s *sender) open(ticket *kvtransferv1.Ticket, tokens []uint32) *shipment {
-	s.t.Helper()
-	h, err := s.tryOpen(context.Background(), ticket, tokens)
-	if err != nil {
-		s.t.Fatalf("open: %v", err)
-	}
-	return h
-}
-
-func (s *sender) tryOpen(ctx context.Context, ticket *kvtransferv1.Ticket, tokens []uint32) (*shipment, error) {
-	s.t.Helper()
-	s.mu.Lock()
-	n := blocksOf(len(tokens))
-	first := s.next
-	if s.next += n; s.next > 4000 {
-		s.t.Fatal("the sender's blocks are used up")
-	}
-	drawn := compute(s.t, s.engine, tokens, first)
-	s.mu.Unlock()
-	transfer, err := s.Open(ctx, ticket, "r")
-	if err != nil {
-		return nil, err
-	}
-	return &shipment{Transfer: transfer, blocks: blockRange(first, n), held: int(ticket.GetHeldBlocks()), first: drawn}, nil
-}
-
-// sendLayers offers every block that is not held, of the first n layers.
-func (h *shipment) sendLayers(n int) {
-	for layer := range n {
-		if h.held < len(h.blocks) {
-			h.Send(layer, h.held, h.blocks[h.held:])
-		}
-	}
-}
-
-// ship does all of it.
-func (s *sender) ship(ticket *kvtransferv1.Ticket, tokens []uint32) *shipment {
-	s.t.Helper()
-	h := s.open(ticket, tokens)
-	h.sendLayers(layers)
-	h.Commit([]int32{h.first})
-	return h
-}
-
 func prompt(n, seed int) []uint32 {
 	tokens := make([]uint32, n)
 	for i := range tokens {
@@ -359,15 +255,16 @@ type answer struct {
 func (g *rig) call(ctx context.Context, request *workerv1.DecodeRequest) *answer {
 	g.t.Helper()
 	stream, err := g.decode.Run(ctx, request)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return &answer{t: g.t, stream: stream}
+	// An error here is that ctx has ended already.
+	return &answer{t: g.t, stream: stream, err: err, over: err != nil}
 }
 
 // next reads one event and checks that it may stand where it stands.
 func (a *answer) next() {
 	a.t.Helper()
+	if a.over {
+		return
+	}
 	event, err := a.stream.Recv()
 	if err != nil {
 		if a.over = true; !errors.Is(err, io.EOF) {

@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
-
-	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/worker"
 )

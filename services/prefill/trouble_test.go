@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -34,99 +33,6 @@ func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *publi
 	if len(want) == 0 {
 		t.Error("nothing was published")
 	}
-}
-
-// TestBadRequestsAreRefusedUncomputed: each names its field.
-func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*workerv1.PrefillRequest)
-		field  string
-	}{
-		{"no task", func(r *workerv1.PrefillRequest) { r.Task = nil }, "task"},
-		{"no tokens", func(r *workerv1.PrefillRequest) { r.Task.TokenIds = nil }, "task.token_ids"},
-		{"unknown token", func(r *workerv1.PrefillRequest) { r.Task.TokenIds[3] = 1 << 31 }, "task.token_ids"},
-		{"absurd temperature", func(r *workerv1.PrefillRequest) { f := float32(-1); r.Task.Sampling.Temperature = &f }, "task.sampling.temperature"},
-		{"no ticket", func(r *workerv1.PrefillRequest) { r.Ticket = nil }, "ticket"},
-		{"ticket without address", func(r *workerv1.PrefillRequest) { r.Ticket.Addresses = nil }, "ticket.addresses"},
-		{"ticket without lease", func(r *workerv1.PrefillRequest) { r.Ticket.Lease = nil }, "ticket.lease"},
-		{"ticket with a negative lease", func(r *workerv1.PrefillRequest) { r.Ticket.Lease = durationpb.New(-1) }, "ticket.lease"},
-		{"ticket for fewer blocks", func(r *workerv1.PrefillRequest) { r.Ticket.Blocks-- }, "ticket.blocks"},
-		{"ticket for more blocks", func(r *workerv1.PrefillRequest) { r.Ticket.Blocks++ }, "ticket.blocks"},
-		{"more held than there is", func(r *workerv1.PrefillRequest) { r.Ticket.HeldBlocks = r.Ticket.GetBlocks() + 1 }, "ticket.held_blocks"},
-		{"absurdly many held", func(r *workerv1.PrefillRequest) { r.Ticket.HeldBlocks = 1<<32 - 1 }, "ticket.held_blocks"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
-				p := g.newPeer("decode-1", 11)
-				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
-				c.change(request)
-				a := g.run(t.Context(), request)
-				wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
-				if got := rpc.Field(a.err); got != c.field {
-					t.Errorf("field %q, want %q (%v)", got, c.field, a.err)
-				}
-				if a.started != nil || g.layersComputed() != 0 {
-					t.Error("something was computed")
-				}
-				g.idle()
-				g.works(p, 6)
-			})
-		})
-	}
-}
-
-// TestTicketsThatReceiversRefuse: nothing is computed for them.
-func TestTicketsThatReceiversRefuse(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*kvtransferv1.Ticket)
-		reason string
-	}{
-		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, worker.ReasonTransferRefused},
-		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, worker.ReasonTransferRefused},
-		{"wrong secret", func(k *kvtransferv1.Ticket) { k.Secret++ }, worker.ReasonTransferRefused},
-		{"unknown transfer", func(k *kvtransferv1.Ticket) { k.TransferId++ }, worker.ReasonTransferRefused},
-		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, worker.ReasonTransferRefused},
-		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, worker.ReasonTransferFailed},
-		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, worker.ReasonTransferFailed},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
-				p := g.newPeer("decode-1", 11)
-				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
-				c.change(request.GetTicket())
-				a := g.run(t.Context(), request)
-				wantError(t, "request", a.err, codes.Unavailable, c.reason)
-				if a.started != nil || g.layersComputed() != 0 {
-					t.Error("something was computed")
-				}
-				g.idle()
-				g.works(p, 6)
-			})
-		})
-	}
-}
-
-func TestATicketServesOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		p := g.newPeer("decode-1", 11)
-		r := p.reserve(30, 0)
-		request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket}
-		first := g.call(t.Context(), request)
-		if _, err := first.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		wantError(t, "while the first runs", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
-		if err := lastError(first); !errors.Is(err, io.EOF) {
-			t.Errorf("the first was disturbed: %v", err)
-		}
-		wantError(t, "after the first", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
-		g.idle()
-	})
 }
 
 // TestCancelAtAnyTime cancels a request a millisecond later each time, with
@@ -411,98 +317,6 @@ func TestPromptThatNeverFits(t *testing.T) {
 			t.Errorf("aborted with %v", reason)
 		}
 		g.idle()
-	})
-}
-
-func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		p := g.newPeer("decode-1", 11)
-		r, late := p.reserve(40, 0), p.reserve(4, 0)
-		p.pages.shut()
-		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
-		synctest.Wait()
-
-		wrong, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch + 1})
-		if err == nil {
-			_, err = wrong.Recv()
-		}
-		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
-
-		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
-		if err != nil {
-			t.Fatal(err)
-		}
-		progress, err := drain.Recv()
-		if err != nil || progress.GetSequences() != 1 || progress.GetTransfers() != 1 || progress.GetBlocksHeld() != 10 {
-			t.Errorf("progress %v, error %v", progress, err)
-		}
-		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
-			codes.Unavailable, worker.ReasonDraining)
-		if late.ended() {
-			t.Error("the refused request used its ticket")
-		}
-		p.receiver.Cancel(late.ticket.GetTransferId())
-		p.pages.open()
-		if a := g.read(stream, false); a.err != nil {
-			t.Errorf("the running request ended with %v", a.err)
-		}
-		p.holdsKVOf(r, prompt(40, 1), 0)
-		var last *workerv1.DrainProgress
-		for {
-			progress, err := drain.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			last = progress
-		}
-		if last.GetSequences() != 0 || last.GetTransfers() != 0 || last.GetBlocksHeld() != 0 {
-			t.Errorf("drained with %v left", last)
-		}
-		g.idle()
-	})
-}
-
-func TestDrainWithGraceCuts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		p := g.newPeer("decode-1", 11)
-		g.setHold(func(ctx context.Context, _ time.Duration) error {
-			timer := time.NewTimer(time.Minute) // a device that is very slow
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-			}
-			return ctx.Err()
-		})
-		r := p.reserve(40, 0)
-		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
-		synctest.Wait()
-		began := time.Now()
-		if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(3 * time.Second)}); err != nil {
-			t.Fatal(err)
-		}
-		a := g.read(stream, false)
-		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonDraining)
-		if took := time.Since(began); took != 3*time.Second {
-			t.Errorf("cut after %v", took)
-		}
-		r.aborted(t)
-	})
-}
-
-// TestStopWhileServing: whatever runs ends, and so does Run.
-func TestStopWhileServing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
-		p := g.newPeer("decode-1", 11)
-		r := p.reserve(200, 0)
-		_ = g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(100, 1), 5), Ticket: r.ticket})
-		time.Sleep(30 * time.Millisecond)
 	})
 }
 

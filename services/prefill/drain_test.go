@@ -1,0 +1,109 @@
+package prefill_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r, late := p.reserve(40, 0), p.reserve(4, 0)
+		p.pages.shut()
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		synctest.Wait()
+
+		wrong, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch + 1})
+		if err == nil {
+			_, err = wrong.Recv()
+		}
+		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+
+		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		progress, err := drain.Recv()
+		if err != nil || progress.GetSequences() != 1 || progress.GetTransfers() != 1 || progress.GetBlocksHeld() != 10 {
+			t.Errorf("progress %v, error %v", progress, err)
+		}
+		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
+			codes.Unavailable, worker.ReasonDraining)
+		if late.ended() {
+			t.Error("the refused request used its ticket")
+		}
+		p.receiver.Cancel(late.ticket.GetTransferId())
+		p.pages.open()
+		if a := g.read(stream, false); a.err != nil {
+			t.Errorf("the running request ended with %v", a.err)
+		}
+		p.holdsKVOf(r, prompt(40, 1), 0)
+		var last *workerv1.DrainProgress
+		for {
+			progress, err := drain.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = progress
+		}
+		if last.GetSequences() != 0 || last.GetTransfers() != 0 || last.GetBlocksHeld() != 0 {
+			t.Errorf("drained with %v left", last)
+		}
+		g.idle()
+	})
+}
+
+func TestDrainWithGraceCuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		g.setHold(func(ctx context.Context, _ time.Duration) error {
+			timer := time.NewTimer(time.Minute) // a device that is very slow
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		})
+		r := p.reserve(40, 0)
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		synctest.Wait()
+		began := time.Now()
+		if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(3 * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		a := g.read(stream, false)
+		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonDraining)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("cut after %v", took)
+		}
+		r.aborted(t)
+	})
+}
+
+// TestStopWhileServing: whatever runs ends, and so does Run.
+func TestStopWhileServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		r := p.reserve(200, 0)
+		_ = g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(100, 1), 5), Ticket: r.ticket})
+		time.Sleep(30 * time.Millisecond)
+	})
+}
