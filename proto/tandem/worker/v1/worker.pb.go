@@ -143,7 +143,9 @@ type PrefillRequest struct {
 	// The sequence.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// Where the KV goes, and the right to write there.
-	Ticket        *v11.Ticket `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	Ticket *v11.Ticket `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// Incarnation epoch of the worker meant; another one refuses.
+	WorkerEpoch   uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +192,13 @@ func (x *PrefillRequest) GetTicket() *v11.Ticket {
 		return x.Ticket
 	}
 	return nil
+}
+
+func (x *PrefillRequest) GetWorkerEpoch() uint64 {
+	if x != nil {
+		return x.WorkerEpoch
+	}
+	return 0
 }
 
 // PrefillEvent is one message of a prefill's answer: Started, then FirstToken,
@@ -497,7 +506,9 @@ type DecodeRequest struct {
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// Compute the prompt here as well, without any transfer. The answer then has
 	// no Reserved with a ticket, and tokens start with the first.
-	PrefillHere   bool `protobuf:"varint,2,opt,name=prefill_here,json=prefillHere,proto3" json:"prefill_here,omitempty"`
+	PrefillHere bool `protobuf:"varint,2,opt,name=prefill_here,json=prefillHere,proto3" json:"prefill_here,omitempty"`
+	// Incarnation epoch of the worker meant; another one refuses.
+	WorkerEpoch   uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -544,6 +555,13 @@ func (x *DecodeRequest) GetPrefillHere() bool {
 		return x.PrefillHere
 	}
 	return false
+}
+
+func (x *DecodeRequest) GetWorkerEpoch() uint64 {
+	if x != nil {
+		return x.WorkerEpoch
+	}
+	return 0
 }
 
 // DecodeEvent is one message of a decode's answer: Reserved, Admitted, any
@@ -1134,10 +1152,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\x06 \x01(\rR\tmaxTokens\x129\n" +
 	"\bsampling\x18\a \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12$\n" +
-	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\"r\n" +
+	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\"\x95\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
-	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\"\xc6\x01\n" +
+	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12!\n" +
+	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\"\xc6\x01\n" +
 	"\fPrefillEvent\x12<\n" +
 	"\astarted\x18\x01 \x01(\v2 .tandem.worker.v1.PrefillStartedH\x00R\astarted\x12?\n" +
 	"\vfirst_token\x18\x02 \x01(\v2\x1c.tandem.worker.v1.FirstTokenH\x00R\n" +
@@ -1159,10 +1178,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\vtransfer_ns\x18\x02 \x01(\x03R\n" +
 	"transferNs\x12\x1d\n" +
 	"\n" +
-	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\"^\n" +
+	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\"\x81\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
-	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\"\xef\x01\n" +
+	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +
+	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\"\xef\x01\n" +
 	"\vDecodeEvent\x128\n" +
 	"\breserved\x18\x01 \x01(\v2\x1a.tandem.worker.v1.ReservedH\x00R\breserved\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.tandem.worker.v1.AdmittedH\x00R\badmitted\x122\n" +
