@@ -27,7 +27,7 @@ const (
 	// by the name of a field; see ServerConfig.OversizeFields. A longer one is
 	// refused as soon as its length is known, with RESOURCE_EXHAUSTED: grpc-go has
 	// no place to say anything else before it has a whole message.
-	MaxOversizeBytes = 256 << 20
+	MaxOversizeBytes = 128 << 20
 	// DefaultMaxStreams is the most calls at a time on one connection.
 	DefaultMaxStreams = 10_000
 	// DefaultUnaryTimeout is the deadline of unary calls that have none.

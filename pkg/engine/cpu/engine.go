@@ -87,8 +87,14 @@ func (e *cpuEngine) Capacity() engine.Capacity { return e.capacity }
 // Pages implements engine.Engine.
 func (e *cpuEngine) Pages() engine.Pages { return e.pages }
 
-// Close implements engine.Engine. Closing twice does nothing.
+// Close implements engine.Engine. A Step that runs all the same, in a process that
+// no longer waits for it, is waited for here: what it computes in is unmapped.
+// Closing twice does nothing.
 func (e *cpuEngine) Close() error {
+	if err := e.weights.turn.enter(context.Background()); err != nil {
+		return fmt.Errorf("close engine: %w", err)
+	}
+	defer e.weights.turn.leave()
 	if e.pages.free() {
 		e.workspace.Free()
 		e.weights.release()
@@ -109,6 +115,9 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
 	}
 	defer e.weights.turn.leave()
+	if e.pages.isClosed() { // meanwhile
+		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
+	}
 	begin := time.Now()
 	output, err := e.compute(ctx, batch)
 	if err != nil {

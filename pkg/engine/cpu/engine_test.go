@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"testing/synctest"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -209,4 +210,39 @@ func TestWaiting(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestCloseWaitsForStep: what a step computes in is not unmapped under it.
+func TestCloseWaitsForStep(t *testing.T) {
+	w := loadFable(t, 2)
+	e := newEngine(t, w, cpu.Config{Blocks: 4})
+	inLayer, goOn := make(chan struct{}), make(chan struct{})
+	stepped := make(chan error, 1)
+	go func() {
+		_, err := e.Step(t.Context(), engine.Batch{
+			Sequences: []engine.Sequence{{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1)}},
+			LayerDone: func(layer int) {
+				if layer == 0 {
+					close(inLayer)
+					<-goOn
+				}
+			},
+		})
+		stepped <- err
+	}()
+	<-inLayer
+	closed := make(chan error, 1)
+	go func() { closed <- e.Close() }()
+	select {
+	case <-closed:
+		t.Fatal("closed under a running step")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(goOn)
+	if err := <-stepped; err != nil {
+		t.Errorf("the step ended with %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
 }
