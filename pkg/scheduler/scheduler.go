@@ -141,11 +141,11 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	}
 	s.pool.Arrived(q.private())
 	q.computed = len(q.request.Tokens)
-	s.publish(q)
-	if len(e.Sampled) == 0 {
+	if len(e.Sampled) == 0 { // nor is the KV of such a sender shared
 		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender has to commit at least one"))
 		return
 	}
+	s.publish(q)
 	for _, token := range e.Sampled {
 		q.generated = append(q.generated, token)
 		if reason := q.ended(token); reason != 0 {

@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// maxTicketBlocks bounds what a ticket can make a Sender allocate.
-const maxTicketBlocks = 1 << 20
+const (
+	// maxTicketBlocks bounds what a ticket can make a Sender allocate.
+	maxTicketBlocks = 1 << 20
+	// minTicketLease bounds how often a ticket can make a Sender renew.
+	minTicketLease = 100 * time.Millisecond
+)
 
 // Sender sends KV blocks, over one connection to each receiver. All its methods
 // are safe for concurrent use.
@@ -122,8 +127,8 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 		return errors.New("the ticket names no address")
 	case ticket.GetBlocks() > maxTicketBlocks || ticket.GetHeldBlocks() > ticket.GetBlocks():
 		return fmt.Errorf("the ticket is for %d blocks, of which %d are held", ticket.GetBlocks(), ticket.GetHeldBlocks())
-	case ticket.GetLease().AsDuration() <= 0:
-		return errors.New("the ticket has no lease")
+	case ticket.GetLease().AsDuration() < minTicketLease:
+		return fmt.Errorf("the ticket's lease of %v is under %v", ticket.GetLease().AsDuration(), minTicketLease)
 	}
 	return nil
 }

@@ -80,6 +80,7 @@ const (
 // transfer is one transfer until nothing of it is awaited.
 type transfer struct {
 	ticket    *kvtransferv1.Ticket
+	renewing  bool // it is among the renewals
 	lease     time.Duration
 	requestID string
 	state     state

@@ -168,7 +168,10 @@ func (c *Core) renew(t *transfer, _ input) {
 	if len(c.renewals) == 0 {
 		c.note(noteRenew, nil)
 	}
-	c.renewals = append(c.renewals, t)
+	if !t.renewing {
+		t.renewing = true
+		c.renewals = append(c.renewals, t)
+	}
 	c.keep(t)
 }
 

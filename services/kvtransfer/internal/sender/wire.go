@@ -70,6 +70,7 @@ func (c *Core) build(n note) *kvtransferv1.SenderMessage {
 func (c *Core) buildRenew() *kvtransferv1.SenderMessage {
 	var ids []uint64
 	for _, t := range c.renewals {
+		t.renewing = false
 		if t.state == open {
 			ids = append(ids, t.id())
 		}
@@ -80,7 +81,7 @@ func (c *Core) buildRenew() *kvtransferv1.SenderMessage {
 	}
 	slices.SortFunc(ids, cmp.Compare)
 	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Renew{
-		Renew: &kvtransferv1.Renew{TransferIds: slices.Compact(ids)}}}
+		Renew: &kvtransferv1.Renew{TransferIds: ids}}}
 }
 
 func (c *Core) nextChunk() Action {
