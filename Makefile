@@ -17,7 +17,7 @@ test: ## Run every test that needs nothing but Go and a C compiler
 	go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels
-	go test -race $$(go list ./pkg/... ./services/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
+	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
 
 lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
