@@ -5,12 +5,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
-
-	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // ReasonWrongEpoch says that the message is for another incarnation of this worker.
@@ -40,8 +37,10 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 // Drain lets the worker leave and reports what is left, on every change and each
 // second, until nothing is.
 func (s *Server) Drain(request *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
-	if epoch := request.GetEpoch(); epoch != 0 && epoch != s.epoch {
-		return rpc.Error(codes.FailedPrecondition, ReasonWrongEpoch, "this worker was restarted since: list the workers again", 0)
+	if epoch := request.GetEpoch(); epoch != 0 {
+		if err := CheckEpoch(epoch, s.epoch); err != nil {
+			return err
+		}
 	}
 	s.leave(request.GetGrace().AsDuration())
 	beat := time.NewTicker(time.Second)

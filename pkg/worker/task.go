@@ -35,6 +35,22 @@ const (
 	ReasonFinishedAtPrefill = "FINISHED_AT_PREFILL"
 )
 
+// CheckEpoch refuses a call that is meant for another incarnation than own, such
+// as one whose address this worker took over. Its error is a gRPC status.
+func CheckEpoch(meant, own uint64) error {
+	if meant == own {
+		return nil
+	}
+	return rpc.Error(codes.FailedPrecondition, ReasonWrongEpoch,
+		fmt.Sprintf("this worker is incarnation %d, the call is for %d: list the workers again", own, meant), 0)
+}
+
+// What one task may carry: far more than the router lets through.
+const (
+	maxStopTokens = 1024
+	maxSaltBytes  = 1024
+)
+
 // ParseTask checks what a router sent against the model that is served here and
 // makes a request of it, without ID and Kind. Its errors are gRPC statuses.
 func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (scheduler.Request, error) {
@@ -68,6 +84,12 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	}
 	if task.GetMaxTokens() <= task.GetGenerated() {
 		return none, rpc.InvalidArgument("task.max_tokens", fmt.Sprintf("%d is not above the %d generated already", task.GetMaxTokens(), task.GetGenerated()))
+	}
+	if n := len(task.GetStopTokenIds()); n > maxStopTokens {
+		return none, rpc.InvalidArgument("task.stop_token_ids", fmt.Sprintf("%d are more than %d", n, maxStopTokens))
+	}
+	if n := len(task.GetEnvelope().GetCacheSalt()); n > maxSaltBytes {
+		return none, rpc.InvalidArgument("task.envelope.cache_salt", fmt.Sprintf("%d bytes are more than %d", n, maxSaltBytes))
 	}
 	stop := make([]int32, 0, len(task.GetStopTokenIds()))
 	for _, id := range task.GetStopTokenIds() {

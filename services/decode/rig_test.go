@@ -254,6 +254,9 @@ type answer struct {
 
 func (g *rig) call(ctx context.Context, request *workerv1.DecodeRequest) *answer {
 	g.t.Helper()
+	if request.GetWorkerEpoch() == 0 {
+		request.WorkerEpoch = workerEpoch
+	}
 	stream, err := g.decode.Run(ctx, request)
 	// An error here is that ctx has ended already.
 	return &answer{t: g.t, stream: stream, err: err, over: err != nil}

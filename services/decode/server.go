@@ -24,6 +24,7 @@ import (
 type server struct {
 	workerv1.UnimplementedDecodeServer
 	spec     model.Spec
+	epoch    uint64
 	driver   *worker.Driver
 	receiver *kvtransfer.Receiver
 	running  *reservations
@@ -35,6 +36,9 @@ type server struct {
 func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
 	ctx := stream.Context()
 	deadline, _ := ctx.Deadline()
+	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
+		return err
+	}
 	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
 	if err != nil {
 		return err
@@ -72,13 +76,18 @@ type generation struct {
 	ended        bool
 }
 
-// run follows the sequence until it has ended.
-func (g *generation) run(ctx context.Context, sequence *worker.Sequence) error {
-	err := g.follow(ctx, sequence)
-	if err != nil {
-		sequence.Cancel()
-		g.giveUp(sequence.Take())
-	}
+// run follows the sequence until it has ended. What does not end well, a panic
+// included, is given up.
+func (g *generation) run(ctx context.Context, sequence *worker.Sequence) (err error) {
+	well := false
+	defer func() {
+		if !well {
+			sequence.Cancel()
+			g.giveUp(sequence.Take())
+		}
+	}()
+	err = g.follow(ctx, sequence)
+	well = err == nil
 	return err
 }
 

@@ -60,7 +60,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		Member:   member,
 		receiver: receiver,
-		server:   &server{spec: deps.Engine.Model(), driver: member.Driver(), receiver: receiver, running: running},
+		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, running: running},
 	}, nil
 }
 

@@ -29,6 +29,7 @@ func TestBadTasks(t *testing.T) {
 	}{
 		{"no task", func(r *workerv1.DecodeRequest) { r.Task = nil }, codes.InvalidArgument, "task"},
 		{"another model", func(r *workerv1.DecodeRequest) { r.Task.ModelDigest = "d2" }, codes.FailedPrecondition, ""},
+		{"another incarnation", func(r *workerv1.DecodeRequest) { r.WorkerEpoch = workerEpoch + 1 }, codes.FailedPrecondition, ""},
 		{"no tokens", func(r *workerv1.DecodeRequest) { r.Task.TokenIds = nil }, codes.InvalidArgument, "task.token_ids"},
 		{"nothing to generate", func(r *workerv1.DecodeRequest) { r.Task.MaxTokens = 0 }, codes.InvalidArgument, "task.max_tokens"},
 		{"never fits", func(r *workerv1.DecodeRequest) { r.Task.TokenIds = prompt(poolBlocks*blockTokens+1, 1) }, codes.InvalidArgument, "task.token_ids"},

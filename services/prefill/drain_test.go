@@ -22,7 +22,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		p := g.newPeer("decode-1", 11)
 		r, late := p.reserve(40, 0), p.reserve(4, 0)
 		p.pages.shut()
-		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(40, 1), 5), Ticket: r.ticket})
 		synctest.Wait()
 
 		wrong, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch + 1})
@@ -39,7 +39,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		if err != nil || progress.GetSequences() != 1 || progress.GetTransfers() != 1 || progress.GetBlocksHeld() != 10 {
 			t.Errorf("progress %v, error %v", progress, err)
 		}
-		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
+		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
 			codes.Unavailable, worker.ReasonDraining)
 		if late.ended() {
 			t.Error("the refused request used its ticket")
@@ -82,7 +82,7 @@ func TestDrainWithGraceCuts(t *testing.T) {
 			return ctx.Err()
 		})
 		r := p.reserve(40, 0)
-		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(40, 1), 5), Ticket: r.ticket})
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(40, 1), 5), Ticket: r.ticket})
 		synctest.Wait()
 		began := time.Now()
 		if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(3 * time.Second)}); err != nil {
@@ -103,7 +103,7 @@ func TestStopWhileServing(t *testing.T) {
 		g := newRig(t)
 		p := g.newPeer("decode-1", 11)
 		r := p.reserve(200, 0)
-		_ = g.call(t.Context(), &workerv1.PrefillRequest{Task: task(prompt(100, 1), 5), Ticket: r.ticket})
+		_ = g.call(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(100, 1), 5), Ticket: r.ticket})
 		time.Sleep(30 * time.Millisecond)
 	})
 }

@@ -40,7 +40,7 @@ func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t)
 				p := g.newPeer("decode-1", 11)
-				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+				request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
 				c.change(request)
 				a := g.run(t.Context(), request)
 				wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
@@ -55,6 +55,22 @@ func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAnotherIncarnationIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+		request.WorkerEpoch++
+		a := g.run(t.Context(), request)
+		wantError(t, "request", a.err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+		if g.layersComputed() != 0 {
+			t.Error("something was computed")
+		}
+		g.idle()
+		g.works(p, 6)
+	})
 }
 
 // TestTicketsThatReceiversRefuse: nothing is computed for them.
@@ -76,7 +92,7 @@ func TestTicketsThatReceiversRefuse(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t)
 				p := g.newPeer("decode-1", 11)
-				request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+				request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
 				c.change(request.GetTicket())
 				a := g.run(t.Context(), request)
 				wantError(t, "request", a.err, codes.Unavailable, c.reason)
@@ -95,7 +111,7 @@ func TestATicketServesOnce(t *testing.T) {
 		g := newRig(t)
 		p := g.newPeer("decode-1", 11)
 		r := p.reserve(30, 0)
-		request := &workerv1.PrefillRequest{Task: task(prompt(30, 1), 5), Ticket: r.ticket}
+		request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: r.ticket}
 		first := g.call(t.Context(), request)
 		if _, err := first.Recv(); err != nil {
 			t.Fatal(err)

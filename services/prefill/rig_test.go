@@ -365,7 +365,7 @@ func (g *rig) works(p *peer, seed int) {
 	g.t.Helper()
 	tokens := prompt(37, seed)
 	r := p.reserve(len(tokens), 0)
-	a := g.run(context.Background(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+	a := g.run(context.Background(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
 	if a.err != nil {
 		g.t.Fatalf("the next request failed: %v", a.err)
 	}

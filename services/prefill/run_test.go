@@ -21,7 +21,7 @@ func TestPromptsGiveFirstTokenAndKV(t *testing.T) {
 		for seed, n := range []int{1, 3, 4, 5, 16, 17, 37, 64, 100} {
 			tokens := prompt(n, seed)
 			r := p.reserve(n, 0)
-			a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+			a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
 			if a.err != nil {
 				t.Fatalf("prompt of %d: %v", n, a.err)
 			}
@@ -58,7 +58,7 @@ func TestFirstTokenDoesNotWaitForTheTransfer(t *testing.T) {
 		tokens := prompt(30, 1)
 		r := p.reserve(len(tokens), 0)
 		p.pages.shut()
-		stream := g.call(t.Context(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
 		if a := g.read(stream, true); a.first.GetTokenId() != firstToken(t, tokens) {
 			t.Errorf("first token %v, error %v", a.first, a.err)
 		}
@@ -93,7 +93,7 @@ func TestHeldBlocksAreNotSent(t *testing.T) {
 				tokens := prompt(c.tokens, 2)
 				for _, round := range []string{"computed", "from the prefix cache"} {
 					r := p.reserve(c.tokens, c.held)
-					a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+					a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
 					if a.err != nil || a.first.GetTokenId() != firstToken(t, tokens) {
 						t.Fatalf("%s: first token %v, error %v", round, a.first, a.err)
 					}
@@ -138,7 +138,7 @@ func TestCachedBlocksAreSentToo(t *testing.T) {
 		} {
 			before := g.layersComputed()
 			r := p.reserve(len(c.tokens), c.held)
-			a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(c.tokens, 5), Ticket: r.ticket})
+			a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(c.tokens, 5), Ticket: r.ticket})
 			if a.err != nil {
 				t.Fatalf("%s: %v", c.name, a.err)
 			}
@@ -173,7 +173,7 @@ func TestFirstTokenThatEndsTheRequest(t *testing.T) {
 				g := newRig(t)
 				p := g.newPeer("decode-1", 11)
 				r := p.reserve(len(tokens), 0)
-				request := &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket}
+				request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket}
 				c.change(t, request.GetTask())
 				a := g.run(t.Context(), request)
 				if a.err != nil || !a.first.GetLast() || a.first.GetReason() != c.reason || a.first.GetTokenId() != firstToken(t, tokens) {
@@ -199,7 +199,7 @@ func TestManyPromptsAtOnce(t *testing.T) {
 			tokens := prompt(20+3*i, 10+i)
 			r := p.reserve(len(tokens), 0)
 			all.Go(func() {
-				a := g.run(context.Background(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket})
+				a := g.run(context.Background(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
 				if a.err != nil || a.first.GetTokenId() != firstToken(t, tokens) {
 					t.Errorf("prompt %d: %v, error %v", i, a.first, a.err)
 				}
@@ -218,7 +218,7 @@ func TestListBlocksIsWhatTheEventsAddUpTo(t *testing.T) {
 		for seed := range 8 { // more than the pool holds, so that blocks are removed too
 			tokens := prompt(41, 20+seed)
 			r := p.reserve(len(tokens), 0)
-			if a := g.run(t.Context(), &workerv1.PrefillRequest{Task: task(tokens, 5), Ticket: r.ticket}); a.err != nil {
+			if a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket}); a.err != nil {
 				t.Fatal(a.err)
 			}
 			g.idle()

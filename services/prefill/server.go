@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,7 +28,7 @@ type server struct {
 	driver  *worker.Driver
 	sender  *kvtransfer.Sender
 	running *transfers
-	logger  *slog.Logger
+	epoch   uint64
 }
 
 // Run serves one prompt. It returns only when no page of the sequence will be
@@ -37,6 +36,9 @@ type server struct {
 func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
 	ctx := stream.Context()
 	deadline, _ := ctx.Deadline()
+	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
+		return err
+	}
 	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
 	if err != nil {
 		return err
@@ -107,21 +109,28 @@ type prompt struct {
 	first    int32
 	finished bool
 	refused  bool
+	settled  bool
 	// last: the first token ended the request, so the KV serves nobody.
 	last bool
 }
 
-// run follows the sequence to its end, then the transfer to its own.
-func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) error {
-	err := p.follow(ctx, sequence)
-	if err != nil {
+// run follows the sequence to its end, then the transfer to its own. Both end
+// whatever happens, a panic included.
+func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) (err error) {
+	defer func() {
+		if !p.settled {
+			sequence.Cancel()
+			p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
+			<-p.transfer.Done()
+			p.release()
+		}
+	}()
+	if err = p.follow(ctx, sequence); err != nil {
 		sequence.Cancel()
 		p.transfer.Abort(abortReason(err))
 	}
 	transferErr := p.settle(ctx)
-	if !p.refused {
-		p.server.driver.TransferDone(p.id)
-	}
+	p.release()
 	switch {
 	case err != nil:
 		return err
@@ -129,6 +138,14 @@ func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) error {
 		return transferErr
 	}
 	return p.sendStats()
+}
+
+// release says that the transfer reads no block any more.
+func (p *prompt) release() {
+	p.settled = true
+	if !p.refused {
+		p.server.driver.TransferDone(p.id)
+	}
 }
 
 func abortReason(err error) kvtransferv1.AbortReason {

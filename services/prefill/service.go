@@ -62,7 +62,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Member: member,
 		sender: sender,
 		deps:   deps,
-		server: &server{spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, logger: deps.Logger},
+		server: &server{spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch},
 	}, nil
 }
 
