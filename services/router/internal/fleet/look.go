@@ -78,7 +78,7 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 				full++
 			case tooSmall(w, r, role):
 				small++
-				out.largestTokens = max(out.largestTokens, int(w.record.GetCapacity().GetBlocks()*w.record.GetCapacity().GetBlockTokens()))
+				out.largestTokens = max(out.largestTokens, int(w.record.GetCapacity().GetBlocks())*int(w.record.GetCapacity().GetBlockTokens()))
 			}
 			continue
 		}
@@ -210,6 +210,9 @@ func (f *Fleet) choose(options []*option) *option {
 		if o.costMs <= limit {
 			near = append(near, o)
 		}
+	}
+	if len(near) == 0 {
+		near = options // costs that compare with nothing tell nothing
 	}
 	return near[f.random.IntN(len(near))]
 }

@@ -152,10 +152,20 @@ func (w *worker) room(e estimate, blocks int) string {
 // defaultStep stands in where no worker of a role has measured anything.
 var defaultStep = latency.Model{BaseMs: 20, PerTokenMs: 0.5, PerContextTokenMs: 0.0002}
 
-// measured is how long a step takes on this worker, as it has measured.
+// mostStepMs bounds what a worker may say of its steps: products of it with any
+// number of tokens are finite.
+const mostStepMs = 1e9
+
+// measured is how long a step takes on this worker, as it has measured. What no
+// measurement can be, not a number included, counts as none.
 func (w *worker) measured() (latency.Model, bool) {
 	m := w.load.GetStepTime()
-	if m.GetSamples() == 0 || m.GetBaseMs() < 0 || m.GetPerTokenMs() < 0 || m.GetPerContextTokenMs() < 0 {
+	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs()} {
+		if !(ms >= 0 && ms <= mostStepMs) {
+			return latency.Model{}, false
+		}
+	}
+	if m.GetSamples() == 0 {
 		return latency.Model{}, false
 	}
 	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples()}, true

@@ -1,0 +1,140 @@
+package fleet_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"pgregory.net/rapid"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+)
+
+// deface gives numbers of a message, those of the messages within it included,
+// extreme values. What names the worker stays, so that the message is believed.
+func deface(t *rapid.T, m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		switch {
+		case field.IsList() || field.IsMap() || field.Name() == "epoch" || field.Kind() == protoreflect.EnumKind:
+			continue
+		case field.Kind() == protoreflect.MessageKind:
+			deface(t, m.Mutable(field).Message())
+			continue
+		}
+		if !rapid.Bool().Draw(t, string(field.Name())) {
+			continue
+		}
+		switch field.Kind() {
+		case protoreflect.DoubleKind:
+			m.Set(field, protoreflect.ValueOfFloat64(rapid.SampledFrom([]float64{
+				math.NaN(), math.Inf(1), math.Inf(-1), -1, 0, math.SmallestNonzeroFloat64, 1e9, math.MaxFloat64, -math.MaxFloat64,
+			}).Draw(t, "double")))
+		case protoreflect.Uint32Kind:
+			m.Set(field, protoreflect.ValueOfUint32(rapid.SampledFrom([]uint32{0, 1, math.MaxInt32, math.MaxUint32}).Draw(t, "uint32")))
+		case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+			m.Set(field, protoreflect.ValueOfUint64(rapid.SampledFrom([]uint64{0, 1, math.MaxInt64, math.MaxUint64}).Draw(t, "uint64")))
+		}
+	}
+}
+
+// Whatever workers say of themselves, every request is answered and nothing
+// panics.
+func TestNothingThatWorkersSayPanics(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := fleet.New(config(), rand.New(rand.NewPCG(1, 2)))
+		now := time.Unix(1000, 0)
+		ids := []string{"p1", "p2", "d1", "d2"}
+		number := func(name string) uint64 {
+			return rapid.SampledFrom([]uint64{0, 1, 2, 1 << 60, math.MaxUint64}).Draw(t, name)
+		}
+		var view fleet.ViewChanged
+		for _, id := range ids {
+			role := controlv1.Role_ROLE_DECODE
+			if id[0] == 'p' {
+				role = controlv1.Role_ROLE_PREFILL
+			}
+			r := record(id, role)
+			deface(t, r.ProtoReflect())
+			r.Id = id
+			view.Workers = append(view.Workers, r)
+		}
+		f.Handle(now, view)
+		for _, id := range ids {
+			f.Handle(now, fleet.Connected{Worker: fleet.Ref{ID: id, Epoch: 1}})
+		}
+		for i := range 20 {
+			id := rapid.SampledFrom(ids).Draw(t, "worker")
+			origin := &controlv1.Origin{Id: id, Epoch: 1, Sequence: number("sequence")}
+			report := &controlv1.LoadReport{StepTime: &controlv1.StepTimeModel{Samples: 1}}
+			deface(t, report.ProtoReflect())
+			report.Origin = origin
+			f.Handle(now, fleet.LoadReported{Report: report})
+			f.Handle(now, fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: origin, Stored: []uint64{number("hash")}}})
+			f.Handle(now, fleet.BlocksListed{Worker: fleet.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: number("listed"), BlockHashes: []uint64{1, 2}}})
+			f.Handle(now, fleet.PolicyChanged{Policy: &controlv1.Policy{
+				DisaggregateMinTokens: proto.Uint32(rapid.SampledFrom([]uint32{0, 1, math.MaxUint32}).Draw(t, "threshold")),
+			}})
+			r := fleet.Request{
+				ID: string(rune('a' + i)), Tenant: "t", ModelDigest: "m", Arrived: now, Tokens: 100, MaxNew: 100,
+				Mode: rapid.SampledFrom([]inferencev1.Mode{auto, dis, agg}).Draw(t, "mode"),
+				TTFT: rapid.SampledFrom([]time.Duration{0, 1, math.MaxInt64}).Draw(t, "ttft"),
+				Hashes: func(_, _ string, blockTokens int) []kvcache.Hash {
+					return kvcache.BlockHashes(1, make([]int32, 100), blockTokens)
+				},
+			}
+			if refused(f.Handle(now, fleet.Arrived{Request: r}), r.ID) {
+				continue
+			}
+			now = now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
+			f.Handle(now, fleet.Tick{})
+			if rapid.Bool().Draw(t, "ended") {
+				f.Handle(now, fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: fleet.Ref{ID: id, Epoch: 1}, Busy: true, RetryAfter: math.MaxInt64}}})
+			}
+		}
+		f.Handle(now.Add(time.Hour), fleet.Tick{})
+		if f.Waiting() != 0 {
+			t.Fatalf("%d wait for ever", f.Waiting())
+		}
+	})
+}
+
+func refused(actions []fleet.Action, id string) bool {
+	_, refusal, answered := answerTo(id, actions)
+	return answered && refusal.Reason != ""
+}
+
+// Empty messages name no worker.
+func TestEmptyMessages(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	for _, event := range []fleet.Event{
+		fleet.LoadReported{}, fleet.LoadReported{Report: &controlv1.LoadReport{}},
+		fleet.BlocksChanged{}, fleet.BlocksChanged{Event: &controlv1.KvEvent{}},
+		fleet.BlocksListed{}, fleet.PolicyChanged{},
+		fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{nil, {}}},
+	} {
+		if actions := b.do(event); len(actions) != 0 {
+			t.Errorf("%T gives %v", event, actions)
+		}
+	}
+}
+
+// One report that is no number does not stop dispatch.
+func TestStepTimeThatIsNoNumber(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1), -1, math.MaxFloat64} {
+		b := newBench(t, nil, decode("d1"))
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.StepTime.BaseMs = bad }))
+		if d, _, _ := b.arrive(b.request(agg, 10)); d.Decode.ID != "d1" {
+			t.Errorf("%v: %v", bad, d)
+		}
+	}
+}
