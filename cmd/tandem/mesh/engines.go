@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -25,7 +26,7 @@ type engines struct {
 }
 
 // loadEngines loads the model, once for the process.
-func loadEngines(o Options, progress Progress) (*engines, error) {
+func loadEngines(ctx context.Context, o Options, progress Progress) (*engines, error) {
 	dir, err := modeldir.Find(o.Model)
 	if err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func loadEngines(o Options, progress Progress) (*engines, error) {
 		}
 		return e, err
 	}
-	m, err := model.Open(dir, model.Options{Name: o.ModelName, Progress: progress})
+	m, err := model.OpenContext(ctx, dir, model.Options{Name: o.ModelName, Progress: progress})
 	if err != nil {
 		return nil, err
 	}

@@ -131,8 +131,8 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 	return nil
 }
 
-// workerMessageBytes bounds one message to a worker: a chunk of KV, or the tokens
-// of a long prompt.
+// workerMessageBytes bounds one message to or from a worker: a chunk of KV, the
+// tokens of a long prompt, or the list of a prefix cache.
 const workerMessageBytes = 64 << 20
 
 func (p *process) newWorker(identity worker.Identity, e engine.Engine, logger *slog.Logger) (workerService, error) {
@@ -171,7 +171,7 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry})
+			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
 		},
 		Logger: logger, Registerer: p.registry,
 	})

@@ -137,8 +137,8 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
-	if err := p.load(role, progress); err != nil {
-		return err
+	if err := p.load(ctx, role, progress); err != nil {
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.engines.close()) }()
 	// First, so that it is stopped last and tells of the drain.
@@ -153,12 +153,12 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 
 // load loads what the role needs: a router needs the tokenizer and the model's
 // description, not its weights.
-func (p *process) load(role controlv1.Role, progress Progress) (err error) {
+func (p *process) load(ctx context.Context, role controlv1.Role, progress Progress) (err error) {
 	if role == controlv1.Role_ROLE_ROUTER {
 		p.engines, err = loadSpec(p.options, progress)
 		return err
 	}
-	p.engines, err = loadEngines(p.options, progress)
+	p.engines, err = loadEngines(ctx, p.options, progress)
 	return err
 }
 

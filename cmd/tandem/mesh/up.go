@@ -91,9 +91,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if ctx.Err() != nil {
 		return nil // asked to stop before the long part
 	}
-	engines, err := loadEngines(o.Options, progress)
+	engines, err := loadEngines(ctx, o.Options, progress)
 	if err != nil {
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, engines.close()) }()
 
