@@ -89,9 +89,10 @@ func (x *Index) Apply(worker string, epoch, sequence uint64, stored, removed []H
 
 // Snapshot takes everything that a worker held after the event with that number.
 // Events that came meanwhile with higher numbers are applied after it. False
-// means that one of those is missing: the caller asks for another snapshot. A
-// snapshot older than what the index knows already is ignored. The slice is not
-// kept or changed.
+// means that one of those is missing: the caller asks for another snapshot. That
+// one contains what lies beyond the gap, so it is dropped here; an event that no
+// worker ever sent is gone with it. A snapshot older than what the index knows
+// already is ignored. The slice is not kept or changed.
 func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (inSync bool) {
 	w := x.worker(worker)
 	if w.synced && w.epoch == epoch && sequence <= w.sequence {
@@ -105,15 +106,12 @@ func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (
 	// Events of other epochs are of no use to what is known from here on.
 	pending = slices.DeleteFunc(pending, func(e indexEvent) bool { return e.epoch != epoch })
 	slices.SortStableFunc(pending, func(a, b indexEvent) int { return cmp.Compare(a.sequence, b.sequence) })
-	for i, e := range pending {
+	for _, e := range pending {
 		if e.sequence <= w.sequence {
 			continue
 		}
 		if e.sequence > w.sequence+1 {
 			x.drop(w)
-			for _, later := range pending[i:] {
-				w.keep(later)
-			}
 			return false
 		}
 		x.apply(w, e.sequence, e.stored, e.removed)

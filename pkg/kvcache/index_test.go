@@ -56,7 +56,15 @@ func TestIndexSync(t *testing.T) {
 		"a gap behind the snapshot asks for another": {
 			{event, 1, 3, []kvcache.Hash{3}, false, 0},
 			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
-			{snapshot, 1, 2, []kvcache.Hash{1, 2}, true, 3},
+			{snapshot, 1, 3, []kvcache.Hash{1, 2, 3}, true, 3},
+			{event, 1, 4, []kvcache.Hash{4}, true, 3},
+		},
+		"an event that no worker sent costs one snapshot": {
+			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
+			{event, 1, 1 << 60, []kvcache.Hash{9}, false, 0},
+			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
+			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
+			{event, 1, 2, []kvcache.Hash{2}, true, 2},
 		},
 		"doubles are ignored": {
 			{snapshot, 1, 7, []kvcache.Hash{1}, true, 1},
@@ -279,16 +287,13 @@ func (w *clusterWorker) expectSnapshot(at position) {
 	for w.pending[position{at.epoch, at.sequence + 1}] {
 		at.sequence++
 	}
-	later := map[position]bool{}
+	w.known = at
 	for p := range w.pending {
 		if p.epoch == at.epoch && p.sequence > at.sequence {
-			later[p] = true
+			w.known = position{}
 		}
 	}
-	w.known, w.pending = at, map[position]bool{}
-	if len(later) > 0 {
-		w.known, w.pending = position{}, later
-	}
+	clear(w.pending)
 }
 
 func (c *cluster) forget(t *rapid.T) {

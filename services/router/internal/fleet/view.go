@@ -92,7 +92,8 @@ func (f *Fleet) list(now time.Time, w *worker) {
 	}
 }
 
-// listRetry is how long after a failed ListBlocks the next one is sent.
+// listRetry is how long after a ListBlocks that failed or did not suffice the
+// next one is sent.
 const listRetry = time.Second
 
 func (f *Fleet) listed(now time.Time, e BlocksListed) {
@@ -106,7 +107,9 @@ func (f *Fleet) listed(now time.Time, e BlocksListed) {
 		return
 	}
 	w.unlisted = !f.index.Snapshot(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), hashes(e.Response.GetBlockHashes()))
-	f.list(now, w)
+	if w.unlisted {
+		w.listNext = now.Add(listRetry)
+	}
 }
 
 func hashes(words []uint64) []kvcache.Hash {

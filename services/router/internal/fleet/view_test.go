@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 )
@@ -82,4 +83,27 @@ func TestWorkersComeAndGo(t *testing.T) {
 			t.Error("chosen")
 		}
 	})
+}
+
+// An event that the worker never sent costs two snapshots, a while apart.
+func TestForgedEvent(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	ref := fleet.Ref{ID: "d1", Epoch: 1}
+	answer := func() []fleet.Action {
+		return b.do(fleet.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: 3, BlockHashes: []uint64{1}}})
+	}
+	answer()
+	if actions := b.do(fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d1", Epoch: 1, Sequence: 1 << 60}}}); len(actions) != 1 {
+		t.Fatalf("a gap gives %v", actions)
+	}
+	if actions := answer(); len(actions) != 0 {
+		t.Errorf("asked again at once: %v", actions)
+	}
+	if actions := b.pass(time.Minute); len(actions) != 1 {
+		t.Errorf("asked %d times", len(actions))
+	}
+	answer()
+	if actions := b.pass(time.Minute); len(actions) != 0 {
+		t.Errorf("asked although the last answer sufficed: %v", actions)
+	}
 }
