@@ -134,7 +134,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	record.Decode = decode.worker.ref.ID
 	action := Dispatch{ID: r.ID, Decode: decode.worker.ref, ModelDigest: decode.worker.record.GetModelDigest(), Lineage: decode.worker.lineage(), Fallback: fallback, Decision: record}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker}
-	atDecode := &share{at: now, context: r.Tokens, blocks: decode.worker.blocksFor(r.Tokens + r.MaxNew)}
+	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
 		atDecode.tokens = decode.uncached
 	} else {
@@ -142,7 +142,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 		record.Prefill = prefill.worker.ref.ID
 		action.Prefill = prefill.worker.ref
 		d.prefill = prefill.worker
-		prefill.worker.add(r.ID, &share{at: now, tokens: prefill.uncached, context: r.Tokens, blocks: prefill.worker.blocksFor(r.Tokens + 1)})
+		prefill.worker.add(r.ID, &share{at: now, tokens: prefill.uncached, context: r.Tokens, blocks: need(prefill.worker, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.add(r.ID, atDecode)
 	f.running[r.ID] = d

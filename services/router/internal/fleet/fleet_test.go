@@ -353,3 +353,28 @@ func TestPolicyChangesTheThreshold(t *testing.T) {
 		t.Errorf("%v", d)
 	}
 }
+
+// A request that fills a worker's blocks to the last position fits.
+func TestExactFit(t *testing.T) {
+	const all = 128 * 32 // positions on each worker
+	for _, test := range []struct {
+		name        string
+		mode        inferencev1.Mode
+		tokens, max int
+		fits        bool
+	}{
+		{"decode full", agg, all - 99, 100, true},
+		{"decode over", agg, all - 98, 100, false},
+		{"prefill full", dis, all, 1, true},
+		{"prefill over", dis, all + 1, 1, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, nil, prefill("p1"), decode("d1"))
+			r := b.request(test.mode, test.tokens)
+			r.MaxNew = test.max
+			if _, refusal, _ := b.arrive(r); (refusal.Reason == "") != test.fits {
+				t.Errorf("refusal %+v", refusal)
+			}
+		})
+	}
+}

@@ -148,12 +148,18 @@ func serves(w *worker, r *Request) bool {
 	return w.record.GetModel() == r.Model
 }
 
+// positions is for how many tokens a worker of a role keeps KV: the last one that
+// is generated is never computed with.
+func positions(r *Request, role controlv1.Role) int {
+	if role == controlv1.Role_ROLE_PREFILL {
+		return r.Tokens
+	}
+	return r.Tokens + max(r.MaxNew-1, 0)
+}
+
 // need is how many blocks a request takes of a worker.
 func need(w *worker, r *Request, role controlv1.Role) int {
-	if role == controlv1.Role_ROLE_PREFILL {
-		return w.blocksFor(r.Tokens + 1)
-	}
-	return w.blocksFor(r.Tokens + r.MaxNew)
+	return w.blocksFor(positions(r, role))
 }
 
 func tooSmall(w *worker, r *Request, role controlv1.Role) bool {

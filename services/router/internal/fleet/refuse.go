@@ -53,7 +53,7 @@ func (f *Fleet) refusal(e *entry, o outlook, what string) Refusal {
 	if o.verdict == never {
 		return Refusal{Code: codes.InvalidArgument, Reason: ReasonNeverFits, Field: "max_tokens",
 			Message: fmt.Sprintf("prompt and completion take %d tokens of KV, and the largest %s holds %d; ask for fewer tokens",
-				e.request.Tokens+e.request.MaxNew, what, o.largestTokens)}
+				positions(&e.request, e.pool), what, o.largestTokens)}
 	}
 	r := f.nobody(e, what)
 	r.Message += " (" + o.why + ")"
