@@ -136,8 +136,8 @@ func (c *controlServer) SetPolicy(ctx context.Context, q *controlv1.SetPolicyReq
 	if policy == nil {
 		policy = &controlv1.Policy{}
 	}
-	if policy.TenantMaxRequests != nil && policy.GetTenantMaxRequests() == 0 {
-		return nil, rpc.InvalidArgument("policy.tenant_max_requests", "0 lets nobody in; give 1 at least")
+	if err := checkPolicy(policy); err != nil {
+		return nil, err
 	}
 	if err := c.service.deps.Members.SetPolicy(ctx, policy); err != nil {
 		if ctx.Err() != nil {

@@ -183,6 +183,19 @@ func TestSetPolicy(t *testing.T) {
 		if m.members.policy.GetDisaggregateMinTokens() != 2 {
 			t.Error("other routers do not hear of it")
 		}
+		// One that another way into etcd has made invalid locks nobody out, and the
+		// rest of it counts.
+		locks := &controlv1.Policy{TenantMaxRequests: proto.Uint32(0), DisaggregateMinTokens: proto.Uint32(5)}
+		if _, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: locks}); rpc.Field(err) != "policy.tenant_max_requests" {
+			t.Errorf("error %v", err)
+		}
+		if err := m.members.SetPolicy(t.Context(), locks); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if r := m.generate(t.Context(), ask(auto, 4)); r.err != nil || r.finished.GetRoute().GetMode() != agg {
+			t.Errorf("route %v, error %v", r.finished.GetRoute(), r.err)
+		}
 	})
 }
 

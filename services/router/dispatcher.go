@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // dispatcher drives the policy: it serializes events and carries out actions,
 // none of which blocks.
 type dispatcher struct {
+	log     *slog.Logger
 	metrics *metrics
 	pool    *pool
 
@@ -40,8 +42,9 @@ type answer struct {
 	fallback    bool
 }
 
-func newDispatcher(f *fleet.Fleet, m *metrics) *dispatcher {
+func newDispatcher(f *fleet.Fleet, m *metrics, log *slog.Logger) *dispatcher {
 	return &dispatcher{
+		log:     log,
 		metrics: m,
 		fleet:   f,
 		asking:  make(map[string]asker),
@@ -65,6 +68,9 @@ func (d *dispatcher) handleLocked(event fleet.Event) {
 			d.pool.add(a.Worker, a.Record.GetAddresses())
 		case fleet.Forget:
 			d.pool.remove(a.Worker)
+		case fleet.Doubled:
+			d.log.Warn("two workers have one id and only one is used: give the other another id",
+				slog.String("worker", a.ID), slog.String("role", a.Roles[0].String()), slog.String("other_role", a.Roles[1].String()))
 		case fleet.ListBlocks:
 			d.pool.listBlocks(a.Worker)
 		case fleet.Dispatch:

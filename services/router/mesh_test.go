@@ -62,15 +62,25 @@ func (m *members) Watch(ctx context.Context, notify func(membership.View)) error
 }
 
 func (m *members) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
-	notify(&controlv1.Policy{})
-	<-ctx.Done()
-	return ctx.Err()
+	for {
+		m.mu.Lock()
+		policy, changed := m.policy, m.changed
+		m.mu.Unlock()
+		notify(policy)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (m *members) SetPolicy(_ context.Context, policy *controlv1.Policy) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.policy = policy
+	close(m.changed)
+	m.changed = make(chan struct{})
 	return nil
 }
 

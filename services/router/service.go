@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -90,7 +91,7 @@ func New(config Config, deps Deps) (*Service, error) {
 	if s.metrics, err = newMetrics(deps.Registerer); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
-	s.dispatcher = newDispatcher(fleet.New(config.fleet(), deps.Rand), s.metrics)
+	s.dispatcher = newDispatcher(fleet.New(config.fleet(), deps.Rand), s.metrics, s.log)
 	s.pool = newPool(deps.Dial, config.ConnectTimeout, s.dispatcher.handle, s.log)
 	s.dispatcher.pool = s.pool
 	return s, nil
@@ -134,7 +135,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	watch("policy", func() error {
 		return s.deps.Members.WatchPolicy(ctx, func(policy *controlv1.Policy) {
-			s.dispatcher.handle(fleet.PolicyChanged{Policy: policy})
+			s.dispatcher.handle(fleet.PolicyChanged{Policy: s.usable(policy)})
 		})
 	})
 	wait.Go(func() { s.dispatcher.runTimers(ctx) })
@@ -152,6 +153,27 @@ func (s *Service) Run(ctx context.Context) error {
 	default:
 		return nil
 	}
+}
+
+// usable is a policy from etcd without the fields that SetPolicy would have
+// refused; nil stays nil.
+func (s *Service) usable(policy *controlv1.Policy) *controlv1.Policy {
+	err := checkPolicy(policy)
+	if err == nil {
+		return policy
+	}
+	s.log.Warn("policy in etcd is not valid: the field is ignored", slog.String("field", rpc.Field(err)), slog.Any("error", err))
+	policy = proto.CloneOf(policy)
+	policy.TenantMaxRequests = nil
+	return policy
+}
+
+// checkPolicy says which field of a policy may not be as it is.
+func checkPolicy(policy *controlv1.Policy) error {
+	if policy != nil && policy.TenantMaxRequests != nil && policy.GetTenantMaxRequests() == 0 {
+		return rpc.InvalidArgument("policy.tenant_max_requests", "0 lets nobody in; give 1 at least")
+	}
+	return nil
 }
 
 // Stop refuses new requests, ends what watches, and waits for the requests that

@@ -19,6 +19,7 @@ type Fleet struct {
 	policy  *controlv1.Policy
 	workers map[string]*worker // by id: a new incarnation replaces the old one
 	order   []*worker          // the same, by id, so that equal histories give equal actions
+	doubled map[string]bool    // ids that several workers have
 	queue   queue
 	running map[string]*dispatched
 	tenants map[string]int // requests, waiting and running

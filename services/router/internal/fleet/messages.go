@@ -131,6 +131,12 @@ type (
 	}
 	// Forget says that a worker is not wanted any more.
 	Forget struct{ Worker Ref }
+	// Doubled says that two workers are registered under one id and that only one
+	// is used. It needs an operator.
+	Doubled struct {
+		ID    string
+		Roles [2]controlv1.Role
+	}
 	// ListBlocks asks for a worker's prefix cache.
 	ListBlocks struct{ Worker Ref }
 	// Dispatch sends a request to workers.
@@ -158,6 +164,7 @@ type (
 
 func (Connect) action()    {}
 func (Forget) action()     {}
+func (Doubled) action()    {}
 func (ListBlocks) action() {}
 func (Dispatch) action()   {}
 func (Refuse) action()     {}

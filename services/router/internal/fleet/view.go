@@ -13,14 +13,13 @@ import (
 
 // view takes in what etcd lists.
 func (f *Fleet) view(now time.Time, e ViewChanged) {
-	seen := make(map[string]bool, len(e.Workers))
+	listed := f.chosen(e.Workers)
 	for _, record := range e.Workers {
-		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE {
+		if record == nil || listed[record.GetId()] != record {
 			continue
 		}
-		seen[record.GetId()] = true
 		w := f.workers[record.GetId()]
-		if w != nil && w.ref.Epoch != record.GetEpoch() {
+		if w != nil && !w.is(record) {
 			f.drop(w)
 			w = nil
 		}
@@ -34,12 +33,40 @@ func (f *Fleet) view(now time.Time, e ViewChanged) {
 	}
 	if e.Live {
 		for _, w := range f.order {
-			if !seen[w.ref.ID] && w.registered {
+			if listed[w.ref.ID] == nil && w.registered {
 				w.registered, w.lostAt = false, now
 			}
 		}
 	}
 	f.expireWorkers(now)
+}
+
+// chosen is the records of workers that requests go to, by id. Ids are unique; if
+// two workers share one all the same, the one that is known already stays, or
+// else the first, and that is said once for as long as it lasts.
+func (f *Fleet) chosen(records []*controlv1.WorkerRecord) map[string]*controlv1.WorkerRecord {
+	listed := make(map[string]*controlv1.WorkerRecord, len(records))
+	doubled := make(map[string]bool)
+	for _, record := range records {
+		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE {
+			continue
+		}
+		id := record.GetId()
+		before := listed[id]
+		if before == nil {
+			listed[id] = record
+			continue
+		}
+		if w := f.workers[id]; w != nil && w.is(record) {
+			listed[id] = record
+		}
+		if !doubled[id] && !f.doubled[id] {
+			f.out = append(f.out, Doubled{ID: id, Roles: [2]controlv1.Role{before.GetRole(), record.GetRole()}})
+		}
+		doubled[id] = true
+	}
+	f.doubled = doubled
+	return listed
 }
 
 // expireWorkers drops workers that etcd does not list and that are not

@@ -107,3 +107,30 @@ func TestForgedEvent(t *testing.T) {
 		t.Errorf("asked although the last answer sufficed: %v", actions)
 	}
 }
+
+// Two workers of one id do not take turns: one is used, and it is said once.
+func TestOneIDTwice(t *testing.T) {
+	p, d := prefill("w"), decode("w")
+	d.Epoch = 2
+	b := newBench(t, nil)
+	both := func(records ...*controlv1.WorkerRecord) []fleet.Action {
+		return b.do(fleet.ViewChanged{Workers: records, Live: true})
+	}
+	actions := both(d, p)
+	said := fleet.Doubled{ID: "w", Roles: [2]controlv1.Role{d.GetRole(), p.GetRole()}}
+	if len(actions) != 2 || !slices.Contains(actions, fleet.Action(fleet.Connect{Worker: fleet.Ref{ID: "w", Epoch: 2}, Record: d})) || !slices.Contains(actions, fleet.Action(said)) {
+		t.Fatalf("first %v", actions)
+	}
+	for range 3 {
+		if actions := both(p, d); len(actions) != 0 {
+			t.Fatalf("then %v", actions)
+		}
+	}
+	actions = both(p)
+	if want := []fleet.Action{fleet.Forget{Worker: fleet.Ref{ID: "w", Epoch: 2}}, fleet.Connect{Worker: fleet.Ref{ID: "w", Epoch: 1}, Record: p}}; !slices.Equal(actions, want) {
+		t.Fatalf("alone %v", actions)
+	}
+	if actions := both(d, p); !slices.Equal(actions, []fleet.Action{said}) {
+		t.Fatalf("again %v", actions)
+	}
+}

@@ -50,6 +50,11 @@ func newWorker(record *controlv1.WorkerRecord) *worker {
 	}
 }
 
+// is reports whether a record is of this incarnation.
+func (w *worker) is(record *controlv1.WorkerRecord) bool {
+	return w.ref.Epoch == record.GetEpoch() && w.record.GetRole() == record.GetRole()
+}
+
 func (w *worker) add(id string, s *share) {
 	w.own[id] = s
 	w.recent = append(w.recent, s)
