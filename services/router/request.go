@@ -170,18 +170,10 @@ func (r *request) handle(event joining.Event) {
 	}
 }
 
-// blocksKey is what block hashes depend on beside the request.
-type blocksKey struct {
-	modelDigest string
-	class       string
-	blockTokens int
-}
-
 // ask is what the policy has to know of the request's next try.
 func (r *request) ask(a joining.Ask) fleet.Request {
 	p := r.plan
 	tokens := slices.Concat(p.tokens, a.Generated)
-	known := make(map[blocksKey][]kvcache.Hash) // the policy calls under its lock
 	return fleet.Request{
 		ID:          r.key,
 		Attempt:     a.Attempt,
@@ -199,13 +191,7 @@ func (r *request) ask(a joining.Ask) fleet.Request {
 		Failures:    a.Failures,
 		Lineage:     a.Lineage,
 		Hashes: func(modelDigest, class string, blockTokens int) []kvcache.Hash {
-			key := blocksKey{modelDigest, class, blockTokens}
-			h, ok := known[key]
-			if !ok {
-				h = kvcache.BlockHashes(kvcache.RootHash(modelDigest, class, p.envelope.GetCacheSalt()), tokens, blockTokens)
-				known[key] = h
-			}
-			return h
+			return kvcache.BlockHashes(kvcache.RootHash(modelDigest, class, p.envelope.GetCacheSalt()), tokens, blockTokens)
 		},
 	}
 }

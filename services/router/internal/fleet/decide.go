@@ -26,6 +26,7 @@ func (f *Fleet) pump(now time.Time) {
 		mode   inferencev1.Mode
 	}
 	blocked := make(map[group]bool)
+	defer f.schedule()
 	for i := 0; i < len(f.queue.entries); {
 		e := f.queue.entries[i]
 		g := group{e.request.ModelDigest, e.request.Mode}
@@ -63,6 +64,17 @@ func (f *Fleet) pump(now time.Time) {
 	}
 }
 
+// schedule notes when the queue has to be looked at again, if nothing happens.
+func (f *Fleet) schedule() {
+	f.queue.due = time.Time{}
+	for _, e := range f.queue.entries {
+		f.queue.soon(e.until)
+		if !e.noWorkerSince.IsZero() {
+			f.queue.soon(e.noWorkerSince.Add(f.config.NoWorkerGrace))
+		}
+	}
+}
+
 func (f *Fleet) giveUp(e *entry, r Refusal) {
 	f.queue.remove(e.request.ID)
 	f.leave(e.request.Tenant)
@@ -74,7 +86,8 @@ func (f *Fleet) giveUp(e *entry, r Refusal) {
 // prefill worker.
 func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	r := &e.request
-	l := &looking{now: now, request: r, record: &controlv1.Decision{}, matches: make(map[matchKey]map[string]int)}
+	f.looks++
+	l := &looking{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: f.looks}
 	record := l.record
 	e.pool = controlv1.Role_ROLE_DECODE
 	forced := r.Mode == inferencev1.Mode_MODE_DISAGGREGATED

@@ -23,8 +23,9 @@ type Fleet struct {
 	queue   queue
 	running map[string]*dispatched
 	tenants map[string]int // requests, waiting and running
-	number  uint64
-	now     time.Time // of the last event
+	number  uint64         // of the last request
+	looks   uint64         // searches for workers
+	now     time.Time      // of the last event
 	out     []Action
 }
 
@@ -51,6 +52,8 @@ func New(config Config, random Rand) *Fleet {
 // backwards.
 func (f *Fleet) Handle(now time.Time, event Event) []Action {
 	f.now, f.out = now, nil
+	// The queue is looked through only when that can come to something: load
+	// reports and KV events come all the time.
 	pump := true
 	switch e := event.(type) {
 	case ViewChanged:
@@ -68,17 +71,18 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 		}
 	case LoadReported:
 		origin := e.Report.GetOrigin()
-		if w := f.worker(Ref{origin.GetId(), origin.GetEpoch()}); w != nil {
-			w.report(now, e.Report, f.config.ReportLag)
-		}
+		w := f.worker(Ref{origin.GetId(), origin.GetEpoch()})
+		pump = w != nil && w.report(now, e.Report, f.config)
 	case BlocksChanged:
 		pump = false
 		f.blocks(now, e.Event)
 	case BlocksListed:
+		pump = false
 		f.listed(now, e)
 	case Arrived:
 		f.arrived(now, e.Request)
 	case PromptDone:
+		pump = false // what it frees is time, and nobody waits for that
 		if d, ok := f.running[e.ID]; ok {
 			d.decode.computed(e.ID)
 			if d.prefill != nil {
@@ -115,18 +119,20 @@ func (f *Fleet) Next() (time.Time, bool) {
 			next = t
 		}
 	}
-	for _, e := range f.queue.entries {
-		earlier(e.until)
-		if !e.noWorkerSince.IsZero() {
-			earlier(e.noWorkerSince.Add(f.config.NoWorkerGrace))
-		}
-	}
+	earlier(f.queue.due)
 	for _, w := range f.order {
 		if !w.registered {
 			earlier(w.lostAt.Add(f.config.WorkerKeep))
 		}
-		if len(f.queue.entries) > 0 && w.busyUntil.After(f.now) {
-			earlier(w.busyUntil)
+		if len(f.queue.entries) > 0 {
+			if w.busyUntil.After(f.now) {
+				earlier(w.busyUntil)
+			}
+			if w.fresh(f.now, f.config.LoadStale) {
+				// From then on the router goes by its own account, which may say that
+				// there is room.
+				earlier(w.loadAt.Add(f.config.LoadStale + 1))
+			}
 		}
 		if w.unlisted && w.connected && !w.listing {
 			earlier(w.listNext)
@@ -162,7 +168,10 @@ func (f *Fleet) arrived(now time.Time, r Request) {
 		}
 	}
 	f.number++
-	e := &entry{request: r, enqueued: now, until: now.Add(f.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: f.number}
+	e := &entry{
+		request: r, enqueued: now, until: now.Add(f.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: f.number,
+		prefixes: make(map[prefixKey]*prefix),
+	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
 		e.until = r.Deadline
 	}

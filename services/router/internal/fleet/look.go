@@ -24,34 +24,32 @@ type outlook struct {
 // looking is one search for workers.
 type looking struct {
 	now     time.Time
+	entry   *entry
 	request *Request
 	record  *controlv1.Decision
-	matches map[matchKey]map[string]int // blocks held, by worker
+	number  uint64 // of the search
 	// unmeasured is the step time of workers of the role being looked at that have
 	// measured nothing.
 	unmeasured latency.Model
 }
 
-// matchKey is what block hashes depend on beside the tokens.
-type matchKey struct {
-	modelDigest string
-	class       string
-	blockTokens int
-}
-
 // cached is how many tokens of the prompt w holds. The last token is always
 // computed: the first sampled one comes from it.
 func (f *Fleet) cached(l *looking, w *worker) int {
-	key := matchKey{w.record.GetModelDigest(), w.class(), int(w.record.GetCapacity().GetBlockTokens())}
+	key := prefixKey{w.record.GetModelDigest(), w.class(), int(w.record.GetCapacity().GetBlockTokens())}
 	if l.request.Hashes == nil || key.blockTokens == 0 || !serves(w, l.request) {
 		return 0
 	}
-	held, ok := l.matches[key]
-	if !ok {
-		held = f.index.Match(l.request.Hashes(key.modelDigest, key.class, key.blockTokens))
-		l.matches[key] = held
+	p := l.entry.prefixes[key]
+	if p == nil {
+		p = &prefix{hashes: l.request.Hashes(key.modelDigest, key.class, key.blockTokens), held: make(map[string]int)}
+		l.entry.prefixes[key] = p
 	}
-	return min(held[w.ref.ID]*key.blockTokens, max(l.request.Tokens-1, 0))
+	if p.look != l.number {
+		f.index.MatchInto(p.held, p.hashes)
+		p.look = l.number
+	}
+	return min(p.held[w.ref.ID]*key.blockTokens, max(l.request.Tokens-1, 0))
 }
 
 // look examines every worker of a role. With a decode worker given, only those

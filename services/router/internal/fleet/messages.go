@@ -45,7 +45,8 @@ type Request struct {
 	// TTFT and TPOT are its objective; 0 is none.
 	TTFT, TPOT time.Duration
 	// Hashes is the chained hashes of the whole blocks of its tokens, for a model
-	// digest, an arithmetic class and a block size. It is pure. Nil: no prefix is known.
+	// digest, an arithmetic class and a block size. It is pure, and called once for
+	// each of those. Nil: no prefix is known.
 	Hashes func(modelDigest, class string, blockTokens int) []kvcache.Hash
 	// Failures are workers that failed in this request.
 	Failures []Failure

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // entry is a request that waits.
@@ -19,6 +21,23 @@ type entry struct {
 	// pool is the role that it waits for.
 	pool   controlv1.Role
 	number uint64
+	// prefixes is its block hashes, by what they depend on beside its tokens.
+	prefixes map[prefixKey]*prefix
+}
+
+// prefixKey is what block hashes depend on beside the tokens.
+type prefixKey struct {
+	modelDigest string
+	class       string
+	blockTokens int
+}
+
+// prefix is a request's block hashes, computed once, and how many of them each
+// worker held at one look.
+type prefix struct {
+	hashes []kvcache.Hash
+	held   map[string]int
+	look   uint64
 }
 
 // before orders entries: priority, then deadline, then arrival.
@@ -39,6 +58,16 @@ func (e *entry) before(o *entry) bool {
 type queue struct {
 	entries []*entry
 	ids     map[string]*entry
+	// due is when the first of them has waited for long enough, as of the last
+	// pump; zero if none waits.
+	due time.Time
+}
+
+// soon lets due be no later than t.
+func (q *queue) soon(t time.Time) {
+	if q.due.IsZero() || t.Before(q.due) {
+		q.due = t
+	}
 }
 
 func (q *queue) insert(e *entry) {

@@ -87,17 +87,25 @@ func (w *worker) remove(id string) {
 }
 
 // report takes in a load report: what was sent before it, with some time to
-// arrive, is in it.
-func (w *worker) report(now time.Time, report *controlv1.LoadReport, lag time.Duration) {
+// arrive, is in it. It says whether there is more room than the router believed.
+func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config) (more bool) {
+	before := w.estimate(now, config.LoadStale)
 	w.load, w.loadAt = report, now
 	kept := w.recent[:0]
 	for _, s := range w.recent {
-		if !s.done && now.Sub(s.at) < lag {
+		if !s.done && now.Sub(s.at) < config.ReportLag {
 			kept = append(kept, s)
 		}
 	}
 	clear(w.recent[len(kept):])
 	w.recent = kept
+	after := w.estimate(now, config.LoadStale)
+	return after.sequences < before.sequences || after.free > before.free
+}
+
+// fresh reports whether the last load report is to be believed.
+func (w *worker) fresh(now time.Time, stale time.Duration) bool {
+	return w.load != nil && now.Sub(w.loadAt) <= stale
 }
 
 // estimate is the load of a worker as the router believes it to be now.
@@ -112,7 +120,7 @@ type estimate struct {
 // since; without one, it is this router's own account.
 func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 	blocks := int(w.record.GetCapacity().GetBlocks())
-	if w.load == nil || now.Sub(w.loadAt) > stale {
+	if !w.fresh(now, stale) {
 		return estimate{len(w.own), w.total.tokens, w.total.context, blocks - w.total.blocks}
 	}
 	e := estimate{
