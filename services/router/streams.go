@@ -40,7 +40,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 }
 
 func (r *request) openDecode(a joining.OpenDecode) {
-	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere}
+	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch}
 	read(r, a.Stream, a.Worker,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
 			return workerv1.NewDecodeClient(conn).Run(ctx, request)
@@ -51,7 +51,7 @@ func (r *request) openDecode(a joining.OpenDecode) {
 }
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
-	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket}
+	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch}
 	read(r, a.Stream, a.Worker,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
 			return workerv1.NewPrefillClient(conn).Run(ctx, request)

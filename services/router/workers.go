@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -119,7 +120,7 @@ func (p *pool) keep(ctx context.Context, ref fleet.Ref, m *member, addresses []s
 	log := p.log.With(slog.String("worker", ref.ID))
 	wait := redialLeast
 	for ctx.Err() == nil {
-		conn, err := p.connect(ctx, addresses)
+		conn, blocks, err := p.connect(ctx, ref, addresses)
 		if err != nil {
 			if ctx.Err() == nil {
 				log.Debug("worker is not reachable", slog.Any("error", err))
@@ -138,7 +139,7 @@ func (p *pool) keep(ctx context.Context, ref fleet.Ref, m *member, addresses []s
 		p.mu.Lock()
 		m.conn = c
 		p.mu.Unlock()
-		p.notify(fleet.Connected{Worker: ref})
+		p.notify(fleet.Connected{Worker: ref, Blocks: blocks})
 		log.Info("connected to worker", slog.String("address", conn.Target()))
 		conn.WaitForStateChange(ctx, connectivity.Ready)
 		p.mu.Lock()
@@ -152,8 +153,10 @@ func (p *pool) keep(ctx context.Context, ref fleet.Ref, m *member, addresses []s
 	}
 }
 
-// connect returns a connection that is ready, to the first address that works.
-func (p *pool) connect(ctx context.Context, addresses []string) (*grpc.ClientConn, error) {
+// connect returns a connection that is ready, to the first address where this
+// incarnation of the worker answers, and its prefix cache, nil if that is not
+// known.
+func (p *pool) connect(ctx context.Context, ref fleet.Ref, addresses []string) (*grpc.ClientConn, *workerv1.ListBlocksResponse, error) {
 	last := fmt.Errorf("the worker's record has no address")
 	for _, address := range addresses {
 		conn, err := p.dial(address)
@@ -161,14 +164,35 @@ func (p *pool) connect(ctx context.Context, addresses []string) (*grpc.ClientCon
 			last = err
 			continue
 		}
-		if err := p.ready(ctx, conn); err != nil {
+		blocks, err := p.meet(ctx, ref, conn)
+		if err != nil {
 			last = fmt.Errorf("connect to %s: %w", address, err)
 			_ = conn.Close()
 			continue
 		}
-		return conn, nil
+		return conn, blocks, nil
 	}
-	return nil, last
+	return nil, nil, last
+}
+
+// meet connects and makes sure who is there: a worker that was started again may
+// listen where the old one did.
+func (p *pool) meet(ctx context.Context, ref fleet.Ref, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
+	if err := p.ready(ctx, conn); err != nil {
+		return nil, err
+	}
+	blocks, err := listBlocks(ctx, conn)
+	switch {
+	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded, ctx.Err() != nil:
+		return nil, err
+	case err != nil:
+		// Somebody is there. Should it be another, it refuses each call for this one.
+		p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
+		return nil, nil
+	case blocks.GetEpoch() != ref.Epoch:
+		return nil, errors.New("another worker answers there")
+	}
+	return blocks, nil
 }
 
 func (p *pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
@@ -192,6 +216,12 @@ func (p *pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 // listTimeout bounds ListBlocks.
 const listTimeout = 5 * time.Second
 
+func listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	return workerv1.NewWorkerClient(conn).ListBlocks(ctx, &workerv1.ListBlocksRequest{})
+}
+
 // listBlocks asks a worker for its prefix cache and hands the answer to the
 // policy. It does not block.
 func (p *pool) listBlocks(ref fleet.Ref) {
@@ -205,12 +235,10 @@ func (p *pool) listBlocks(ref fleet.Ref) {
 		event := fleet.BlocksListed{Worker: ref}
 		if conn, release, err := p.acquire(ref); err == nil {
 			defer release()
-			ctx, cancel := context.WithTimeout(m.ctx, listTimeout)
-			defer cancel()
-			response, err := workerv1.NewWorkerClient(conn).ListBlocks(ctx, &workerv1.ListBlocksRequest{})
+			response, err := listBlocks(m.ctx, conn)
 			if err == nil {
 				event.Response = response
-			} else if ctx.Err() == nil {
+			} else if m.ctx.Err() == nil {
 				p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
 			}
 		}

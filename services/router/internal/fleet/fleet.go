@@ -60,14 +60,15 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 		f.view(now, e)
 	case Connected:
 		if w := f.worker(e.Worker); w != nil {
-			w.connected = true
+			w.connected, w.connectedAt = true, now
+			if e.Blocks != nil {
+				f.snapshot(now, w, e.Blocks)
+			}
 			f.list(now, w)
 		}
 	case Disconnected:
 		if w := f.worker(e.Worker); w != nil {
-			w.connected = false
-			w.listing = false
-			f.expireWorkers(now)
+			f.disconnect(now, w)
 		}
 	case LoadReported:
 		origin := e.Report.GetOrigin()
@@ -77,8 +78,7 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 		pump = false
 		f.blocks(now, e.Event)
 	case BlocksListed:
-		pump = false
-		f.listed(now, e)
+		pump = f.listed(now, e)
 	case Arrived:
 		f.arrived(now, e.Request)
 	case PromptDone:
@@ -234,6 +234,10 @@ func (f *Fleet) ended(now time.Time, e Ended) {
 	f.leave(d.tenant)
 	for _, failure := range e.Failures {
 		w := f.worker(failure.Worker)
+		if w != nil && failure.Replaced {
+			f.disconnect(now, w)
+			continue
+		}
 		if w == nil || failure.Gone {
 			continue // its connection says whether it is back
 		}

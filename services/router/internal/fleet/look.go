@@ -56,7 +56,7 @@ func (f *Fleet) cached(l *looking, w *worker) int {
 // that can send to it count.
 func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 	now, r, record := l.now, l.request, l.record
-	var options, soft []*option
+	var options, silent, soft []*option
 	var full, small int
 	var example string
 	l.unmeasured = f.unmeasuredStep(role)
@@ -80,11 +80,19 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 			}
 			continue
 		}
-		if o.soft {
+		switch {
+		case o.soft:
 			soft = append(soft, o)
-		} else {
+		case w.silent(now, f.config.LoadStale):
+			silent = append(silent, o)
+		default:
 			options = append(options, o)
 		}
+	}
+	// One that does not report may hang. When none does, it is the reports that do
+	// not come through, and all are alike.
+	if len(options) == 0 {
+		options = silent
 	}
 	if len(options) == 0 {
 		options = soft

@@ -63,6 +63,8 @@ type Failure struct {
 	Gone bool
 	// Busy: it refused for want of room, which says nothing against it later.
 	Busy bool
+	// Replaced: another incarnation answers in its place, so it is dead.
+	Replaced bool
 	// RetryAfter is when it said to come back; 0 if it did not.
 	RetryAfter time.Duration
 }
@@ -77,8 +79,12 @@ type (
 		Workers []*controlv1.WorkerRecord
 		Live    bool
 	}
-	// Connected says that the connection to a worker is ready.
-	Connected struct{ Worker Ref }
+	// Connected says that the connection to a worker is ready and that this
+	// incarnation answers on it. Blocks is its prefix cache; nil if it is not known.
+	Connected struct {
+		Worker Ref
+		Blocks *workerv1.ListBlocksResponse
+	}
 	// Disconnected says that it is not any more.
 	Disconnected struct{ Worker Ref }
 	// LoadReported is a worker's load report.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -123,20 +124,38 @@ func (f *Fleet) list(now time.Time, w *worker) {
 // next one is sent.
 const listRetry = time.Second
 
-func (f *Fleet) listed(now time.Time, e BlocksListed) {
+// listed takes in the answer to ListBlocks. It says whether the worker turned out
+// to be another one.
+func (f *Fleet) listed(now time.Time, e BlocksListed) (lost bool) {
 	w := f.worker(e.Worker)
 	if w == nil {
-		return
+		return false
 	}
 	w.listing = false
-	if e.Response == nil || e.Response.GetEpoch() != w.ref.Epoch {
+	switch {
+	case e.Response == nil:
 		w.listNext = now.Add(listRetry)
-		return
+	case e.Response.GetEpoch() != w.ref.Epoch:
+		f.disconnect(now, w)
+		return true
+	default:
+		f.snapshot(now, w, e.Response)
 	}
-	w.unlisted = !f.index.Snapshot(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), hashes(e.Response.GetBlockHashes()))
+	return false
+}
+
+// snapshot takes in a worker's prefix cache.
+func (f *Fleet) snapshot(now time.Time, w *worker, blocks *workerv1.ListBlocksResponse) {
+	w.unlisted = !f.index.Snapshot(w.ref.ID, w.ref.Epoch, blocks.GetSequence(), hashes(blocks.GetBlockHashes()))
 	if w.unlisted {
 		w.listNext = now.Add(listRetry)
 	}
+}
+
+// disconnect takes in that there is no connection to a worker any more.
+func (f *Fleet) disconnect(now time.Time, w *worker) {
+	w.connected, w.listing = false, false
+	f.expireWorkers(now)
 }
 
 func hashes(words []uint64) []kvcache.Hash {

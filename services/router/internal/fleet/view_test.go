@@ -134,3 +134,81 @@ func TestOneIDTwice(t *testing.T) {
 		t.Fatalf("again %v", actions)
 	}
 }
+
+// A worker in whose place another one answers is not chosen, and forgotten once
+// etcd does not list it.
+func TestReplacedWorker(t *testing.T) {
+	ref := fleet.Ref{ID: "d1", Epoch: 1}
+	for _, test := range []struct {
+		name string
+		tell func(*bench)
+	}{
+		{"in its prefix cache", func(b *bench) {
+			b.do(fleet.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{Epoch: 2}})
+		}},
+		{"in a refusal", func(b *bench) {
+			r := b.request(agg, 10)
+			b.arrive(r)
+			b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: ref, Gone: true, Replaced: true}}})
+		}},
+	} {
+		for _, registered := range []bool{true, false} {
+			t.Run(test.name, func(t *testing.T) {
+				b := newBench(t, nil, decode("d1"))
+				if !registered {
+					b.do(fleet.ViewChanged{Live: true})
+				}
+				test.tell(b)
+				if forgotten := slices.Contains(b.last, fleet.Action(fleet.Forget{Worker: ref})); forgotten == registered {
+					t.Errorf("registered %v, forgotten %v", registered, forgotten)
+				}
+				if d, _, _ := b.arrive(b.request(agg, 10)); d.Decode.ID != "" {
+					t.Error("chosen")
+				}
+			})
+		}
+	}
+}
+
+// What a connection learnt of the prefix cache when it was made is not asked for
+// again.
+func TestConnectedWithBlocks(t *testing.T) {
+	b := newBench(t, nil)
+	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{decode("d1")}, Live: true})
+	ref := fleet.Ref{ID: "d1", Epoch: 1}
+	if actions := b.do(fleet.Connected{Worker: ref, Blocks: &workerv1.ListBlocksResponse{Epoch: 1}}); len(actions) != 0 {
+		t.Errorf("asks for %v", actions)
+	}
+	b.do(fleet.Disconnected{Worker: ref})
+}
+
+// A worker that has fallen silent is taken only if nothing else is there; when
+// all are silent, reports do not come through, and none is worse than another.
+func TestSilentWorker(t *testing.T) {
+	b := newBench(t, nil, decode("d1"), decode("d2"))
+	report := func(id string) { b.do(load(id, controlv1.Role_ROLE_DECODE, nil)) }
+	served := func() map[string]int {
+		seen := make(map[string]int)
+		for range 20 {
+			r := b.request(agg, 10)
+			d, _, _ := b.arrive(r)
+			seen[d.Decode.ID]++
+			b.do(fleet.Ended{ID: r.ID})
+		}
+		return seen
+	}
+	report("d1")
+	report("d2")
+	b.pass(4 * time.Second)
+	if seen := served(); seen["d1"] == 0 || seen["d2"] == 0 {
+		t.Errorf("all silent: %v", seen)
+	}
+	report("d2")
+	if seen := served(); seen["d2"] != 20 {
+		t.Errorf("d1 silent: %v", seen)
+	}
+	b.do(fleet.Disconnected{Worker: fleet.Ref{ID: "d2", Epoch: 1}})
+	if seen := served(); seen["d1"] != 20 {
+		t.Errorf("only d1 is left: %v", seen)
+	}
+}

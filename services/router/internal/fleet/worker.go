@@ -12,11 +12,12 @@ import (
 
 // worker is what is known of one incarnation of a worker.
 type worker struct {
-	ref        Ref
-	record     *controlv1.WorkerRecord
-	connected  bool
-	registered bool
-	lostAt     time.Time // when etcd stopped listing it
+	ref         Ref
+	record      *controlv1.WorkerRecord
+	connected   bool
+	connectedAt time.Time
+	registered  bool
+	lostAt      time.Time // when etcd stopped listing it
 
 	load   *controlv1.LoadReport
 	loadAt time.Time
@@ -106,6 +107,12 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 // fresh reports whether the last load report is to be believed.
 func (w *worker) fresh(now time.Time, stale time.Duration) bool {
 	return w.load != nil && now.Sub(w.loadAt) <= stale
+}
+
+// silent reports that a worker, connected for long enough, has not reported its
+// load for a while: its process may hang although its connection works.
+func (w *worker) silent(now time.Time, stale time.Duration) bool {
+	return !w.fresh(now, stale) && now.Sub(w.connectedAt) > stale
 }
 
 // estimate is the load of a worker as the router believes it to be now.

@@ -182,6 +182,8 @@ func (j *Join) blame(side Side, err error) []fleet.Failure {
 	case code == codes.ResourceExhausted:
 		first.Busy = true
 		first.RetryAfter, _ = rpc.RetryAfter(err)
+	case reason == worker.ReasonWrongEpoch:
+		first.Gone, first.Replaced = true, true
 	case code == codes.Unavailable:
 		first.Gone = true
 	}

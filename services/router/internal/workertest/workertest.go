@@ -224,6 +224,9 @@ type decodeServer struct {
 
 func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
 	w, task, ctx := s.w, q.GetTask(), stream.Context()
+	if err := worker.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
+		return err
+	}
 	defer w.begin(task)()
 	offset := int(task.GetGenerated())
 	if err := w.at(ctx, task, Reserve, offset); err != nil {
@@ -294,6 +297,9 @@ type prefillServer struct {
 
 func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
 	w, task, ctx := s.w, q.GetTask(), stream.Context()
+	if err := worker.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
+		return err
+	}
 	defer w.begin(task)()
 	offset := int(task.GetGenerated())
 	w.net.mu.Lock()
