@@ -11,6 +11,7 @@ import (
 type Sampler struct {
 	weights []float64
 	order   candidates
+	kept    []int32
 }
 
 // New returns a Sampler.
@@ -116,12 +117,12 @@ func (s *Sampler) reach(limit int, cut bool, share float64) int32 {
 			total += w
 		}
 	}
-	var kept []int32
+	kept := s.kept[:0]
 	if cut {
-		kept = make([]int32, limit)
-		for i := range kept {
-			kept[i] = s.order.next()
+		for range limit {
+			kept = append(kept, s.order.next())
 		}
+		s.kept = kept
 		total = s.sumByID(kept)
 	}
 	target := share * total

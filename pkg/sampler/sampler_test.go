@@ -171,7 +171,7 @@ func TestSampleAllocatesNothing(t *testing.T) {
 		logits[i] = float32(i%97) / 10
 	}
 	s := sampler.New()
-	for _, p := range []sampler.Params{{}, {Temperature: 0.8}, {Temperature: 0.8, TopP: 0.95}, {Temperature: 0.8, TopK: 40}} {
+	for _, p := range []sampler.Params{{}, {Temperature: 0.8}, {Temperature: 0.8, TopP: 0.95}, {Temperature: 0.8, TopK: 40}, {Temperature: 0.8, TopK: 40, TopP: 0.9}} {
 		s.Sample(logits, p, 0)
 		if n := testing.AllocsPerRun(20, func() { s.Sample(logits, p, 1) }); n != 0 {
 			t.Errorf("%+v: %v allocations a draw", p, n)

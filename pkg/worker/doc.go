@@ -6,7 +6,7 @@
 // A Driver owns its scheduler and one goroutine, in which every engine step runs
 // (Run); reports have one goroutine of their own (Report).
 //
-// Lock order: Driver.mu before Sequence.mu. Neither is held while the engine
+// Lock order: Member.mu, Driver.mu, Sequence.mu. Neither is held while the engine
 // computes, while anything is sent, or while a caller's code runs, but for the
 // functions of Config, which say that they must not block.
 package worker

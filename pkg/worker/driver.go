@@ -217,6 +217,13 @@ func (d *Driver) Load() (scheduler.Load, latency.Model) {
 	return d.core.Load(), d.model
 }
 
+// PoolStats counts the blocks and what became of look-ups in the prefix cache.
+func (d *Driver) PoolStats() kvcache.Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.PoolStats()
+}
+
 // Changed is closed when the load may have changed since the call.
 func (d *Driver) Changed() <-chan struct{} {
 	d.mu.Lock()

@@ -76,6 +76,9 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := registerPool(cfg.Registerer, cfg.Identity.ID, driver.PoolStats); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return &Member{cfg: cfg, driver: driver}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -50,6 +51,26 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 		}
 	}
 	return m, nil
+}
+
+// registerPool adds the counters of a prefix cache, read when they are asked for.
+func registerPool(registerer prometheus.Registerer, workerID string, stats func() kvcache.Stats) error {
+	for _, c := range []struct {
+		name, help string
+		value      func(kvcache.Stats) uint64
+	}{
+		{"tandem_worker_prefix_cache_lookup_tokens_total", "Prompt tokens looked up in the prefix cache.", func(s kvcache.Stats) uint64 { return s.LookupTokens }},
+		{"tandem_worker_prefix_cache_hit_tokens_total", "Prompt tokens found in the prefix cache.", func(s kvcache.Stats) uint64 { return s.HitTokens }},
+		{"tandem_worker_prefix_cache_evictions_total", "Cached blocks given to others.", func(s kvcache.Stats) uint64 { return s.Evictions }},
+		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state: a bug if not 0.", func(s kvcache.Stats) uint64 { return s.Misuses }},
+	} {
+		counter := prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help, ConstLabels: prometheus.Labels{"worker": workerID}},
+			func() float64 { return float64(c.value(stats())) })
+		if err := registerer.Register(counter); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {

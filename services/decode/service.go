@@ -42,12 +42,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: deps.Identity.Addresses, Layout: capacity.Layout,
 		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes,
-		// Every sequence that runs or waits may have one.
-		MaxReservations: capacity.MaxSequences + cfg.MaxWaiting,
+		// Each holds a block of its own at least.
+		MaxReservations: capacity.Blocks,
 		Logger:          deps.Logger,
 	}, deps.Engine.Pages())
 	if err != nil {
 		return nil, fmt.Errorf("kv receiver: %w", err)
+	}
+	if err := registerReceiver(deps.Registerer, deps.Identity.ID, receiver.Stats); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	running := new(reservations)
 	member, err := worker.NewMember(worker.MemberConfig{
