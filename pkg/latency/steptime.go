@@ -30,8 +30,9 @@ func (m Model) Predict(tokens, context int) time.Duration {
 type StepTime struct {
 	samples uint64
 	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
-	xx [3][3]float64
-	xy [3]float64
+	xx    [3][3]float64
+	xy    [3]float64
+	model Model
 }
 
 // maxForget is the weight of a step relative to the one after it: about the last
@@ -42,6 +43,16 @@ const maxForget = 0.999
 // first steps of a cold engine cost is soon forgotten: after n steps the very
 // first one weighs about (8/n)² of the last.
 func forget(n uint64) float64 { return min(maxForget, 1-2/(float64(n)+8)) }
+
+const (
+	// trusted is the number of steps from which on the fit judges new ones.
+	trusted = 16
+	// outlier is how many times longer than expected a step may be. One that was
+	// longer counts as if it had been this long: a process that was stopped for
+	// seconds has learned nothing about its steps, but one that has become slow for
+	// good gets there within a few.
+	outlier = 10
+)
 
 // Observe takes the duration of one step that computed tokens and whose
 // sequences had, after it, context tokens in all. What can not be is ignored: a
@@ -54,16 +65,22 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 	s.samples++
 	x := [3]float64{1, float64(tokens), float64(context)}
 	ms := float64(d) / float64(time.Millisecond)
+	if s.samples > trusted {
+		mean := s.xy[0] / s.xx[0][0]
+		expected := s.model.BaseMs + s.model.PerTokenMs*x[1] + s.model.PerContextTokenMs*x[2]
+		if limit := outlier * max(mean, expected); limit > 0 {
+			ms = min(ms, limit)
+		}
+	}
 	for i := range x {
 		for j := range x {
 			s.xx[i][j] = old*s.xx[i][j] + x[i]*x[j]
 		}
 		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
+	c := nonNegativeLeastSquares(s.xx, s.xy)
+	s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
 }
 
 // Model is the best fit so far.
-func (s *StepTime) Model() Model {
-	c := nonNegativeLeastSquares(s.xx, s.xy)
-	return Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
-}
+func (s *StepTime) Model() Model { return s.model }

@@ -9,7 +9,9 @@ import (
 // timings is the latency budget. The seven stages are the gaps between marks
 // that never run backwards, from arrival to the last token, so they add up to
 // the total exactly. What a worker says of its own queue is moved from the gap
-// in which it lies to the queue stage, at most the whole gap.
+// in which it lies to the queue stage, at most the whole gap. And where a
+// message came late, so that the gap after it is shorter than what the worker
+// computed in it, the difference is moved there from the gap before.
 func (j *Join) timings() *inferencev1.Timings {
 	t := &j.try
 	at := j.p.Arrived
@@ -51,6 +53,11 @@ func (j *Join) timings() *inferencev1.Timings {
 	}
 	out.QueueNs += out.PrefillQueueNs
 	out.DecodeNs = gap(j.last)
+	if t.disaggregated() {
+		move(&out.TransferExposedNs, &out.DecodeNs, t.ended.GetDecodeComputeNs())
+	} else {
+		move(&out.ReserveNs, &out.PrefillNs, t.ended.GetPrefillComputeNs())
+	}
 	out.TotalNs = int64(j.last.Sub(j.p.Arrived))
 
 	out.TtftNs = int64(j.firstAt.Sub(j.p.Arrived))
@@ -71,4 +78,13 @@ func (j *Join) timings() *inferencev1.Timings {
 		out.RetriedNs = max(int64(t.asked.Sub(j.p.Tokenized)), 0)
 	}
 	return out
+}
+
+// move makes a stage at least as long as what a worker computed in it, at the
+// cost of the stage before.
+func move(from, to *int64, computed int64) {
+	if short := min(computed-*to, *from); short > 0 {
+		*from -= short
+		*to += short
+	}
 }

@@ -1,0 +1,41 @@
+package latency_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// One step that lasted seconds, because the process was stopped in it, leaves the
+// prediction near what steps take.
+func TestOneStallIsForgotten(t *testing.T) {
+	var s latency.StepTime
+	for i := range 200 {
+		s.Observe(1+i%8, 100+i, 5*time.Millisecond)
+	}
+	s.Observe(4, 300, 8*time.Second)
+	if got := s.Model().Predict(4, 300); got > 15*time.Millisecond {
+		t.Errorf("after a stall a step of 5 ms is predicted to take %v", got)
+	}
+	for range 300 {
+		s.Observe(4, 300, 5*time.Millisecond)
+	}
+	if got := s.Model().Predict(4, 300); got > 6*time.Millisecond {
+		t.Errorf("and 300 steps later %v", got)
+	}
+}
+
+// An engine that has become much slower for good is believed.
+func TestLastingSlownessIsLearned(t *testing.T) {
+	var s latency.StepTime
+	for range 200 {
+		s.Observe(4, 300, time.Millisecond)
+	}
+	for range 1000 {
+		s.Observe(4, 300, 100*time.Millisecond)
+	}
+	if got := s.Model().Predict(4, 300); got < 60*time.Millisecond {
+		t.Errorf("a step of 100 ms is predicted to take %v", got)
+	}
+}
