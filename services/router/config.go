@@ -14,7 +14,8 @@ import (
 type Config struct {
 	// QueueLimit is the most requests that wait for workers.
 	QueueLimit int
-	// MaxQueueWait is how long a request waits for workers at most.
+	// MaxQueueWait is how long a request waits for workers at most, and how long it
+	// may then wait in the queue of one.
 	MaxQueueWait time.Duration
 	// TenantMaxRequests is the most requests of one tenant, waiting and running.
 	TenantMaxRequests int
@@ -35,7 +36,16 @@ type Config struct {
 	LoadStale time.Duration
 	// TransferBytesPerSecond is what a KV transfer is taken to move.
 	TransferBytesPerSecond float64
-	// MaxRequestTime bounds a request whose client set no deadline.
+	// WorkerSilence is how long a worker may take from one token to the next before
+	// its requests go to another one: far longer than any step, which computes one
+	// chunk of a prompt beside the running sequences.
+	WorkerSilence time.Duration
+	// PromptSilence is the same while a whole prompt is computed, about which a
+	// worker says nothing in between, and while the rest of its KV is sent. It does
+	// not depend on the prompt: it has to suffice for the longest. While a worker
+	// keeps a request in its own queue, MaxQueueWait counts instead.
+	PromptSilence time.Duration
+	// MaxRequestTime bounds every request; its client may set an earlier deadline.
 	MaxRequestTime time.Duration
 	// ConnectTimeout is how long one address of a worker is tried.
 	ConnectTimeout time.Duration
@@ -55,6 +65,8 @@ func DefaultConfig() Config {
 		WorkerKeep:             5 * time.Minute,
 		LoadStale:              3 * time.Second,
 		TransferBytesPerSecond: 1e9,
+		WorkerSilence:          10 * time.Second,
+		PromptSilence:          time.Minute,
 		MaxRequestTime:         10 * time.Minute,
 		ConnectTimeout:         time.Second,
 		KeptLogs:               1024,
@@ -68,7 +80,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 		*c = DefaultConfig()
 	}
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", c.QueueLimit, "most requests that wait for workers")
-	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", c.MaxQueueWait, "how long a request waits for workers at most")
+	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", c.MaxQueueWait, "how long a request waits for workers at most, and then in a worker's own queue")
 	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", c.TenantMaxRequests, "most requests of one tenant at a time")
 	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", c.DisaggregateMinTokens, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
 	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", c.MaxAttempts, "most tries of a request when workers fail")
@@ -76,7 +88,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", c.WorkerKeep, "how long a worker that etcd lost is kept while its connection works")
 	fs.DurationVar(&c.LoadStale, prefix+"load-stale", c.LoadStale, "age from which on load reports are not used")
 	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", c.TransferBytesPerSecond, "what a KV transfer is taken to move")
-	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", c.MaxRequestTime, "longest time of a request without a deadline of its own")
+	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", c.WorkerSilence, "how long a worker may take from token to token before its requests go to another")
+	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", c.PromptSilence, "how long a worker may take to compute a prompt before its request goes to another")
+	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", c.MaxRequestTime, "longest time of a request; its own deadline may be earlier")
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", c.ConnectTimeout, "how long one address of a worker is tried")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", c.KeptLogs, "most finished requests that can still be resumed")
 }
@@ -97,6 +111,8 @@ func (c Config) Validate() error {
 	positive("worker-keep", c.WorkerKeep > 0, c.WorkerKeep)
 	positive("load-stale", c.LoadStale > 0, c.LoadStale)
 	positive("transfer-bytes-per-second", c.TransferBytesPerSecond > 0, c.TransferBytesPerSecond)
+	positive("worker-silence", c.WorkerSilence > 0, c.WorkerSilence)
+	positive("prompt-silence", c.PromptSilence > 0, c.PromptSilence)
 	positive("max-request-time", c.MaxRequestTime > 0, c.MaxRequestTime)
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)

@@ -280,23 +280,3 @@ func TestDeadline(t *testing.T) {
 		m.quiet()
 	})
 }
-
-// A request that is too slow for the configured longest time ends, deadline or
-// not.
-func TestStuckWorker(t *testing.T) {
-	inMesh(t, nil, func(t *testing.T, m *mesh) {
-		m.start(failAt("d1", workertest.Token, 3, func(ctx context.Context, _ *workertest.Worker) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}), decodeRecord("d1"))
-		began := time.Now()
-		r := m.generate(t.Context(), ask(agg, 10))
-		if status.Code(r.err) != codes.DeadlineExceeded || rpc.Reason(r.err) != "DEADLINE" {
-			t.Errorf("error %v", r.err)
-		}
-		if took := time.Since(began); took > 11*time.Minute {
-			t.Errorf("took %s", took)
-		}
-		m.quiet()
-	})
-}

@@ -65,6 +65,11 @@ func newRequest(s *Service, p *plan, number uint64) *request {
 			MaxAttempts:  s.config.MaxAttempts,
 			MaxRefusals:  maxRefusals,
 			Linger:       linger,
+			Silence: joining.Silence{
+				Queue:  s.config.MaxQueueWait,
+				Prompt: s.config.PromptSilence,
+				Tokens: s.config.WorkerSilence,
+			},
 		}),
 		inbox:   make(chan joining.Event, 16),
 		answers: make(chan answer, 1),
@@ -87,11 +92,12 @@ func (r *request) run() {
 	defer r.cancel()
 	r.handle(joining.Start{})
 	deadline := r.ctx.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for !r.join.Done() {
 		var due <-chan time.Time
-		var timer *time.Timer
 		if next, ok := r.join.Next(); ok {
-			timer = time.NewTimer(time.Until(next))
+			timer.Reset(time.Until(next))
 			due = timer.C
 		}
 		select {
@@ -111,9 +117,6 @@ func (r *request) run() {
 			r.handle(joining.Abort{Err: deadlineExceeded()})
 		case <-due:
 			r.handle(joining.Tick{})
-		}
-		if timer != nil {
-			timer.Stop()
 		}
 	}
 }

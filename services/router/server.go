@@ -76,7 +76,9 @@ func follow(r *request, from uint64, stream grpc.ServerStreamingServer[inference
 			if i == 0 {
 				// Headers wait until here, so that a refused request has none.
 				if err := stream.SendHeader(metadata.Pairs(rpc.RequestIDKey, r.plan.id)); err != nil {
-					r.detach(gone(ctx))
+					// Whatever the transport says, it is the client that is gone.
+					err := gone(ctx)
+					r.detach(err)
 					return err
 				}
 			}
@@ -85,7 +87,8 @@ func follow(r *request, from uint64, stream grpc.ServerStreamingServer[inference
 				continue
 			}
 			if err := stream.Send(event); err != nil {
-				r.detach(gone(ctx))
+				err := gone(ctx)
+				r.detach(err)
 				return err
 			}
 		case ended:

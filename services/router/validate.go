@@ -90,7 +90,7 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 		p.maxTokens = min(p.maxTokens, int(q.GetMaxTokens()))
 	}
 	p.deadline = arrived.Add(s.config.MaxRequestTime)
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.deadline) {
 		p.deadline = deadline
 	}
 	p.tokenized = time.Now()

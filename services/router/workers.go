@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,17 +141,23 @@ func (p *pool) keep(ctx context.Context, ref fleet.Ref, m *member, addresses []s
 		m.conn = c
 		p.mu.Unlock()
 		p.notify(fleet.Connected{Worker: ref, Blocks: blocks})
-		log.Info("connected to worker", slog.String("address", conn.Target()))
+		log.Info("connected to worker", slog.String("address", address(conn)))
 		conn.WaitForStateChange(ctx, connectivity.Ready)
 		p.mu.Lock()
 		m.conn = nil
 		p.mu.Unlock()
 		if ctx.Err() == nil {
-			log.Warn("connection to worker was lost", slog.String("address", conn.Target()))
+			// Requests that suffer from it say so; a worker that leaves is no news.
+			log.Info("connection to worker was lost", slog.String("address", address(conn)))
 			p.notify(fleet.Disconnected{Worker: ref})
 		}
 		p.release(c)
 	}
+}
+
+// address is where a connection goes to, as the worker's record has it.
+func address(conn *grpc.ClientConn) string {
+	return strings.TrimPrefix(conn.Target(), "passthrough:///")
 }
 
 // connect returns a connection that is ready, to the first address where this
@@ -158,15 +165,15 @@ func (p *pool) keep(ctx context.Context, ref fleet.Ref, m *member, addresses []s
 // known.
 func (p *pool) connect(ctx context.Context, ref fleet.Ref, addresses []string) (*grpc.ClientConn, *workerv1.ListBlocksResponse, error) {
 	last := fmt.Errorf("the worker's record has no address")
-	for _, address := range addresses {
-		conn, err := p.dial(address)
+	for _, candidate := range addresses {
+		conn, err := p.dial(candidate)
 		if err != nil {
 			last = err
 			continue
 		}
 		blocks, err := p.meet(ctx, ref, conn)
 		if err != nil {
-			last = fmt.Errorf("connect to %s: %w", address, err)
+			last = fmt.Errorf("connect to %s: %w", candidate, err)
 			_ = conn.Close()
 			continue
 		}

@@ -238,6 +238,9 @@ func (f *Fleet) ended(now time.Time, e Ended) {
 			f.disconnect(now, w)
 			continue
 		}
+		if w != nil && failure.Silent {
+			w.hungAt = now
+		}
 		if w == nil || failure.Gone {
 			continue // its connection says whether it is back
 		}

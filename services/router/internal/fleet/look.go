@@ -81,7 +81,7 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 			continue
 		}
 		switch {
-		case o.soft:
+		case o.soft || w.hung(now):
 			soft = append(soft, o)
 		case w.silent(now, f.config.LoadStale):
 			silent = append(silent, o)
@@ -254,7 +254,7 @@ type option struct {
 	tpotMs    float64
 	firstMs   float64 // what the first token costs: the part of costMs beside tpotMs
 	costMs    float64
-	// soft: it failed in this request before and is taken only if nothing else
-	// is there.
+	// soft: it failed in this request before and is taken only if nothing else is
+	// there.
 	soft bool
 }

@@ -63,6 +63,8 @@ type Failure struct {
 	Gone bool
 	// Busy: it refused for want of room, which says nothing against it later.
 	Busy bool
+	// Silent: it said nothing for too long.
+	Silent bool
 	// Replaced: another incarnation answers in its place, so it is dead.
 	Replaced bool
 	// RetryAfter is when it said to come back; 0 if it did not.

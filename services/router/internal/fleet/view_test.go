@@ -203,6 +203,19 @@ func TestSilentWorker(t *testing.T) {
 	if seen := served(); seen["d1"] == 0 || seen["d2"] == 0 {
 		t.Errorf("all silent: %v", seen)
 	}
+	r := b.request(agg, 10)
+	d, _, _ := b.arrive(r)
+	b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: d.Decode, Gone: true, Silent: true}}})
+	b.now = b.now.Add(time.Second)
+	if seen := served(); seen[d.Decode.ID] != 0 {
+		t.Errorf("%s hung: %v", d.Decode.ID, seen)
+	}
+	report("d1")
+	report("d2")
+	if seen := served(); seen["d1"] == 0 || seen["d2"] == 0 {
+		t.Errorf("it reports again: %v", seen)
+	}
+	b.pass(4 * time.Second)
 	report("d2")
 	if seen := served(); seen["d2"] != 20 {
 		t.Errorf("d1 silent: %v", seen)

@@ -28,6 +28,7 @@ type worker struct {
 
 	busyUntil time.Time
 	refusals  int
+	hungAt    time.Time // when a request last gave it up for its silence
 
 	listing  bool      // an answer to ListBlocks is on its way
 	listNext time.Time // a failed one is not asked again before
@@ -107,6 +108,16 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 // fresh reports whether the last load report is to be believed.
 func (w *worker) fresh(now time.Time, stale time.Duration) bool {
 	return w.load != nil && now.Sub(w.loadAt) <= stale
+}
+
+// hungKept is how long a worker that was silent in a request is avoided, unless
+// it reports its load before.
+const hungKept = 30 * time.Second
+
+// hung reports that a request waited in vain for this worker a while ago and that
+// nothing was heard of it since.
+func (w *worker) hung(now time.Time) bool {
+	return !w.hungAt.IsZero() && !w.loadAt.After(w.hungAt) && now.Sub(w.hungAt) < hungKept
 }
 
 // silent reports that a worker, connected for long enough, has not reported its

@@ -173,9 +173,10 @@ func (j *Join) blame(side Side, err error) []fleet.Failure {
 	if side == Prefill {
 		failed, other = other, failed
 	}
-	first := fleet.Failure{Worker: failed}
+	first := fleet.Failure{Worker: failed, Silent: reason == ReasonWorkerSilent}
 	switch {
-	case reason == worker.ReasonTransferFailed || reason == worker.ReasonTransferRefused:
+	case reason == worker.ReasonTransferFailed || reason == worker.ReasonTransferRefused,
+		first.Silent && side == Prefill && j.try.first: // it sends, if decode takes it
 		// Either end may be the cause, and both answer: another pair is better,
 		// but the same one may do.
 		return []fleet.Failure{first, {Worker: other}}

@@ -57,12 +57,19 @@ type try struct {
 	decodeNext                                 int     // offset that decode has to send next
 	pending                                    []int32 // tokens of decode that overtook the first
 	ended                                      *workerv1.Ended
-	early                                      error     // decode's end, if prefill may explain it
+	early                                      *ending   // of one stream, if the other may explain it
 	waitUntil                                  time.Time // for the other stream's word
+	decodeAt, prefillAt                        time.Time // of the last message, or the opening
 	prefillComputeNs, transferNs               int64
 	transferBytes                              uint64
 	firstLast                                  bool
 	firstReason                                inferencev1.FinishReason
+}
+
+// ending is the end of one stream.
+type ending struct {
+	side Side
+	err  error
 }
 
 func (t *try) disaggregated() bool { return t.Mode == inferencev1.Mode_MODE_DISAGGREGATED }
@@ -80,9 +87,15 @@ func (j *Join) Tokens() int { return len(j.tokens) }
 
 // Next is when a Tick is due, if nothing else happens.
 func (j *Join) Next() (time.Time, bool) {
-	at := j.try.waitUntil
-	if j.phase == finished {
+	var at time.Time
+	switch j.phase {
+	case finished:
 		at = j.lingerAt
+	case running:
+		at = j.try.waitUntil
+		if _, due := j.silence(); at.IsZero() || !due.IsZero() && due.Before(at) {
+			at = due
+		}
 	}
 	return at, !at.IsZero() && len(j.open) > 0
 }
@@ -105,10 +118,12 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 		}
 	case DecodeMessage:
 		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Decode}] {
+			j.try.decodeAt = now
 			j.decode(now, e.Event)
 		}
 	case PrefillMessage:
 		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Prefill}] {
+			j.try.prefillAt = now
 			j.prefill(now, e.Event)
 		}
 	case Closed:
@@ -145,7 +160,7 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	}
 	j.phase, j.released = running, false
 	j.lineage = e.Lineage
-	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeNext: len(j.tokens)}
+	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeAt: now, decodeNext: len(j.tokens)}
 	if j.try.disaggregated() {
 		j.try.decodeNext++
 	}
@@ -186,36 +201,57 @@ func (j *Join) closed(now time.Time, e Closed) {
 		return
 	}
 	t := &j.try
-	if e.Stream.Side == Decode {
-		_, prefillOpen := j.open[Stream{j.attempt, Prefill}]
-		code := status.Code(e.Err)
-		switch {
-		case t.ended != nil: // all that matters was said
-		case t.disaggregated() && !t.first && prefillOpen &&
-			(code == codes.OK || code == codes.Canceled || rpc.Reason(e.Err) == worker.ReasonFinishedAtPrefill):
-			// Prefill gives a transfer up when the first token is also the last.
-			t.early = orEnded(e.Err, "decode")
-			t.waitUntil = now.Add(j.p.Linger)
-		default:
-			j.fail(now, Decode, orEnded(e.Err, "decode"))
-		}
+	side := e.Stream.Side
+	switch {
+	case t.ended != nil && side == Decode:
+		return // all that matters was said
+	case t.first && side == Prefill && t.early == nil && (t.sent || t.admitted || t.ended != nil):
+		j.settle(now)
 		return
 	}
+	err := orEnded(e.Err, side)
+	other := Stream{j.attempt, 1 - side}
+	_, otherOpen := j.open[other]
 	switch {
-	case t.first && (t.sent || t.admitted):
-		j.settle(now)
-	case t.first && t.ended != nil:
-		j.settle(now)
+	case t.early != nil && echo(err):
+		j.fail(now, t.early.side, t.early.err) // neither says more
+	case t.early == nil && otherOpen && t.mayExplain(other.Side, err):
+		t.early = &ending{side, err}
+		t.waitUntil = now.Add(j.p.Linger)
 	default:
-		j.fail(now, Prefill, orEnded(e.Err, "prefill"))
+		j.fail(now, side, err)
 	}
 }
 
-func orEnded(err error, side string) error {
+// echo reports that an end of one stream only says that the other side gave up
+// or was lost.
+func echo(err error) bool {
+	switch rpc.Reason(err) {
+	case worker.ReasonFinishedAtPrefill, worker.ReasonTransferFailed, reasonCutShort:
+		return true
+	}
+	return status.Code(err) == codes.Canceled
+}
+
+// mayExplain reports that the side whose stream is still open may yet say why the
+// other one ended with err. Prefill gives a transfer up when the first token is
+// also the last, and either gives it up when it is refused or dies: it is that
+// one which failed, and how decides what comes next.
+func (t *try) mayExplain(side Side, err error) bool {
+	if !t.disaggregated() || !echo(err) {
+		return false
+	}
+	return rpc.Reason(err) == worker.ReasonTransferFailed || side == Decode || !t.first
+}
+
+// reasonCutShort marks a stream that ended well before all was said.
+const reasonCutShort = "ENDED_TOO_EARLY"
+
+func orEnded(err error, side Side) error {
 	if err != nil {
 		return err
 	}
-	return status.Errorf(codes.Internal, "%s worker ended its stream too early", side)
+	return rpc.Error(codes.Internal, reasonCutShort, side.String()+" worker ended its stream too early", 0)
 }
 
 func (j *Join) tick(now time.Time) {
@@ -229,9 +265,13 @@ func (j *Join) tick(now time.Time) {
 		case j.try.first && j.try.ended != nil:
 			j.complete(now, j.try.ended.GetReason())
 		case j.try.early != nil:
-			j.fail(now, Decode, j.try.early)
+			j.fail(now, j.try.early.side, j.try.early.err)
 		default:
 			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, and the first token did not come from prefill"))
+		}
+	case j.phase == running:
+		if side, due := j.silence(); !due.IsZero() && !now.Before(due) {
+			j.fail(now, side, rpc.Error(codes.Unavailable, ReasonWorkerSilent, side.String()+" worker has not said anything for too long", 0))
 		}
 	}
 }

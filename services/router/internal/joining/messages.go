@@ -19,6 +19,14 @@ const (
 	Prefill
 )
 
+// String is the side's name.
+func (s Side) String() string {
+	if s == Prefill {
+		return "prefill"
+	}
+	return "decode"
+}
+
 // Stream names a stream: the side and the try that opened it.
 type Stream struct {
 	Attempt int
@@ -183,7 +191,9 @@ type Params struct {
 	// of room spends nothing and is bounded by MaxRefusals instead.
 	MaxAttempts, MaxRefusals int
 	// Linger is how long a stream may take to end by itself once nothing of it
-	// matters any more, and how long an early end of decode waits for prefill to
-	// explain it.
+	// matters any more, and how long the early end of one stream waits for the
+	// other to explain it.
 	Linger time.Duration
+	// Silence bounds how long workers may say nothing.
+	Silence Silence
 }

@@ -7,6 +7,9 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // decode takes in a message of the decode stream.
@@ -25,7 +28,7 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 				j.broken(now, Decode, "reserved without a ticket")
 				return
 			}
-			j.openPrefill(e.Reserved.GetTicket())
+			j.openPrefill(now, e.Reserved.GetTicket())
 		}
 		j.accept()
 	case *workerv1.DecodeEvent_Admitted:
@@ -40,6 +43,10 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 			t.decodeQueue = queued
 		} else {
 			t.workerQueue = queued
+		}
+		if t.first && t.early != nil && t.early.side == Prefill {
+			// The KV is there: how prefill ended does not matter.
+			t.early, t.waitUntil = nil, time.Time{}
 		}
 		j.accept()
 	case *workerv1.DecodeEvent_Tokens:
@@ -56,8 +63,9 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 	}
 }
 
-func (j *Join) openPrefill(ticket *kvtransferv1.Ticket) {
+func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
 	s := Stream{j.attempt, Prefill}
+	j.try.prefillAt = now
 	j.open[s] = false
 	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket})
 }
@@ -120,8 +128,8 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			}
 		}
 		t.pending = nil
-		if t.early != nil {
-			j.fail(now, Decode, t.early)
+		if t.early != nil && rpc.Reason(t.early.err) != worker.ReasonTransferFailed {
+			j.fail(now, Decode, t.early.err) // it was not the last token that ended it
 			return
 		}
 		j.settle(now)

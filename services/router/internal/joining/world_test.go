@@ -82,6 +82,7 @@ func newWorld(t *rapid.T) *world {
 	w.join = joining.New(joining.Params{
 		Arrived: w.now, Tokenized: w.now.Add(time.Microsecond), PromptTokens: 5, MaxTokens: w.max, StopTokens: []int32{stopToken},
 		Text: &words{stopAfter: w.stopAt}, MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
+		Silence: joining.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
 	})
 	return w
 }
