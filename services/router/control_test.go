@@ -3,7 +3,9 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +20,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router"
@@ -117,6 +120,44 @@ func TestExplain(t *testing.T) {
 		_, err = m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: "other"})
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("unknown: %v", err)
+		}
+	})
+}
+
+// Of many tries on many workers the record stays small and keeps what was chosen.
+func TestExplainIsBounded(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.MaxAttempts = 8 }, func(t *testing.T, m *mesh) {
+		const workers = 80
+		tries := 0
+		hook := func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Reserve {
+				if tries++; tries < 7 {
+					return rpc.Error(codes.Internal, "BUG", "", 0)
+				}
+			}
+			return nil
+		}
+		var records []*controlv1.WorkerRecord
+		for i := range workers {
+			records = append(records, decodeRecord(fmt.Sprintf("d%02d", workers-i)))
+		}
+		m.start(hook, records...)
+		r := m.generate(t.Context(), ask(agg, 4))
+		if r.err != nil || r.finished.GetRoute().GetRetries() != 6 {
+			t.Fatalf("%+v", r)
+		}
+		e, err := m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: r.accepted.GetRequestId()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(e.GetDecisions()) != 4 {
+			t.Errorf("%d decisions", len(e.GetDecisions()))
+		}
+		for i, d := range e.GetDecisions() {
+			chosen := slices.ContainsFunc(d.GetCandidates(), func(c *controlv1.Candidate) bool { return c.GetWorkerId() == d.GetDecode() })
+			if len(d.GetCandidates()) != 64 || !chosen || (d.GetFailure() == "") != (i == 3) {
+				t.Errorf("decision %d: %d candidates, chosen %v, failure %q", i, len(d.GetCandidates()), chosen, d.GetFailure())
+			}
 		}
 	})
 }

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +17,13 @@ import (
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 )
 
-// keptRecords is how many requests Explain knows.
-const keptRecords = 4096
+// Bounds of what Explain knows, as control.proto states them: requests, tries of
+// each and workers looked at in each try.
+const (
+	keptRecords    = 4096
+	keptDecisions  = 4
+	keptCandidates = 64
+)
 
 // records is how the last requests were routed: a ring.
 type records struct {
@@ -60,9 +67,45 @@ func (s *records) get(id string) *controlv1.ExplainResponse {
 }
 
 func (r *record) decided(d *controlv1.Decision) {
+	d.Candidates = foremost(d)
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
+	if n := len(r.value.Decisions); n >= keptDecisions {
+		r.value.Decisions = slices.Delete(r.value.Decisions, 0, n-keptDecisions+1)
+	}
 	r.value.Decisions = append(r.value.Decisions, d)
+}
+
+// foremost is the candidates of a decision that are worth keeping, in their
+// order: those chosen, then those that could be, the cheapest first.
+func foremost(d *controlv1.Decision) []*controlv1.Candidate {
+	if len(d.GetCandidates()) <= keptCandidates {
+		return d.GetCandidates()
+	}
+	rank := func(c *controlv1.Candidate) int {
+		switch {
+		case c.GetWorkerId() == d.GetPrefill() || c.GetWorkerId() == d.GetDecode():
+			return 0
+		case c.GetExcluded() == "":
+			return 1
+		}
+		return 2
+	}
+	best := slices.Clone(d.GetCandidates())
+	slices.SortStableFunc(best, func(a, b *controlv1.Candidate) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.GetCostMs(), b.GetCostMs()))
+	})
+	keep := make(map[*controlv1.Candidate]bool, keptCandidates)
+	for _, c := range best[:keptCandidates] {
+		keep[c] = true
+	}
+	out := make([]*controlv1.Candidate, 0, keptCandidates)
+	for _, c := range d.GetCandidates() {
+		if keep[c] {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func (r *record) failed(failures []fleet.Failure, err error) {

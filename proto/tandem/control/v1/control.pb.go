@@ -372,7 +372,7 @@ type ExplainResponse struct {
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When it arrived, by the router's clock.
 	Arrived *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=arrived,proto3" json:"arrived,omitempty"`
-	// One for each try.
+	// One for each try, the last four.
 	Decisions []*Decision `protobuf:"bytes,3,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// How it ended: a gRPC status code's name.
 	Status string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
@@ -458,7 +458,8 @@ type Decision struct {
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
 	// Why, in a few words.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Every worker that was looked at.
+	// The workers that were looked at: of more than 64 those chosen, then the
+	// cheapest of those that could be.
 	Candidates []*Candidate `protobuf:"bytes,5,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// What became of it, if it failed.
 	Failure       string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
