@@ -56,8 +56,10 @@ type Member struct {
 	mu           sync.Mutex
 	registration Registration
 	leaving      bool
-	left         bool // Drain is over, or about to be
+	left         bool // the record is gone, or about to be
 	cut          *time.Timer
+	drains       chan struct{} // closed with leaving
+	departed     sync.Once
 }
 
 // NewMember builds the driver and all around it. Nothing runs before Run.
@@ -79,7 +81,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err := registerPool(cfg.Registerer, cfg.Identity.ID, driver.PoolStats); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	return &Member{cfg: cfg, driver: driver}, nil
+	return &Member{cfg: cfg, driver: driver, drains: make(chan struct{})}, nil
 }
 
 func hashValues(hashes []kvcache.Hash) []uint64 {
@@ -98,12 +100,28 @@ func (m *Member) Register(registrar grpc.ServiceRegistrar) {
 	NewServer(m.driver, m.cfg.Identity.Epoch, m.Leave, m.cfg.Transfers).Register(registrar)
 }
 
-// Run computes and reports until ctx ends. It returns when both have stopped.
+// Run computes and reports until ctx ends, and removes the worker's record once
+// it has left and is idle. It returns when all of that has stopped.
 func (m *Member) Run(ctx context.Context) error {
-	var reporting sync.WaitGroup
-	reporting.Go(func() { _ = m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals) }) // ends with ctx only
-	defer reporting.Wait()
+	var beside sync.WaitGroup
+	beside.Go(func() { _ = m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals) }) // ends with ctx only
+	beside.Go(func() { m.departWhenIdle(ctx) })
+	defer beside.Wait()
 	return m.driver.Run(ctx)
+}
+
+// departTimeout bounds how long removing the record may take.
+const departTimeout = 2 * time.Second
+
+func (m *Member) departWhenIdle(ctx context.Context) {
+	select {
+	case <-m.drains:
+	case <-ctx.Done():
+		return
+	}
+	if m.driver.Idle(ctx) == nil {
+		m.depart(ctx, departTimeout)
+	}
 }
 
 // Join registers the worker, unless it has left already. Its gRPC server must be
@@ -125,12 +143,14 @@ func markDraining(record *controlv1.WorkerRecord) {
 }
 
 // Leave takes nothing new from now on and says so to the mesh. What still runs
-// after grace is ended; 0 lets it finish. It does not wait.
+// after grace is ended; 0 lets it finish. When nothing is left, Run removes the
+// worker's record; the process stays until it is stopped. It does not wait.
 func (m *Member) Leave(grace time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.leaving {
 		m.leaving = true
+		close(m.drains)
 		m.cfg.Logger.Info("worker drains", "sequences", m.driver.Remaining())
 		if m.registration != nil {
 			m.registration.Update(markDraining)
@@ -154,19 +174,26 @@ func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 		m.cfg.Logger.Warn("drain ends before its sequences do", "error", err)
 		m.driver.CancelAll()
 	}
-	m.mu.Lock()
-	registration := m.registration
-	m.registration, m.left = nil, true
-	if m.cut != nil {
-		m.cut.Stop()
-	}
-	m.mu.Unlock()
-	if registration == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	if err := registration.Close(ctx); err != nil { // etcd is away: the lease ends it
-		m.cfg.Logger.Warn("worker could not leave the membership", "error", err)
-	}
+	m.depart(ctx, cleanup)
+}
+
+// depart removes the record, once; who comes second waits until it is done.
+func (m *Member) depart(ctx context.Context, cleanup time.Duration) {
+	m.departed.Do(func() {
+		m.mu.Lock()
+		registration := m.registration
+		m.left = true
+		if m.cut != nil {
+			m.cut.Stop()
+		}
+		m.mu.Unlock()
+		if registration == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+		defer cancel()
+		if err := registration.Close(ctx); err != nil { // etcd is away: the lease ends it
+			m.cfg.Logger.Warn("worker could not leave the membership", "error", err)
+		}
+	})
 }

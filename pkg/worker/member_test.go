@@ -136,6 +136,24 @@ func TestMemberLeavesInOrder(t *testing.T) {
 	})
 }
 
+func TestMemberThatLeavesIsGoneOnceItIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := start(t, newEngine(t, latency.Model{BaseMs: 10}), controlv1.Role_ROLE_DECODE, nil)
+		r := new(registration)
+		m.Join(r.register)
+		s := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 30})
+		m.Leave(0)
+		synctest.Wait()
+		r.check(t, registered, draining)
+		var running result
+		running.read(t, s, false)
+		synctest.Wait()
+		r.check(t, registered, draining, closed)
+		m.Drain(t.Context(), time.Second)
+		r.check(t, registered, draining, closed)
+	})
+}
+
 func TestMemberThatIsCutStillLeavesTheMembership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := start(t, newEngine(t, latency.Model{BaseMs: 1000}), controlv1.Role_ROLE_DECODE, nil)
