@@ -69,3 +69,21 @@ func TestRouterWithoutDigest(t *testing.T) {
 		t.Errorf("versions used: %v", seen)
 	}
 }
+
+// A worker that drained and removed its record is forgotten, though its process
+// and its connection live on; one that etcd merely lost is kept.
+func TestDrainedWorkerIsForgotten(t *testing.T) {
+	drained := decode("d1")
+	drained.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+	b := newBench(t, nil, drained, decode("d2"), decode("d3"))
+	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{decode("d3")}, Live: true})
+	var forgotten []string
+	for _, action := range b.last {
+		if f, is := action.(fleet.Forget); is {
+			forgotten = append(forgotten, f.Worker.ID)
+		}
+	}
+	if len(forgotten) != 1 || forgotten[0] != "d1" {
+		t.Errorf("forgot %v, want d1 only", forgotten)
+	}
+}

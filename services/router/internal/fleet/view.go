@@ -71,10 +71,12 @@ func (f *Fleet) chosen(records []*controlv1.WorkerRecord) map[string]*controlv1.
 }
 
 // expireWorkers drops workers that etcd does not list and that are not
-// connected, or that were kept long enough.
+// connected, or were kept long enough, or have left: drained, with nothing of
+// ours.
 func (f *Fleet) expireWorkers(now time.Time) {
 	for _, w := range slices.Clone(f.order) {
-		if !w.registered && (!w.connected || now.Sub(w.lostAt) >= f.config.WorkerKeep) {
+		left := w.record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING && len(w.own) == 0
+		if !w.registered && (!w.connected || left || now.Sub(w.lostAt) >= f.config.WorkerKeep) {
 			f.drop(w)
 		}
 	}
