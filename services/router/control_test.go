@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,10 +129,10 @@ func TestExplain(t *testing.T) {
 func TestExplainIsBounded(t *testing.T) {
 	inMesh(t, func(c *router.Config) { c.MaxAttempts = 8 }, func(t *testing.T, m *mesh) {
 		const workers = 80
-		tries := 0
+		var tries atomic.Int32
 		hook := func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
 			if stage == workertest.Reserve {
-				if tries++; tries < 7 {
+				if tries.Add(1) < 7 {
 					return rpc.Error(codes.Internal, "BUG", "", 0)
 				}
 			}

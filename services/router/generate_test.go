@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,12 +126,11 @@ func TestStopText(t *testing.T) {
 
 // failAt makes the worker of this id fail once at a stage.
 func failAt(id string, stage workertest.Stage, generated int, how func(ctx context.Context, w *workertest.Worker) error) workertest.Hook {
-	done := false
+	var done atomic.Bool
 	return func(ctx context.Context, w *workertest.Worker, _ *workerv1.Task, s workertest.Stage, n int) error {
-		if done || w.Record.GetId() != id || s != stage || n < generated {
+		if w.Record.GetId() != id || s != stage || n < generated || done.Swap(true) {
 			return nil
 		}
-		done = true
 		return how(ctx, w)
 	}
 }

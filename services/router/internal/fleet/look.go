@@ -176,12 +176,14 @@ func tooSmall(w *worker, r *Request, role controlv1.Role) bool {
 // option computes the terms of a worker's cost.
 func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	now, r := l.now, l.request
+	e := w.estimate(now, f.config.LoadStale)
 	step, measured := w.measured()
-	if !measured {
+	// What an idle worker measured long ago may have been a bad moment. Without
+	// work it would never learn better.
+	if idle := e.sequences == 0 && now.Sub(w.usedAt) >= revisitAfter; !measured || idle && slower(step, l.unmeasured) {
 		step = l.unmeasured
 	}
 	o := &option{worker: w, step: step}
-	e := w.estimate(now, f.config.LoadStale)
 	o.cached = f.cached(l, w)
 	o.uncached = r.Tokens - o.cached
 	o.queueMs = w.compute(o.step, e.tokens, 0)
@@ -204,6 +206,15 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 		CachedTokens: uint32(max(o.cached, 0)), InFlight: uint32(len(w.own)),
 	}
 	return o
+}
+
+// revisitAfter is how long a worker may be idle because of what it measured,
+// before it is given a chance to measure anew.
+const revisitAfter = 10 * time.Second
+
+// slower reports whether steps take longer by a than by b.
+func slower(a, b latency.Model) bool {
+	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs
 }
 
 // choose picks at random among those near the least cost. How near is measured

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"testing"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -85,5 +86,37 @@ func TestDrainedWorkerIsForgotten(t *testing.T) {
 	}
 	if len(forgotten) != 1 || forgotten[0] != "d1" {
 		t.Errorf("forgot %v, want d1 only", forgotten)
+	}
+}
+
+// A worker whose steps were slow once, because it stalled, gets work again after a
+// while, and a newcomer is not taken to be as slow.
+func TestStalledWorkerGetsWorkAgain(t *testing.T) {
+	b := newBench(t, nil, decode("d1"), decode("d2"), decode("d3"))
+	// What a stall of 8 s leaves of steps of some tokens: all base, no slope.
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+		r.StepTime = &controlv1.StepTimeModel{BaseMs: 13, PerTokenMs: 0, Samples: 600}
+	}))
+	b.do(load("d2", controlv1.Role_ROLE_DECODE, nil))
+	used := make(map[string]int)
+	ask := func() {
+		r := b.request(agg, 10)
+		if d, _, ok := b.arrive(r); ok {
+			used[d.Decode.ID]++
+		}
+		b.do(fleet.Ended{ID: r.ID})
+	}
+	for range 20 {
+		ask()
+	}
+	if used["d3"] == 0 || used["d1"] > 1 {
+		t.Errorf("at first: %v", used)
+	}
+	b.pass(11 * time.Second)
+	for range 20 {
+		ask()
+	}
+	if used["d1"] == 0 {
+		t.Errorf("after a while: %v", used)
 	}
 }

@@ -26,6 +26,7 @@ type worker struct {
 	recent []*share          // those that the last load report may not contain
 	total  share             // sums over own
 
+	usedAt    time.Time // when a request was last sent there
 	busyUntil time.Time
 	refusals  int
 	hungAt    time.Time // when a request last gave it up for its silence
@@ -58,6 +59,7 @@ func (w *worker) is(record *controlv1.WorkerRecord) bool {
 }
 
 func (w *worker) add(id string, s *share) {
+	w.usedAt = s.at
 	w.own[id] = s
 	w.recent = append(w.recent, s)
 	w.total.tokens += s.tokens
@@ -206,11 +208,15 @@ func (w *worker) measured() (latency.Model, bool) {
 // has measured nothing: as long as on the quickest that has, or it would never
 // be given anything to measure. Samples is 0.
 func (f *Fleet) unmeasuredStep(role controlv1.Role) latency.Model {
-	const typicalTokens = 256
+	// A prefill step is a chunk, a decode step a token of each of some sequences.
+	tokens, context := 256, 256
+	if role == controlv1.Role_ROLE_DECODE {
+		tokens, context = 8, 8*512
+	}
 	step, known := defaultStep, false
 	for _, w := range f.order {
 		m, ok := w.measured()
-		if ok && w.record.GetRole() == role && (!known || m.Predict(typicalTokens, 0) < step.Predict(typicalTokens, 0)) {
+		if ok && w.record.GetRole() == role && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
 			step, known = m, true
 		}
 	}
