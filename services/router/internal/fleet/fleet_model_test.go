@@ -214,13 +214,17 @@ func TestFleetModel(t *testing.T) {
 			},
 			"load": func(t *rapid.T) {
 				if ref, ok := m.ref(t); ok {
-					m.do(t, fleet.LoadReported{Report: &controlv1.LoadReport{
+					report := &controlv1.LoadReport{
 						Origin:           &controlv1.Origin{Id: ref.ID, Epoch: ref.Epoch},
 						WaitingTokens:    rapid.Uint64Range(0, 5000).Draw(t, "tokens"),
 						RunningSequences: rapid.Uint32Range(0, 4).Draw(t, "running"),
 						BlocksFree:       rapid.Uint32Range(0, 128).Draw(t, "free"),
 						StepTime:         &controlv1.StepTimeModel{BaseMs: 1, PerTokenMs: .1, Samples: 1},
-					}})
+					}
+					if rapid.IntRange(0, 3).Draw(t, "honest") == 0 {
+						deface(t, report.ProtoReflect())
+					}
+					m.do(t, fleet.LoadReported{Report: report})
 				}
 			},
 			"arrive": func(t *rapid.T) {

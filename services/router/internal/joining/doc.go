@@ -8,8 +8,8 @@
 // serializes calls.
 //
 // A request is tried on one choice of workers at a time. When a worker refuses,
-// dies or sends what it may not, both streams of the try are closed and another
-// choice is asked for, with the tokens that were delivered as part of the
+// dies, falls silent or sends what it may not, both streams of the try are closed
+// and another choice is asked for, with the tokens that were delivered as part of the
 // prompt: randomness is drawn by offset, so the tokens are the same as if
 // nothing had happened. There is exactly one Finish, and every stream that was
 // opened is closed.

@@ -134,8 +134,9 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	final := error(nil)
 	switch {
 	case code == codes.InvalidArgument || code == codes.DeadlineExceeded:
-		// Another worker would say the same.
-		final = err
+		// Another worker would say the same, and this one is not to blame: its word
+		// of the request's own deadline can be quicker than our timer.
+		final, failures = err, nil
 	case failure.Busy:
 		if j.refused++; j.refused > j.p.MaxRefusals {
 			final = &fleet.Refusal{Code: codes.ResourceExhausted, Reason: fleet.ReasonQueueTimeout,
@@ -152,7 +153,11 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	attempt := j.attempt
 	j.closeAll(func(s Stream) bool { return s.Attempt == attempt })
 	j.released = true
-	j.do(Release{Attempt: attempt, Failures: failures, Err: err})
+	release := Release{Attempt: attempt, Failures: failures}
+	if len(failures) > 0 {
+		release.Err = err
+	}
+	j.do(release)
 	if final != nil {
 		j.phase = fresh // the try is over
 		j.finish(now, Finish{Err: final})
