@@ -14,12 +14,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
 )
 
 const (
@@ -45,12 +46,15 @@ type EtcdConfig struct {
 type Etcd struct {
 	server   *embed.Etcd
 	lock     *os.File
+	failed   failure
+	broken   atomic.Bool
 	endpoint string
 	close    sync.Once
 }
 
 // StartEtcd starts etcd and waits until it serves, or ctx ends. The caller
-// closes it. The error says what to do when the port is taken.
+// closes it. The error is one line that says what to do when the port is taken,
+// and when the data are not those of an etcd or are damaged.
 func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("start etcd: no data directory is given")
@@ -78,7 +82,8 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.ElectionMs = etcdElectionMs
 	config.AutoCompactionMode = embed.CompactorModePeriodic
 	config.AutoCompactionRetention = "1h"
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	failed := newFailure()
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(failed.logger())
 	// A load report of the machine every five seconds is no news here.
 	config.Metrics = "basic"
 
@@ -86,18 +91,22 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := embed.StartEtcd(config)
+	server, err := failed.start(config)
 	if err != nil {
 		_ = lock.Close()
-		return nil, explain("etcd", cfg.ClientAddress, err)
+		return nil, explainData(cfg, config.Dir, err)
 	}
-	e := &Etcd{server: server, lock: lock}
+	e := &Etcd{server: server, lock: lock, failed: failed}
 	timeout := time.NewTimer(etcdStartTimeout)
 	defer timeout.Stop()
 	select {
 	case <-server.Server.ReadyNotify():
 		e.endpoint = "http://" + server.Clients[0].Addr().String()
 		return e, nil
+	case err = <-failed:
+		// Its goroutines may be half gone: closing it could wait for ever.
+		_ = lock.Close()
+		return nil, explainData(cfg, config.Dir, err)
 	case err = <-server.Err():
 	case <-server.Server.StopNotify():
 		err = errors.New("it stopped while it started")
@@ -113,10 +122,25 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 // Endpoint is the URL for clients.
 func (e *Etcd) Endpoint() string { return e.endpoint }
 
-// Close stops the server and waits for it. Its data stays.
+// Run waits until ctx ends, or etcd fails for good: that is the error, and the
+// server is of no use then.
+func (e *Etcd) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-e.failed:
+		e.broken.Store(true)
+		return fmt.Errorf("the embedded etcd failed: %w: is the disk of its data directory full, or broken?", err)
+	}
+}
+
+// Close stops the server and waits for it, unless it failed: parts of it may be
+// gone, and it could wait for them for ever. Its data stays.
 func (e *Etcd) Close() {
 	e.close.Do(func() {
-		e.server.Close()
+		if !e.broken.Load() {
+			e.server.Close()
+		}
 		// Closing unlocks; nothing was written.
 		_ = e.lock.Close()
 	})
@@ -150,6 +174,16 @@ func checkLoopback(server, address string) error {
 		return fmt.Errorf("start %s on %s: it asks for no password, so it only listens on loopback: use 127.0.0.1", server, address)
 	}
 	return nil
+}
+
+// explainData explains why etcd did not start: but for a port that is taken, it
+// is what lies in its directory dir.
+func explainData(cfg EtcdConfig, dir string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return explain("etcd", cfg.ClientAddress, err)
+	}
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	return fmt.Errorf("start etcd: it cannot use the data in %s (%s): move that folder away, or choose another data directory", dir, text)
 }
 
 func explain(server, address string, err error) error {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -176,6 +177,33 @@ func TestReadiness(t *testing.T) {
 	cancel()
 	if err := <-ran; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDataDirOfNoEtcd(t *testing.T) {
+	o := upOptions(t)
+	if err := os.WriteFile(filepath.Join(o.DataDir, "etcd"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), ignore, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "--data-dir: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A mesh that listens on a socket says an address that can be dialled, which is
+// also how it finds out that it is ready.
+func TestMeshOnASocket(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Listen = "unix://" + filepath.Join(t.TempDir(), "s")
+	said := ""
+	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { said = up.Address; cancel() }); err != nil {
+		t.Fatal(err)
+	}
+	if said != o.Listen {
+		t.Errorf("it listens on %s and says %q", o.Listen, said)
 	}
 }
 

@@ -169,6 +169,14 @@ func (p *process) addPart(role controlv1.Role, id string, listener net.Listener,
 	return p.addWorker(role, id, listener, advertise)
 }
 
+// addressOf is what to dial to reach a listener: "host:port" or "unix:///path".
+func addressOf(listening net.Addr) string {
+	if listening.Network() == "unix" {
+		return "unix://" + listening.String()
+	}
+	return listening.String()
+}
+
 // advertised is the address to tell others: the one asked for, or the one
 // listened on; if that is every interface, this host's first address.
 func advertised(asked string, listening net.Addr) (string, error) {
@@ -176,11 +184,8 @@ func advertised(asked string, listening net.Addr) (string, error) {
 		return asked, nil
 	}
 	tcp, is := listening.(*net.TCPAddr)
-	if !is {
-		return "unix://" + listening.String(), nil
-	}
-	if !tcp.IP.IsUnspecified() {
-		return tcp.String(), nil
+	if !is || !tcp.IP.IsUnspecified() {
+		return addressOf(listening), nil
 	}
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

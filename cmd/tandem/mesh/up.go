@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +13,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -98,11 +96,11 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	defer func() { err = errors.Join(err, engines.close()) }()
 
 	up := Up{Model: engines.spec.Name, ModelDir: engines.dir, Address: listeners.address(0), HTTP: listeners.address(1), Metrics: listeners.address(2)}
-	stopServers, err := startServers(ctx, &o, &up)
+	servers, err := startServers(ctx, &o, &up)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	defer func() { err = errors.Join(err, stopServers()) }()
+	defer func() { err = errors.Join(err, servers.stop()) }()
 
 	p := &process{options: o.Options, logger: logger, registry: registry, engines: engines}
 	if err := p.connect(ctx, "tandem-up"); err != nil {
@@ -111,6 +109,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	defer func() { err = errors.Join(err, p.disconnect()) }()
 	// First, so that it is stopped last and tells of the drain.
 	p.addHTTP(listeners.all[1], listeners.all[2])
+	if servers.etcd != nil {
+		p.add(lifecycle.Service{Name: "etcd", Run: servers.etcd.Run})
+	}
 	if err := p.addAll(o, &up, listeners); err != nil {
 		return err
 	}
@@ -147,45 +148,6 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 		}
 	}
 	return p.addRouter("router-1", listeners.all[0], up.Address)
-}
-
-// startServers starts the embedded etcd and NATS, where no others are named.
-func startServers(ctx context.Context, o *UpOptions, up *Up) (stop func() error, err error) {
-	var stops []func() error
-	stop = func() error {
-		var errs []error
-		for i := len(stops) - 1; i >= 0; i-- {
-			errs = append(errs, stops[i]())
-		}
-		return errors.Join(errs...)
-	}
-	if len(o.Etcd) == 0 {
-		dir := o.DataDir
-		if dir == "" {
-			if dir, err = os.MkdirTemp("", "tandem-"); err != nil {
-				return stop, fmt.Errorf("make a folder for etcd's data: %w", err)
-			}
-			stops = append(stops, func() error { return os.RemoveAll(dir) })
-		}
-		starting, cancel := context.WithTimeout(ctx, o.StartTimeout)
-		defer cancel()
-		etcd, err := embedded.StartEtcd(starting, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
-		if err != nil {
-			return stop, errors.Join(err, stop())
-		}
-		stops = append(stops, func() error { etcd.Close(); return nil })
-		o.Etcd, up.EmbeddedEtcd = []string{etcd.Endpoint()}, true
-	}
-	if len(o.NATS) == 0 {
-		nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"})
-		if err != nil {
-			return stop, errors.Join(err, stop())
-		}
-		stops = append(stops, func() error { nats.Close(); return nil })
-		o.NATS, up.EmbeddedNATS = []string{nats.URL()}, true
-	}
-	up.Etcd, up.NATS = o.Etcd, o.NATS
-	return stop, nil
 }
 
 // readyTimeout bounds how long the router may take to see its workers.
@@ -254,12 +216,12 @@ func listenAll(addresses ...named) (*listeners, error) {
 
 func (l *listeners) keep(listener net.Listener) { l.all = append(l.all, listener) }
 
-// address is where the i-th listens, empty if it does not.
+// address is what to dial to reach the i-th, empty if it does not listen.
 func (l *listeners) address(i int) string {
 	if l.all[i] == nil {
 		return ""
 	}
-	return l.all[i].Addr().String()
+	return addressOf(l.all[i].Addr())
 }
 
 func (l *listeners) close() error {

@@ -1,0 +1,128 @@
+package embedded_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+)
+
+// garbage is bytes that no program wrote.
+func garbage(n int) []byte {
+	bytes, source := make([]byte, n), rand.New(rand.NewPCG(1, 2))
+	for i := range bytes {
+		bytes[i] = byte(source.Uint32())
+	}
+	return bytes
+}
+
+func write(t *testing.T, data []byte, path ...string) {
+	t.Helper()
+	file := filepath.Join(path...)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// used makes a directory that an etcd has written to.
+func used(t *testing.T, dir string) {
+	t.Helper()
+	server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+}
+
+// each overwrites the files that match.
+func each(t *testing.T, pattern string, change func(data []byte) []byte) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: no file, error %v", pattern, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, change(data), file)
+	}
+}
+
+// Data that etcd cannot read end its process; they must not end ours.
+func TestDataOfNoEtcd(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, dir string)
+	}{
+		{"a database of random bytes", func(t *testing.T, dir string) {
+			used(t, dir)
+			each(t, filepath.Join(dir, "etcd/member/snap/db"), func([]byte) []byte { return garbage(64 << 10) })
+		}},
+		{"a log of random bytes", func(t *testing.T, dir string) {
+			used(t, dir)
+			each(t, filepath.Join(dir, "etcd/member/wal/*.wal"), func([]byte) []byte { return garbage(64 << 10) })
+		}},
+		{"random bytes alone", func(t *testing.T, dir string) {
+			write(t, garbage(64<<10), dir, "etcd/member/snap/db")
+			write(t, garbage(64<<10), dir, "etcd/member/wal/0000000000000000-0000000000000000.wal")
+		}},
+		{"a database with the end cut off", func(t *testing.T, dir string) {
+			used(t, dir)
+			each(t, filepath.Join(dir, "etcd/member/snap/db"), func(data []byte) []byte { return data[:8<<10] })
+		}},
+		{"a database with damaged pages", func(t *testing.T, dir string) {
+			used(t, dir)
+			each(t, filepath.Join(dir, "etcd/member/snap/db"), func(data []byte) []byte {
+				return append(data[:8<<10:8<<10], garbage(len(data)-8<<10)...)
+			})
+		}},
+		{"an empty log", func(t *testing.T, dir string) {
+			used(t, dir)
+			each(t, filepath.Join(dir, "etcd/member/wal/*.wal"), func([]byte) []byte { return nil })
+		}},
+		{"member is a file", func(t *testing.T, dir string) { write(t, nil, dir, "etcd/member") }},
+		{"etcd is a file", func(t *testing.T, dir string) { write(t, nil, dir, "etcd") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			c.make(t, dir)
+			server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
+			if err == nil {
+				server.Close()
+				t.Fatal("it started")
+			}
+			text := err.Error()
+			for _, want := range []string{filepath.Join(dir, "etcd"), "move that folder away, or choose another data directory"} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q lacks %q", text, want)
+				}
+			}
+			if strings.ContainsAny(text, "\n\r\x00") || strings.Contains(text, "goroutine") || len(text) > 600 {
+				t.Errorf("not one line for people: %q", text)
+			}
+			t.Log(text)
+		})
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}

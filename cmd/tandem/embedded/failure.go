@@ -1,0 +1,80 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// etcd answers data that it cannot read, and a disk that fails later, with a
+// panic or the end of the process, some of it on goroutines of its own. What it
+// says through its logger before it does so is caught here and becomes an error.
+// A panic without that on a goroutine of etcd's cannot be caught by anybody.
+
+// failure holds the first failure; it is a zap hook for entries that end etcd.
+type failure chan error
+
+func newFailure() failure { return make(failure, 1) }
+
+// OnWrite keeps what etcd says and ends the goroutine that said it, in place of
+// the process.
+func (f failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(entry.Message)
+	for _, field := range fields {
+		if cause, is := field.Interface.(error); is && field.Type == zapcore.ErrorType {
+			err = fmt.Errorf("%s: %w", entry.Message, cause)
+		}
+	}
+	f.add(err)
+	runtime.Goexit()
+}
+
+func (f failure) add(err error) {
+	select {
+	case f <- err:
+	default: // what comes after the first follows from it
+	}
+}
+
+// logger is silent but for what ends etcd.
+func (f failure) logger() *zap.Logger {
+	return zap.NewNop().WithOptions(zap.WithPanicHook(f), zap.WithFatalHook(f))
+}
+
+// start starts etcd. After a failure etcd may keep goroutines and files that
+// nothing can close: the process is about to end.
+func (f failure) start(config *embed.Config) (*embed.Etcd, error) {
+	started := make(chan *embed.Etcd, 1)
+	go func() {
+		defer func() {
+			switch reason := recover().(type) {
+			case nil:
+			case runtime.Error: // says nothing to people
+				f.add(errors.New("its files are damaged"))
+			default:
+				f.add(fmt.Errorf("%v", reason))
+			}
+		}()
+		err := checkDatabase(config.Dir)
+		if err != nil {
+			f.add(err)
+			return
+		}
+		server, err := embed.StartEtcd(config)
+		if err != nil {
+			f.add(err)
+			return
+		}
+		started <- server
+	}()
+	select {
+	case server := <-started:
+		return server, nil
+	case err := <-f:
+		return nil, err
+	}
+}
