@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -217,7 +219,8 @@ func slower(a, b latency.Model) bool {
 	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs
 }
 
-// choose picks at random among those near the least cost. How near is measured
+// choose picks among those near the least cost the ones with the fewest of our
+// requests, and at random among them. How near is measured
 // by the time to the first token alone: the time for output tokens is much the
 // same everywhere and would hide what a cached prefix saves.
 func (f *Fleet) choose(options []*option) *option {
@@ -237,6 +240,8 @@ func (f *Fleet) choose(options []*option) *option {
 	if len(near) == 0 {
 		near = options // costs that compare with nothing tell nothing
 	}
+	fewest := slices.MinFunc(near, func(a, b *option) int { return cmp.Compare(len(a.worker.own), len(b.worker.own)) })
+	near = slices.DeleteFunc(slices.Clone(near), func(o *option) bool { return len(o.worker.own) > len(fewest.worker.own) })
 	return near[f.random.IntN(len(near))]
 }
 

@@ -1,0 +1,78 @@
+package joining_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/internal/joining"
+)
+
+// silent is a Text without text.
+type silent struct{}
+
+func (silent) Push(int32) (text, stop string) { return "", "" }
+func (silent) Flush() (text, stop string)     { return "", "" }
+
+// aggregatedTry is a request that one decode worker got at second 1000.
+func aggregatedTry(maxTokens int) (*joining.Join, time.Time) {
+	now := time.Unix(1000, 0)
+	j := joining.New(joining.Params{
+		Arrived: now, Tokenized: now, PromptTokens: 3, MaxTokens: maxTokens, Text: silent{}, MaxAttempts: 3, MaxRefusals: 3, Linger: time.Second,
+	})
+	j.Handle(now, joining.Start{})
+	j.Handle(now, joining.Dispatched{Began: now, Mode: inferencev1.Mode_MODE_AGGREGATED, Decode: fleet.Ref{ID: "d", Epoch: 1}})
+	return j, now
+}
+
+// That the request's own deadline passed, or that it is wrong, speaks against no
+// worker, even if a worker says so first.
+func TestTheRequestsOwnFaultBlamesNobody(t *testing.T) {
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.InvalidArgument} {
+		j, now := aggregatedTry(5)
+		finished := false
+		for _, action := range j.Handle(now, joining.Closed{Stream: joining.Stream{Side: joining.Decode}, Err: status.Error(code, "said the worker")}) {
+			switch a := action.(type) {
+			case joining.Release:
+				if len(a.Failures) > 0 || a.Err != nil {
+					t.Errorf("%v blames %v: %v", code, a.Failures, a.Err)
+				}
+			case joining.Finish:
+				finished = status.Code(a.Err) == code
+			}
+		}
+		if !finished {
+			t.Errorf("%v did not end the request", code)
+		}
+	}
+}
+
+// Admitted that comes late, together with the token, does not make the prefill
+// look like a wait for the reservation.
+func TestStagesHoldWhatWasComputedInThem(t *testing.T) {
+	j, now := aggregatedTry(1)
+	late := now.Add(20 * time.Millisecond)
+	say := func(event *workerv1.DecodeEvent) []joining.Action {
+		return j.Handle(late, joining.DecodeMessage{Event: event})
+	}
+	say(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{}}})
+	actions := say(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: &workerv1.Tokens{TokenIds: []uint32{7}}}})
+	actions = append(actions, say(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
+		Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, PrefillComputeNs: int64(15 * time.Millisecond),
+	}}})...)
+	for _, action := range actions {
+		if f, is := action.(joining.Finish); is {
+			if x := f.Timings; x.GetPrefillNs() != int64(15*time.Millisecond) || x.GetReserveNs() != int64(5*time.Millisecond) || x.GetTotalNs() != int64(20*time.Millisecond) {
+				t.Errorf("timings %v", x)
+			}
+			return
+		}
+	}
+	t.Error("the request did not end")
+}
