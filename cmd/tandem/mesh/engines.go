@@ -10,9 +10,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
-// Progress is told how far a stage of loading is.
+// Progress is told how far a stage of loading is: "map" in files, "digest" and
+// "pack" in bytes.
 type Progress func(stage string, done, total int64)
 
 // engines makes the engines of one process: they share one copy of the weights
@@ -21,49 +23,62 @@ type engines struct {
 	options EngineOptions
 	dir     string
 	spec    model.Spec
-	weights *cpu.Weights // nil for the simulated engine
-	made    []engine.Engine
+	// tokenizer is nil in a process without a router.
+	tokenizer *tokenizer.Tokenizer
+	weights   *cpu.Weights // nil for the simulated engine
+	made      []engine.Engine
 }
 
-// loadEngines loads the model, once for the process.
-func loadEngines(ctx context.Context, o Options, progress Progress) (*engines, error) {
+// needs are the parts of a process, which say what it loads.
+type needs struct{ router, workers bool }
+
+// loadEngines loads what the parts need, once for the process: a router the
+// tokenizer and the model's description, workers the weights. What is quick to
+// check is checked before the weights are read.
+func loadEngines(ctx context.Context, o Options, parts needs, progress Progress) (*engines, error) {
 	dir, err := modeldir.Find(o.Model)
 	if err != nil {
 		return nil, err
 	}
-	if o.Engine.Name == EngineSimulated {
-		e, err := loadSpec(o, progress)
-		if err == nil {
-			e.spec.Digest = simulated.Digest(e.spec)
-		}
-		return e, err
-	}
-	m, err := model.OpenContext(ctx, dir, model.Options{Name: o.ModelName, Progress: progress})
+	// The spec's Digest stays empty for a router alone: that of the weights is
+	// known to those who read them.
+	spec, err := model.LoadSpec(dir, model.Options{Name: o.ModelName})
 	if err != nil {
 		return nil, err
 	}
-	weights, err := cpu.Load(m, o.Engine.Threads, "", func(done, total int64) { progress("packing weights", done, total) })
+	e := &engines{options: o.Engine, dir: dir, spec: spec}
+	if parts.router {
+		if e.tokenizer, err = modeldir.OpenTokenizer(dir); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case !parts.workers:
+		return e, nil
+	case o.Engine.Name == EngineSimulated:
+		e.spec.Digest = simulated.Digest(spec)
+		return e, nil
+	}
+	if err := o.checkModel(spec); err != nil {
+		return nil, err
+	}
+	return e, e.loadWeights(ctx, o, progress)
+}
+
+// loadWeights reads, checks and packs the weights.
+func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress) error {
+	m, err := model.OpenContext(ctx, e.dir, model.Options{Name: o.ModelName, Progress: progress})
+	if err != nil {
+		return err
+	}
+	weights, err := cpu.Load(m, o.Engine.Threads, "", func(done, total int64) { progress("pack", done, total) })
 	// The engine has packed what it needs; the mapped files are not read again.
 	err = errors.Join(err, m.Close())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &engines{options: o.Engine, dir: dir, spec: m.Spec(), weights: weights}, nil
-}
-
-// loadSpec loads the model's description alone: all that a router needs, and a
-// simulated engine. Its Digest is empty: that of the weights is known to those
-// who read them.
-func loadSpec(o Options, progress Progress) (*engines, error) {
-	dir, err := modeldir.Find(o.Model)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := model.LoadSpec(dir, model.Options{Name: o.ModelName, Progress: progress})
-	if err != nil {
-		return nil, err
-	}
-	return &engines{options: o.Engine, dir: dir, spec: spec}, nil
+	e.spec, e.weights = m.Spec(), weights
+	return nil
 }
 
 // add makes one more engine, with KV pages of its own.

@@ -90,6 +90,45 @@ func TestBadOptionsLoadNothing(t *testing.T) {
 	}
 }
 
+// What depends on the model's shape is refused before its weights are read.
+func TestOptionsThatDoNotFitTheModel(t *testing.T) {
+	for _, c := range []struct {
+		flag, want string
+		change     func(*mesh.UpOptions)
+	}{
+		{"--kv-memory", "1KiB does not hold one block of 32 tokens, which takes 65536 bytes", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 10 }},
+		{"--kv-memory", "1MiB holds 512 tokens, but a sequence of fable may have 2048, which take 4MiB", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 20 }},
+	} {
+		o := upOptions(t)
+		o.Engine.Name = mesh.EngineCPU
+		c.change(&o)
+		err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil)
+		if err == nil || !strings.HasPrefix(err.Error(), c.flag+": ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %s: … %s", err, c.flag, c.want)
+		}
+	}
+}
+
+func TestModelWithoutTokenizer(t *testing.T) {
+	o := upOptions(t)
+	o.Engine.Name = mesh.EngineCPU
+	bundled, dir := o.Model, t.TempDir()
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		data, err := os.ReadFile(filepath.Join(bundled, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Model = dir
+	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil)
+	if err == nil || !strings.Contains(err.Error(), "there is no tokenizer: fetch tokenizer.json") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestModelThatIsNotThere(t *testing.T) {
 	o := upOptions(t)
 	o.Model = filepath.Join(t.TempDir(), "nothing")

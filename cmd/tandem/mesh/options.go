@@ -78,7 +78,7 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 512MiB; pages that are never used cost nothing")
-	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block")
+	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
 	fs.IntVar(&e.MaxSequences, "max-sequences", 64, "most sequences in one step")
 	fs.Float64Var(&e.Simulated.BaseMs, "simulated-base-ms", 5, "simulated engine: milliseconds of any step")
@@ -96,8 +96,6 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
 	case e.KVMemory <= 0:
 		return fmt.Errorf("--kv-memory: %v is not above 0", e.KVMemory.String())
-	case e.BlockTokens <= 0 || e.BlockTokens > 1024:
-		return fmt.Errorf("--block-tokens: %d is outside 1 to 1024", e.BlockTokens)
 	case e.MaxSequences <= 0 || e.MaxSequences > 4096:
 		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", e.MaxSequences)
 	case e.MaxBatchTokens < e.MaxSequences || e.MaxBatchTokens > 1<<20:
@@ -108,6 +106,9 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
 	case o.LeaseTTL < time.Second:
 		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	if err := e.checkBlocks(); err != nil {
+		return err
 	}
 	for _, f := range []struct {
 		flag string
@@ -122,6 +123,9 @@ func (o *Options) Validate() error {
 	}
 	if err := o.Decode.Validate(e.BlockTokens); err != nil {
 		return fmt.Errorf("--%w", err)
+	}
+	if err := o.checkCredit(0); err != nil {
+		return err
 	}
 	if err := o.Router.Validate(); err != nil {
 		return fmt.Errorf("--router-%w", firstOf(err))

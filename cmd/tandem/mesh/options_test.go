@@ -102,6 +102,9 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 48 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 512 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.BlockTokens = mesh.EngineSimulated, 1025 }},
 		{"max-sequences", func(o *mesh.UpOptions) { o.Engine.MaxSequences = 0 }},
 		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = o.Engine.MaxSequences - 1 }},
 		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = math.MaxInt }},
@@ -118,6 +121,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode-max-waiting", func(o *mesh.UpOptions) { o.Decode.MaxWaiting = -1 }},
 		{"decode-transfer-lease", func(o *mesh.UpOptions) { o.Decode.TransferLease = 0 }},
 		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 0 }},
+		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 4096 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
 		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
@@ -137,6 +141,18 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 			c.change(&o)
 			wantFlag(t, o.Validate(), c.flag, fs)
 		})
+	}
+}
+
+// The simulated engine takes blocks of any size.
+func TestBlocksOfTheSimulatedEngine(t *testing.T) {
+	for _, tokens := range []int{1, 48, 1024} {
+		o := mesh.DefaultOptions()
+		o.Engine.Name, o.Engine.BlockTokens = mesh.EngineSimulated, tokens
+		o.Prefill.ChunkTokens, o.Decode.ChunkTokens = tokens, tokens
+		if err := o.Validate(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
-	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
 	"github.com/tandem-serving/tandem/services/prefill"
@@ -160,15 +159,11 @@ const requestBytes = 8 << 20
 
 // addRouter adds a router that listens on listener.
 func (p *process) addRouter(id string, listener net.Listener, advertise string) error {
-	dir, spec := p.engines.dir, p.engines.spec
-	tok, err := tokenizer.Open(dir)
-	if err != nil {
-		return err
-	}
+	spec := p.engines.spec
 	epoch := worker.NewEpoch()
 	logger := p.logger.With("router", id)
 	service, err := router.New(p.options.Router, router.Deps{
-		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: tok}},
+		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: p.engines.tokenizer}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})

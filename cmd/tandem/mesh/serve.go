@@ -137,7 +137,8 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
-	if err := p.load(ctx, role, progress); err != nil {
+	isRouter := role == controlv1.Role_ROLE_ROUTER
+	if p.engines, err = loadEngines(ctx, o.Options, needs{router: isRouter, workers: !isRouter}, progress); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.engines.close()) }()
@@ -149,17 +150,6 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2)}
 	p.add(p.readiness(func(context.Context) error { return nil }, func() { ready(part) }))
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
-}
-
-// load loads what the role needs: a router needs the tokenizer and the model's
-// description, not its weights.
-func (p *process) load(ctx context.Context, role controlv1.Role, progress Progress) (err error) {
-	if role == controlv1.Role_ROLE_ROUTER {
-		p.engines, err = loadSpec(p.options, progress)
-		return err
-	}
-	p.engines, err = loadEngines(ctx, p.options, progress)
-	return err
 }
 
 func (p *process) addPart(role controlv1.Role, id string, listener net.Listener, advertise string) error {

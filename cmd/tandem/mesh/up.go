@@ -89,7 +89,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if ctx.Err() != nil {
 		return nil // asked to stop before the long part
 	}
-	engines, err := loadEngines(ctx, o.Options, progress)
+	engines, err := loadEngines(ctx, o.Options, needs{router: true, workers: true}, progress)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}

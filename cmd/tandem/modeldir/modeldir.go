@@ -1,5 +1,5 @@
-// Package modeldir finds the directory of the model that a command serves when
-// it is told none: the one bundled with Tandem.
+// Package modeldir finds the directory of the model that a command serves, when
+// it is told none the one bundled with Tandem, and opens the tokenizer in it.
 //
 // Commands of the binary and the suite that runs them may import it. It owns
 // nothing and starts no goroutine.
@@ -8,8 +8,11 @@ package modeldir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // Environment is the variable that names a model's directory.
@@ -17,6 +20,16 @@ const Environment = "TANDEM_MODEL"
 
 // bundled is where the bundled model lies below a checkout or an installation.
 var bundled = filepath.Join("models", "fable")
+
+// OpenTokenizer opens the tokenizer of the model in dir. The error says what to do
+// when there is none.
+func OpenTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	opened, err := tokenizer.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: there is no tokenizer: fetch %s of the same checkpoint into this directory", dir, tokenizer.FileName)
+	}
+	return opened, err
+}
 
 // Places are where Find looks. An empty place is left out.
 type Places struct {

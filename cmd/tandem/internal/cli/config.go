@@ -78,8 +78,11 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 		names = append(names, b().Name())
 	}
 	cmd := &cobra.Command{
-		Use:     "validate FILE",
-		Short:   "Check a configuration file without starting anything",
+		Use:   "validate FILE",
+		Short: "Check a configuration file without starting anything",
+		Long: `Checks that every key of FILE is a flag of the command that it is for, and every
+value one that the command starts with. What FILE leaves out has its default; a
+file for 'serve' may leave the target to the command line.`,
 		Example: "  tandem config validate tandem.yaml",
 		Args:    exactly("FILE, a configuration file"),
 	}
@@ -93,7 +96,7 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 			if of.Name() != *target {
 				continue
 			}
-			err := settings.Validate(of.Flags(), args[0])
+			err := validateFile(of, args[0])
 			if *asJSON {
 				result := struct {
 					File  string `json:"file"`
@@ -114,4 +117,25 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 		return usageError(cmd, fmt.Sprintf("no command %q takes a configuration file: pass --for with one of %s", *target, strings.Join(names, ", ")))
 	}
 	return cmd
+}
+
+// validateFile checks a file as the command that it is for would. of is that
+// command, never run.
+func validateFile(of *cobra.Command, file string) error {
+	if err := settings.Validate(of.Flags(), file); err != nil {
+		return err
+	}
+	// One file may do for several targets, which then stand on the command line.
+	if target := of.Flags().Lookup("target"); target != nil && !target.Changed {
+		if err := target.Value.Set("router"); err != nil {
+			return err
+		}
+	}
+	if of.PreRunE == nil {
+		return nil
+	}
+	if err := of.PreRunE(of, nil); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
 }

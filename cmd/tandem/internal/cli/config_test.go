@@ -17,7 +17,7 @@ func TestConfig(t *testing.T) {
 	write("listen: 127.0.0.1:1\nlog-level: debug\n")
 
 	for _, target := range []string{"up", "serve"} {
-		environ := []string{"TANDEM_CONFIG=" + file, "TANDEM_LOG_LEVEL=error"}
+		environ := []string{"TANDEM_CONFIG=" + file, "TANDEM_LOG_LEVEL=error", "TANDEM_TARGET=decode"}
 		got := run(t.Context(), "", environ, "config", "print", target, "--log-format=json")
 		if got.status != 0 || got.stderr != "" {
 			t.Fatalf("%+v", got)
@@ -47,6 +47,17 @@ func TestConfig(t *testing.T) {
 
 	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 || !strings.Contains(got.stdout, "is a valid configuration of 'tandem serve'") {
 		t.Errorf("got %+v", got)
+	}
+	// Values are checked as the command checks them.
+	for _, c := range []struct{ target, text, want string }{
+		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill and decode"},
+		{"serve", "target: decode\nlease-ttl: 1ms\n", "--lease-ttl: 1ms is under 1s"},
+		{"serve", "block-tokens: 33\n", "--block-tokens"},
+		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},
+		{"up", "log-level: loud\n", "log level"},
+	} {
+		write(c.text)
+		checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for", c.target, file), 1, c.want)
 	}
 	write("listne: x\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:1: unknown key "listne": did you mean "listen"?`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -60,6 +61,13 @@ prints its shape, its digest and the memory it needs.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := modelDir(args)
 		if err != nil {
+			return err
+		}
+		if _, err := model.LoadSpec(dir, model.Options{}); err != nil {
+			return err
+		}
+		// Before the weights, which take longer.
+		if _, err := modeldir.OpenTokenizer(dir); err != nil {
 			return err
 		}
 		progress, finish := terminalProgress(cmd.ErrOrStderr())

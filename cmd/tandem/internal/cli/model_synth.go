@@ -2,7 +2,9 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,6 +53,10 @@ same preset and seed, on any machine. DIR must be empty or not exist.`,
 		progress, finish := terminalProgress(cmd.ErrOrStderr())
 		err = model.Synthesize(cmd.Context(), *out, shape, model.SynthOptions{Seed: *seed, Progress: progress})
 		finish()
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return fmt.Errorf("%w: name a directory that you may write to, on a disk with room, with --out", err)
+		}
 		if err != nil {
 			return err
 		}

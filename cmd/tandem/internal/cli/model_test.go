@@ -77,6 +77,19 @@ func TestModelInspect(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", t.TempDir()), 1, "config.json")
 }
 
+func TestModelWithoutTokenizer(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir); got.status != 0 {
+		t.Fatalf("got %+v", got)
+	}
+	if err := os.Remove(filepath.Join(dir, "tokenizer.json")); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"inspect", "tokenize"} {
+		checkFailure(t, run(t.Context(), "x", nil, "model", command, dir), 1, "there is no tokenizer: fetch tokenizer.json")
+	}
+}
+
 func TestModelSynth(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir, "--json")
@@ -87,6 +100,9 @@ func TestModelSynth(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir), 1, dir)
+	file := filepath.Join(dir, "config.json")
+	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", filepath.Join(file, "x")), 1,
+		"name a directory that you may write to")
 	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=huge", "--out", dir), 2, "bench-200m")
 	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--preset=tiny"), 2, "pass --out DIR")
 	checkFailure(t, run(t.Context(), "", nil, "model", "synth", "--out=x"), 2, "pass --preset")

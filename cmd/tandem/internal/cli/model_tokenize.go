@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 )
 
 func newModelTokenizeCommand() *cobra.Command {
@@ -27,7 +27,7 @@ tokenizer.json in DIR (default: the bundled model's).`,
 		if err != nil {
 			return err
 		}
-		opened, err := tokenizer.Open(dir)
+		opened, err := modeldir.OpenTokenizer(dir)
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,12 @@ func addProcessFlags(cmd *cobra.Command) processFlags {
 	}
 }
 
+// validate checks the flags' values.
+func (f processFlags) validate() error {
+	_, err := telemetry.NewLogger(io.Discard, *f.format, *f.level)
+	return err
+}
+
 // build makes what a process logs and measures with.
 func (f processFlags) build(stderr io.Writer) (*slog.Logger, *prometheus.Registry, error) {
 	logger, err := telemetry.NewLogger(stderr, *f.format, *f.level)

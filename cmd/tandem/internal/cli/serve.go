@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,10 @@ mesh and exits.`,
 	}
 	options.RegisterFlags(cmd.Flags())
 	logging := addProcessFlags(cmd)
+	// Before anything else; `config validate` runs it as well.
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		return errors.Join(logging.validate(), options.Validate())
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		logger, registry, err := logging.build(cmd.ErrOrStderr())
 		if err != nil {

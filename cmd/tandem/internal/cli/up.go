@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -28,6 +29,10 @@ a second one ends it at once.`,
 	}
 	options.RegisterFlags(cmd.Flags())
 	logging := addProcessFlags(cmd)
+	// Before anything else; `config validate` runs it as well.
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		return errors.Join(logging.validate(), options.Validate())
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		logger, registry, err := logging.build(cmd.ErrOrStderr())
 		if err != nil {

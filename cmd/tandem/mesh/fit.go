@@ -1,0 +1,64 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// kvElementBytes is the size of one element of the CPU engine's keys and values:
+// bf16.
+const kvElementBytes = 2
+
+// maxSimulatedBlockTokens bounds the blocks of the simulated engine.
+const maxSimulatedBlockTokens = 1024
+
+// cpuBlockTokens are the block sizes that the CPU engine's kernels take.
+func cpuBlockTokens() []int { return []int{16, 32, 64, 128, 256} }
+
+// checkBlocks checks the size of a block against the engine.
+func (e *EngineOptions) checkBlocks() error {
+	switch {
+	case e.Name == EngineCPU && !slices.Contains(cpuBlockTokens(), e.BlockTokens):
+		return fmt.Errorf("--block-tokens: the CPU engine has no blocks of %d tokens: use 16, 32, 64, 128 or 256", e.BlockTokens)
+	case e.BlockTokens <= 0 || e.BlockTokens > maxSimulatedBlockTokens:
+		return fmt.Errorf("--block-tokens: %d is outside 1 to %d", e.BlockTokens, maxSimulatedBlockTokens)
+	}
+	return nil
+}
+
+// checkCredit checks that a chunk, which holds a slice of sliceBytes at least, can
+// be sent at all.
+func (o *Options) checkCredit(sliceBytes int) error {
+	if chunk := max(kvtransfer.DefaultMaxChunkBytes, sliceBytes); o.Decode.TransferCreditBytes < chunk {
+		return fmt.Errorf("--decode-transfer-credit-bytes: %d is less than one chunk of %d bytes", o.Decode.TransferCreditBytes, chunk)
+	}
+	return nil
+}
+
+// checkModel checks what depends on the model's shape. It is called before the
+// weights are read, which may take minutes. The simulated engine models neither
+// the bytes of a block nor their number.
+func (o *Options) checkModel(spec model.Spec) error {
+	e := o.Engine
+	if e.Name != EngineCPU {
+		return nil
+	}
+	sliceBytes := 2 * spec.KVHeads * spec.HeadSize * e.BlockTokens * kvElementBytes
+	if err := o.checkCredit(sliceBytes); err != nil {
+		return err
+	}
+	block := int64(sliceBytes) * int64(spec.Layers)
+	if int64(e.KVMemory) < block {
+		return fmt.Errorf("--kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more, or smaller --block-tokens",
+			e.KVMemory.String(), e.BlockTokens, block)
+	}
+	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	if need := ByteSize(blocks * block); e.KVMemory < need {
+		return fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more; pages that are never used cost nothing",
+			e.KVMemory.String(), int64(e.KVMemory)/block*int64(e.BlockTokens), spec.Name, spec.ContextTokens, need.String(), need.String())
+	}
+	return nil
+}
