@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 
@@ -17,4 +18,9 @@ func Advertised(asked string, listening net.Addr) (string, error) {
 func NewReadiness(wait func(context.Context) error, ready func()) (http.Handler, lifecycle.Service) {
 	p := new(process)
 	return p.healthMux(), p.readiness(wait, ready)
+}
+
+// WithAttribute is withAttribute.
+func WithAttribute(logger *slog.Logger, attribute slog.Attr) *slog.Logger {
+	return withAttribute(logger, attribute)
 }

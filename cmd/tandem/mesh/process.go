@@ -92,7 +92,7 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 		return err
 	}
 	epoch := worker.NewEpoch()
-	logger := p.logger.With("worker", id)
+	logger := withAttribute(p.logger, slog.String("worker", id))
 	identity := worker.Identity{
 		ID: id, Epoch: epoch, Role: role, Addresses: []string{advertise},
 		Engine: p.options.Engine.Name, Version: telemetry.ReadBuild().String(),
@@ -161,7 +161,7 @@ const requestBytes = 8 << 20
 func (p *process) addRouter(id string, listener net.Listener, advertise string) error {
 	spec := p.engines.spec
 	epoch := worker.NewEpoch()
-	logger := p.logger.With("router", id)
+	logger := withAttribute(p.logger, slog.String("router", id))
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: p.engines.tokenizer}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
