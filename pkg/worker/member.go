@@ -110,12 +110,25 @@ func (m *Member) Run(ctx context.Context) error {
 	return m.driver.Run(ctx)
 }
 
-// departTimeout bounds how long removing the record may take.
-const departTimeout = 2 * time.Second
+const (
+	// departDelay is for how long at least the record says that the worker drains
+	// before it is removed: long enough that routers see it, who keep a worker that
+	// etcd merely lost.
+	departDelay = time.Second
+	// departTimeout bounds how long removing the record may take.
+	departTimeout = 2 * time.Second
+)
 
 func (m *Member) departWhenIdle(ctx context.Context) {
 	select {
 	case <-m.drains:
+	case <-ctx.Done():
+		return
+	}
+	seen := time.NewTimer(departDelay)
+	defer seen.Stop()
+	select {
+	case <-seen.C:
 	case <-ctx.Done():
 		return
 	}

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"google.golang.org/protobuf/proto"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -237,6 +239,11 @@ func (f *Fleet) ended(now time.Time, e Ended) {
 		if w != nil && failure.Replaced {
 			f.disconnect(now, w)
 			continue
+		}
+		if w != nil && failure.Leaves {
+			w.record = proto.CloneOf(w.record) // the view's is not ours to change
+			w.record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+			f.expireWorkers(now)
 		}
 		if w != nil && failure.Silent {
 			w.hungAt = now

@@ -67,6 +67,8 @@ type Failure struct {
 	Silent bool
 	// Replaced: another incarnation answers in its place, so it is dead.
 	Replaced bool
+	// Leaves: it takes nothing new any more.
+	Leaves bool
 	// RetryAfter is when it said to come back; 0 if it did not.
 	RetryAfter time.Duration
 }

@@ -120,3 +120,18 @@ func TestStalledWorkerGetsWorkAgain(t *testing.T) {
 		t.Errorf("after a while: %v", used)
 	}
 }
+
+// A worker that refused because it leaves gets nothing more, whatever etcd says.
+func TestWorkerThatLeavesIsLeftAlone(t *testing.T) {
+	b := newBench(t, nil, decode("d1"), decode("d2"))
+	r := b.request(agg, 10)
+	d, _, _ := b.arrive(r)
+	b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: d.Decode, Gone: true, Leaves: true}}})
+	for range 10 {
+		next := b.request(agg, 10)
+		if again, _, ok := b.arrive(next); !ok || again.Decode == d.Decode {
+			t.Fatalf("%s got another request: %+v", d.Decode.ID, again)
+		}
+		b.do(fleet.Ended{ID: next.ID})
+	}
+}

@@ -191,7 +191,7 @@ func (j *Join) blame(side Side, err error) []fleet.Failure {
 	case reason == worker.ReasonWrongEpoch:
 		first.Gone, first.Replaced = true, true
 	case code == codes.Unavailable:
-		first.Gone = true
+		first.Gone, first.Leaves = true, reason == worker.ReasonDraining
 	}
 	return []fleet.Failure{first}
 }
