@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -15,9 +14,15 @@ func Advertised(asked string, listening net.Addr) (string, error) {
 }
 
 // NewReadiness is what answers probes, and the service that makes it ready.
-func NewReadiness(wait func(context.Context) error, ready func()) (http.Handler, lifecycle.Service) {
+func NewReadiness(ready func()) (http.Handler, lifecycle.Service) {
 	p := new(process)
-	return p.healthMux(), p.readiness(wait, ready)
+	return p.healthMux(), p.workerReadiness(ready)
+}
+
+// NewRouterReadiness is the same of a process with a router at address.
+func NewRouterReadiness(address string, expected []string, ready func()) (http.Handler, lifecycle.Service) {
+	p := &process{routes: true}
+	return p.healthMux(), p.routerReadiness(address, expected, ready)
 }
 
 // WithAttribute is withAttribute.

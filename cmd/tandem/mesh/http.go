@@ -25,36 +25,23 @@ func (p *process) addHTTP(api, metrics net.Listener) {
 }
 
 // healthMux answers /healthz (the process lives) and /readyz (every part of it
-// serves), for probes that speak HTTP only.
+// serves, and a router has a decode worker, without which it can serve nobody),
+// for probes that speak HTTP only.
 func (p *process) healthMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !p.ready.Load() {
+		switch {
+		case !p.ready.Load():
 			http.Error(w, "not ready", http.StatusServiceUnavailable)
+			return
+		case p.routes && !p.served.Load():
+			http.Error(w, "not ready: the router is connected to no decode worker", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ready")
 	})
 	return mux
-}
-
-// readiness is a service that calls ready once wait has returned, and takes
-// readiness back first of all when the process stops.
-func (p *process) readiness(wait func(context.Context) error, ready func()) lifecycle.Service {
-	return lifecycle.Service{
-		Name: "readiness",
-		Run: func(ctx context.Context) error {
-			if err := wait(ctx); err != nil {
-				return err
-			}
-			p.ready.Store(true)
-			ready()
-			<-ctx.Done()
-			return nil
-		},
-		Stop: func(context.Context) error { p.ready.Store(false); return nil },
-	}
 }
 
 func httpService(name string, listener net.Listener, handler http.Handler) lifecycle.Service {

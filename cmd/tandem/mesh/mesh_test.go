@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,58 +163,6 @@ func TestEtcdThatIsAway(t *testing.T) {
 	err := mesh.Serve(t.Context(), part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") })
 	if err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:1") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestReadiness(t *testing.T) {
-	reached, said := make(chan struct{}), make(chan struct{})
-	handler, service := mesh.NewReadiness(func(ctx context.Context) error {
-		select {
-		case <-reached:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}, func() { close(said) })
-	status := func(path string) int {
-		answer := httptest.NewRecorder()
-		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
-		return answer.Code
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	_, again := mesh.NewReadiness(func(context.Context) error { return errors.New("no worker came") }, func() { t.Error("it is ready") })
-	if err := again.Run(ctx); err == nil {
-		t.Error("a wait that fails passed")
-	}
-	go func() { ran <- service.Run(ctx) }()
-	if got := status("/readyz"); got != http.StatusServiceUnavailable {
-		t.Errorf("before it is ready: %d", got)
-	}
-	if got := status("/healthz"); got != http.StatusOK {
-		t.Errorf("alive: %d", got)
-	}
-	close(reached)
-	select {
-	case <-said:
-	case <-time.After(10 * time.Second):
-		t.Fatal("it never got ready")
-	}
-	if got := status("/readyz"); got != http.StatusOK {
-		t.Errorf("when it is ready: %d", got)
-	}
-	if err := service.Stop(ctx); err != nil {
-		t.Error(err)
-	}
-	if got := status("/readyz"); got != http.StatusServiceUnavailable {
-		t.Errorf("while it stops: %d", got)
-	}
-	if got := status("/healthz"); got != http.StatusOK {
-		t.Errorf("alive while it stops: %d", got)
-	}
-	cancel()
-	if err := <-ran; err != nil {
-		t.Error(err)
 	}
 }
 

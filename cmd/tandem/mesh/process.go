@@ -37,7 +37,9 @@ type process struct {
 	members  *membership.Client
 	signals  *signals.Conn
 	services []lifecycle.Service
+	routes   bool        // there is a router among the parts
 	ready    atomic.Bool // every part serves
+	served   atomic.Bool // the router is connected to a decode worker
 }
 
 // connect joins the process to etcd and NATS. etcd must answer in time; NATS may
@@ -159,6 +161,7 @@ const requestBytes = 8 << 20
 
 // addRouter adds a router that listens on listener.
 func (p *process) addRouter(id string, listener net.Listener, advertise string) error {
+	p.routes = true
 	spec := p.engines.spec
 	epoch := worker.NewEpoch()
 	logger := withAttribute(p.logger, slog.String("router", id))

@@ -148,7 +148,11 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return err
 	}
 	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2)}
-	p.add(p.readiness(func(context.Context) error { return nil }, func() { ready(part) }))
+	readiness := p.workerReadiness(func() { ready(part) })
+	if isRouter {
+		readiness = p.routerReadiness(part.Address, nil, func() { ready(part) })
+	}
+	p.add(readiness)
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"time"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -115,7 +115,8 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if err := p.addAll(o, &up, listeners); err != nil {
 		return err
 	}
-	p.add(p.readiness(func(ctx context.Context) error { return awaitWorkers(ctx, up) }, func() { ready(up) }))
+	expected := slices.Concat(up.Prefill, up.Decode)
+	p.add(p.routerReadiness(up.Address, expected, func() { ready(up) }))
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
 }
 
@@ -148,46 +149,6 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 		}
 	}
 	return p.addRouter("router-1", listeners.all[0], up.Address)
-}
-
-// readyTimeout bounds how long the router may take to see its workers.
-const readyTimeout = 30 * time.Second
-
-// awaitWorkers waits until the router has a connection to every worker.
-func awaitWorkers(ctx context.Context, up Up) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	stream, err := controlv1.NewControlClient(conn).WatchWorkers(ctx, &controlv1.ListWorkersRequest{})
-	if err != nil {
-		return fmt.Errorf("ask the router for its workers: %w", err)
-	}
-	for {
-		view, err := stream.Recv()
-		if err != nil {
-			return fmt.Errorf("wait until the router sees %d prefill and %d decode workers: %w", len(up.Prefill), len(up.Decode), err)
-		}
-		usable := make(map[string]bool)
-		for _, w := range view.GetWorkers() {
-			usable[w.GetRecord().GetId()] = w.GetConnected()
-		}
-		if allUsable(usable, up.Prefill) && allUsable(usable, up.Decode) {
-			return nil
-		}
-	}
-}
-
-func allUsable(usable map[string]bool, ids []string) bool {
-	for _, id := range ids {
-		if !usable[id] {
-			return false
-		}
-	}
-	return true
 }
 
 // listeners are the open ports of a process. Servers close theirs; closing twice
