@@ -16,6 +16,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(cli.Run(ctx, cli.Process{
+		Program: os.Args[0],
 		Args:    os.Args[1:],
 		Environ: os.Environ(),
 		Stdin:   os.Stdin,

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -52,6 +54,33 @@ func report(w io.Writer, err error) int {
 // usageError is a mistake on the command line.
 func usageError(cmd *cobra.Command, problem string) error {
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}
+}
+
+// flagProblem is what is wrong with a flag, in words instead of Go's.
+func flagProblem(err error) string {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err.Error()
+	}
+	flag, kind := invalid.GetFlag(), invalid.GetFlag().Value.Type()
+	problem := ""
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		problem = "is too far from 0"
+	case strings.HasPrefix(kind, "uint"):
+		problem = "is not a whole number from 0"
+	case strings.HasPrefix(kind, "int"):
+		problem = "is not a whole number"
+	case strings.HasPrefix(kind, "float"):
+		problem = "is not a number"
+	case kind == "duration":
+		problem = "is not a duration: write 500ms, 10s or 2m"
+	case kind == "bool":
+		problem = "is neither true nor false"
+	default: // a type of ours, whose error says what it takes
+		return fmt.Sprintf("--%s: %v", flag.Name, invalid.Unwrap())
+	}
+	return fmt.Sprintf("--%s: %q %s", flag.Name, invalid.GetValue(), problem)
 }
 
 // exactly is cobra.ExactArgs with an error that names what is missing.

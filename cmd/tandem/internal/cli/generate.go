@@ -25,7 +25,9 @@ func newGenerateCommand() *cobra.Command {
 taken to the byte, from standard input too: a line break at its end is part of it.
 
 With --json each token is a line, and the last line is the result: finish_reason,
-text, token_ids, usage, route and timing_ms, whose stages add up to its total.`,
+text, token_ids, usage, route and timing_ms, whose stages add up to its total.
+
+Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		Example: `  tandem generate --prompt "Once upon a time" --max-tokens 60
   printf 'Once upon a time' | tandem generate --temperature 0.8 --seed 7
   tandem generate --token-ids 1,2,3 --mode disaggregated --json`,

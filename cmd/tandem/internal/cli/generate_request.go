@@ -150,7 +150,18 @@ func (g *generateFlags) checkText(request *inferencev1.GenerateRequest) error {
 }
 
 func parseTokenIDs(list string) ([]uint32, error) {
-	fields := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+	if strings.TrimSpace(list) == "" {
+		return nil, rpc.InvalidArgument("token_ids", "--token-ids is empty: pass numbers from 0, such as 1,2,3")
+	}
+	// Spaces do as well as commas, but between two commas there is a number.
+	fields := make([]string, 0, 1+strings.Count(list, ","))
+	for _, part := range strings.Split(list, ",") {
+		within := strings.Fields(part)
+		if len(within) == 0 {
+			within = []string{""}
+		}
+		fields = append(fields, within...)
+	}
 	ids := make([]uint32, 0, len(fields))
 	for i, field := range fields {
 		id, err := strconv.ParseUint(field, 10, 32)

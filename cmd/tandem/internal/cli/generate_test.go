@@ -263,6 +263,7 @@ func TestGenerateEndsBadly(t *testing.T) {
 		{"top k", nil, []string{"--top-k=99999999999"}, "sampling.top_k", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "sampling.top_k", 0, 0},
 		{"priority", nil, []string{"--priority=101"}, "-100 to 100", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "priority", 0, 0},
 		{"token ids", nil, []string{"--token-ids=1,-2"}, "\"-2\" is not a token id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "", 0, 0},
+		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "token_ids.ids[1]: \"\" is not a token id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
 		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "prompt: is not UTF-8", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "prompt", 0, 0},
 		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "stop[1]: is not UTF-8", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "stop[1]", 0, 0},
 		{"request id", nil, []string{"--request-id=a b"}, "request_id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "request_id", 0, 0},
@@ -273,7 +274,7 @@ func TestGenerateEndsBadly(t *testing.T) {
 			args := append([]string{"generate", "--json", "--addr", addr}, c.args...)
 			if c.name == "token ids" {
 				c.field = "token_ids.ids[1]"
-			} else if c.name != "not UTF-8" {
+			} else if c.name != "not UTF-8" && c.name != "an empty token id" {
 				args = append(args, "--prompt=x")
 			}
 			got := run(t.Context(), "", nil, args...)

@@ -56,7 +56,7 @@ func TestWorkers(t *testing.T) {
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "workers", "--addr", addr, "--role", "cook"), 2, `no role is called "cook"`)
+	checkFailure(t, run(t.Context(), "", nil, "workers", "--addr", addr, "--role", "cook"), 2, `no role of a worker is called "cook"`)
 }
 
 func TestWorkersWatch(t *testing.T) {

@@ -18,6 +18,8 @@ import (
 
 // Process is what a command gets from its process.
 type Process struct {
+	// Program is how the program was called, as of os.Args[0]; empty: tandem.
+	Program string
 	// Args are the arguments without the program's name.
 	Args []string
 	// Environ is the environment, as of os.Environ.
@@ -32,6 +34,7 @@ type Process struct {
 // what it was asked for. The end of ctx asks it to finish early.
 func Run(ctx context.Context, p Process) int {
 	root := NewRoot(p.Environ)
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: invocation(p.Program)}
 	root.SetArgs(p.Args)
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
@@ -51,7 +54,10 @@ func NewRoot(environ []string) *cobra.Command {
 workers, and ships the KV cache between them.
 
 Every flag --some-name can also be set by the environment variable
-TANDEM_SOME_NAME; the command line comes first.`,
+TANDEM_SOME_NAME; the command line comes first.
+
+Exit status: 0 if the command did what it was asked for, 1 if it failed, 2 if the
+command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 		Example: `  tandem up
   tandem generate --prompt "Once upon a time" --max-tokens 60`,
 		Args:          cobra.ArbitraryArgs,
@@ -63,7 +69,7 @@ TANDEM_SOME_NAME; the command line comes first.`,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(cmd, err.Error())
+		return usageError(cmd, flagProblem(err))
 	})
 	asGroup(root)
 	// Commands that take a configuration file; `config` knows them as well.

@@ -35,6 +35,7 @@ mesh and exits.`,
 			return err
 		}
 		progress := newProgress(cmd.ErrOrStderr())
+		defer progress.finish()
 		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
 			progress.finish()
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)

@@ -87,6 +87,12 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"xyzzy"}, `tandem has no command "xyzzy": see`},
 		{[]string{"generate", "--promt=x"}, `unknown flag: --promt: see 'tandem generate --help'`},
 		{[]string{"generate", "--max-tokens=many"}, `see 'tandem generate --help'`},
+		{[]string{"generate", "--seed=-1"}, `--seed: "-1" is not a whole number from 0: see`},
+		{[]string{"generate", "--max-tokens=99999999999999999999"}, `--max-tokens: "99999999999999999999" is too far from 0: see`},
+		{[]string{"generate", "--top-p=much"}, `--top-p: "much" is not a number: see`},
+		{[]string{"generate", "--timeout=5"}, `--timeout: "5" is not a duration: write 500ms, 10s or 2m: see`},
+		{[]string{"up", "--kv-memory=much"}, `--kv-memory: "much" is not a size: write 512MiB`},
+		{[]string{"workers", "--role=router"}, `no role of a worker is called "router": pass prefill or decode`},
 		{[]string{"generate", "extra"}, `tandem generate takes no argument "extra"`},
 		{[]string{"version", "extra"}, `takes no argument "extra"`},
 		{[]string{"completion"}, `needs the name of a shell: bash, zsh, fish, powershell`},
@@ -132,11 +138,11 @@ func TestCompletionKnowsWorkers(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	got := run(t.Context(), "", nil, "version", "--json")
-	var build struct{ Version, Go, Platform string }
-	if err := json.Unmarshal([]byte(got.stdout), &build); err != nil || build.Version == "" || build.Go == "" || build.Platform == "" {
+	var build struct{ Version, Revision, Go, Platform string }
+	if err := json.Unmarshal([]byte(got.stdout), &build); err != nil || build.Version == "" || build.Revision == "" || build.Go == "" || build.Platform == "" {
 		t.Errorf("%v: %+v", err, got)
 	}
-	if got := run(t.Context(), "", nil, "version"); !strings.HasPrefix(got.stdout, "tandem ") {
+	if got := run(t.Context(), "", nil, "version"); !strings.HasPrefix(got.stdout, "tandem ") || !strings.Contains(got.stdout, "(") {
 		t.Errorf("got %+v", got)
 	}
 }

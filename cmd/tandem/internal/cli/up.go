@@ -39,16 +39,17 @@ a second one ends it at once.`,
 			return err
 		}
 		progress := newProgress(cmd.ErrOrStderr())
+		defer progress.finish()
 		return mesh.Run(cmd.Context(), options, logger, registry, progress.report, func(up mesh.Up) {
 			progress.finish()
-			announce(cmd.OutOrStdout(), up)
+			announce(cmd.OutOrStdout(), cmd.Root().DisplayName(), up)
 		})
 	}
 	return cmd
 }
 
 // announce says in a few lines what runs, where, and what to type next.
-func announce(out io.Writer, up mesh.Up) {
+func announce(out io.Writer, program string, up mesh.Up) {
 	kind := func(embedded bool) string {
 		if embedded {
 			return " (embedded)"
@@ -70,7 +71,7 @@ func announce(out io.Writer, up mesh.Up) {
 	if up.Metrics != "" {
 		line("metrics", "http://%s/metrics", up.Metrics)
 	}
-	line("try", "tandem generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", up.Address)
+	line("try", "%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address)
 	text.WriteString("ready\n")
 	_, _ = io.WriteString(out, text.String()) // nobody left to tell
 }

@@ -20,13 +20,21 @@ func newVersionCommand() *cobra.Command {
 	asJSON := addJSON(cmd, "print one JSON object: version, revision, go, platform")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		build, platform := telemetry.ReadBuild(), runtime.GOOS+"/"+runtime.GOARCH
+		known := build.Revision != ""
+		if !known {
+			build.Revision = "unknown"
+		}
 		if *asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
 				telemetry.Build
 				Platform string `json:"platform"`
 			}{build, platform})
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "tandem %s %s\n", build, platform)
+		text := build.String()
+		if !known { // "go run" and builds without version control leave none
+			text = build.Version + " (revision unknown) " + build.Go
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "tandem %s %s\n", text, platform)
 		return err
 	}
 	return cmd

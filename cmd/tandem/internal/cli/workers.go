@@ -54,19 +54,22 @@ func newWorkersCommand() *cobra.Command {
 		Args: exactly(),
 	}
 	addr := addAddr(cmd)
-	role := cmd.Flags().String("role", "", "only workers of this role: prefill, decode, kvtransfer or router")
-	oneOf(cmd, "role", "prefill", "decode", "kvtransfer", "router")
+	role := cmd.Flags().String("role", "", "only workers of this role: prefill or decode")
+	oneOf(cmd, "role", "prefill", "decode")
 	watch := cmd.Flags().Bool("watch", false, "print them again whenever something changes, until Ctrl-C")
 	asJSON := addJSON(cmd, "print one JSON object {\"workers\":[…]}; with --watch one a line")
 	onlyOnCommandLine(cmd, "watch", "role")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request := &controlv1.ListWorkersRequest{}
 		if *role != "" {
-			value, ok := controlv1.Role_value["ROLE_"+strings.ToUpper(*role)]
-			if !ok || value == 0 {
-				return usageError(cmd, fmt.Sprintf("no role is called %q: pass prefill, decode, kvtransfer or router", *role))
+			switch *role {
+			case "prefill":
+				request.Role = controlv1.Role_ROLE_PREFILL
+			case "decode":
+				request.Role = controlv1.Role_ROLE_DECODE
+			default:
+				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill or decode", *role))
 			}
-			request.Role = controlv1.Role(value)
 		}
 		conn, err := dial(*addr)
 		if err != nil {
@@ -79,7 +82,7 @@ func newWorkersCommand() *cobra.Command {
 			if err != nil {
 				return routerFailure(err, *addr, false)
 			}
-			return printWorkers(out, response, *asJSON)
+			return printWorkers(out, response, *role, *asJSON)
 		}
 		stream, err := client.WatchWorkers(cmd.Context(), request)
 		for first := true; err == nil; first = false {
@@ -95,7 +98,7 @@ func newWorkersCommand() *cobra.Command {
 			if !*asJSON {
 				startAgain(out, first)
 			}
-			err = printWorkers(out, response, *asJSON)
+			err = printWorkers(out, response, *role, *asJSON)
 		}
 		return routerFailure(err, *addr, false)
 	}
@@ -123,7 +126,8 @@ func isTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, asJSON bool) error {
+// printWorkers prints the workers, of one role unless that is empty.
+func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
 	if asJSON {
 		list := struct {
 			Workers []workerJSON `json:"workers"`
@@ -132,6 +136,10 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, asJSON b
 			list.Workers = append(list.Workers, workerOf(view))
 		}
 		return json.NewEncoder(w).Encode(list)
+	}
+	if len(response.GetWorkers()) == 0 && role != "" {
+		_, err := fmt.Fprintf(w, "no %s workers: start some with 'tandem serve --target %s'\n", role, role)
+		return err
 	}
 	if len(response.GetWorkers()) == 0 {
 		_, err := fmt.Fprintln(w, "no workers: start some with 'tandem serve --target prefill' and '--target decode'")

@@ -1,0 +1,15 @@
+package cli
+
+import "io"
+
+// Invocation is invocation.
+func Invocation(program string) string { return invocation(program) }
+
+// NewProgress is newProgress, on a terminal or not.
+func NewProgress(out io.Writer, terminal bool) (report func(stage string, done, total int64), finish func()) {
+	p := newProgress(out)
+	if terminal {
+		p.terminal, p.every = true, progressOnTerminal
+	}
+	return p.report, p.finish
+}
