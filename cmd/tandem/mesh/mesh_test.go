@@ -185,8 +185,13 @@ func TestMeshOnASocket(t *testing.T) {
 	o := upOptions(t)
 	o.Listen = "unix://" + filepath.Join(t.TempDir(), "s")
 	said := ""
-	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { said = up.Address; cancel() }); err != nil {
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := mesh.Run(ctx, o, logger, prometheus.NewRegistry(), ignore, func(up mesh.Up) { said = up.Address; cancel() }); err != nil {
 		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it warns of its own end: %s", log.String())
 	}
 	if said != o.Listen {
 		t.Errorf("it listens on %s and says %q", o.Listen, said)

@@ -178,6 +178,8 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	}
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+		// A watch lasts until one side goes; the process has one itself.
+		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})
 	service.Register(server)
 	p.add(
