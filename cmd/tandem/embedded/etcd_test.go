@@ -65,11 +65,11 @@ func TestDataOfNoEtcd(t *testing.T) {
 	}{
 		{"a database of random bytes", func(t *testing.T, dir string) {
 			used(t, dir)
-			each(t, filepath.Join(dir, "etcd/member/snap/db"), func([]byte) []byte { return garbage(64 << 10) })
+			each(t, filepath.Join(dir, "etcd", "member", "snap", "db"), func([]byte) []byte { return garbage(64 << 10) })
 		}},
 		{"a log of random bytes", func(t *testing.T, dir string) {
 			used(t, dir)
-			each(t, filepath.Join(dir, "etcd/member/wal/*.wal"), func([]byte) []byte { return garbage(64 << 10) })
+			each(t, filepath.Join(dir, "etcd", "member", "wal", "*.wal"), func([]byte) []byte { return garbage(64 << 10) })
 		}},
 		{"random bytes alone", func(t *testing.T, dir string) {
 			write(t, garbage(64<<10), dir, "etcd/member/snap/db")
@@ -77,17 +77,17 @@ func TestDataOfNoEtcd(t *testing.T) {
 		}},
 		{"a database with the end cut off", func(t *testing.T, dir string) {
 			used(t, dir)
-			each(t, filepath.Join(dir, "etcd/member/snap/db"), func(data []byte) []byte { return data[:8<<10] })
+			each(t, filepath.Join(dir, "etcd", "member", "snap", "db"), func(data []byte) []byte { return data[:8<<10] })
 		}},
 		{"a database with damaged pages", func(t *testing.T, dir string) {
 			used(t, dir)
-			each(t, filepath.Join(dir, "etcd/member/snap/db"), func(data []byte) []byte {
+			each(t, filepath.Join(dir, "etcd", "member", "snap", "db"), func(data []byte) []byte {
 				return append(data[:8<<10:8<<10], garbage(len(data)-8<<10)...)
 			})
 		}},
 		{"an empty log", func(t *testing.T, dir string) {
 			used(t, dir)
-			each(t, filepath.Join(dir, "etcd/member/wal/*.wal"), func([]byte) []byte { return nil })
+			each(t, filepath.Join(dir, "etcd", "member", "wal", "*.wal"), func([]byte) []byte { return nil })
 		}},
 		{"member is a file", func(t *testing.T, dir string) { write(t, nil, dir, "etcd/member") }},
 		{"etcd is a file", func(t *testing.T, dir string) { write(t, nil, dir, "etcd") }},

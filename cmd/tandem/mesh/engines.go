@@ -62,7 +62,10 @@ func loadEngines(ctx context.Context, o Options, parts needs, progress Progress)
 	if err := o.checkModel(spec); err != nil {
 		return nil, err
 	}
-	return e, e.loadWeights(ctx, o, progress)
+	if err := e.loadWeights(ctx, o, progress); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // loadWeights reads, checks and packs the weights.

@@ -63,7 +63,7 @@ func flagProblem(err error) string {
 		return err.Error()
 	}
 	flag, kind := invalid.GetFlag(), invalid.GetFlag().Value.Type()
-	problem := ""
+	var problem string
 	switch {
 	case errors.Is(err, strconv.ErrRange):
 		problem = "is too far from 0"

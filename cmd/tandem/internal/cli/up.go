@@ -20,7 +20,8 @@ func newUpCommand() *cobra.Command {
 		Long: `Runs the router, prefill workers and decode workers in one process, each
 behind its own gRPC server, with an embedded etcd and an embedded NATS server.
 It prints where it listens and then "ready". Ctrl-C lets running requests finish;
-a second one ends it at once.`,
+a second one ends it at once, and leaves the folder of the embedded etcd,
+tandem-… in the folder for temporary files, to be removed by hand.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --model ./my-model --kv-memory 4GiB
