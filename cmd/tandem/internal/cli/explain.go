@@ -122,7 +122,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	}
 	if t := e.TimingMs; t != nil {
 		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
-			t.Total, t.Tokenize, t.Queue, t.Decide, t.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+			t.Total, t.Tokenize, t.Queue-t.Detail.Decide-t.Detail.Reserve, t.Detail.Decide, t.Detail.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
 		fmt.Fprintf(w, "first token after %.2f ms, second %.2f ms later, then %.2f ms a token\n", t.Ttft, t.SecondToken, t.Tpot)
 	}
 	return nil

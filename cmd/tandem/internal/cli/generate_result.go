@@ -49,12 +49,12 @@ type routeJSON struct {
 }
 
 // timingJSON is where the time went, in milliseconds. The stages tokenize, queue,
-// decide, reserve, prefill, transfer_exposed, decode and other add up to total.
+// prefill, transfer_exposed, decode and other add up to total. queue is all that
+// lies between the tokens of the prompt and the computing of it: waiting, and the
+// choosing and reserving that Detail names.
 type timingJSON struct {
 	Queue           float64 `json:"queue"`
 	Tokenize        float64 `json:"tokenize"`
-	Decide          float64 `json:"decide"`
-	Reserve         float64 `json:"reserve"`
 	Prefill         float64 `json:"prefill"`
 	Ttft            float64 `json:"ttft"`
 	SecondToken     float64 `json:"second_token"`
@@ -68,6 +68,8 @@ type timingJSON struct {
 }
 
 type timingDetailJSON struct {
+	Decide         float64 `json:"decide"`
+	Reserve        float64 `json:"reserve"`
 	PrefillQueue   float64 `json:"prefill_queue"`
 	PrefillCompute float64 `json:"prefill_compute"`
 	DecodeCompute  float64 `json:"decode_compute"`
@@ -93,10 +95,8 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 	stages := t.GetTokenizeNs() + t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs() +
 		t.GetPrefillNs() + t.GetTransferExposedNs() + t.GetDecodeNs()
 	return timingJSON{
-		Queue:           milliseconds(t.GetQueueNs()),
+		Queue:           milliseconds(t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs()),
 		Tokenize:        milliseconds(t.GetTokenizeNs()),
-		Decide:          milliseconds(t.GetDecideNs()),
-		Reserve:         milliseconds(t.GetReserveNs()),
 		Prefill:         milliseconds(t.GetPrefillNs()),
 		Ttft:            milliseconds(t.GetTtftNs()),
 		SecondToken:     milliseconds(t.GetSecondTokenNs()),
@@ -106,6 +106,8 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 		Other:           milliseconds(t.GetTotalNs() - stages),
 		Total:           milliseconds(t.GetTotalNs()),
 		Detail: timingDetailJSON{
+			Decide:         milliseconds(t.GetDecideNs()),
+			Reserve:        milliseconds(t.GetReserveNs()),
 			PrefillQueue:   milliseconds(t.GetPrefillQueueNs()),
 			PrefillCompute: milliseconds(t.GetPrefillComputeNs()),
 			DecodeCompute:  milliseconds(t.GetDecodeComputeNs()),
