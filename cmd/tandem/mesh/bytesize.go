@@ -7,8 +7,13 @@ import (
 )
 
 // ByteSize is a number of bytes, written with or without a unit. As a flag's
-// value it is between 1 byte and 1024 TiB.
+// value it is between 1 byte and 1024 TiB, or Auto.
 type ByteSize int64
+
+// Auto leaves a size to the program. It is written "auto".
+const Auto ByteSize = 0
+
+const auto = "auto"
 
 // maxByteSize is also within what a float64 holds exactly.
 const maxByteSize = 1 << 50
@@ -30,6 +35,10 @@ func units() []unit {
 // Set parses "512MiB", "1.5 GiB", "1000000" and their like.
 func (b *ByteSize) Set(text string) error {
 	number := strings.TrimSpace(text)
+	if number == auto {
+		*b = Auto
+		return nil
+	}
 	var factor int64
 	for _, u := range units() {
 		if rest, found := strings.CutSuffix(number, u.suffix); found {
@@ -51,8 +60,11 @@ func (b *ByteSize) Set(text string) error {
 
 // String is the size in the largest unit of 1024 that divides it.
 func (b *ByteSize) String() string {
+	if *b == Auto {
+		return auto
+	}
 	for _, u := range units()[:4] {
-		if *b != 0 && int64(*b)%u.bytes == 0 {
+		if int64(*b)%u.bytes == 0 {
 			return fmt.Sprintf("%d%s", int64(*b)/u.bytes, u.suffix)
 		}
 	}

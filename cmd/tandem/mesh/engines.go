@@ -62,6 +62,7 @@ func loadEngines(ctx context.Context, o Options, parts needs, progress Progress)
 	if err := o.checkModel(spec); err != nil {
 		return nil, err
 	}
+	e.options = o.Engine // Auto has become a number
 	if err := e.loadWeights(ctx, o, progress); err != nil {
 		return nil, err
 	}

@@ -38,11 +38,14 @@ func (o *Options) checkCredit(sliceBytes int) error {
 	return nil
 }
 
-// checkModel checks what depends on the model's shape. It is called before the
-// weights are read, which may take minutes. The simulated engine models neither
-// the bytes of a block nor their number.
+// autoKVMemory is the least that KVMemory Auto stands for.
+const autoKVMemory ByteSize = 1 << 30
+
+// checkModel checks what depends on the model's shape, and says what Auto stands
+// for. It is called before the weights are read, which may take minutes. The
+// simulated engine models neither the bytes of a block nor their number.
 func (o *Options) checkModel(spec model.Spec) error {
-	e := o.Engine
+	e := &o.Engine
 	if e.Name != EngineCPU {
 		return nil
 	}
@@ -51,11 +54,14 @@ func (o *Options) checkModel(spec model.Spec) error {
 		return err
 	}
 	block := int64(sliceBytes) * int64(spec.Layers)
+	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	if e.KVMemory == Auto {
+		e.KVMemory = max(autoKVMemory, ByteSize(blocks*block))
+	}
 	if int64(e.KVMemory) < block {
 		return fmt.Errorf("--kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more, or smaller --block-tokens",
 			e.KVMemory.String(), e.BlockTokens, block)
 	}
-	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
 	if need := ByteSize(blocks * block); e.KVMemory < need {
 		return fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more; pages that are never used cost nothing",
 			e.KVMemory.String(), int64(e.KVMemory)/block*int64(e.BlockTokens), spec.Name, spec.ContextTokens, need.String(), need.String())

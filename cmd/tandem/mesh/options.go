@@ -49,7 +49,8 @@ type EngineOptions struct {
 	Name string
 	// Threads computes; 0: as many as the process may use.
 	Threads int
-	// KVMemory is the memory for KV blocks of each worker.
+	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, or more if
+	// the model's full context takes more.
 	KVMemory ByteSize
 	// BlockTokens is the number of tokens in a block.
 	BlockTokens int
@@ -74,10 +75,9 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 }
 
 func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
-	e.KVMemory = 1 << 30
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 512MiB; pages that are never used cost nothing")
+	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, or one full context if that is more; pages that are never used cost nothing")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
 	fs.IntVar(&e.MaxSequences, "max-sequences", 64, "most sequences in one step")
@@ -94,8 +94,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
-	case e.KVMemory <= 0:
-		return fmt.Errorf("--kv-memory: %v is not above 0", e.KVMemory.String())
+	case e.KVMemory < 0:
+		return fmt.Errorf("--kv-memory: %v is negative", e.KVMemory.String())
 	case e.MaxSequences <= 0 || e.MaxSequences > 4096:
 		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", e.MaxSequences)
 	case e.MaxBatchTokens < e.MaxSequences || e.MaxBatchTokens > 1<<20:

@@ -42,7 +42,7 @@ func TestByteSize(t *testing.T) {
 			}
 		})
 	}
-	for size, want := range map[mesh.ByteSize]string{1 << 30: "1GiB", 3 << 29: "1536MiB", 1 << 41: "2TiB", 1000: "1000B", 0: "0B", 2048: "2KiB"} {
+	for size, want := range map[mesh.ByteSize]string{1 << 30: "1GiB", 3 << 29: "1536MiB", 1 << 41: "2TiB", 1000: "1000B", 0: "auto", 2048: "2KiB"} {
 		if got := size.String(); got != want {
 			t.Errorf("%d prints as %s, want %s", int64(size), got, want)
 		}
@@ -71,7 +71,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
-	if o.Engine.KVMemory.String() != "1GiB" || o.Engine.Name != mesh.EngineCPU {
+	if o.Engine.KVMemory != mesh.Auto || o.Engine.Name != mesh.EngineCPU {
 		t.Errorf("defaults %+v", o.Engine)
 	}
 }
@@ -98,7 +98,6 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"engine", func(o *mesh.UpOptions) { o.Engine.Name = "gpu" }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = -1 }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = 5000 }},
-		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 0 }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},

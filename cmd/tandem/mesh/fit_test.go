@@ -1,0 +1,47 @@
+package mesh_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Auto is 1 GiB for a model whose full context takes less.
+func TestAutoKVMemory(t *testing.T) {
+	o := upOptions(t)
+	o.Engine.KVMemory = mesh.Auto
+	ctx, stop := context.WithCancel(t.Context())
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func(string, int64, int64) {}, func(up mesh.Up) { ready <- up })
+	}()
+	select {
+	case up := <-ready:
+		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		view, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+		for _, w := range view.GetWorkers() {
+			if got := w.GetRecord().GetCapacity().GetBlocks(); got != 1<<30/65536 {
+				t.Errorf("%s has %d blocks of 64 KiB", w.GetRecord().GetId(), got)
+			}
+		}
+		if err != nil || len(view.GetWorkers()) != 2 || conn.Close() != nil {
+			t.Errorf("workers %v, %v", view.GetWorkers(), err)
+		}
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
