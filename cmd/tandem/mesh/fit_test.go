@@ -2,7 +2,6 @@ package mesh_test
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,11 +15,11 @@ import (
 // Auto is 1 GiB for a model whose full context takes less.
 func TestAutoKVMemory(t *testing.T) {
 	o := upOptions(t)
-	o.Engine.KVMemory = mesh.Auto
+	o.Engine.Name, o.Engine.KVMemory = mesh.EngineCPU, mesh.Auto
 	ctx, stop := context.WithCancel(t.Context())
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
 	go func() {
-		ended <- mesh.Run(ctx, o, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), func(string, int64, int64) {}, func(up mesh.Up) { ready <- up })
+		ended <- mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
 	}()
 	select {
 	case up := <-ready:
