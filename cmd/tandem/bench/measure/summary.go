@@ -1,0 +1,141 @@
+// Package measure turns the records of a run into figures: latencies with
+// confidence intervals, rates, goodput, and whether the server kept up.
+//
+// The packages of cmd/tandem/bench import it. It starts no goroutines, reads no
+// clock and does no I/O.
+package measure
+
+// Summary is the figures of one run. Its JSON is public: keys are only added.
+type Summary struct {
+	// Requests were due in the measured window; the next six add up to it.
+	Requests  int `json:"requests"`
+	Completed int `json:"completed"`
+	Rejected  int `json:"rejected"`
+	Errors    int `json:"errors"`
+	TimedOut  int `json:"timed_out"`
+	Cancelled int `json:"cancelled"`
+	Unsent    int `json:"unsent"`
+	// Codes counts what was not completed by the server's code.
+	Codes map[string]int `json:"codes,omitempty"`
+
+	// OfferedRPS is the rate at which requests were due, CompletedRPS that at which
+	// they were completed, requests a second of the window.
+	OfferedRPS   float64 `json:"offered_rps"`
+	CompletedRPS float64 `json:"completed_rps"`
+	// Token rates, of requests in the window.
+	PromptTokensPerS float64 `json:"prompt_tokens_per_s"`
+	OutputTokensPerS float64 `json:"output_tokens_per_s"`
+	// Means over completed requests.
+	PromptTokensMean float64 `json:"prompt_tokens_mean"`
+	OutputTokensMean float64 `json:"output_tokens_mean"`
+	CachedTokensMean float64 `json:"cached_tokens_mean"`
+
+	// The latencies, of completed requests that have them; Definitions says what each
+	// is. Never nil.
+	TTFT           *Distribution `json:"ttft_ms"`
+	TTFTSent       *Distribution `json:"ttft_sent_ms"`
+	SecondToken    *Distribution `json:"second_token_ms"`
+	ITL            *Distribution `json:"itl_ms"`
+	ITLMessage     *Distribution `json:"itl_message_ms"`
+	TPOT           *Distribution `json:"tpot_ms"`
+	E2E            *Distribution `json:"e2e_ms"`
+	E2ESent        *Distribution `json:"e2e_sent_ms"`
+	NormalizedE2E  *Distribution `json:"normalized_e2e_ms"`
+	DispatchDelay  *Distribution `json:"dispatch_delay_ms"`
+	AdmissionDelay *Distribution `json:"admission_delay_ms"`
+
+	// SLO is the objectives as text, empty if there are none.
+	SLO string `json:"slo,omitempty"`
+	// Goodput is requests a second that met every per-request bound of the SLO;
+	// equal to CompletedRPS without any.
+	Goodput float64 `json:"goodput_rps"`
+	// SLOAttainment is the share that met them, of the requests offered, admitted
+	// and completed.
+	SLOAttainment          float64 `json:"slo_attainment"`
+	SLOAttainmentAdmitted  float64 `json:"slo_attainment_admitted"`
+	SLOAttainmentCompleted float64 `json:"slo_attainment_completed"`
+	// Objectives is each term of the SLO with what was measured.
+	Objectives []Objective `json:"objectives,omitempty"`
+	// Classes are the same figures for each class of requests, if there are several.
+	Classes map[string]*Summary `json:"classes,omitempty"`
+
+	// Verdict is STABLE, BACKLOGGED or OVERLOADED, or NONE if the client was the
+	// bottleneck or the run too short; Reason says from what it follows.
+	Verdict Verdict `json:"verdict"`
+	Reason  string  `json:"verdict_reason"`
+	// BacklogSlope is how fast the number of requests due but not ended grew,
+	// requests a second, with its confidence interval.
+	BacklogSlope   float64    `json:"backlog_slope_rps"`
+	BacklogSlopeCI [2]float64 `json:"backlog_slope_ci_rps"`
+}
+
+// Latency names one latency; the names are keys of the JSON and end in the unit.
+type Latency string
+
+// The latencies. Definitions says what each is.
+const (
+	TTFT           Latency = "ttft_ms"            // due to first token
+	TTFTSent       Latency = "ttft_sent_ms"       // sent to first token
+	SecondToken    Latency = "second_token_ms"    // first to second token
+	ITL            Latency = "itl_ms"             // between tokens; tokens of one message have 0 between them
+	ITLMessage     Latency = "itl_message_ms"     // between messages with tokens
+	TPOT           Latency = "tpot_ms"            // (last - first token) / (tokens - 1)
+	E2E            Latency = "e2e_ms"             // due to last token
+	E2ESent        Latency = "e2e_sent_ms"        // sent to last token
+	NormalizedE2E  Latency = "normalized_e2e_ms"  // E2E / tokens
+	DispatchDelay  Latency = "dispatch_delay_ms"  // due to dispatched: the client's own lateness
+	AdmissionDelay Latency = "admission_delay_ms" // sent to admitted
+)
+
+// Distribution is one latency over the requests, or gaps, that have it.
+// Milliseconds.
+type Distribution struct {
+	Count int64   `json:"count"`
+	Mean  float64 `json:"mean"`
+	// A percentile is nil if the sample cannot carry it; Needs then has its name and
+	// how many samples it would need.
+	P50  *float64 `json:"p50"`
+	P90  *float64 `json:"p90"`
+	P95  *float64 `json:"p95"`
+	P99  *float64 `json:"p99"`
+	P999 *float64 `json:"p999"`
+	Max  *float64 `json:"max"`
+	// CI is the 95% confidence interval of each percentile given, by its name.
+	CI map[string][2]float64 `json:"ci,omitempty"`
+	// Needs is how many samples each percentile that is missing needs, by its name.
+	Needs map[string]int64 `json:"needs,omitempty"`
+	// Effective is the number of independent samples that Count ones are worth, by
+	// percentile: requests of one queue resemble their neighbours.
+	Effective map[string]float64 `json:"effective,omitempty"`
+	// HDR is the whole histogram, microseconds, in HdrHistogram's V2 compressed
+	// encoding, base64.
+	HDR string `json:"hdr,omitempty"`
+}
+
+// Objective is one term of an SLO with what was measured.
+type Objective struct {
+	// Term is its text: "ttft:p99<500ms".
+	Term string `json:"term"`
+	// Measured is that percentile in milliseconds, nil if the sample cannot carry it.
+	Measured *float64 `json:"measured_ms"`
+	// Met: the percentile is under the bound. Early: MLPerf's early-stopping rule
+	// confirms it for the true percentile with 99% confidence.
+	Met   bool `json:"met"`
+	Early bool `json:"confirmed"`
+}
+
+// Verdict says whether a server kept up with an offered rate.
+type Verdict string
+
+// The verdicts.
+const (
+	// None: nothing can be said.
+	None Verdict = "NONE"
+	// Stable: the backlog did not grow.
+	Stable Verdict = "STABLE"
+	// Backlogged: it grew, slowly enough that the run could end, or came from a burst.
+	Backlogged Verdict = "BACKLOGGED"
+	// Overloaded: it grew in step with time, or the server refused or failed what it
+	// could not do.
+	Overloaded Verdict = "OVERLOADED"
+)

@@ -1,0 +1,56 @@
+// Package target sends requests to servers and notes what comes back, when. There
+// is one target for Tandem's gRPC API and one for HTTP servers that follow
+// OpenAI's.
+//
+// The packages of cmd/tandem/bench import it. A target owns its connections; the
+// goroutines that it starts end with Close.
+package target
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+// Target is a server under load. All methods are safe for concurrent use.
+type Target interface {
+	// Describe says what is measured. It asks the server, so it also finds out early
+	// that nobody is there; the error says what to do.
+	Describe(ctx context.Context) (Description, error)
+	// Do sends a request, waits for the whole answer, and fills r from Sent on:
+	// everything that happens is in r, Outcome and Error included. A cancelled ctx
+	// ends it soon, with Outcome Cancelled; a deadline of ctx with TimedOut. The
+	// answer is kept only if q.Then is set.
+	Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer
+	// Close ends connections. No Do may be running.
+	Close() error
+}
+
+// Description says what is measured.
+type Description struct {
+	// Kind is "tandem" or "openai".
+	Kind string `json:"kind"`
+	// Address is what was dialled.
+	Address string `json:"address"`
+	// Model is the model's name.
+	Model string `json:"model"`
+	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
+	VocabularySize int `json:"vocabulary_size,omitempty"`
+	ContextTokens  int `json:"context_tokens,omitempty"`
+	// Server is what it calls itself; empty if it does not say.
+	Server string `json:"server,omitempty"`
+}
+
+// Clock counts from the start of a run, by the monotonic clock.
+type Clock struct{ start time.Time }
+
+// NewClock is a clock whose 0 is start.
+func NewClock(start time.Time) Clock { return Clock{start} }
+
+// Now is the time since the start.
+func (c Clock) Now() time.Duration { return time.Since(c.start) }
+
+// Start is the clock's 0.
+func (c Clock) Start() time.Time { return c.start }
