@@ -39,6 +39,8 @@ type Description struct {
 	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
 	VocabularySize int `json:"vocabulary_size,omitempty"`
 	ContextTokens  int `json:"context_tokens,omitempty"`
+	// TextOnly: it takes text, not token ids.
+	TextOnly bool `json:"text_only,omitempty"`
 	// Server is what it calls itself; empty if it does not say.
 	Server string `json:"server,omitempty"`
 }
