@@ -1,0 +1,153 @@
+package standin
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Shape is the latency that is injected. The zero value answers at once.
+type Shape struct {
+	// TTFT is the time from when a request is served to its first token.
+	TTFT Delay
+	// ITL is the time between tokens after it.
+	ITL Delay
+	// TokensPerMessage is how many tokens a message carries, but for the first, which
+	// carries one, and the last; they come together when the last of them is due.
+	// 0: 1.
+	TokensPerMessage int
+	// Freezes are the times in which the server stands still: nothing is accepted or
+	// sent, and no delay passes. In order, without overlap.
+	Freezes []Freeze
+	// Slots is how many requests are served at one time, Queue how many wait for a
+	// slot; those above are refused. Slots 0: no limit.
+	Slots, Queue int
+	// RejectShare of the requests are refused whatever runs, 0 to 1.
+	RejectShare float64
+	// FailShare of the requests break off after their first token, 0 to 1.
+	FailShare float64
+	// Seed is where jitter and shares come from: the same for the same request.
+	Seed uint64
+}
+
+// Delay is a time drawn evenly from Mean-Jitter to Mean+Jitter.
+type Delay struct{ Mean, Jitter time.Duration }
+
+// Freeze is a time in which the server stands still. At is since its start.
+type Freeze struct{ At, For time.Duration }
+
+// Validate checks the shape; the error says what to do.
+func (s Shape) Validate() error {
+	for _, d := range []struct {
+		name  string
+		delay Delay
+	}{{"TTFT", s.TTFT}, {"ITL", s.ITL}} {
+		if d.delay.Mean < 0 || d.delay.Jitter < 0 || d.delay.Jitter > d.delay.Mean {
+			return fmt.Errorf("%s %s with a jitter of %s: give a mean from 0 and a jitter from 0 to the mean", d.name, d.delay.Mean, d.delay.Jitter)
+		}
+	}
+	end := time.Duration(0)
+	for _, f := range s.Freezes {
+		if f.At < end || f.For < 0 {
+			return fmt.Errorf("freeze of %s at %s: give freezes in order, without overlap", f.For, f.At)
+		}
+		end = f.At + f.For
+	}
+	if s.TokensPerMessage < 0 || s.Slots < 0 || s.Queue < 0 {
+		return errors.New("tokens per message, slots and queue count from 0")
+	}
+	if bad := func(share float64) bool { return !(share >= 0 && share <= 1) }; bad(s.RejectShare) || bad(s.FailShare) {
+		return errors.New("shares are from 0 to 1")
+	}
+	return nil
+}
+
+// working is how much of the time up to moment at the server did not stand still.
+func (s Shape) working(at time.Duration) time.Duration {
+	work := at
+	for _, f := range s.Freezes {
+		if at <= f.At {
+			break
+		}
+		work -= min(f.For, at-f.At)
+	}
+	return work
+}
+
+// moment is when the server has worked for so long: the inverse of working. At
+// the edge of a freeze it is its end, since nothing is sent in it.
+func (s Shape) moment(work time.Duration) time.Duration {
+	at := work
+	for _, f := range s.Freezes {
+		if at < f.At {
+			break
+		}
+		at += f.For
+	}
+	return at
+}
+
+// Frozen reports when the freeze ends that moment at lies in; at itself if it lies
+// in none.
+func (s Shape) Frozen(at time.Duration) time.Duration {
+	for _, f := range s.Freezes {
+		if at >= f.At && at < f.At+f.For {
+			return f.At + f.For
+		}
+	}
+	return at
+}
+
+// Request is the schedule of the request with this number that is served from
+// moment at, since the server's start, on. Numbers count from 0; the same number
+// has the same jitter.
+func (s Shape) Request(number uint64, at time.Duration) *Schedule {
+	r := &Schedule{shape: s, chance: rand.NewPCG(s.Seed, number)}
+	// Drawn whether wanted or not, so that one share does not change another.
+	reject, fail := r.share(), r.share()
+	r.Reject, r.Fail = reject < s.RejectShare, fail < s.FailShare
+	r.work = s.working(at)
+	r.Accepted = s.moment(r.work)
+	return r
+}
+
+// Schedule says when the tokens of one request are due. It is used by one
+// goroutine at a time.
+type Schedule struct {
+	// Accepted is when the request is accepted: when it came, or the end of the freeze
+	// that it came in.
+	Accepted time.Duration
+	// Reject: refuse it when it would be accepted. Fail: break off after one token.
+	Reject, Fail bool
+
+	shape  Shape
+	chance *rand.PCG
+	work   time.Duration
+	sent   int
+}
+
+// Next is when the next message is due, since the server's start, and how many
+// tokens it carries, of remaining more at most. remaining is at least 1.
+func (s *Schedule) Next(remaining int) (at time.Duration, tokens int) {
+	if s.sent == 0 {
+		s.sent = 1
+		s.work += s.draw(s.shape.TTFT)
+		return s.shape.moment(s.work), 1
+	}
+	tokens = min(max(1, s.shape.TokensPerMessage), remaining)
+	for range tokens {
+		s.work += s.draw(s.shape.ITL)
+	}
+	s.sent += tokens
+	return s.shape.moment(s.work), tokens
+}
+
+func (s *Schedule) draw(d Delay) time.Duration {
+	if d.Jitter == 0 {
+		return d.Mean
+	}
+	return d.Mean + time.Duration((2*s.share()-1)*float64(d.Jitter))
+}
+
+func (s *Schedule) share() float64 { return float64(s.chance.Uint64()>>11) / (1 << 53) }
