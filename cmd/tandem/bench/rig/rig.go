@@ -1,0 +1,164 @@
+// Package rig starts whole meshes on this machine, each part in a process of its
+// own, for benchmarks that compare them. etcd and NATS are embedded in the process
+// that measures, where they do next to nothing while nobody comes or goes.
+//
+// The packages of cmd/tandem/bench and commands import it. A Mesh owns its processes
+// and servers; Stop ends them all.
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+)
+
+// Plan says what a mesh is made of.
+type Plan struct {
+	// Binary is the tandem to run; empty: this one.
+	Binary string
+	// Prefill and Decode are how many workers of each kind run.
+	Prefill, Decode int
+	// Arguments go to every part, Worker to the workers only: "--model", "DIR", ….
+	Arguments, Worker []string
+	// Cores are the CPUs of each worker, in turn, prefill first, and RouterCores those
+	// of the router; nil: all.
+	Cores       [][]int
+	RouterCores []int
+	// StartTimeout bounds the start, the loading of a model included.
+	StartTimeout time.Duration
+}
+
+// Mesh is a running mesh.
+type Mesh struct {
+	// Address is the router's.
+	Address string
+
+	dir   string
+	etcd  *embedded.Etcd
+	nats  *embedded.NATS
+	parts []*process
+}
+
+// stopTimeout bounds the end of one process: what it does not finish in this time
+// it does not finish.
+const stopTimeout = 10 * time.Second
+
+// Start starts a mesh and returns once its router has a worker of every kind. What
+// fails is stopped again. The processes outlive ctx; it bounds only the start.
+func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
+	if plan.Binary == "" {
+		if plan.Binary, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("find the program to start: %w", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, plan.StartTimeout)
+	defer cancel()
+	m := &Mesh{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Stop())
+		}
+	}()
+	if m.dir, err = os.MkdirTemp("", "tandem-bench-"); err != nil {
+		return nil, err
+	}
+	if m.etcd, err = embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: m.dir}); err != nil {
+		return nil, err
+	}
+	if m.nats, err = embedded.StartNATS(embedded.NATSConfig{}); err != nil {
+		return nil, err
+	}
+	for i := range plan.Prefill + plan.Decode {
+		role, number := "prefill", i+1
+		if i >= plan.Prefill {
+			role, number = "decode", i-plan.Prefill+1
+		}
+		var cores []int
+		if i < len(plan.Cores) {
+			cores = plan.Cores[i]
+		}
+		arguments := slices.Concat(plan.Arguments, plan.Worker)
+		if err := m.add(ctx, plan.Binary, role, fmt.Sprintf("%s-%d", role, number), cores, arguments); err != nil {
+			return nil, err
+		}
+	}
+	// Last, so that it is ready only when it has workers.
+	if err := m.add(ctx, plan.Binary, "router", "router-1", plan.RouterCores, plan.Arguments); err != nil {
+		return nil, err
+	}
+	router := m.parts[len(m.parts)-1]
+	m.Address = router.value("grpc")
+	if m.Address == "" {
+		return nil, fmt.Errorf("the router did not say where it listens: %s", router.said())
+	}
+	if err := waitWorkers(ctx, m.Address, plan.Prefill+plan.Decode); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Mesh) add(ctx context.Context, binary, role, id string, cores []int, arguments []string) error {
+	arguments = slices.Concat([]string{
+		"serve", "--target", role, "--id", id, "--listen", "127.0.0.1:0",
+		"--etcd", m.etcd.Endpoint(), "--nats", m.nats.URL(), "--stop-timeout", "2s",
+	}, arguments)
+	p, err := launch(binary, id, arguments, cores)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", id, err)
+	}
+	m.parts = append(m.parts, p)
+	return p.waitReady(ctx)
+}
+
+// CPUSeconds is what each part has used since it started, user and system, by its
+// id. A part that is gone is left out.
+func (m *Mesh) CPUSeconds() map[string]float64 {
+	used := make(map[string]float64, len(m.parts))
+	for _, p := range m.parts {
+		if seconds, err := cpuSeconds(p.pid()); err == nil {
+			used[p.name] = seconds
+		}
+	}
+	return used
+}
+
+// Failed is the first part that has ended by itself, as an error; nil if all run.
+func (m *Mesh) Failed() error {
+	for _, p := range m.parts {
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s has ended: %w: %s", p.name, errors.Join(p.err, errEnded), p.said())
+		default:
+		}
+	}
+	return nil
+}
+
+var errEnded = errors.New("it should have gone on")
+
+// Stop ends everything, the router first, and waits for it.
+func (m *Mesh) Stop() error {
+	var errs []error
+	for _, p := range slices.Backward(m.parts) {
+		errs = append(errs, p.stop(stopTimeout))
+	}
+	if m.nats != nil {
+		m.nats.Close()
+	}
+	if m.etcd != nil {
+		m.etcd.Close()
+	}
+	if m.dir != "" {
+		errs = append(errs, os.RemoveAll(m.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// Threads are the arguments for workers of n threads.
+func Threads(n int) []string { return []string{"--threads", strconv.Itoa(n)} }

@@ -1,0 +1,92 @@
+package rig_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// child makes this test binary the tandem that a rig starts.
+const child = "RIG_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		os.Exit(cli.Run(context.Background(), cli.Process{
+			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		}))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func plan() rig.Plan {
+	return rig.Plan{
+		Prefill: 1, Decode: 1, StartTimeout: time.Minute,
+		Arguments: []string{"--engine", "simulated", "--simulated-base-ms", "1"},
+	}
+}
+
+func TestAMeshServesAndEnds(t *testing.T) {
+	t.Setenv(child, "1")
+	mesh, err := rig.Start(t.Context(), plan())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := rpc.Dial(mesh.Address, rpc.ClientConfig{Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maxTokens := uint32(3)
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{
+		Input:     &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: []uint32{5, 6, 7}}},
+		MaxTokens: &maxTokens, Mode: inferencev1.Mode_MODE_DISAGGREGATED,
+	})
+	var last *inferencev1.GenerateEvent
+	for err == nil {
+		var event *inferencev1.GenerateEvent
+		if event, err = stream.Recv(); err == nil {
+			last = event
+		}
+	}
+	if route := last.GetFinished().GetRoute(); route.GetPrefill() != "prefill-1" || route.GetDecode() != "decode-1" {
+		t.Errorf("served by %v, the stream ended with %v", route, err)
+	}
+	_ = conn.Close()
+	if used := mesh.CPUSeconds(); len(used) != 3 || used["router-1"] <= 0 {
+		t.Errorf("CPU seconds by part: %v", used)
+	}
+	if err := mesh.Failed(); err != nil {
+		t.Error(err)
+	}
+	if err := mesh.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPartThatCannotStartIsNamed(t *testing.T) {
+	t.Setenv(child, "1")
+	p := plan()
+	p.Worker = []string{"--max-batch-tokens", "0"}
+	_, err := rig.Start(t.Context(), p)
+	if err == nil || !strings.Contains(err.Error(), "prefill-1 ended before it was ready") || !strings.Contains(err.Error(), "--max-batch-tokens") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	t.Setenv(child, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := rig.Start(ctx, plan()); err == nil {
+		t.Error("started although asked to stop")
+	}
+}
