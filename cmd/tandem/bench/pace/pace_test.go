@@ -1,0 +1,61 @@
+package pace_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+)
+
+func timers() map[string]func() pace.Timer {
+	return map[string]func() pace.Timer{"portable": pace.Portable, "new": pace.New}
+}
+
+func TestWaitIsNeverEarly(t *testing.T) {
+	for name, build := range timers() {
+		timer := build()
+		for _, wait := range []time.Duration{-time.Second, 0, time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond} {
+			until := time.Now().Add(wait)
+			timer.Wait(until)
+			if early := time.Until(until); early > 0 {
+				t.Errorf("%s: woke %s early of a wait of %s", name, early, wait)
+			}
+		}
+		if err := timer.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWakeEndsAWait(t *testing.T) {
+	for name, build := range timers() {
+		timer := build()
+		far := time.Now().Add(time.Hour)
+		timer.Wake()
+		timer.Wait(far) // the Wake from before
+		for range 100 {
+			done := make(chan struct{})
+			go func() {
+				timer.Wait(far)
+				close(done)
+			}()
+			timer.Wake()
+			<-done
+		}
+		if err := timer.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPortableIsExactOnVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		timer := pace.Portable()
+		until := time.Now().Add(1234567 * time.Nanosecond)
+		timer.Wait(until)
+		if !time.Now().Equal(until) {
+			t.Errorf("woke at %s, want %s", time.Now(), until)
+		}
+	})
+}
