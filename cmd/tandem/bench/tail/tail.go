@@ -11,8 +11,9 @@ import "github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 type Stage string
 
 // The stages, in the order in which a request passes them. Dispatch and Other are
-// the client's: what lies before the sending, and what no stage covers. The rest
-// are the server's, as in proto Timings.
+// the client's: from when the request was due until its last byte was handed to
+// the transport, and what no stage covers: the network, and what either side did
+// outside of its clock. The rest are the server's, as in proto Timings.
 const (
 	Dispatch        Stage = "dispatch"
 	Tokenize        Stage = "tokenize"
@@ -83,12 +84,14 @@ type Span struct {
 }
 
 // WhatIf is Amdahl's law for one stage: every request's time is computed again with
-// the stage Speedup times as fast, and the percentile taken again.
+// the stage Speedup times as fast, and the percentile taken again. All else stays
+// as it was, queues included; a real server's queues would become shorter too.
 type WhatIf struct {
 	Latency    measure.Latency `json:"latency"`
 	Percentile string          `json:"percentile"`
 	Stage      Stage           `json:"stage"`
-	Speedup    float64         `json:"speedup"`
-	NowMs      float64         `json:"now_ms"`
-	ThenMs     float64         `json:"then_ms"`
+	// Speedup is 2, or 0 for a stage that takes no time at all.
+	Speedup float64 `json:"speedup"`
+	NowMs   float64 `json:"now_ms"`
+	ThenMs  float64 `json:"then_ms"`
 }

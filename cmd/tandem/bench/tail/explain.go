@@ -1,0 +1,140 @@
+package tail
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+// view is one latency of the budgets: sorted by it, with its percentiles.
+type view struct {
+	latency measure.Latency
+	name    string
+	// budgets by rising latency.
+	budgets []*budget
+	value   func(*budget) float64
+	parts   func(*budget) *parts
+	// measured has the percentiles that the sample carries.
+	measured []percentile
+}
+
+// percentile is one of the summary's.
+type percentile struct {
+	name string
+	q    float64
+	ms   float64
+}
+
+// Explain joins the requests of run that were due in its window and completed with
+// the server's budgets. The percentiles are those of summary, so one that its sample
+// cannot carry is not explained either. It is nil if no request has a budget. It
+// keeps nothing of its arguments.
+func Explain(run *record.Run, summary *measure.Summary) *Explanation {
+	var budgets []*budget
+	completed := 0
+	for _, r := range run.Records {
+		if r.Outcome != record.Completed || r.Due < run.From || r.Due > run.To {
+			continue
+		}
+		completed++
+		if b, ok := budgetOf(r); ok {
+			budgets = append(budgets, &b)
+		}
+	}
+	if len(budgets) == 0 {
+		return nil
+	}
+	views := []*view{
+		newView(measure.TTFT, "TTFT", summary.TTFT, budgets,
+			func(b *budget) float64 { return b.ttftMs }, func(b *budget) *parts { return &b.ttft }),
+		newView(measure.E2E, "E2E", summary.E2E, budgets,
+			func(b *budget) float64 { return b.e2eMs }, func(b *budget) *parts { return &b.e2e }),
+	}
+	e := &Explanation{Joined: len(budgets), Completed: completed, Slowest: slowest(views)}
+	for _, v := range views {
+		for _, p := range v.measured {
+			e.Breakdowns = append(e.Breakdowns, v.breakdown(p))
+		}
+		e.Amdahl = append(e.Amdahl, v.amdahl()...)
+	}
+	e.otherShares(budgets)
+	return e
+}
+
+func newView(latency measure.Latency, name string, d *measure.Distribution, budgets []*budget, value func(*budget) float64, of func(*budget) *parts) *view {
+	v := &view{latency: latency, name: name, budgets: slices.Clone(budgets), value: value, parts: of}
+	slices.SortStableFunc(v.budgets, func(a, b *budget) int {
+		switch x, y := value(a), value(b); {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return a.record.Index - b.record.Index
+	})
+	if d == nil {
+		return v
+	}
+	for _, p := range []struct {
+		name string
+		q    float64
+		ms   *float64
+	}{{"p50", 0.5, d.P50}, {"p90", 0.9, d.P90}, {"p99", 0.99, d.P99}, {"p99.9", 0.999, d.P999}} {
+		if p.ms != nil {
+			v.measured = append(v.measured, percentile{p.name, p.q, *p.ms})
+		}
+	}
+	return v
+}
+
+// near is the requests around a percentile: those whose rank is within one standard
+// error of its own. The rank of the q-quantile of n independent samples is binomial,
+// with the standard deviation √(n·q·(1−q)) (David and Nagaraja, Order Statistics, 3rd
+// ed., 2.5), so the window widens with the sample while its share of it shrinks.
+func (v *view) near(q float64) []*budget {
+	n := len(v.budgets)
+	at := rank(n, q)
+	half := int(math.Sqrt(float64(n) * q * (1 - q)))
+	return v.budgets[max(at-half, 0):min(at+half+1, n)]
+}
+
+// rank is the index of the q-quantile among n sorted values: the least that q·n of
+// them do not exceed, as HdrHistogram has it.
+func rank(n int, q float64) int {
+	return min(max(int(math.Ceil(q*float64(n)))-1, 0), n-1)
+}
+
+func (v *view) breakdown(p percentile) Breakdown {
+	requests := v.near(p.q)
+	var mean parts
+	for _, b := range requests {
+		for i, x := range v.parts(b) {
+			mean[i] += x / float64(len(requests))
+		}
+	}
+	split := mean.scaled(p.ms)
+	return Breakdown{
+		Latency: v.latency, Percentile: p.name, Milliseconds: p.ms, Stages: split.byName(),
+		Requests: len(requests), Text: line(p.name+" "+v.name, p.ms, split),
+	}
+}
+
+// otherShares fills in how much of E2E no stage covers.
+func (e *Explanation) otherShares(budgets []*budget) {
+	shares := make([]float64, 0, len(budgets))
+	sum := 0.0
+	for _, b := range budgets {
+		share := 0.0
+		if b.e2eMs > 0 {
+			share = min(b.e2e[iOther]/b.e2eMs, 1)
+		}
+		shares = append(shares, share)
+		sum += share
+	}
+	slices.Sort(shares)
+	e.OtherShareMean = sum / float64(len(shares))
+	e.OtherShareP50 = shares[rank(len(shares), 0.5)]
+	e.OtherShareP99 = shares[rank(len(shares), 0.99)]
+}

@@ -1,0 +1,53 @@
+package tail
+
+import "slices"
+
+// noticeable is the least share of a percentile that a stage must have for its
+// speed to be asked about.
+const noticeable = 0.01
+
+// amdahl computes every request again with one stage faster and takes p50 and p99
+// again. Each then is scaled like now, from the sample's own percentile to that of
+// the summary, which differs by the histogram's resolution.
+func (v *view) amdahl() []WhatIf {
+	var out []WhatIf
+	for _, p := range v.measured {
+		if p.name != "p50" && p.name != "p99" {
+			continue
+		}
+		at := rank(len(v.budgets), p.q)
+		now := v.value(v.budgets[at])
+		if now <= 0 || p.ms <= 0 {
+			continue
+		}
+		shares := v.breakdown(p).Stages
+		for i, stage := range Stages() {
+			if shares[stage] < noticeable*p.ms {
+				continue
+			}
+			for _, speedup := range []float64{2, 0} {
+				then := v.faster(i, speedup)[at] * p.ms / now
+				out = append(out, WhatIf{
+					Latency: v.latency, Percentile: p.name, Stage: stage, Speedup: speedup,
+					NowMs: p.ms, ThenMs: min(max(then, 0), p.ms),
+				})
+			}
+		}
+	}
+	return out
+}
+
+// faster is the latency of every request, sorted, with stage i speedup times as
+// fast; 0: with no time at all.
+func (v *view) faster(i int, speedup float64) []float64 {
+	keep := 0.0
+	if speedup > 0 {
+		keep = 1 / speedup
+	}
+	out := make([]float64, len(v.budgets))
+	for k, b := range v.budgets {
+		out[k] = v.value(b) - v.parts(b)[i]*(1-keep)
+	}
+	slices.Sort(out)
+	return out
+}
