@@ -7,34 +7,43 @@ import "math"
 // explanation instead of dividing by nothing, too little to be seen otherwise.
 const ridge = 1e-9
 
-// nonNegativeLeastSquares minimizes |X·c − y|² over c ≥ 0, given XᵀX and Xᵀy.
-// With three unknowns it is exact and cheap to solve for each of the eight sets
-// of coefficients that may differ from 0 and to keep the best that is feasible.
-func nonNegativeLeastSquares(xx [3][3]float64, xy [3]float64) [3]float64 {
+// maxTerms is the most coefficients that are fitted at once.
+const maxTerms = 5
+
+type (
+	vector [maxTerms]float64
+	matrix [maxTerms][maxTerms]float64
+)
+
+// nonNegativeLeastSquares minimizes |X·c − y|² over c ≥ 0, given XᵀX and Xᵀy of n
+// columns. With at most five unknowns it is exact and cheap to solve for each of
+// the sets of coefficients that may differ from 0 and to keep the best that is
+// feasible.
+func nonNegativeLeastSquares(n int, xx matrix, xy vector) vector {
 	// Columns scaled to unit length, so that ridge means the same for all.
-	var scale [3]float64
-	for i := range scale {
+	var scale vector
+	for i := range n {
 		if xx[i][i] > 0 {
 			scale[i] = 1 / math.Sqrt(xx[i][i])
 		}
 	}
-	for i := range xx {
-		for j := range xx[i] {
+	for i := range n {
+		for j := range n {
 			xx[i][j] *= scale[i] * scale[j]
 		}
 		xy[i] *= scale[i]
 		xx[i][i] += ridge
 	}
-	var best [3]float64 // all 0, with loss 0 relative to |y|²
+	var best vector // all 0, with loss 0 relative to |y|²
 	bestLoss := 0.0
-	for set := 1; set < 8; set++ {
-		c, ok := solve(xx, xy, set)
+	for set := 1; set < 1<<n; set++ {
+		c, ok := solve(n, &xx, &xy, set)
 		if !ok {
 			continue
 		}
 		loss := 0.0 // cᵀXᵀXc − 2cᵀXᵀy
-		for i := range c {
-			for j := range c {
+		for i := range n {
+			for j := range n {
 				loss += c[i] * xx[i][j] * c[j]
 			}
 			loss -= 2 * c[i] * xy[i]
@@ -43,7 +52,7 @@ func nonNegativeLeastSquares(xx [3][3]float64, xy [3]float64) [3]float64 {
 			best, bestLoss = c, loss
 		}
 	}
-	for i := range best {
+	for i := range n {
 		best[i] *= scale[i]
 	}
 	return best
@@ -52,16 +61,16 @@ func nonNegativeLeastSquares(xx [3][3]float64, xy [3]float64) [3]float64 {
 // solve finds the c with XᵀX·c = Xᵀy in which only the coefficients in set
 // differ from 0, by Cholesky's decomposition. It fails if they are not all
 // positive.
-func solve(xx [3][3]float64, xy [3]float64, set int) (c [3]float64, ok bool) {
-	var index [3]int
+func solve(columns int, xx *matrix, xy *vector, set int) (c vector, ok bool) {
+	var index [maxTerms]int
 	n := 0
-	for i := range 3 {
+	for i := range columns {
 		if set&(1<<i) != 0 {
 			index[n] = i
 			n++
 		}
 	}
-	var l [3][3]float64
+	var l matrix
 	for i := range n {
 		for j := range i + 1 {
 			sum := xx[index[i]][index[j]]
@@ -78,7 +87,7 @@ func solve(xx [3][3]float64, xy [3]float64, set int) (c [3]float64, ok bool) {
 			l[i][i] = math.Sqrt(sum)
 		}
 	}
-	var z [3]float64
+	var z vector
 	for i := range n {
 		z[i] = xy[index[i]]
 		for k := range i {

@@ -30,8 +30,8 @@ func (m Model) Predict(tokens, context int) time.Duration {
 type StepTime struct {
 	samples uint64
 	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
-	xx    [3][3]float64
-	xy    [3]float64
+	xx    matrix
+	xy    vector
 	model Model
 }
 
@@ -78,7 +78,7 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 		}
 		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
-	c := nonNegativeLeastSquares(s.xx, s.xy)
+	c := nonNegativeLeastSquares(len(x), s.xx, s.xy)
 	s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
 }
 
