@@ -1,0 +1,125 @@
+package latency
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// What a Histogram can tell apart: microseconds, to three significant digits, up to
+// an hour. It takes 188 KiB whatever is recorded.
+const (
+	histogramLowest  = 1
+	histogramHighest = int64(time.Hour / time.Microsecond)
+	histogramDigits  = 3
+	// maxEncoded bounds what DecodeHistogram looks at; a full histogram of this
+	// geometry is shorter.
+	maxEncoded = 1 << 20
+)
+
+// Histogram counts durations in buckets that are never wider than a thousandth of
+// what they hold (HdrHistogram by Gil Tene). Its memory is bounded. It is not safe
+// for concurrent use: give each goroutine one and Merge them.
+type Histogram struct {
+	h *hdrhistogram.Histogram
+	// sum, in nanoseconds, and max are not rounded to buckets; lost in encoding.
+	sum float64
+	max time.Duration
+}
+
+// NewHistogram is an empty histogram.
+func NewHistogram() *Histogram {
+	return &Histogram{h: hdrhistogram.New(histogramLowest, histogramHighest, histogramDigits)}
+}
+
+// Record counts d once. Less than 0 counts as 0, more than an hour as an hour.
+func (h *Histogram) Record(d time.Duration) { h.RecordN(d, 1) }
+
+// RecordN counts d n times; n below 1 does nothing.
+func (h *Histogram) RecordN(d time.Duration, n int64) {
+	if n < 1 {
+		return
+	}
+	d = min(max(d, 0), time.Hour)
+	us := int64((d + time.Microsecond/2) / time.Microsecond)
+	if h.h.RecordValues(min(us, histogramHighest), n) != nil {
+		return // more than 2^63 observations
+	}
+	h.sum += float64(d) * float64(n)
+	h.max = max(h.max, d)
+}
+
+// Merge adds what other holds; other stays as it is.
+func (h *Histogram) Merge(other *Histogram) {
+	h.h.Merge(other.h)
+	h.sum += other.sum
+	h.max = max(h.max, other.max)
+}
+
+// Count is the number of durations.
+func (h *Histogram) Count() int64 { return h.h.TotalCount() }
+
+// Mean is their mean, 0 of none.
+func (h *Histogram) Mean() time.Duration {
+	if h.Count() == 0 {
+		return 0
+	}
+	return time.Duration(h.sum / float64(h.Count()))
+}
+
+// Max is the longest, 0 of none.
+func (h *Histogram) Max() time.Duration { return h.max }
+
+// Quantile is the least duration that at least the share q of all do not exceed, to
+// the width of its bucket, of which it is the upper end. 0 of none.
+func (h *Histogram) Quantile(q float64) time.Duration {
+	// A share that is a whole number of durations must not round up to the next.
+	return h.AtRank(int64(math.Ceil(min(max(q, 0), 1)*float64(h.Count()) - 1e-6)))
+}
+
+// AtRank is the k-th shortest duration, from 1, to the width of its bucket. k beyond
+// the ends counts as the end.
+func (h *Histogram) AtRank(k int64) time.Duration {
+	n := h.Count()
+	if n == 0 {
+		return 0
+	}
+	share := float64(min(max(k, 1), n)) / float64(n)
+	v := time.Duration(h.h.ValueAtPercentile(share*100)) * time.Microsecond
+	return min(v, h.max)
+}
+
+// Encode is the histogram in HdrHistogram's V2 compressed encoding, base64, in
+// microseconds, as every HdrHistogram tool reads it.
+func (h *Histogram) Encode() (string, error) {
+	text, err := h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "", fmt.Errorf("encode histogram: %w", err)
+	}
+	return string(text), nil
+}
+
+// DecodeHistogram reads what Encode wrote. Sum and maximum are then only as exact as
+// the buckets. Histograms with another geometry are refused, which bounds what a
+// text from outside can allocate.
+func DecodeHistogram(text string) (*Histogram, error) {
+	if len(text) > maxEncoded {
+		return nil, fmt.Errorf("a histogram of %d bytes, at most %d", len(text), maxEncoded)
+	}
+	h, err := hdrhistogram.Decode([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("decode histogram: %w", err)
+	}
+	if h.LowestTrackableValue() != histogramLowest || h.HighestTrackableValue() != histogramHighest ||
+		h.SignificantFigures() != histogramDigits {
+		return nil, errors.New("a histogram of another geometry: want microseconds up to an hour, three digits")
+	}
+	return &Histogram{
+		h:   h,
+		sum: h.Mean() * float64(h.TotalCount()) * float64(time.Microsecond),
+		max: time.Duration(h.Max()) * time.Microsecond,
+	}, nil
+}
