@@ -45,14 +45,35 @@ type Description struct {
 	Server string `json:"server,omitempty"`
 }
 
-// Clock counts from the start of a run, by the monotonic clock.
-type Clock struct{ start time.Time }
+// Clock counts from the start of a run, by the monotonic clock, and takes note of
+// what comes.
+type Clock struct {
+	start  time.Time
+	counts *Counts
+}
 
-// NewClock is a clock whose 0 is start.
-func NewClock(start time.Time) Clock { return Clock{start} }
+// NewClock is a clock whose 0 is start. It counts nothing.
+func NewClock(start time.Time) Clock { return Clock{start: start} }
+
+// Counting is the same clock, with the counts that targets add to.
+func (c Clock) Counting(counts *Counts) Clock { return Clock{c.start, counts} }
 
 // Now is the time since the start.
 func (c Clock) Now() time.Duration { return time.Since(c.start) }
 
 // Start is the clock's 0.
 func (c Clock) Start() time.Time { return c.start }
+
+// CountAdmitted notes, for a run's progress, that the server accepted a request.
+func (c Clock) CountAdmitted() {
+	if c.counts != nil {
+		c.counts.admitted.Add(1)
+	}
+}
+
+// CountTokens notes, for a run's progress, that n tokens came.
+func (c Clock) CountTokens(n int) {
+	if c.counts != nil {
+		c.counts.tokens.Add(int64(n))
+	}
+}

@@ -1,0 +1,329 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+const (
+	// DefaultConnections is how many connections a Tandem target spreads its streams
+	// over. More cost the client more system calls for the same messages, and one
+	// alone is bound by what a server allows on it, 10,000 streams with Tandem's.
+	DefaultConnections = 4
+	// streamWindowBytes and connectionWindowBytes are fixed, so that grpc-go does not
+	// probe the link while it is measured: a stream's window holds all that it ever
+	// has on the way.
+	streamWindowBytes     = 1 << 20
+	connectionWindowBytes = 16 << 20
+	// bufferBytes is what one system call reads or writes at most on a connection:
+	// with thousands of streams on it, a thousand messages.
+	bufferBytes = 64 << 10
+	// maxEventBytes is the largest message that is taken.
+	maxEventBytes = 16 << 20
+	// describeTimeout is the longest wait for a server's description.
+	describeTimeout = 5 * time.Second
+	// maxErrorBytes bounds what is kept of a server's message.
+	maxErrorBytes = 200
+	// arrivalsAtFirst is for how many messages a record has room before it grows.
+	arrivalsAtFirst = 512
+)
+
+// TandemConfig says how to speak to a Tandem router.
+type TandemConfig struct {
+	// Address is "host:port" or "unix:///path".
+	Address string
+	// Model is the model to ask for; empty: the only one that is served.
+	Model string
+	// Connections is how many to spread the streams over; 0: DefaultConnections.
+	Connections int
+	// Mode is where the phases are to run.
+	Mode inferencev1.Mode
+	// TTFT and TPOT go with each request as its latency objective; 0: none.
+	TTFT, TPOT time.Duration
+	// Dialer connects, for tests. Nil: the operating system.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// tandem is a router's gRPC API.
+type tandem struct {
+	cfg   TandemConfig
+	slo   *inferencev1.Slo
+	conns []*grpc.ClientConn
+	next  atomic.Uint32
+}
+
+// NewTandem is a target for Tandem's gRPC API. It does not connect yet. The error
+// is about the configuration.
+//
+// It dials without the interceptors of pkg/rpc: what they spend on a message, a
+// load generator has to have for its streams.
+func NewTandem(cfg TandemConfig) (Target, error) {
+	if cfg.Connections == 0 {
+		cfg.Connections = DefaultConnections
+	}
+	if cfg.Connections < 1 || cfg.Connections > 1024 {
+		return nil, fmt.Errorf("%d connections: use 1 to 1024", cfg.Connections)
+	}
+	address, err := dialName(cfg.Address)
+	if err != nil {
+		return nil, err
+	}
+	t := &tandem{cfg: cfg}
+	if cfg.TTFT > 0 || cfg.TPOT > 0 {
+		t.slo = new(inferencev1.Slo)
+		if cfg.TTFT > 0 {
+			t.slo.Ttft = durationpb.New(cfg.TTFT)
+		}
+		if cfg.TPOT > 0 {
+			t.slo.Tpot = durationpb.New(cfg.TPOT)
+		}
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithStaticStreamWindowSize(streamWindowBytes),
+		grpc.WithStaticConnWindowSize(connectionWindowBytes),
+		grpc.WithReadBufferSize(bufferBytes),
+		grpc.WithWriteBufferSize(bufferBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxEventBytes)),
+	}
+	if cfg.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dialer))
+	}
+	for range cfg.Connections {
+		conn, err := grpc.NewClient(address, options...)
+		if err != nil {
+			_ = t.Close() // nothing has been connected
+			return nil, fmt.Errorf("address %q: %w", cfg.Address, err)
+		}
+		t.conns = append(t.conns, conn)
+	}
+	return t, nil
+}
+
+// dialName is grpc-go's name for an address.
+func dialName(address string) (string, error) {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		if !filepath.IsAbs(path) {
+			return "", fmt.Errorf("address %q: the path must be absolute, as in unix:///run/tandem.sock", address)
+		}
+		return address, nil
+	}
+	if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
+		return "", fmt.Errorf("address %q: give host:port or unix:///path", address)
+	}
+	return "passthrough:///" + address, nil
+}
+
+// Describe asks for the models, on each connection, so that no request has to wait
+// until one is made.
+func (t *tandem) Describe(ctx context.Context) (Description, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	var models []*inferencev1.Model
+	for _, conn := range t.conns {
+		response, err := inferencev1.NewInferenceClient(conn).ListModels(ctx, &inferencev1.ListModelsRequest{})
+		if err != nil {
+			return Description{}, t.unreachable(err)
+		}
+		models = response.GetModels()
+	}
+	model, err := t.choose(models)
+	if err != nil {
+		return Description{}, err
+	}
+	return Description{
+		Kind: "tandem", Address: t.cfg.Address, Model: model.GetName(),
+		VocabularySize: int(model.GetVocabularySize()), ContextTokens: int(model.GetContextTokens()),
+	}, nil
+}
+
+func (t *tandem) choose(models []*inferencev1.Model) (*inferencev1.Model, error) {
+	names := make([]string, 0, len(models))
+	for _, model := range models {
+		if model.GetName() == t.cfg.Model || (t.cfg.Model == "" && len(models) == 1) {
+			return model, nil
+		}
+		names = append(names, model.GetName())
+	}
+	switch {
+	case len(models) == 0:
+		return nil, fmt.Errorf("the router at %s serves no model yet: see 'tandem workers'", t.cfg.Address)
+	case t.cfg.Model == "":
+		return nil, fmt.Errorf("the router at %s serves several models: pass --model with one of %s", t.cfg.Address, strings.Join(names, ", "))
+	}
+	return nil, fmt.Errorf("the router at %s does not serve model %q: pass --model with one of %s", t.cfg.Address, t.cfg.Model, strings.Join(names, ", "))
+}
+
+func (t *tandem) unreachable(err error) error {
+	s := status.Convert(err)
+	switch s.Code() {
+	case codes.Unavailable:
+		return fmt.Errorf("cannot reach a router at %s: start one with 'tandem up', or pass --addr (%s)", t.cfg.Address, shortened(s.Message()))
+	case codes.Unimplemented:
+		return fmt.Errorf("the server at %s does not know Tandem's API: is it a router? For an OpenAI server pass its URL (%s)", t.cfg.Address, shortened(s.Message()))
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("no answer from %s within %s: see whether it runs and is a router", t.cfg.Address, describeTimeout)
+	}
+	return fmt.Errorf("ask the router at %s for its models: %w", t.cfg.Address, err)
+}
+
+var (
+	generateDesc   = &grpc.StreamDesc{StreamName: "Generate", ServerStreams: true}
+	generateMethod = inferencev1.Inference_Generate_FullMethodName
+)
+
+// Do implements Target.
+func (t *tandem) Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer {
+	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
+	r.PromptTokens, r.CachedTokens = -1, -1
+	e := &event{clock: clock, keep: q.Then != nil}
+	answer, err := t.stream(ctx, q, e, r)
+	r.End = clock.Now()
+	if r.OutputTokens == 0 {
+		for _, a := range r.Arrivals {
+			r.OutputTokens += int(a.Tokens)
+		}
+	}
+	t.conclude(ctx, err, r)
+	return answer
+}
+
+// stream sends the request and takes what comes until the end, whose status it
+// returns; nil after a whole answer.
+func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *record.Record) (workload.Answer, error) {
+	var answer workload.Answer
+	conn := t.conns[int(t.next.Add(1)-1)%len(t.conns)]
+	stream, err := conn.NewStream(ctx, generateDesc, generateMethod, grpc.ForceCodecV2(eventCodec{}), grpc.StaticMethod())
+	if err != nil {
+		return answer, err
+	}
+	// A message that cannot be sent is an io.EOF here; its reason comes from the
+	// receiving side.
+	if err := stream.SendMsg(t.request(q)); err != nil && !errors.Is(err, io.EOF) {
+		return answer, err
+	}
+	_ = stream.CloseSend() // as above
+	r.Sent = e.clock.Now()
+	r.Arrivals = make([]record.Arrival, 0, min(max(q.MaxTokens, 1), arrivalsAtFirst))
+	var text strings.Builder
+	finished := false
+	for {
+		err := stream.RecvMsg(e)
+		switch {
+		case errors.Is(err, io.EOF) && finished:
+			answer.Text = text.String()
+			return answer, nil
+		case errors.Is(err, io.EOF):
+			return answer, status.Error(codes.DataLoss, "the stream ended without a result")
+		case err != nil:
+			return answer, err
+		}
+		if e.tokens > 0 {
+			r.Arrivals = append(r.Arrivals, record.Arrival{At: e.at, Tokens: int32(e.tokens)})
+			e.clock.CountTokens(e.tokens)
+		}
+		if e.keep {
+			answer.TokenIDs = append(answer.TokenIDs, e.ids...)
+			text.Write(e.text)
+		}
+		if a := e.accepted; a != nil {
+			r.Admitted, r.ID, r.PromptTokens = e.at, a.GetRequestId(), int(a.GetPromptTokens())
+			e.clock.CountAdmitted()
+		}
+		if f := e.finished; f != nil {
+			finished = true
+			finish(r, f)
+		}
+	}
+}
+
+func finish(r *record.Record, f *inferencev1.Finished) {
+	r.FinishReason = strings.ToLower(strings.TrimPrefix(f.GetReason().String(), "FINISH_REASON_"))
+	r.Timings, r.Route = f.GetTimings(), f.GetRoute()
+	if u := f.GetUsage(); u != nil {
+		r.PromptTokens, r.CachedTokens, r.OutputTokens = int(u.GetPromptTokens()), int(u.GetCachedTokens()), int(u.GetCompletionTokens())
+	}
+}
+
+// request is what goes to the router.
+func (t *tandem) request(q *workload.Request) *inferencev1.GenerateRequest {
+	request := &inferencev1.GenerateRequest{
+		Model: t.cfg.Model, MaxTokens: proto.Uint32(uint32(max(q.MaxTokens, 0))), IgnoreEos: q.Exact, Mode: t.cfg.Mode, Slo: t.slo,
+		Sampling: &inferencev1.Sampling{Temperature: &q.Temperature, Seed: &q.Seed},
+		Tenant:   q.Tenant, Priority: q.Priority, CacheSalt: q.CacheSalt,
+	}
+	if len(q.Prompt.TokenIDs) > 0 {
+		request.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: q.Prompt.TokenIDs}}
+	} else {
+		request.Input = &inferencev1.GenerateRequest_Prompt{Prompt: q.Prompt.Text}
+	}
+	return request
+}
+
+// conclude turns a status into an outcome.
+func (t *tandem) conclude(ctx context.Context, err error, r *record.Record) {
+	if err == nil {
+		r.Outcome = record.Completed
+		return
+	}
+	s := status.Convert(err)
+	r.Code, r.Error = code.Code(s.Code()).String(), shortened(s.Message())
+	_, limited := ctx.Deadline()
+	switch {
+	// What ctx says comes before what it made the stream say. A server counts the
+	// same deadline and may be the first to see it pass.
+	case errors.Is(ctx.Err(), context.Canceled):
+		r.Outcome = record.Cancelled
+	case ctx.Err() != nil, limited && s.Code() == codes.DeadlineExceeded:
+		r.Outcome = record.TimedOut
+	case len(r.Arrivals) == 0 && (s.Code() == codes.ResourceExhausted || s.Code() == codes.Unavailable):
+		r.Outcome = record.Rejected
+	default:
+		r.Outcome = record.Failed
+	}
+}
+
+// shortened bounds a server's message, between characters.
+func shortened(message string) string {
+	if len(message) <= maxErrorBytes {
+		return message
+	}
+	end := maxErrorBytes
+	for end > 0 && !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + "…"
+}
+
+// Close implements Target.
+func (t *tandem) Close() error {
+	var all []error
+	for _, conn := range t.conns {
+		all = append(all, conn.Close())
+	}
+	return errors.Join(all...)
+}
