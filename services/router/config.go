@@ -51,6 +51,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// KeptLogs is the most finished requests that can still be resumed.
 	KeptLogs int
+	// Budget is how long requests may take. Its flags are its own.
+	Budget BudgetConfig
 }
 
 // DefaultConfig is the configuration that nobody changed.
@@ -70,6 +72,7 @@ func DefaultConfig() Config {
 		MaxRequestTime:         10 * time.Minute,
 		ConnectTimeout:         time.Second,
 		KeptLogs:               1024,
+		Budget:                 DefaultBudget(),
 	}
 }
 
@@ -118,6 +121,9 @@ func (c Config) Validate() error {
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
 	if c.DisaggregateMinTokens < 0 {
 		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it may not be negative", c.DisaggregateMinTokens))
+	}
+	if err := c.Budget.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

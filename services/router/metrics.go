@@ -4,58 +4,124 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
-// metrics is what the router counts. All labels are bounded: codes, modes and
-// stages.
+// metrics is what the router counts. All labels are bounded: codes, modes, stages
+// and reasons. docs/metrics.md says what each means.
 type metrics struct {
 	requests   *prometheus.CounterVec
+	finishes   *prometheus.CounterVec
 	dispatches *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	fallbacks  prometheus.Counter
 	waiting    prometheus.Gauge
 	running    prometheus.Gauge
-	ttft       *prometheus.HistogramVec
-	tpot       *prometheus.HistogramVec
-	e2e        *prometheus.HistogramVec
-	stages     *prometheus.HistogramVec
+	modes      [2]modeMetrics // by modeIndex
+	stages     [latency.NumStages]prometheus.Observer
+	prompts    prometheus.Histogram
+	outputs    prometheus.Histogram
 	prompt     prometheus.Counter
 	cached     prometheus.Counter
 	generated  prometheus.Counter
+	spending   *spending
 }
 
-func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
-	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts{Name: name, Help: help} }
-	seconds := func(name, help string, low float64, count int) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(low, 2, count)}
+// modeMetrics are the latencies of one mode, looked up once: tokens are too many
+// to do so for each.
+type modeMetrics struct {
+	ttft, second, gap, tpot, e2e      prometheus.Observer
+	queue, prefill, decode, inference prometheus.Observer
+}
+
+// newMetrics registers the metrics; a nil registerer shows them to nobody.
+func newMetrics(registerer prometheus.Registerer, config Config) (*metrics, error) {
+	var collectors []prometheus.Collector
+	add := func(c prometheus.Collector) { collectors = append(collectors, c) }
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		add(c)
+		return c
+	}
+	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+		for _, value := range values {
+			c.WithLabelValues(value) // shown as 0 from the start
+		}
+		add(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		add(g)
+		return g
+	}
+	// Buckets double from the lowest: the error of a quantile is the same
+	// everywhere.
+	histogram := func(name, help, label string, low float64, count int) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(low, 2, count),
+		}, []string{label})
+		add(h)
+		return h
+	}
+	tokens := func(name, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1, 2, 18)})
+		add(h)
+		return h
 	}
 	m := &metrics{
-		requests:   prometheus.NewCounterVec(counter("tandem_router_requests_total", "Requests that ended, by status."), []string{"code"}),
-		dispatches: prometheus.NewCounterVec(counter("tandem_router_dispatches_total", "Tries sent to workers, by mode."), []string{"mode"}),
-		retries:    prometheus.NewCounterVec(counter("tandem_router_failed_tries_total", "Tries in which a worker failed or refused, by its status."), []string{"code"}),
-		fallbacks:  prometheus.NewCounter(counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker for want of a prefill worker.")),
-		waiting:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "tandem_router_requests_waiting", Help: "Requests that wait for workers."}),
-		running:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "tandem_router_requests_running", Help: "Requests that run on workers."}),
-		ttft:       prometheus.NewHistogramVec(seconds("tandem_time_to_first_token_seconds", "Arrival to first token.", .001, 18), []string{"mode"}),
-		tpot:       prometheus.NewHistogramVec(seconds("tandem_request_time_per_output_token_seconds", "Mean time per token after the first.", .0005, 16), []string{"mode"}),
-		e2e:        prometheus.NewHistogramVec(seconds("tandem_e2e_request_latency_seconds", "Arrival to last token.", .004, 18), []string{"mode"}),
-		stages:     prometheus.NewHistogramVec(seconds("tandem_router_stage_seconds", "Stages of a request; they add up to its latency.", .0001, 20), []string{"stage"}),
-		prompt:     prometheus.NewCounter(counter("tandem_prompt_tokens_total", "Prompt tokens of requests that went well.")),
-		cached:     prometheus.NewCounter(counter("tandem_prompt_cached_tokens_total", "Prompt tokens found in a prefix cache.")),
-		generated:  prometheus.NewCounter(counter("tandem_generation_tokens_total", "Tokens generated by requests that went well.")),
+		requests:   counters("tandem_router_requests_total", "Requests that ended, by status.", "code"),
+		finishes:   counters("tandem_requests_finished_total", "Requests that ended, by how: stop and length went well.", "reason", "stop", "length", "cancelled", "error"),
+		dispatches: counters("tandem_router_dispatches_total", "Tries sent to workers, by mode.", "mode", modeNames[:]...),
+		retries:    counters("tandem_router_failed_tries_total", "Tries in which a worker failed or refused, by its status.", "code"),
+		fallbacks:  counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker for want of a prefill worker."),
+		waiting:    gauge("tandem_router_requests_waiting", "Requests that wait for workers."),
+		running:    gauge("tandem_router_requests_running", "Requests that run on workers."),
+		prompts:    tokens("tandem_request_prompt_tokens", "Tokens of the prompt of a request that went well."),
+		outputs:    tokens("tandem_request_generation_tokens", "Tokens generated for a request that went well."),
+		prompt:     counter("tandem_prompt_tokens_total", "Prompt tokens of requests that went well."),
+		cached:     counter("tandem_prompt_cached_tokens_total", "Prompt tokens found in a prefix cache."),
+		generated:  counter("tandem_generation_tokens_total", "Tokens generated by requests that went well."),
 	}
+	for _, h := range []struct {
+		name, help string
+		low        float64
+		count      int
+		of         func(*modeMetrics) *prometheus.Observer
+	}{
+		{"tandem_time_to_first_token_seconds", "Arrival to first token.", .001, 18, func(o *modeMetrics) *prometheus.Observer { return &o.ttft }},
+		{"tandem_second_token_seconds", "First token to second token, the exposed part of the KV transfer included.", .0005, 16, func(o *modeMetrics) *prometheus.Observer { return &o.second }},
+		{"tandem_inter_token_latency_seconds", "Each gap between two tokens, as the router got them.", .00025, 16, func(o *modeMetrics) *prometheus.Observer { return &o.gap }},
+		{"tandem_request_time_per_output_token_seconds", "Mean time per token after the first.", .0005, 16, func(o *modeMetrics) *prometheus.Observer { return &o.tpot }},
+		{"tandem_e2e_request_latency_seconds", "Arrival to last token.", .004, 18, func(o *modeMetrics) *prometheus.Observer { return &o.e2e }},
+		{"tandem_request_queue_time_seconds", "Waiting in the router's queue and in the worker's.", .0001, 20, func(o *modeMetrics) *prometheus.Observer { return &o.queue }},
+		{"tandem_request_prefill_time_seconds", "Computing the prompt, up to the first token.", .0005, 18, func(o *modeMetrics) *prometheus.Observer { return &o.prefill }},
+		{"tandem_request_decode_time_seconds", "First token to last token.", .001, 20, func(o *modeMetrics) *prometheus.Observer { return &o.decode }},
+		{"tandem_request_inference_time_seconds", "Prefill and decode together.", .001, 20, func(o *modeMetrics) *prometheus.Observer { return &o.inference }},
+	} {
+		vec := histogram(h.name, h.help, "mode", h.low, h.count)
+		for i := range m.modes {
+			*h.of(&m.modes[i]) = vec.WithLabelValues(modeNames[i])
+		}
+	}
+	stages := histogram("tandem_router_stage_seconds", "Stages of a request; they add up to its latency.", "stage", .0001, 20)
+	for stage := range latency.NumStages {
+		m.stages[stage] = stages.WithLabelValues(stage.String())
+	}
+	breaches := counters("tandem_budget_breaches_total", "Requests that exceeded their latency budget, by the stage that broke it.", "stage")
+	m.spending = newSpending(config, breaches)
+	add(m.spending)
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{
-		m.requests, m.dispatches, m.retries, m.fallbacks, m.waiting, m.running,
-		m.ttft, m.tpot, m.e2e, m.stages, m.prompt, m.cached, m.generated,
-	} {
+	for _, c := range collectors {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
@@ -63,11 +129,14 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func modeLabel(mode inferencev1.Mode) string {
+// modeNames are the values of the label mode, by modeIndex.
+var modeNames = [2]string{"aggregated", "disaggregated"}
+
+func modeIndex(mode inferencev1.Mode) int {
 	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
-		return "disaggregated"
+		return 1
 	}
-	return "aggregated"
+	return 0
 }
 
 func (m *metrics) depth(waiting, running int) {
@@ -76,7 +145,7 @@ func (m *metrics) depth(waiting, running int) {
 }
 
 func (m *metrics) dispatched(mode inferencev1.Mode, fallback bool) {
-	m.dispatches.WithLabelValues(modeLabel(mode)).Inc()
+	m.dispatches.WithLabelValues(modeNames[modeIndex(mode)]).Inc()
 	if fallback {
 		m.fallbacks.Inc()
 	}
@@ -84,23 +153,68 @@ func (m *metrics) dispatched(mode inferencev1.Mode, fallback bool) {
 
 func (m *metrics) retried(err error) { m.retries.WithLabelValues(status.Code(err).String()).Inc() }
 
-func (m *metrics) ended(err error) { m.requests.WithLabelValues(codeName(err)).Inc() }
+// token counts a token that came at now, after another one at last; the zero time
+// for the first. It allocates nothing.
+func (m *metrics) token(mode inferencev1.Mode, now, last time.Time) {
+	if last.IsZero() {
+		return
+	}
+	gap := now.Sub(last)
+	m.modes[modeIndex(mode)].gap.Observe(gap.Seconds())
+	m.spending.gaps.Record(now, gap)
+}
 
-// finished counts a request that went well.
-func (m *metrics) finished(f joining.Finish) {
-	mode, t := modeLabel(f.Route.GetMode()), f.Timings
-	seconds := func(ns int64) float64 { return time.Duration(ns).Seconds() }
-	m.ttft.WithLabelValues(mode).Observe(seconds(t.GetTtftNs()))
-	m.e2e.WithLabelValues(mode).Observe(seconds(t.GetTotalNs()))
-	if f.Usage.GetCompletionTokens() > 1 {
-		m.tpot.WithLabelValues(mode).Observe(seconds(t.GetTpotNs()))
+// ended counts the end of a request, f's if err is nil.
+func (m *metrics) ended(now time.Time, err error, f joining.Finish) {
+	m.requests.WithLabelValues(codeName(err)).Inc()
+	m.finishes.WithLabelValues(finishLabel(err, f.Reason)).Inc()
+	if err == nil {
+		m.finished(now, f)
+		return
 	}
-	for stage, ns := range map[string]int64{
-		"tokenize": t.GetTokenizeNs(), "queue": t.GetQueueNs(), "decide": t.GetDecideNs(), "reserve": t.GetReserveNs(),
-		"prefill": t.GetPrefillNs(), "transfer_exposed": t.GetTransferExposedNs(), "decode": t.GetDecodeNs(),
-	} {
-		m.stages.WithLabelValues(stage).Observe(seconds(ns))
+	switch status.Code(err) {
+	case codes.Canceled, codes.InvalidArgument, codes.NotFound: // the client's doing
+	default:
+		m.spending.failed(now)
 	}
+}
+
+// finishLabel is how a request ended, as `generate` says it.
+func finishLabel(err error, reason inferencev1.FinishReason) string {
+	switch {
+	case status.Code(err) == codes.Canceled:
+		return "cancelled"
+	case err != nil:
+		return "error"
+	case reason == inferencev1.FinishReason_FINISH_REASON_STOP:
+		return "stop"
+	}
+	return "length"
+}
+
+// finished takes in the timings that the client gets, so that the metrics, the
+// budget and the response are the same numbers.
+func (m *metrics) finished(now time.Time, f joining.Finish) {
+	s := spentOf(f.Timings, int(f.Usage.GetCompletionTokens()))
+	mode := &m.modes[modeIndex(f.Route.GetMode())]
+	mode.ttft.Observe(s.TTFT.Seconds())
+	mode.e2e.Observe(s.E2E.Seconds())
+	decode := s.Stages[latency.StageTransferExposed] + s.Stages[latency.StageDecode]
+	mode.queue.Observe(s.Stages[latency.StageQueue].Seconds())
+	mode.prefill.Observe(s.Stages[latency.StagePrefill].Seconds())
+	mode.inference.Observe((s.Stages[latency.StagePrefill] + decode).Seconds())
+	mode.decode.Observe(decode.Seconds())
+	second := time.Duration(f.Timings.GetSecondTokenNs())
+	if s.Tokens > 1 {
+		mode.second.Observe(second.Seconds())
+		mode.tpot.Observe(s.TPOT.Seconds())
+	}
+	for stage, observer := range m.stages {
+		observer.Observe(s.Stages[stage].Seconds())
+	}
+	m.spending.finished(now, s, second)
+	m.prompts.Observe(float64(f.Usage.GetPromptTokens()))
+	m.outputs.Observe(float64(f.Usage.GetCompletionTokens()))
 	m.prompt.Add(float64(f.Usage.GetPromptTokens()))
 	m.cached.Add(float64(f.Usage.GetCachedTokens()))
 	m.generated.Add(float64(f.Usage.GetCompletionTokens()))

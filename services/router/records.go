@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
 // Bounds of what Explain knows, as control.proto states them: requests, tries of
@@ -37,6 +37,8 @@ type records struct {
 type record struct {
 	records *records
 	value   *controlv1.ExplainResponse // under records.mu
+	tokens  int                        // generated; as endedAt, set when it ended well
+	endedAt time.Time
 }
 
 func newRecords() *records {
@@ -121,9 +123,12 @@ func (r *record) failed(failures []fleet.Failure, err error) {
 	}
 }
 
-func (r *record) ended(err error, timings *inferencev1.Timings) {
+func (r *record) ended(now time.Time, err error, f joining.Finish) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.value.Status = codeName(err)
-	r.value.Timings = timings
+	r.value.Timings = f.Timings
+	if err == nil {
+		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now
+	}
 }

@@ -35,6 +35,8 @@ type request struct {
 	inbox       chan joining.Event // from worker streams, which wait for it
 	answers     chan answer        // from the policy, at most one
 	modelDigest string             // of the workers of the present try
+	mode        inferencev1.Mode   // of the present try
+	tokenAt     time.Time          // when the last token came
 	aborts      chan error         // from clients and Stop, the first counts
 	streams     map[joining.Stream]context.CancelFunc
 
@@ -105,7 +107,7 @@ func (r *request) run() {
 			r.handle(event)
 		case a := <-r.answers:
 			if a.decision != nil {
-				r.modelDigest = a.modelDigest
+				r.modelDigest, r.mode = a.modelDigest, a.decision.GetMode()
 				r.record.decided(a.decision)
 				r.service.metrics.dispatched(a.decision.GetMode(), a.fallback)
 			}
@@ -134,7 +136,8 @@ func (r *request) handle(event joining.Event) {
 		r.streams[c.Stream]()
 		delete(r.streams, c.Stream)
 	}
-	for _, action := range r.join.Handle(time.Now(), event) {
+	now := time.Now()
+	for _, action := range r.join.Handle(now, event) {
 		switch a := action.(type) {
 		case joining.Ask:
 			r.service.dispatcher.ask(r.ask(a), r.answers)
@@ -167,8 +170,10 @@ func (r *request) handle(event joining.Event) {
 				TokenIds: []uint32{uint32(a.Token)},
 				Text:     a.Text,
 			}}})
+			r.service.metrics.token(r.mode, now, r.tokenAt)
+			r.tokenAt = now
 		case joining.Finish:
-			r.finish(a)
+			r.finish(now, a)
 		}
 	}
 }
@@ -199,7 +204,7 @@ func (r *request) ask(a joining.Ask) fleet.Request {
 	}
 }
 
-func (r *request) finish(f joining.Finish) {
+func (r *request) finish(now time.Time, f joining.Finish) {
 	err := toStatus(f.Err)
 	r.mu.Lock()
 	r.ended = true
@@ -214,10 +219,9 @@ func (r *request) finish(f joining.Finish) {
 				Reason: f.Reason, Text: f.Text, Stop: f.Stop, Usage: f.Usage, Route: f.Route, Timings: f.Timings,
 			}},
 		})
-		r.service.metrics.finished(f)
 	}
-	r.record.ended(err, f.Timings)
-	r.service.metrics.ended(err)
+	r.record.ended(now, err, f)
+	r.service.metrics.ended(now, err, f)
 	r.service.ended(r)
 	r.events.end(err)
 	r.log.Debug("request ended", slog.String("status", codeName(err)), slog.Int("tokens", r.join.Tokens()))

@@ -17,6 +17,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
 // inferenceServer is the Inference API.
@@ -40,7 +41,7 @@ func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.S
 			return follow(r, 0, stream)
 		}
 	}
-	i.service.metrics.ended(err)
+	i.service.metrics.ended(time.Now(), err, joining.Finish{})
 	return err
 }
 

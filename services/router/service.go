@@ -88,7 +88,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		s.models[m.Spec.Name] = m
 	}
 	var err error
-	if s.metrics, err = newMetrics(deps.Registerer); err != nil {
+	if s.metrics, err = newMetrics(deps.Registerer, config); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	s.dispatcher = newDispatcher(fleet.New(config.fleet(), deps.Rand), s.metrics, s.log)

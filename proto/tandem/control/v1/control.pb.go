@@ -24,6 +24,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// RankBy is a latency by which requests are compared.
+type RankBy int32
+
+const (
+	// As RANK_BY_TTFT.
+	RankBy_RANK_BY_UNSPECIFIED RankBy = 0
+	// Timings.ttft_ns.
+	RankBy_RANK_BY_TTFT RankBy = 1
+	// Timings.total_ns.
+	RankBy_RANK_BY_E2E RankBy = 2
+)
+
+// Enum value maps for RankBy.
+var (
+	RankBy_name = map[int32]string{
+		0: "RANK_BY_UNSPECIFIED",
+		1: "RANK_BY_TTFT",
+		2: "RANK_BY_E2E",
+	}
+	RankBy_value = map[string]int32{
+		"RANK_BY_UNSPECIFIED": 0,
+		"RANK_BY_TTFT":        1,
+		"RANK_BY_E2E":         2,
+	}
+)
+
+func (x RankBy) Enum() *RankBy {
+	p := new(RankBy)
+	*p = x
+	return p
+}
+
+func (x RankBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RankBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_tandem_control_v1_control_proto_enumTypes[0].Descriptor()
+}
+
+func (RankBy) Type() protoreflect.EnumType {
+	return &file_tandem_control_v1_control_proto_enumTypes[0]
+}
+
+func (x RankBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RankBy.Descriptor instead.
+func (RankBy) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{0}
+}
+
 // ListWorkersRequest asks for the workers.
 type ListWorkersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -319,11 +372,13 @@ func (x *DrainProgress) GetTransfers() uint32 {
 	return 0
 }
 
-// ExplainRequest names a request.
+// ExplainRequest names a request, by its id or by how slow it was.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Accepted.request_id. The router keeps the last few thousand.
-	RequestId     string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Accepted.request_id. The router keeps the last few thousand. Not with slowest.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The request at a percentile, of those kept that ended well.
+	Slowest       *Slowest `protobuf:"bytes,2,opt,name=slowest,proto3" json:"slowest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +420,69 @@ func (x *ExplainRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *ExplainRequest) GetSlowest() *Slowest {
+	if x != nil {
+		return x.Slowest
+	}
+	return nil
+}
+
+// Slowest names a request by its rank among others.
+type Slowest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Above 0, at most 100, which is the slowest of all. The request of which this
+	// share, rounded up, was not slower.
+	Percentile float64 `protobuf:"fixed64,1,opt,name=percentile,proto3" json:"percentile,omitempty"`
+	// What is compared; not set: the time to the first token.
+	By            RankBy `protobuf:"varint,2,opt,name=by,proto3,enum=tandem.control.v1.RankBy" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Slowest) Reset() {
+	*x = Slowest{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Slowest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Slowest) ProtoMessage() {}
+
+func (x *Slowest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Slowest.ProtoReflect.Descriptor instead.
+func (*Slowest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Slowest) GetPercentile() float64 {
+	if x != nil {
+		return x.Percentile
+	}
+	return 0
+}
+
+func (x *Slowest) GetBy() RankBy {
+	if x != nil {
+		return x.By
+	}
+	return RankBy_RANK_BY_UNSPECIFIED
+}
+
 // ExplainResponse is how a request was routed and where its time went.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -377,14 +495,19 @@ type ExplainResponse struct {
 	// How it ended: a gRPC status code's name.
 	Status string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	// Where the time went, if it ended well.
-	Timings       *v1.Timings `protobuf:"bytes,5,opt,name=timings,proto3" json:"timings,omitempty"`
+	Timings *v1.Timings `protobuf:"bytes,5,opt,name=timings,proto3" json:"timings,omitempty"`
+	// Asked for by slowest: how many were slower or as slow, itself included; 1 is
+	// the slowest.
+	Rank uint32 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
+	// And of how many.
+	Ranked        uint32 `protobuf:"varint,7,opt,name=ranked,proto3" json:"ranked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +519,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +532,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExplainResponse) GetRequestId() string {
@@ -447,6 +570,20 @@ func (x *ExplainResponse) GetTimings() *v1.Timings {
 	return nil
 }
 
+func (x *ExplainResponse) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetRanked() uint32 {
+	if x != nil {
+		return x.Ranked
+	}
+	return 0
+}
+
 // Decision is one choice of workers, with all that it was made from.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -469,7 +606,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +618,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +631,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Decision) GetMode() v1.Mode {
@@ -566,7 +703,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +715,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +728,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Candidate) GetWorkerId() string {
@@ -668,7 +805,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +817,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +830,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{9}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SetPolicyRequest) GetPolicy() *Policy {
@@ -714,7 +851,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +863,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +876,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SetPolicyResponse) GetPolicy() *Policy {
@@ -747,6 +884,402 @@ func (x *SetPolicyResponse) GetPolicy() *Policy {
 		return x.Policy
 	}
 	return nil
+}
+
+// GetBudgetRequest asks for the budget.
+type GetBudgetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBudgetRequest) Reset() {
+	*x = GetBudgetRequest{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBudgetRequest) ProtoMessage() {}
+
+func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBudgetRequest.ProtoReflect.Descriptor instead.
+func (*GetBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{12}
+}
+
+// GetBudgetResponse is what requests spent of their latency budget, as one router
+// measured it. Requests that failed have no timings and are in no line.
+type GetBudgetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far back it looks.
+	Window *durationpb.Duration `protobuf:"bytes,1,opt,name=window,proto3" json:"window,omitempty"`
+	// Requests in it that ended well.
+	Requests uint64 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Those that did not, through no doing of their client.
+	Failed uint64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Those of requests that exceeded the budget, each once.
+	Breaches uint64 `protobuf:"varint,4,opt,name=breaches,proto3" json:"breaches,omitempty"`
+	// The seven stages of Timings in their order, then ttft, tpot and e2e.
+	Lines []*BudgetLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
+	// Where the budget was exceeded, the totals first.
+	Overruns      []*BudgetOverrun `protobuf:"bytes,6,rep,name=overruns,proto3" json:"overruns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBudgetResponse) Reset() {
+	*x = GetBudgetResponse{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBudgetResponse) ProtoMessage() {}
+
+func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBudgetResponse.ProtoReflect.Descriptor instead.
+func (*GetBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *GetBudgetResponse) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *GetBudgetResponse) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *GetBudgetResponse) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *GetBudgetResponse) GetBreaches() uint64 {
+	if x != nil {
+		return x.Breaches
+	}
+	return 0
+}
+
+func (x *GetBudgetResponse) GetLines() []*BudgetLine {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *GetBudgetResponse) GetOverruns() []*BudgetOverrun {
+	if x != nil {
+		return x.Overruns
+	}
+	return nil
+}
+
+// BudgetLine is one stage or total. Percentiles are at most 1% too high.
+type BudgetLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "queue" and so on, as in metrics.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// It is one of ttft, tpot and e2e.
+	Total bool `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	// It is a time per output token after the first: decode and tpot. Requests of
+	// one token are not in it.
+	PerToken bool `protobuf:"varint,3,opt,name=per_token,json=perToken,proto3" json:"per_token,omitempty"`
+	// What is declared for it; not set: nothing.
+	Declared *durationpb.Duration `protobuf:"bytes,4,opt,name=declared,proto3" json:"declared,omitempty"`
+	// Requests that were measured.
+	Count uint64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// Their sum, nanoseconds, exact.
+	SumNs int64 `protobuf:"varint,6,opt,name=sum_ns,json=sumNs,proto3" json:"sum_ns,omitempty"`
+	// Median, nanoseconds.
+	P50Ns int64 `protobuf:"varint,7,opt,name=p50_ns,json=p50Ns,proto3" json:"p50_ns,omitempty"`
+	// 90th percentile, nanoseconds.
+	P90Ns int64 `protobuf:"varint,8,opt,name=p90_ns,json=p90Ns,proto3" json:"p90_ns,omitempty"`
+	// 95th percentile, nanoseconds.
+	P95Ns int64 `protobuf:"varint,9,opt,name=p95_ns,json=p95Ns,proto3" json:"p95_ns,omitempty"`
+	// 99th percentile, nanoseconds.
+	P99Ns int64 `protobuf:"varint,10,opt,name=p99_ns,json=p99Ns,proto3" json:"p99_ns,omitempty"`
+	// 99.9th percentile, nanoseconds.
+	P999Ns int64 `protobuf:"varint,11,opt,name=p999_ns,json=p999Ns,proto3" json:"p999_ns,omitempty"`
+	// The largest, nanoseconds, exact.
+	MaxNs int64 `protobuf:"varint,12,opt,name=max_ns,json=maxNs,proto3" json:"max_ns,omitempty"`
+	// Stages: the requests whose budget it broke; of the stages of the totals that
+	// a request exceeded, the one furthest over what is declared for it. Totals: the
+	// requests that exceeded it, of which each is counted for one stage.
+	Breaches      uint64 `protobuf:"varint,13,opt,name=breaches,proto3" json:"breaches,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetLine) Reset() {
+	*x = BudgetLine{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetLine) ProtoMessage() {}
+
+func (x *BudgetLine) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetLine.ProtoReflect.Descriptor instead.
+func (*BudgetLine) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *BudgetLine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BudgetLine) GetTotal() bool {
+	if x != nil {
+		return x.Total
+	}
+	return false
+}
+
+func (x *BudgetLine) GetPerToken() bool {
+	if x != nil {
+		return x.PerToken
+	}
+	return false
+}
+
+func (x *BudgetLine) GetDeclared() *durationpb.Duration {
+	if x != nil {
+		return x.Declared
+	}
+	return nil
+}
+
+func (x *BudgetLine) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetSumNs() int64 {
+	if x != nil {
+		return x.SumNs
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetP50Ns() int64 {
+	if x != nil {
+		return x.P50Ns
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetP90Ns() int64 {
+	if x != nil {
+		return x.P90Ns
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetP95Ns() int64 {
+	if x != nil {
+		return x.P95Ns
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetP99Ns() int64 {
+	if x != nil {
+		return x.P99Ns
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetP999Ns() int64 {
+	if x != nil {
+		return x.P999Ns
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetMaxNs() int64 {
+	if x != nil {
+		return x.MaxNs
+	}
+	return 0
+}
+
+func (x *BudgetLine) GetBreaches() uint64 {
+	if x != nil {
+		return x.Breaches
+	}
+	return 0
+}
+
+// BudgetOverrun is the request at a percentile that exceeded what is declared.
+type BudgetOverrun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The total, or a stage that is a limit by itself since none of its totals is
+	// declared.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// 99; 99.9 or 100 if only those exceed it.
+	Percentile float64 `protobuf:"fixed64,2,opt,name=percentile,proto3" json:"percentile,omitempty"`
+	// What that request spent, nanoseconds.
+	SpentNs int64 `protobuf:"varint,3,opt,name=spent_ns,json=spentNs,proto3" json:"spent_ns,omitempty"`
+	// What is declared, nanoseconds.
+	DeclaredNs int64 `protobuf:"varint,4,opt,name=declared_ns,json=declaredNs,proto3" json:"declared_ns,omitempty"`
+	// The stage that broke it.
+	Stage string `protobuf:"bytes,5,opt,name=stage,proto3" json:"stage,omitempty"`
+	// What that request spent on the stage, nanoseconds; of decode per token.
+	StageSpentNs int64 `protobuf:"varint,6,opt,name=stage_spent_ns,json=stageSpentNs,proto3" json:"stage_spent_ns,omitempty"`
+	// What is declared for the stage, nanoseconds; 0: nothing.
+	StageDeclaredNs int64 `protobuf:"varint,7,opt,name=stage_declared_ns,json=stageDeclaredNs,proto3" json:"stage_declared_ns,omitempty"`
+	// The request, for Explain.
+	RequestId     string `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetOverrun) Reset() {
+	*x = BudgetOverrun{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetOverrun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetOverrun) ProtoMessage() {}
+
+func (x *BudgetOverrun) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetOverrun.ProtoReflect.Descriptor instead.
+func (*BudgetOverrun) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *BudgetOverrun) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BudgetOverrun) GetPercentile() float64 {
+	if x != nil {
+		return x.Percentile
+	}
+	return 0
+}
+
+func (x *BudgetOverrun) GetSpentNs() int64 {
+	if x != nil {
+		return x.SpentNs
+	}
+	return 0
+}
+
+func (x *BudgetOverrun) GetDeclaredNs() int64 {
+	if x != nil {
+		return x.DeclaredNs
+	}
+	return 0
+}
+
+func (x *BudgetOverrun) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *BudgetOverrun) GetStageSpentNs() int64 {
+	if x != nil {
+		return x.StageSpentNs
+	}
+	return 0
+}
+
+func (x *BudgetOverrun) GetStageDeclaredNs() int64 {
+	if x != nil {
+		return x.StageDeclaredNs
+	}
+	return 0
+}
+
+func (x *BudgetOverrun) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
 }
 
 var File_tandem_control_v1_control_proto protoreflect.FileDescriptor
@@ -773,17 +1306,25 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"K\n" +
 	"\rDrainProgress\x12\x1c\n" +
 	"\tsequences\x18\x01 \x01(\rR\tsequences\x12\x1c\n" +
-	"\ttransfers\x18\x02 \x01(\rR\ttransfers\"/\n" +
+	"\ttransfers\x18\x02 \x01(\rR\ttransfers\"e\n" +
 	"\x0eExplainRequest\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x01 \x01(\tR\trequestId\"\xf1\x01\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x124\n" +
+	"\aslowest\x18\x02 \x01(\v2\x1a.tandem.control.v1.SlowestR\aslowest\"T\n" +
+	"\aSlowest\x12\x1e\n" +
+	"\n" +
+	"percentile\x18\x01 \x01(\x01R\n" +
+	"percentile\x12)\n" +
+	"\x02by\x18\x02 \x01(\x0e2\x19.tandem.control.v1.RankByR\x02by\"\x9d\x02\n" +
 	"\x0fExplainResponse\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x124\n" +
 	"\aarrived\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aarrived\x129\n" +
 	"\tdecisions\x18\x03 \x03(\v2\x1b.tandem.control.v1.DecisionR\tdecisions\x12\x16\n" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
-	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\"\xdb\x01\n" +
+	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
+	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xdb\x01\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -807,12 +1348,54 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x10SetPolicyRequest\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"F\n" +
 	"\x11SetPolicyResponse\x121\n" +
-	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy2\xc0\x03\n" +
+	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"\x12\n" +
+	"\x10GetBudgetRequest\"\x89\x02\n" +
+	"\x11GetBudgetResponse\x121\n" +
+	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\x04R\x06failed\x12\x1a\n" +
+	"\bbreaches\x18\x04 \x01(\x04R\bbreaches\x123\n" +
+	"\x05lines\x18\x05 \x03(\v2\x1d.tandem.control.v1.BudgetLineR\x05lines\x12<\n" +
+	"\boverruns\x18\x06 \x03(\v2 .tandem.control.v1.BudgetOverrunR\boverruns\"\xdf\x02\n" +
+	"\n" +
+	"BudgetLine\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\bR\x05total\x12\x1b\n" +
+	"\tper_token\x18\x03 \x01(\bR\bperToken\x125\n" +
+	"\bdeclared\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bdeclared\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x15\n" +
+	"\x06sum_ns\x18\x06 \x01(\x03R\x05sumNs\x12\x15\n" +
+	"\x06p50_ns\x18\a \x01(\x03R\x05p50Ns\x12\x15\n" +
+	"\x06p90_ns\x18\b \x01(\x03R\x05p90Ns\x12\x15\n" +
+	"\x06p95_ns\x18\t \x01(\x03R\x05p95Ns\x12\x15\n" +
+	"\x06p99_ns\x18\n" +
+	" \x01(\x03R\x05p99Ns\x12\x17\n" +
+	"\ap999_ns\x18\v \x01(\x03R\x06p999Ns\x12\x15\n" +
+	"\x06max_ns\x18\f \x01(\x03R\x05maxNs\x12\x1a\n" +
+	"\bbreaches\x18\r \x01(\x04R\bbreaches\"\x86\x02\n" +
+	"\rBudgetOverrun\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"percentile\x18\x02 \x01(\x01R\n" +
+	"percentile\x12\x19\n" +
+	"\bspent_ns\x18\x03 \x01(\x03R\aspentNs\x12\x1f\n" +
+	"\vdeclared_ns\x18\x04 \x01(\x03R\n" +
+	"declaredNs\x12\x14\n" +
+	"\x05stage\x18\x05 \x01(\tR\x05stage\x12$\n" +
+	"\x0estage_spent_ns\x18\x06 \x01(\x03R\fstageSpentNs\x12*\n" +
+	"\x11stage_declared_ns\x18\a \x01(\x03R\x0fstageDeclaredNs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\b \x01(\tR\trequestId*D\n" +
+	"\x06RankBy\x12\x17\n" +
+	"\x13RANK_BY_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fRANK_BY_TTFT\x10\x01\x12\x0f\n" +
+	"\vRANK_BY_E2E\x10\x022\x98\x04\n" +
 	"\aControl\x12\\\n" +
 	"\vListWorkers\x12%.tandem.control.v1.ListWorkersRequest\x1a&.tandem.control.v1.ListWorkersResponse\x12_\n" +
 	"\fWatchWorkers\x12%.tandem.control.v1.ListWorkersRequest\x1a&.tandem.control.v1.ListWorkersResponse0\x01\x12L\n" +
 	"\x05Drain\x12\x1f.tandem.control.v1.DrainRequest\x1a .tandem.control.v1.DrainProgress0\x01\x12P\n" +
 	"\aExplain\x12!.tandem.control.v1.ExplainRequest\x1a\".tandem.control.v1.ExplainResponse\x12V\n" +
+	"\tGetBudget\x12#.tandem.control.v1.GetBudgetRequest\x1a$.tandem.control.v1.GetBudgetResponse\x12V\n" +
 	"\tSetPolicy\x12#.tandem.control.v1.SetPolicyRequest\x1a$.tandem.control.v1.SetPolicyResponseBDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
 
 var (
@@ -827,58 +1410,73 @@ func file_tandem_control_v1_control_proto_rawDescGZIP() []byte {
 	return file_tandem_control_v1_control_proto_rawDescData
 }
 
-var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_tandem_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_tandem_control_v1_control_proto_goTypes = []any{
-	(*ListWorkersRequest)(nil),    // 0: tandem.control.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),   // 1: tandem.control.v1.ListWorkersResponse
-	(*WorkerView)(nil),            // 2: tandem.control.v1.WorkerView
-	(*DrainRequest)(nil),          // 3: tandem.control.v1.DrainRequest
-	(*DrainProgress)(nil),         // 4: tandem.control.v1.DrainProgress
-	(*ExplainRequest)(nil),        // 5: tandem.control.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 6: tandem.control.v1.ExplainResponse
-	(*Decision)(nil),              // 7: tandem.control.v1.Decision
-	(*Candidate)(nil),             // 8: tandem.control.v1.Candidate
-	(*SetPolicyRequest)(nil),      // 9: tandem.control.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 10: tandem.control.v1.SetPolicyResponse
-	(Role)(0),                     // 11: tandem.control.v1.Role
-	(*WorkerRecord)(nil),          // 12: tandem.control.v1.WorkerRecord
-	(*LoadReport)(nil),            // 13: tandem.control.v1.LoadReport
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*v1.Timings)(nil),            // 16: tandem.inference.v1.Timings
-	(v1.Mode)(0),                  // 17: tandem.inference.v1.Mode
-	(*Policy)(nil),                // 18: tandem.control.v1.Policy
+	(RankBy)(0),                   // 0: tandem.control.v1.RankBy
+	(*ListWorkersRequest)(nil),    // 1: tandem.control.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),   // 2: tandem.control.v1.ListWorkersResponse
+	(*WorkerView)(nil),            // 3: tandem.control.v1.WorkerView
+	(*DrainRequest)(nil),          // 4: tandem.control.v1.DrainRequest
+	(*DrainProgress)(nil),         // 5: tandem.control.v1.DrainProgress
+	(*ExplainRequest)(nil),        // 6: tandem.control.v1.ExplainRequest
+	(*Slowest)(nil),               // 7: tandem.control.v1.Slowest
+	(*ExplainResponse)(nil),       // 8: tandem.control.v1.ExplainResponse
+	(*Decision)(nil),              // 9: tandem.control.v1.Decision
+	(*Candidate)(nil),             // 10: tandem.control.v1.Candidate
+	(*SetPolicyRequest)(nil),      // 11: tandem.control.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 12: tandem.control.v1.SetPolicyResponse
+	(*GetBudgetRequest)(nil),      // 13: tandem.control.v1.GetBudgetRequest
+	(*GetBudgetResponse)(nil),     // 14: tandem.control.v1.GetBudgetResponse
+	(*BudgetLine)(nil),            // 15: tandem.control.v1.BudgetLine
+	(*BudgetOverrun)(nil),         // 16: tandem.control.v1.BudgetOverrun
+	(Role)(0),                     // 17: tandem.control.v1.Role
+	(*WorkerRecord)(nil),          // 18: tandem.control.v1.WorkerRecord
+	(*LoadReport)(nil),            // 19: tandem.control.v1.LoadReport
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*v1.Timings)(nil),            // 22: tandem.inference.v1.Timings
+	(v1.Mode)(0),                  // 23: tandem.inference.v1.Mode
+	(*Policy)(nil),                // 24: tandem.control.v1.Policy
 }
 var file_tandem_control_v1_control_proto_depIdxs = []int32{
-	11, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
-	2,  // 1: tandem.control.v1.ListWorkersResponse.workers:type_name -> tandem.control.v1.WorkerView
-	12, // 2: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
-	13, // 3: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
-	14, // 4: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
-	14, // 5: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	15, // 6: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
-	7,  // 7: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
-	16, // 8: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
-	17, // 9: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
-	8,  // 10: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
-	11, // 11: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
-	18, // 12: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
-	18, // 13: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	0,  // 14: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	0,  // 15: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	3,  // 16: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
-	5,  // 17: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
-	9,  // 18: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
-	1,  // 19: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	1,  // 20: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	4,  // 21: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
-	6,  // 22: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
-	10, // 23: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	17, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
+	3,  // 1: tandem.control.v1.ListWorkersResponse.workers:type_name -> tandem.control.v1.WorkerView
+	18, // 2: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
+	19, // 3: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
+	20, // 4: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
+	20, // 5: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	7,  // 6: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
+	0,  // 7: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
+	21, // 8: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
+	9,  // 9: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
+	22, // 10: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
+	23, // 11: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
+	10, // 12: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
+	17, // 13: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
+	24, // 14: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
+	24, // 15: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	20, // 16: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
+	15, // 17: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
+	16, // 18: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
+	20, // 19: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
+	1,  // 20: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	1,  // 21: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	4,  // 22: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
+	6,  // 23: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
+	13, // 24: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
+	11, // 25: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
+	2,  // 26: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	2,  // 27: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	5,  // 28: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
+	8,  // 29: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
+	14, // 30: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
+	12, // 31: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
+	26, // [26:32] is the sub-list for method output_type
+	20, // [20:26] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_control_proto_init() }
@@ -893,13 +1491,14 @@ func file_tandem_control_v1_control_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_control_proto_rawDesc), len(file_tandem_control_v1_control_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   11,
+			NumEnums:      1,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_tandem_control_v1_control_proto_goTypes,
 		DependencyIndexes: file_tandem_control_v1_control_proto_depIdxs,
+		EnumInfos:         file_tandem_control_v1_control_proto_enumTypes,
 		MessageInfos:      file_tandem_control_v1_control_proto_msgTypes,
 	}.Build()
 	File_tandem_control_v1_control_proto = out.File

@@ -23,6 +23,7 @@ const (
 	Control_WatchWorkers_FullMethodName = "/tandem.control.v1.Control/WatchWorkers"
 	Control_Drain_FullMethodName        = "/tandem.control.v1.Control/Drain"
 	Control_Explain_FullMethodName      = "/tandem.control.v1.Control/Explain"
+	Control_GetBudget_FullMethodName    = "/tandem.control.v1.Control/GetBudget"
 	Control_SetPolicy_FullMethodName    = "/tandem.control.v1.Control/SetPolicy"
 )
 
@@ -40,6 +41,8 @@ type ControlClient interface {
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error)
 	// Explain is the record of how a request was routed.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// GetBudget is what requests spent of their latency budget in the last while.
+	GetBudget(ctx context.Context, in *GetBudgetRequest, opts ...grpc.CallOption) (*GetBudgetResponse, error)
 	// SetPolicy changes what operators may change at run time, in every router.
 	SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error)
 }
@@ -110,6 +113,16 @@ func (c *controlClient) Explain(ctx context.Context, in *ExplainRequest, opts ..
 	return out, nil
 }
 
+func (c *controlClient) GetBudget(ctx context.Context, in *GetBudgetRequest, opts ...grpc.CallOption) (*GetBudgetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetBudgetResponse)
+	err := c.cc.Invoke(ctx, Control_GetBudget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetPolicyResponse)
@@ -134,6 +147,8 @@ type ControlServer interface {
 	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error
 	// Explain is the record of how a request was routed.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// GetBudget is what requests spent of their latency budget in the last while.
+	GetBudget(context.Context, *GetBudgetRequest) (*GetBudgetResponse, error)
 	// SetPolicy changes what operators may change at run time, in every router.
 	SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error)
 	mustEmbedUnimplementedControlServer()
@@ -157,6 +172,9 @@ func (UnimplementedControlServer) Drain(*DrainRequest, grpc.ServerStreamingServe
 }
 func (UnimplementedControlServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedControlServer) GetBudget(context.Context, *GetBudgetRequest) (*GetBudgetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetBudget not implemented")
 }
 func (UnimplementedControlServer) SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPolicy not implemented")
@@ -240,6 +258,24 @@ func _Control_Explain_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_GetBudget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetBudgetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).GetBudget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_GetBudget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).GetBudget(ctx, req.(*GetBudgetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_SetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetPolicyRequest)
 	if err := dec(in); err != nil {
@@ -272,6 +308,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Explain",
 			Handler:    _Control_Explain_Handler,
+		},
+		{
+			MethodName: "GetBudget",
+			Handler:    _Control_GetBudget_Handler,
 		},
 		{
 			MethodName: "SetPolicy",

@@ -1,0 +1,204 @@
+package router
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// BudgetConfig declares how long requests may take, and how far back is measured
+// what they took.
+type BudgetConfig struct {
+	// Declared is the budget; what is 0 is not declared.
+	Declared latency.Budget
+	// Window is how far back spent times are kept.
+	Window time.Duration
+}
+
+// DefaultBudget declares nothing.
+func DefaultBudget() BudgetConfig { return BudgetConfig{Window: 5 * time.Minute} }
+
+// RegisterFlags adds the flags, each name after prefix, with c's present values as
+// defaults. A zero BudgetConfig gets those of DefaultBudget.
+func (c *BudgetConfig) RegisterFlags(fs *pflag.FlagSet, prefix string) {
+	if *c == (BudgetConfig{}) {
+		*c = DefaultBudget()
+	}
+	add := func(value *time.Duration, name, usage string) {
+		fs.DurationVar(value, prefix+strings.ReplaceAll(name, "_", "-"), *value, "latency budget: "+usage+" (default: none)")
+	}
+	for stage, usage := range [latency.NumStages]string{
+		"checking a request and turning its text into tokens", "waiting for workers and in the worker's queue", "choosing the workers",
+		"reserving KV blocks", "computing the prompt", "the part of the KV transfer that nothing hides", "decoding, for each token after the first",
+	} {
+		add(&c.Declared.Stages[stage], latency.Stage(stage).String(), usage)
+	}
+	for total, usage := range [latency.NumTotals]string{"time to the first token", "time for each token after the first", "the whole request"} {
+		add(&c.Declared.Totals[total], latency.Total(total).String(), usage)
+	}
+	fs.DurationVar(&c.Window, prefix+"window", c.Window, "how far back the latency budget is measured")
+}
+
+// Validate checks ranges and that stages fit into their totals. Its error begins
+// with a flag's name.
+func (c BudgetConfig) Validate() error {
+	if c.Window < time.Second || c.Window > 24*time.Hour {
+		return fmt.Errorf("budget-window is %v: it has to be from 1s to 24h", c.Window)
+	}
+	return c.Declared.Validate()
+}
+
+// spentOf is the budget of a response in the form that it is compared in.
+func spentOf(t *inferencev1.Timings, tokens int) *latency.Spent {
+	s := &latency.Spent{
+		TTFT: time.Duration(t.GetTtftNs()), TPOT: time.Duration(t.GetTpotNs()), E2E: time.Duration(t.GetTotalNs()), Tokens: tokens,
+	}
+	for stage, ns := range [latency.NumStages]int64{
+		t.GetTokenizeNs(), t.GetQueueNs(), t.GetDecideNs(), t.GetReserveNs(), t.GetPrefillNs(), t.GetTransferExposedNs(), t.GetDecodeNs(),
+	} {
+		s.Stages[stage] = time.Duration(ns)
+	}
+	return s
+}
+
+// spending is what the requests of the last while spent of their budget. It is a
+// Prometheus collector, and safe for concurrent use.
+type spending struct {
+	config   BudgetConfig
+	stages   [latency.NumStages]*latency.Window // StageDecode: per token
+	totals   [latency.NumTotals]*latency.Window
+	second   *latency.Window
+	gaps     *latency.Window // of all requests, token by token
+	counts   *latency.Counts // of the kinds below
+	breaches [latency.NumStages]prometheus.Counter
+}
+
+// Kinds of events that are counted beside the windows; then those of each stage
+// and of each total.
+const (
+	countFinished = iota
+	countFailed
+	countBroken
+	countStages
+	countTotals = countStages + int(latency.NumStages)
+	countKinds  = countTotals + int(latency.NumTotals)
+)
+
+func newSpending(config Config, breaches *prometheus.CounterVec) *spending {
+	length := config.Budget.Window
+	s := &spending{
+		config: config.Budget,
+		second: latency.NewWindow(length),
+		gaps:   latency.NewWindow(length),
+		counts: latency.NewCounts(length, countKinds),
+	}
+	for stage := range s.stages {
+		s.stages[stage] = latency.NewWindow(length)
+		s.breaches[stage] = breaches.WithLabelValues(latency.Stage(stage).String())
+	}
+	for total := range s.totals {
+		s.totals[total] = latency.NewWindow(length)
+	}
+	return s
+}
+
+// failed counts a request that did not end well.
+func (s *spending) failed(now time.Time) { s.counts.Add(now, countFailed) }
+
+// finished takes in a request that ended well.
+func (s *spending) finished(now time.Time, spent *latency.Spent, second time.Duration) {
+	for stage := range latency.NumStages {
+		if took, ok := stageTime(stage, spent); ok {
+			s.stages[stage].Record(now, took)
+		}
+	}
+	s.totals[latency.TotalTTFT].Record(now, spent.TTFT)
+	s.totals[latency.TotalE2E].Record(now, spent.E2E)
+	if spent.Tokens > 1 {
+		s.totals[latency.TotalTPOT].Record(now, spent.TPOT)
+		s.second.Record(now, second)
+	}
+	s.counts.Add(now, countFinished)
+	breach, broken := s.config.Declared.Check(spent)
+	if !broken {
+		return
+	}
+	s.breaches[breach.Stage].Inc()
+	s.counts.Add(now, countBroken)
+	s.counts.Add(now, countStages+int(breach.Stage))
+	for total, exceeded := range breach.Exceeded {
+		if exceeded {
+			s.counts.Add(now, countTotals+total)
+		}
+	}
+}
+
+// stageTime is what a request spent on a stage, in the unit that it is declared
+// in: decode per token after the first, of which there has to be one.
+func stageTime(stage latency.Stage, spent *latency.Spent) (time.Duration, bool) {
+	took := spent.Stages[stage]
+	if stage != latency.StageDecode {
+		return took, true
+	}
+	if spent.Tokens < 2 {
+		return 0, false
+	}
+	return took / time.Duration(spent.Tokens-1), true
+}
+
+// Quantiles of what was spent that metrics show; 1 is the largest.
+var spentQuantiles = []float64{.5, .9, .95, .99, .999, 1}
+
+var (
+	declaredDesc = prometheus.NewDesc("tandem_budget_declared_seconds", "Latency budget that is declared, by stage and total; decode and tpot per token.", []string{"stage"}, nil)
+	spentDesc    = prometheus.NewDesc("tandem_budget_spent_seconds", "What requests spent, by stage and total; quantiles of the last budget-window, count and sum of all.", []string{"stage"}, nil)
+	ratioDesc    = prometheus.NewDesc("tandem_latency_p99_p50_ratio", "99th percentile over median of a latency, of the last budget-window.", []string{"latency"}, nil)
+)
+
+// Describe says what Collect sends.
+func (s *spending) Describe(out chan<- *prometheus.Desc) {
+	out <- declaredDesc
+	out <- spentDesc
+	out <- ratioDesc
+}
+
+// Collect sends the budget as it is now.
+func (s *spending) Collect(out chan<- prometheus.Metric) {
+	now := time.Now()
+	line := func(name string, declared time.Duration, d *latency.Distribution) {
+		if declared > 0 {
+			out <- prometheus.MustNewConstMetric(declaredDesc, prometheus.GaugeValue, declared.Seconds(), name)
+		}
+		quantiles := make(map[float64]float64, len(spentQuantiles))
+		for _, q := range spentQuantiles {
+			quantiles[q] = d.Quantile(q).Seconds()
+			if d.Count == 0 {
+				quantiles[q] = math.NaN() // as summaries have it
+			}
+		}
+		out <- prometheus.MustNewConstSummary(spentDesc, uint64(d.AllCount), d.AllSum.Seconds(), quantiles, name)
+	}
+	ratio := func(name string, d *latency.Distribution) {
+		if median := d.Quantile(.5); median > 0 {
+			out <- prometheus.MustNewConstMetric(ratioDesc, prometheus.GaugeValue, float64(d.Quantile(.99))/float64(median), name)
+		}
+	}
+	for stage, window := range s.stages {
+		line(latency.Stage(stage).String(), s.config.Declared.Stages[stage], window.Snapshot(now))
+	}
+	for total, window := range s.totals {
+		d := window.Snapshot(now)
+		line(latency.Total(total).String(), s.config.Declared.Totals[total], d)
+		ratio(latency.Total(total).String(), d)
+	}
+	ratio("second_token", s.second.Snapshot(now))
+	ratio("inter_token", s.gaps.Snapshot(now))
+}
