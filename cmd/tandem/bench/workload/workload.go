@@ -37,7 +37,8 @@ type Request struct {
 
 	// Then makes the next turn of the conversation from the answer to this one, and
 	// says how long its user thinks before it is due; nil, or a nil request: this was
-	// the last. It may be called from any goroutine, once.
+	// the last. It may be called from any goroutine, once, and needs the Prompt's
+	// contents as they were. Due of the next request is for the caller to set.
 	Then func(answer Answer) (next *Request, think time.Duration)
 }
 

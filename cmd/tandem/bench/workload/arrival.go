@@ -1,0 +1,106 @@
+package workload
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// The arrival processes.
+const (
+	// Poisson: gaps are exponential; what many independent users make.
+	Poisson = "poisson"
+	// Gamma: gaps are gamma-distributed.
+	Gamma = "gamma"
+	// Constant: gaps are equal.
+	Constant = "constant"
+	// Ramp: Poisson with a rate that rises or falls linearly over the run.
+	Ramp = "ramp"
+)
+
+// arrivals says when requests are due. The first gap begins at the start of the
+// run, so that a Poisson process is one from the start on.
+type arrivals struct {
+	random  *rand.Rand
+	process string
+	// rate is requests a second; of a ramp that at its end, from that at its start.
+	rate, from float64
+	// shape of the gamma distribution of gaps.
+	shape float64
+	// until is the run's duration in seconds, 0: endless.
+	until float64
+	// at is the time of the last request in seconds; of a ramp the expected number of
+	// requests until then.
+	at    float64
+	count int
+	// closed: a closed loop sends when it can.
+	closed bool
+}
+
+// next is when the next request is due; false: after the end of the run.
+func (a *arrivals) next() (time.Duration, bool) {
+	if a.closed {
+		return 0, true
+	}
+	seconds := 0.0
+	switch a.process {
+	case Constant:
+		seconds = float64(a.count) / a.rate
+	case Ramp:
+		a.at += a.random.ExpFloat64()
+		var ok bool
+		if seconds, ok = a.inverse(a.at); !ok {
+			return 0, false
+		}
+	case Gamma:
+		// As `vllm bench serve --burstiness` (vllm/benchmarks/serve.py, get_request): the
+		// shape is the burstiness and the scale 1/(rate·burstiness), so that the mean
+		// gap stays 1/rate and the coefficient of variation is 1/√burstiness.
+		a.at += gamma(a.random, a.shape) / (a.rate * a.shape)
+		seconds = a.at
+	default:
+		a.at += a.random.ExpFloat64() / a.rate
+		seconds = a.at
+	}
+	a.count++
+	if a.until > 0 && seconds > a.until || seconds > math.MaxInt64/float64(time.Second) {
+		return 0, false
+	}
+	return time.Duration(seconds * float64(time.Second)), true
+}
+
+// inverse is the time by which so many requests are expected of a ramp; false if
+// it ends before. With λ(t) = f + (r−f)·t/T the expectation is
+// Λ(t) = f·t + (r−f)·t²/2T; unit-rate Poisson times put through Λ⁻¹ are a Poisson
+// process of rate λ (Çinlar, "Introduction to Stochastic Processes", 1975, ch. 4.7).
+// The form of the root is the one that does not cancel.
+func (a *arrivals) inverse(expected float64) (float64, bool) {
+	if expected > a.until*(a.from+a.rate)/2 {
+		return 0, false
+	}
+	slope := (a.rate - a.from) / a.until
+	return 2 * expected / (a.from + math.Sqrt(max(0, a.from*a.from+2*slope*expected))), true
+}
+
+// gamma is a gamma-distributed number with a shape and scale 1, by Marsaglia and
+// Tsang, "A simple method for generating gamma variables", ACM TOMS 26(3), 2000;
+// shapes below 1 by their section 6.
+func gamma(random *rand.Rand, shape float64) float64 {
+	if shape < 1 {
+		return gamma(random, shape+1) * math.Pow(1-random.Float64(), 1/shape)
+	}
+	d := shape - 1.0/3
+	c := 1 / math.Sqrt(9*d)
+	for {
+		x := random.NormFloat64()
+		v := 1 + c*x
+		if v <= 0 {
+			continue
+		}
+		v = v * v * v
+		u := 1 - random.Float64() // above 0
+		if math.Log(u) < x*x/2+d-d*v+d*math.Log(v) {
+			return d * v
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package workload
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// utterance is what a user says in a later turn: text as recorded, or a part to
+// make up.
+type utterance struct {
+	text   string
+	part   part
+	tokens int
+	output int
+	think  time.Duration
+}
+
+// conversation is one whose next turn depends on the answer to the last.
+type conversation struct {
+	maker          *maker
+	session, class int
+	turns          int
+	// tokens are those of the last prompt.
+	tokens int
+	// say is what the user says in a turn.
+	say func(turn int) utterance
+}
+
+// attach gives a request its next turn, if the conversation has one.
+func (c conversation) attach(q *Request) {
+	if q.Turn+1 >= c.turns {
+		return
+	}
+	prompt, output, turn := q.Prompt, q.MaxTokens, q.Turn+1
+	q.Then = func(answer Answer) (*Request, time.Duration) { return c.next(prompt, output, turn, answer) }
+}
+
+// next is a turn after the first. Without an answer there is none: the request
+// before it failed.
+func (c conversation) next(prompt Prompt, output, turn int, answer Answer) (*Request, time.Duration) {
+	if len(answer.TokenIDs) == 0 && answer.Text == "" {
+		return nil, 0
+	}
+	m := c.maker
+	said := c.say(turn)
+	answered := len(answer.TokenIDs)
+	if answered == 0 {
+		answered = m.spec.prose.tokens(answer.Text)
+		if !m.text {
+			if m.spec.Exact {
+				answered = output
+			}
+			answered = min(answered, output)
+		}
+	}
+	tokens := c.tokens + answered + said.tokens
+	if tokens > m.context-said.output {
+		m.short.Add(1)
+		return nil, 0
+	}
+	if m.text {
+		prompt = c.continueText(prompt, answer, said)
+	} else {
+		prompt = c.continueIDs(prompt, answer, answered, said, tokens)
+	}
+	c.tokens = tokens
+	q := m.request(c.session, turn, c.class, prompt, said.output)
+	c.attach(q)
+	return q, said.think
+}
+
+func (c conversation) continueText(prompt Prompt, answer Answer, said utterance) Prompt {
+	if said.text == "" {
+		said.text = c.maker.userText(said.part)
+	}
+	chat := make([]Message, 0, len(prompt.Chat)+2)
+	chat = append(append(chat, prompt.Chat...), Message{"assistant", answer.Text}, Message{"user", said.text})
+	// The answer follows at once, as the model gave it: the text so far is what the
+	// server has cached.
+	return Prompt{Text: prompt.Text + answer.Text + between + said.text, Chat: chat}
+}
+
+func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, said utterance, tokens int) Prompt {
+	ids := append(make([]uint32, 0, tokens), prompt.TokenIDs...)
+	if len(answer.TokenIDs) > 0 {
+		ids = append(ids, answer.TokenIDs...)
+	} else {
+		c.maker.standIns.Add(1)
+		ids = c.maker.appendIDs(ids, part{forAnswers, said.part.thing, said.part.number, answered})
+	}
+	return Prompt{TokenIDs: c.maker.appendIDs(ids, said.part)}
+}
+
+// invented is what a made-up user says in a turn of a session.
+func (m *maker) invented(session, class int) func(turn int) utterance {
+	return func(turn int) utterance {
+		var pcg rand.PCG
+		seeded(&pcg, m.spec.Seed, forTurns, uint64(session), uint64(turn))
+		random := rand.New(&pcg)
+		drawn := m.spec.draw(random, class)
+		return utterance{
+			part:   part{forPrompts, uint64(session), uint64(turn), drawn.prompt},
+			tokens: drawn.prompt, output: drawn.output, think: m.think(random),
+		}
+	}
+}

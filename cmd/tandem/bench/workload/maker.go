@@ -1,0 +1,150 @@
+package workload
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// maker makes the prompts and requests of a run. Only its counters change; it is
+// safe for concurrent use, as later turns are made by whoever got the answer.
+type maker struct {
+	spec     *Spec
+	step     uint64
+	text     bool
+	alphabet *alphabet // nil with text
+	context  int
+
+	requests, cut, short, standIns atomic.Int64
+}
+
+func newMaker(s *Spec, p Params) (*maker, error) {
+	m := &maker{spec: s, step: uint64(p.Step), text: s.text(p), context: s.context(p)}
+	if m.context < s.SharedPrefixTokens+2 {
+		return nil, fmt.Errorf("--shared-prefix-tokens is %d and the context has %d tokens: leave room for a prompt and an answer", s.SharedPrefixTokens, m.context)
+	}
+	if m.text {
+		return m, nil
+	}
+	vocabulary := s.vocabulary(p)
+	if vocabulary == 0 {
+		return nil, fmt.Errorf("--prompt-kind ids: the server does not say how many tokens its vocabulary has: add --vocabulary-size, or use --prompt-kind text")
+	}
+	var err error
+	m.alphabet, err = newAlphabet(vocabulary, p.Avoid)
+	return m, err
+}
+
+// part is a piece of a prompt, named by what it is for: equal names are equal
+// contents, and fewer tokens of a name a prefix of more.
+type part struct {
+	purpose, thing, number uint64
+	tokens                 int
+}
+
+func (m *maker) seeded(pcg *rand.PCG, p part) {
+	seeded(pcg, m.spec.Seed+mix(m.step), p.purpose, p.thing, p.number)
+}
+
+func (m *maker) appendIDs(ids []uint32, p part) []uint32 {
+	var pcg rand.PCG
+	m.seeded(&pcg, p)
+	return m.alphabet.append(ids, &pcg, p.tokens)
+}
+
+func (m *maker) appendText(text []byte, p part) []byte {
+	var pcg rand.PCG
+	m.seeded(&pcg, p)
+	return m.spec.prose.append(text, &pcg, p.tokens)
+}
+
+// between stands between the messages of a conversation where text is one piece.
+const between = "\n\n"
+
+// prompt is a first prompt: a system prompt, if it has tokens, and what the user
+// says.
+func (m *maker) prompt(system part, user ...part) Prompt {
+	total := system.tokens
+	for _, p := range user {
+		total += p.tokens
+	}
+	if !m.text {
+		ids := make([]uint32, 0, total)
+		if system.tokens > 0 {
+			ids = m.appendIDs(ids, system)
+		}
+		for _, p := range user {
+			ids = m.appendIDs(ids, p)
+		}
+		return Prompt{TokenIDs: ids}
+	}
+	var prefix string
+	if system.tokens > 0 {
+		prefix = string(m.appendText(nil, system))
+	}
+	return opening(prefix, m.userText(user...))
+}
+
+func (m *maker) userText(user ...part) string {
+	total := 0
+	for _, p := range user {
+		total += p.tokens
+	}
+	text := make([]byte, 0, m.spec.prose.bytes(total)+128)
+	for _, p := range user {
+		text = m.appendText(text, p)
+	}
+	return string(text)
+}
+
+// opening is a first prompt of text.
+func opening(system, user string) Prompt {
+	if system == "" {
+		return Prompt{Text: user, Chat: []Message{{"user", user}}}
+	}
+	return Prompt{Text: system + between + user, Chat: []Message{{"system", system}, {"user", user}}}
+}
+
+// request is one with all that does not depend on its prompt.
+func (m *maker) request(session, turn, class int, prompt Prompt, output int) *Request {
+	m.requests.Add(1)
+	s := m.spec
+	r := &Request{
+		Session: session, Turn: turn,
+		Prompt: prompt, MaxTokens: output, Exact: s.Exact,
+		Temperature: s.Temperature, Seed: mix(mix(s.Seed^mix(forSampling)+uint64(session)) + uint64(turn)),
+		Priority: s.Priority, Tenant: s.Tenant, CacheSalt: s.CacheSalt,
+	}
+	if len(s.classes) > 0 {
+		r.Class = s.classes[class].name
+		if own := s.classes[class].priority; own != nil {
+			r.Priority = *own
+		}
+	}
+	return r
+}
+
+// think is the time before a turn.
+func (m *maker) think(random *rand.Rand) time.Duration {
+	if !m.spec.Think.IsSet() {
+		return 0
+	}
+	return m.spec.Think.duration(random)
+}
+
+// Warnings says what had to be changed or left out so far, in sentences.
+func (m *maker) Warnings() []string {
+	var all []string
+	add := func(count int64, format string, args ...any) {
+		if count > 0 {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	requests := m.requests.Load()
+	cut, short, standIns := m.cut.Load(), m.short.Load(), m.standIns.Load()
+	add(cut, "%d of %d requests were cut to fit the context of %d tokens", cut, requests, m.context)
+	add(short, "%d conversations ended early: the next turn would not have fitted the context of %d tokens", short, m.context)
+	add(standIns, "%d answers came without token ids: random ones stand for them in later turns", standIns)
+	return all
+}

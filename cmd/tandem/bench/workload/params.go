@@ -1,0 +1,92 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Params are what a source has to know of the run and the server.
+type Params struct {
+	// Rate is requests a second in open loop, of a ramp that at its end. A
+	// conversation counts once: its later turns follow its answers. Traces with times
+	// do not need it.
+	Rate float64
+	// Concurrency, if above 0, asks for a closed loop: every Due is 0, and there is
+	// no end but that of a trace.
+	Concurrency int
+	// Duration ends open loop: nothing is due after it. 0: no end.
+	Duration time.Duration
+	// Step counts the runs of one command, such as the rates of a sweep. Each step
+	// has prompts of its own, so that none finds those of the last in a prefix cache;
+	// arrivals and lengths come from the same numbers in all.
+	Step int
+	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
+	VocabularySize, ContextTokens int
+	// Avoid are ids that no prompt may have, such as special tokens.
+	Avoid []uint32
+	// Text: the server takes text only.
+	Text bool
+}
+
+func (p Params) validate(s *Spec) error {
+	switch {
+	case p.Concurrency < 0 || p.Duration < 0 || p.Step < 0 || p.VocabularySize < 0 || p.ContextTokens < 0:
+		return fmt.Errorf("workload: a negative parameter: %+v", p)
+	case p.Concurrency > 0 || s.OwnTimes():
+		return nil
+	case !(p.Rate > 0) || math.IsInf(p.Rate, 0):
+		return fmt.Errorf("the rate is %g requests a second: give a --rate above 0, or --concurrency for a closed loop", p.Rate)
+	case s.Arrival == Ramp && p.Duration == 0:
+		return fmt.Errorf("--arrival ramp needs a duration: the rate rises over the whole of it")
+	}
+	return nil
+}
+
+// context is how many tokens a prompt and its answer may have together.
+func (s *Spec) context(p Params) int {
+	switch {
+	case s.ContextTokens > 0 && p.ContextTokens > 0:
+		return min(s.ContextTokens, p.ContextTokens)
+	case s.ContextTokens > 0 || p.ContextTokens > 0:
+		return max(s.ContextTokens, p.ContextTokens)
+	default:
+		return maxCount
+	}
+}
+
+// vocabulary is how many ids prompts are made of, 0 if nobody says.
+func (s *Spec) vocabulary(p Params) int {
+	if s.VocabularySize > 0 && p.VocabularySize > 0 {
+		return min(s.VocabularySize, p.VocabularySize)
+	}
+	return max(s.VocabularySize, p.VocabularySize)
+}
+
+// text reports whether prompts are text.
+func (s *Spec) text(p Params) bool {
+	switch {
+	case p.Text || s.PromptKind == KindText || s.conversations() || s.TextFile != "":
+		return true
+	case s.PromptKind == KindIDs:
+		return false
+	default:
+		return s.vocabulary(p) == 0
+	}
+}
+
+// fit makes a prompt and an output fit into a room, at least 2. Whichever takes
+// more than half of it gives way, both if both do.
+func fit(prompt, output, room int) (int, int, bool) {
+	half := room / 2
+	switch {
+	case prompt <= room-output:
+		return prompt, output, false
+	case prompt <= half:
+		return prompt, room - prompt, true
+	case output <= half:
+		return room - output, output, true
+	default:
+		return room - half, half, true
+	}
+}

@@ -1,0 +1,347 @@
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+)
+
+// The kinds of prompts.
+const (
+	KindIDs  = "ids"
+	KindText = "text"
+)
+
+// Spec is what load to make, as flags say it. Register its flags, or set all that
+// has a default, then Validate, then the rest. It is used by one goroutine.
+type Spec struct {
+	// Arrival is Poisson, Gamma, Constant or Ramp; Burstiness the shape of Gamma, and
+	// RampFrom a ramp's first rate, requests a second.
+	Arrival    string
+	Burstiness float64
+	RampFrom   float64
+
+	// PromptTokens and OutputTokens are the lengths; unset: 512 and 128, or the
+	// trace's if the other is empirical.
+	PromptTokens, OutputTokens Distribution
+	// PromptKind is KindIDs or KindText; empty: ids if the server takes them and its
+	// vocabulary is known.
+	PromptKind string
+	// TextFile is where text prompts are cut out of; empty: they are made of words.
+	TextFile string
+	// CharsPerToken is how many bytes of text a token is taken to have.
+	CharsPerToken float64
+	// SharedPrefixTokens begin every conversation, one of SharedPrefixes.
+	SharedPrefixTokens, SharedPrefixes int
+
+	// Turns is how many turns a conversation has, unset: 1, or all of a recorded one.
+	// Think is the time from an answer to the next turn; unset: none.
+	Turns, Think Distribution
+
+	// Trace is a file of recorded traffic; empty: none. TraceFormat is a
+	// trace.Format. Speed divides its times, TraceLimit is its first so many requests,
+	// 0: all, and TraceScale multiplies its lengths.
+	Trace       string
+	TraceFormat string
+	Speed       float64
+	TraceLimit  int
+	TraceScale  float64
+
+	// Temperature, Priority, Tenant and CacheSalt go into every request.
+	Temperature       float32
+	Priority          int32
+	Tenant, CacheSalt string
+	// Exact: answers have the length wanted, even if the model would stop before.
+	Exact bool
+	// Seed is where chance comes from; Validate chooses one if it is 0, so that a
+	// second run does not find the prompts of the first in the server's prefix cache.
+	Seed uint64
+	// VocabularySize and ContextTokens stand in where the server does not say; where
+	// it does, the smaller counts.
+	VocabularySize, ContextTokens int
+
+	classes classes
+	// What Validate finds out.
+	format    trace.Format
+	prose     *prose
+	empirical []lengths
+}
+
+// lengths are those of one request.
+type lengths struct{ prompt, output int }
+
+// RegisterFlags adds the flags, and with them the defaults.
+func (s *Spec) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Arrival, "arrival", Poisson, "arrival process in open loop: poisson, gamma, constant, or ramp (from --ramp-from to the rate, linearly over the duration)")
+	fs.Float64Var(&s.Burstiness, "burstiness", 1, "shape of --arrival gamma, as of vLLM's flag of this name: 1 is Poisson, less comes in bursts, more is regular")
+	fs.Float64Var(&s.RampFrom, "ramp-from", 0, "rate at which --arrival ramp begins, requests a second")
+	fs.Var(distributionFlag{&s.PromptTokens, ParseLengths, "LENGTHS"}, "prompt-tokens", "tokens of a prompt, of each turn in conversations: 512, uniform:100-900, normal:MEAN,SD, lognormal:MEAN,SD, exp:MEAN, or empirical: drawn from --trace, at the rate (default 512)")
+	fs.Var(distributionFlag{&s.OutputTokens, ParseLengths, "LENGTHS"}, "output-tokens", "tokens of an answer, in the same forms (default 128)")
+	fs.StringVar(&s.PromptKind, "prompt-kind", "", "what prompts are made of: ids (uniform over the vocabulary) or text (default: ids, if the server takes them and its vocabulary is known)")
+	fs.StringVar(&s.TextFile, "text-file", "", "file that text prompts are cut out of (default: sentences of common words)")
+	fs.Float64Var(&s.CharsPerToken, "chars-per-token", 4, "bytes of text that a token is taken to have; what the server counts is in the report")
+	fs.IntVar(&s.SharedPrefixTokens, "shared-prefix-tokens", 0, "tokens of a system prompt, before the prompt's own, that many requests share")
+	fs.IntVar(&s.SharedPrefixes, "shared-prefixes", 1, "number of different system prompts, each equally likely")
+	fs.Var(distributionFlag{&s.Turns, ParseTurns, "NUMBERS"}, "turns", "turns of a conversation: 4, uniform:1-8, normal:MEAN,SD, lognormal:MEAN,SD or exp:MEAN; the rate counts conversations (default 1; of recorded ones all)")
+	fs.Var(distributionFlag{&s.Think, ParseTimes, "DURATIONS"}, "think", "time from an answer to the user's next turn: 2s, uniform:1s-10s, normal:MEAN,SD, lognormal:MEAN,SD or exp:MEAN (default none)")
+	fs.StringVar(&s.Trace, "trace", "", "recorded traffic to replay: a file of one of --trace-format")
+	fs.StringVar(&s.TraceFormat, "trace-format", string(trace.Auto), "auto, azure (CSV), mooncake (JSON lines with hash ids) or sharegpt (JSON; has no times: comes at the rate)")
+	fs.Float64Var(&s.Speed, "speed", 1, "how many times faster than recorded to replay a trace")
+	fs.IntVar(&s.TraceLimit, "trace-limit", 0, "use only so many of the trace's first requests; 0: all")
+	fs.Float64Var(&s.TraceScale, "trace-scale-lengths", 1, "multiply the trace's lengths, and the blocks that its prompts share, to fit a smaller model")
+	fs.Var(&s.classes, "class", "a class of requests, repeated for each: "+classForm)
+	fs.Float32Var(&s.Temperature, "temperature", 0, "sampling temperature; 0: always the likeliest token")
+	fs.Int32Var(&s.Priority, "priority", 0, "priority of requests, where the server knows them")
+	fs.StringVar(&s.Tenant, "tenant", "", "tenant of requests, where the server knows them")
+	fs.StringVar(&s.CacheSalt, "cache-salt", "", "share prefixes only with requests of this salt, where the server knows salts")
+	fs.BoolVar(&s.Exact, "exact", true, "generate the output tokens wanted even if the model would stop before")
+	fs.Uint64Var(&s.Seed, "seed", 0, "seed of arrivals, lengths and prompts; the same one repeats a run, and finds its prompts cached (default: a new one, which the report names)")
+	fs.IntVar(&s.VocabularySize, "vocabulary-size", 0, "make prompts of ids below this (default: the server's vocabulary)")
+	fs.IntVar(&s.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together (default: the server's context)")
+}
+
+// Validate checks ranges and what does not go together, finds out what the trace
+// is, and reads the files that are kept in memory.
+func (s *Spec) Validate() error {
+	if err := errors.Join(s.validateNumbers(), s.validateChoices()); err != nil {
+		return err
+	}
+	if s.Trace != "" {
+		file, err := trace.Open(s.Trace, trace.Format(s.TraceFormat))
+		if err != nil {
+			return err
+		}
+		s.format = file.Format()
+		file.Close()
+	}
+	if err := s.validateTrace(); err != nil {
+		return err
+	}
+	for s.Seed == 0 {
+		s.Seed = rand.Uint64()
+	}
+	var err error
+	if s.TextFile != "" {
+		s.prose, err = readProse(s.TextFile, s.CharsPerToken)
+	} else {
+		s.prose = newProse(s.CharsPerToken)
+	}
+	if err != nil {
+		return err
+	}
+	if s.usesEmpirical() {
+		s.empirical, err = s.readLengths()
+	}
+	return err
+}
+
+func (s *Spec) validateNumbers() error {
+	var problems []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
+	}
+	within := func(value, least, most float64) bool { return value >= least && value <= most }
+	check(within(s.Burstiness, 1e-3, 1e6), "--burstiness is %g: choose 0.001 to 1000000", s.Burstiness)
+	check(within(s.RampFrom, 0, 1e9), "--ramp-from is %g: choose a rate from 0", s.RampFrom)
+	check(within(s.CharsPerToken, 0.5, 32), "--chars-per-token is %g: choose 0.5 to 32", s.CharsPerToken)
+	check(s.SharedPrefixTokens >= 0 && s.SharedPrefixTokens <= maxCount, "--shared-prefix-tokens is %d: choose 0 to %d", s.SharedPrefixTokens, maxCount)
+	check(s.SharedPrefixes >= 1, "--shared-prefixes is %d: choose 1 or more", s.SharedPrefixes)
+	check(within(s.Speed, 1e-6, 1e6), "--speed is %g: choose 0.000001 to 1000000; 2 is twice as fast as recorded", s.Speed)
+	check(s.TraceLimit >= 0, "--trace-limit is %d: choose 0, for all, or more", s.TraceLimit)
+	check(within(s.TraceScale, 1e-4, 1e3), "--trace-scale-lengths is %g: choose 0.0001 to 1000", s.TraceScale)
+	check(within(float64(s.Temperature), 0, math.MaxFloat32), "--temperature is %g: choose 0 or more", s.Temperature)
+	check(s.VocabularySize >= 0, "--vocabulary-size is %d: choose 1 or more", s.VocabularySize)
+	check(s.ContextTokens == 0 || s.ContextTokens >= 2, "--context-tokens is %d: choose 2 or more", s.ContextTokens)
+	return errors.Join(problems...)
+}
+
+func (s *Spec) validateChoices() error {
+	formats := []string{string(trace.Auto), string(trace.Azure), string(trace.Mooncake), string(trace.ShareGPT)}
+	switch {
+	case !slices.Contains([]string{Poisson, Gamma, Constant, Ramp}, s.Arrival):
+		return fmt.Errorf("--arrival %q: choose poisson, gamma, constant or ramp", s.Arrival)
+	case s.Burstiness != 1 && s.Arrival != Gamma:
+		return fmt.Errorf("--burstiness %g is for --arrival gamma: add that", s.Burstiness)
+	case s.RampFrom != 0 && s.Arrival != Ramp:
+		return fmt.Errorf("--ramp-from %g is for --arrival ramp: add that", s.RampFrom)
+	case !slices.Contains([]string{"", KindIDs, KindText}, s.PromptKind):
+		return fmt.Errorf("--prompt-kind %q: choose ids or text", s.PromptKind)
+	case s.TextFile != "" && s.PromptKind == KindIDs:
+		return errors.New("--text-file does not go with --prompt-kind ids: leave out one of them")
+	case !slices.Contains(formats, s.TraceFormat):
+		return fmt.Errorf("--trace-format %q: choose auto, azure, mooncake or sharegpt", s.TraceFormat)
+	case s.SharedPrefixes > 1 && s.SharedPrefixTokens == 0:
+		return fmt.Errorf("--shared-prefixes %d needs --shared-prefix-tokens, the length of each", s.SharedPrefixes)
+	}
+	return nil
+}
+
+// validateTrace checks what goes with a trace, whose format is known.
+func (s *Spec) validateTrace() error {
+	if s.Trace == "" {
+		switch {
+		case s.usesEmpirical():
+			return errors.New("empirical lengths come from a trace: add --trace FILE")
+		case s.Speed != 1 || s.TraceLimit != 0 || s.TraceScale != 1 || s.TraceFormat != string(trace.Auto):
+			return errors.New("--speed, --trace-limit, --trace-scale-lengths and --trace-format are for a trace: add --trace FILE")
+		}
+		return nil
+	}
+	if !s.replays() {
+		if s.Speed != 1 {
+			return errors.New("--speed is for a trace that is replayed: with empirical lengths requests come at the rate")
+		}
+		return nil
+	}
+	given := s.PromptTokens.IsSet() || s.OutputTokens.IsSet()
+	for _, class := range s.classes {
+		given = given || class.prompt.IsSet() || class.output.IsSet()
+	}
+	switch {
+	case given:
+		return errors.New("a trace that is replayed has lengths of its own: leave out --prompt-tokens and --output-tokens, also of classes, or make one of them empirical to draw lengths from the trace")
+	case s.SharedPrefixTokens > 0:
+		return errors.New("--shared-prefix-tokens does not go with a trace that is replayed: its prompts are as they were")
+	case s.format.Timed() && (s.Arrival != Poisson || s.Turns.IsSet() || s.Think.IsSet()):
+		return fmt.Errorf("--arrival, --turns and --think do not go with a trace of %s's: its requests come when they came, each alone", s.format)
+	case s.format == trace.ShareGPT && s.Speed != 1:
+		return errors.New("--speed does not go with a trace of sharegpt's: it has no times, give the rate")
+	case s.format == trace.ShareGPT && s.PromptKind == KindIDs:
+		return errors.New("--prompt-kind ids does not go with a trace of sharegpt's, which is text: leave it out")
+	case s.format == trace.ShareGPT && s.TextFile != "":
+		return errors.New("--text-file does not go with a trace of sharegpt's, which has text: leave it out")
+	case s.format == trace.Mooncake && s.TextFile != "":
+		return errTextBlocks
+	case s.format == trace.Mooncake && s.blockTokens() < minBlock:
+		return fmt.Errorf("--trace-scale-lengths %g makes blocks of %d tokens, too few to tell them apart: choose %g or more", s.TraceScale, s.blockTokens(), float64(minBlock)/trace.BlockTokens)
+	}
+	return nil
+}
+
+// minBlock is how many tokens of a block surely tell it from all others.
+const minBlock = 16
+
+// blockTokens is how many tokens one hash id of a trace stands for, scaled.
+func (s *Spec) blockTokens() int { return int(math.Round(trace.BlockTokens * s.TraceScale)) }
+
+// OwnTimes reports whether requests come when a trace says, not at a rate.
+func (s *Spec) OwnTimes() bool { return s.replays() && s.format.Timed() }
+
+// MeanRate is how many requests a second are offered on average, of conversations
+// how many begin; 0 in closed loop and if a trace says when they come.
+func (s *Spec) MeanRate(p Params) float64 {
+	switch {
+	case p.Concurrency > 0 || s.OwnTimes():
+		return 0
+	case s.Arrival == Ramp:
+		return (s.RampFrom + p.Rate) / 2
+	default:
+		return p.Rate
+	}
+}
+
+// replays: the trace's requests are sent, not only its lengths used.
+func (s *Spec) replays() bool { return s.Trace != "" && !s.usesEmpirical() }
+
+// conversations: the texts of a trace are sent.
+func (s *Spec) conversations() bool { return s.replays() && s.format == trace.ShareGPT }
+
+func (s *Spec) usesEmpirical() bool {
+	uses := s.PromptTokens.Empirical() || s.OutputTokens.Empirical()
+	for _, class := range s.classes {
+		uses = uses || class.prompt.Empirical() || class.output.Empirical()
+	}
+	return uses
+}
+
+// distributions are those of a class's lengths.
+func (s *Spec) distributions(class int) (prompt, output Distribution) {
+	prompt, output = s.PromptTokens, s.OutputTokens
+	if len(s.classes) > 0 {
+		if own := s.classes[class].prompt; own.IsSet() {
+			prompt = own
+		}
+		if own := s.classes[class].output; own.IsSet() {
+			output = own
+		}
+	}
+	if !prompt.IsSet() {
+		prompt = Distribution{text: "512", shape: fixed, a: 512}
+		if output.Empirical() {
+			prompt = output
+		}
+	}
+	if !output.IsSet() {
+		output = Distribution{text: "128", shape: fixed, a: 128}
+		if prompt.Empirical() {
+			output = prompt
+		}
+	}
+	return prompt, output
+}
+
+// draw is the lengths of one request. What is empirical comes from one request of
+// the trace, whose prompt and answer belong together.
+func (s *Spec) draw(random *rand.Rand, class int) lengths {
+	prompt, output := s.distributions(class)
+	var recorded lengths
+	if prompt.Empirical() || output.Empirical() {
+		recorded = s.empirical[random.IntN(len(s.empirical))]
+	}
+	if !prompt.Empirical() {
+		recorded.prompt = prompt.count(random)
+	}
+	if !output.Empirical() {
+		recorded.output = output.count(random)
+	}
+	return recorded
+}
+
+// maxEmpirical is how many requests of a trace lengths are drawn from.
+const maxEmpirical = 100_000
+
+// readLengths reads the lengths that the trace's first requests have.
+func (s *Spec) readLengths() ([]lengths, error) {
+	file, err := trace.Open(s.Trace, trace.Format(s.TraceFormat))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	limit := maxEmpirical
+	if s.TraceLimit > 0 {
+		limit = min(limit, s.TraceLimit)
+	}
+	var all []lengths
+	for len(all) < limit {
+		entry, err := file.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		l := lengths{entry.PromptTokens, entry.OutputTokens}
+		if len(entry.Turns) > 0 {
+			l = lengths{s.prose.tokens(entry.System) + s.prose.tokens(entry.Turns[0].User), s.prose.tokens(entry.Turns[0].Reply)}
+		}
+		all = append(all, lengths{s.scale(l.prompt), s.scale(l.output)})
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no requests to draw lengths from", s.Trace)
+	}
+	return all, nil
+}
+
+// scale makes a trace's length one of ours, at least 1.
+func (s *Spec) scale(tokens int) int {
+	return int(math.Round(min(max(float64(tokens)*s.TraceScale, 1), maxCount)))
+}

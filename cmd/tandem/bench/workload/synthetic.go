@@ -1,0 +1,58 @@
+package workload
+
+import (
+	"io"
+	"math/rand/v2"
+)
+
+// synthetic makes requests of distributions.
+type synthetic struct {
+	*maker
+	arrivals *arrivals
+	// lengths, kinds and turns are chance for each.
+	lengths, kinds, turns *rand.Rand
+	session               int
+}
+
+func newSynthetic(m *maker, a *arrivals) *synthetic {
+	seed := m.spec.Seed
+	return &synthetic{
+		maker: m, arrivals: a,
+		lengths: random(seed, forLengths, 0, 0), kinds: random(seed, forClasses, 0, 0), turns: random(seed, forTurns, 0, 0),
+	}
+}
+
+func (s *synthetic) Next() (*Request, error) {
+	due, ok := s.arrivals.next()
+	if !ok {
+		return nil, io.EOF
+	}
+	class := s.spec.classes.draw(s.kinds)
+	drawn := s.spec.draw(s.lengths, class)
+	prompt, output, cut := fit(drawn.prompt, drawn.output, s.context-s.spec.SharedPrefixTokens)
+	if cut {
+		s.cut.Add(1)
+	}
+	session := s.session
+	s.session++
+	var system part
+	if s.spec.SharedPrefixTokens > 0 {
+		which := s.kinds.Uint64N(uint64(s.spec.SharedPrefixes))
+		system = part{forPrefixes, which, 0, s.spec.SharedPrefixTokens}
+	}
+	user := part{forPrompts, uint64(session), 0, prompt}
+	q := s.request(session, 0, class, s.prompt(system, user), output)
+	q.Due = due
+	if s.spec.Turns.IsSet() {
+		if turns := s.spec.Turns.count(s.turns); turns > 1 {
+			conversation{
+				maker: s.maker, session: session, class: class, turns: turns,
+				tokens: system.tokens + prompt, say: s.invented(session, class),
+			}.attach(q)
+		}
+	}
+	return q, nil
+}
+
+// Close does nothing.
+func (s *synthetic) Close() error { return nil }

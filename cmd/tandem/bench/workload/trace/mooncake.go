@@ -1,0 +1,96 @@
+package trace
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// mooncake reads the traces of Mooncake: one JSON object a line.
+type mooncake struct {
+	lines *lines
+	clock clock
+}
+
+func (m *mooncake) Format() Format { return Mooncake }
+
+func (m *mooncake) Next() (Entry, error) {
+	line, err := m.lines.next()
+	if err != nil {
+		return Entry{}, err
+	}
+	var raw struct {
+		Timestamp *float64 `json:"timestamp"`
+		Input     *int     `json:"input_length"`
+		Output    *int     `json:"output_length"`
+		Blocks    []uint64 `json:"hash_ids"`
+	}
+	if err := json.Unmarshal(line, &raw); err != nil {
+		offset, problem := explainJSON(err)
+		return Entry{}, m.lines.fail(max(offset, 1), `%s: expected {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, problem)
+	}
+	switch {
+	case raw.Timestamp == nil:
+		return Entry{}, m.lines.fail(1, "timestamp is missing: expected milliseconds since the start")
+	case raw.Input == nil:
+		return Entry{}, m.lines.fail(1, "input_length is missing: expected the number of tokens of the prompt")
+	case raw.Output == nil:
+		return Entry{}, m.lines.fail(1, "output_length is missing: expected the number of tokens of the answer")
+	case *raw.Timestamp < 0 || *raw.Timestamp > maxMillis:
+		return Entry{}, m.lines.fail(1, "timestamp is %g: expected milliseconds, from 0 to %g", *raw.Timestamp, maxMillis)
+	case *raw.Input < 0 || *raw.Input > maxTokens:
+		return Entry{}, m.lines.fail(1, "input_length is %d: expected a number of tokens from 0 to 2^30", *raw.Input)
+	case *raw.Output < 0 || *raw.Output > maxTokens:
+		return Entry{}, m.lines.fail(1, "output_length is %d: expected a number of tokens from 0 to 2^30", *raw.Output)
+	}
+	// Some traces leave out the id of the last, partial block.
+	whole, all := *raw.Input/BlockTokens, (*raw.Input+BlockTokens-1)/BlockTokens
+	if len(raw.Blocks) != 0 && len(raw.Blocks) != whole && len(raw.Blocks) != all {
+		return Entry{}, m.lines.fail(1, "input_length %d has %d hash_ids: expected %d, one for each %d tokens", *raw.Input, len(raw.Blocks), all, BlockTokens)
+	}
+	at, err := m.clock.at(time.UnixMicro(int64(math.Round(*raw.Timestamp * 1000))))
+	if err != nil {
+		return Entry{}, m.lines.fail(1, "%v", err)
+	}
+	return Entry{At: at, PromptTokens: *raw.Input, OutputTokens: *raw.Output, Blocks: raw.Blocks}, nil
+}
+
+// maxMillis is some 290 years, the reach of a time.Duration.
+const maxMillis = 9e12
+
+// explainJSON is where JSON went wrong, in bytes from 1 (0: at the end), and what
+// is wrong there.
+func explainJSON(err error) (offset int, problem string) {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return int(syntax.Offset), "malformed JSON, " + syntax.Error()
+	case errors.As(err, &kind) && kind.Field == "":
+		return int(kind.Offset), fmt.Sprintf("a JSON %s where an object should be", kind.Value)
+	case errors.As(err, &kind):
+		return int(kind.Offset), fmt.Sprintf("%s is a JSON %s where %s should be", kind.Field, kind.Value, inWords(kind.Type.Kind().String()))
+	default:
+		return 1, err.Error()
+	}
+}
+
+// inWords is a Go kind in the words of JSON.
+func inWords(kind string) string {
+	switch kind {
+	case "uint64":
+		return "a whole number from 0"
+	case "int":
+		return "a whole number"
+	case "float64":
+		return "a number"
+	case "string":
+		return "a string"
+	case "slice":
+		return "an array"
+	default:
+		return "an object"
+	}
+}
