@@ -1,0 +1,298 @@
+package standin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+)
+
+// How a request ends that is not served whole.
+var (
+	// ErrRefused: no slot was free and the queue was full, or chance had it refused.
+	ErrRefused = errors.New("no slot is free: try again later")
+	// ErrBroken: it broke off after its first token, since the shape says so.
+	ErrBroken = errors.New("broken off on purpose")
+	// ErrClosed: the server ended.
+	ErrClosed = errors.New("the server ends")
+)
+
+// Sink takes what an Engine sends of one request. Its methods are called one after
+// another, by the wheel's goroutine or that of Serve; a method that blocks keeps
+// back the tokens of all. An error ends the request with it.
+type Sink interface {
+	// Accept says that the request will be served.
+	Accept(id string) error
+	// Tokens sends n tokens; offset have been sent before.
+	Tokens(offset, n int) error
+}
+
+// Served is what an engine did with a request. Moments are since the engine's
+// start, by its clock.
+type Served struct {
+	// ID is the request's id, Number its place in the order of arrival, from 0.
+	ID     string
+	Number uint64
+	// Arrived is when it came, Began when it was served: after the queue and a freeze.
+	Arrived, Began time.Duration
+	// Tokens were sent, the first at First, the second at Second, the last at Last.
+	Tokens              int
+	First, Second, Last time.Duration
+	// Due and Sent are when each message with tokens should have been sent and when it
+	// was; nil unless the engine keeps a log.
+	Due, Sent []time.Duration
+}
+
+// Engine serves requests as a Shape has it, whatever the protocol. All methods are
+// safe for concurrent use.
+type Engine struct {
+	shape Shape
+	wheel *Wheel
+	keep  bool
+
+	mu      sync.Mutex
+	closed  bool
+	number  uint64
+	running int
+	queue   []*serving
+	live    map[*serving]struct{}
+	log     []*Served
+}
+
+// NewEngine starts an engine; Close ends it. With keep it has a log of all that it
+// sent, which grows by 16 bytes a message. timer is as in NewWheel.
+func NewEngine(shape Shape, keep bool, timer pace.Timer) (*Engine, error) {
+	if err := shape.Validate(); err != nil {
+		return nil, err
+	}
+	return &Engine{
+		shape: shape, keep: keep, wheel: NewWheel(time.Now(), timer), live: make(map[*serving]struct{}),
+	}, nil
+}
+
+// Start is the moment from which the engine's moments count.
+func (e *Engine) Start() time.Time { return e.wheel.start }
+
+// Log is what was served so far, by the order in which it ended. It is the
+// caller's to read.
+func (e *Engine) Log() []*Served {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]*Served(nil), e.log...)
+}
+
+// Close ends all requests with ErrClosed, and the engine's goroutine.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	all := make([]*serving, 0, len(e.live))
+	for s := range e.live {
+		all = append(all, s)
+	}
+	e.mu.Unlock()
+	for _, s := range all {
+		s.end(ErrClosed)
+	}
+	return e.wheel.Close()
+}
+
+// Thaw waits for the end of the freeze that runs, if one does.
+func (e *Engine) Thaw(ctx context.Context) error {
+	at := e.wheel.Now()
+	end := e.shape.Frozen(at)
+	if end == at {
+		return nil
+	}
+	timer := time.NewTimer(end - at)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Serve serves one request of that many tokens, at least 1, and returns when the
+// last was sent, when the sink failed, or when ctx ended. No method of the sink runs
+// after that. What it did is valid also with an error, if the request was accepted.
+func (e *Engine) Serve(ctx context.Context, tokens int, sink Sink) (Served, error) {
+	s := &serving{engine: e, sink: sink, left: max(tokens, 1), done: make(chan struct{})}
+	s.served.Arrived = e.wheel.Now()
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return s.served, ErrClosed
+	}
+	s.served.Number = e.number
+	s.served.ID = fmt.Sprintf("standin-%d", e.number)
+	e.number++
+	full := e.shape.Slots > 0 && e.running >= e.shape.Slots
+	if full && len(e.queue) >= e.shape.Queue {
+		e.mu.Unlock()
+		return s.served, errors.Join(e.Thaw(ctx), ErrRefused)
+	}
+	e.live[s] = struct{}{}
+	if full {
+		e.queue = append(e.queue, s)
+	} else {
+		e.running++
+	}
+	e.mu.Unlock()
+	if !full {
+		s.begin()
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		s.end(ctx.Err())
+	}
+	e.release(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served, s.err
+}
+
+// release frees what a request held, and begins the next in the queue.
+func (e *Engine) release(s *serving) {
+	e.mu.Lock()
+	delete(e.live, s)
+	if e.keep {
+		e.log = append(e.log, &s.served)
+	}
+	var next *serving
+	queued := false
+	for i, q := range e.queue {
+		if q == s {
+			e.queue = append(e.queue[:i], e.queue[i+1:]...)
+			queued = true
+			break
+		}
+	}
+	switch {
+	case queued: // it held no slot
+	case len(e.queue) > 0:
+		next, e.queue = e.queue[0], e.queue[1:]
+	default:
+		e.running--
+	}
+	e.mu.Unlock()
+	if next != nil {
+		next.begin()
+	}
+}
+
+// serving is one request on its way. Lock order: an engine's lock is never taken
+// with a serving's.
+type serving struct {
+	engine *Engine
+	sink   Sink
+	done   chan struct{}
+
+	mu       sync.Mutex
+	schedule *Schedule
+	served   Served
+	accepted bool
+	over     bool
+	err      error
+	left     int // tokens still to send
+	at       time.Duration
+	tokens   int // of the message that is due at at
+}
+
+// begin lays down when its tokens come, from now on.
+func (s *serving) begin() {
+	s.mu.Lock()
+	now := s.engine.wheel.Now()
+	s.schedule = s.engine.shape.Request(s.served.Number, now)
+	at, again := s.schedule.Accepted, true
+	if at <= now {
+		at, again = s.step()
+	}
+	s.mu.Unlock()
+	if again {
+		s.engine.wheel.At(at, s)
+	}
+}
+
+// Fire implements Event.
+func (s *serving) Fire() (time.Duration, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.step()
+}
+
+// step does what is due and says when the next is. The caller has the lock.
+func (s *serving) step() (next time.Duration, again bool) {
+	if s.over {
+		return 0, false
+	}
+	switch {
+	case !s.accepted && s.schedule.Reject:
+		s.finish(ErrRefused)
+		return 0, false
+	case !s.accepted:
+		s.accepted = true
+		s.served.Began = s.engine.wheel.Now()
+		if err := s.sink.Accept(s.served.ID); err != nil {
+			s.finish(err)
+			return 0, false
+		}
+	default:
+		if err := s.send(); err != nil {
+			s.finish(err)
+			return 0, false
+		}
+		if s.left == 0 {
+			s.finish(nil)
+			return 0, false
+		}
+		if s.schedule.Fail {
+			s.finish(ErrBroken)
+			return 0, false
+		}
+	}
+	s.at, s.tokens = s.schedule.Next(s.left)
+	return s.at, true
+}
+
+func (s *serving) send() error {
+	d := &s.served
+	now := s.engine.wheel.Now()
+	offset := d.Tokens
+	if offset == 0 {
+		d.First = now
+	}
+	if offset < 2 && offset+s.tokens >= 2 {
+		d.Second = now
+	}
+	d.Last = now
+	d.Tokens += s.tokens
+	s.left -= s.tokens
+	if s.engine.keep {
+		if d.Due == nil {
+			room := min(s.left+1, 1024)
+			d.Due, d.Sent = make([]time.Duration, 0, room), make([]time.Duration, 0, room)
+		}
+		d.Due, d.Sent = append(d.Due, s.at), append(d.Sent, now)
+	}
+	return s.sink.Tokens(offset, s.tokens)
+}
+
+// end ends it from outside.
+func (s *serving) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.finish(err)
+	}
+}
+
+// finish ends it. The caller has the lock.
+func (s *serving) finish(err error) {
+	s.over, s.err = true, err
+	close(s.done)
+}
