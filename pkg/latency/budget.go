@@ -149,6 +149,17 @@ type Spent struct {
 	Tokens int
 }
 
+// Total is what a request took of a total; it has no TPOT with one token.
+func (s *Spent) Total(t Total) (took time.Duration, ok bool) {
+	switch t {
+	case TotalTTFT:
+		return s.TTFT, true
+	case TotalTPOT:
+		return s.TPOT, s.Tokens > 1
+	}
+	return s.E2E, true
+}
+
 // gaps is how many tokens came after the first.
 func (s *Spent) gaps() time.Duration { return time.Duration(max(s.Tokens-1, 0)) }
 
@@ -184,15 +195,27 @@ func (b *Budget) Check(s *Spent) (Breach, bool) {
 		}
 	}
 	for stage := range NumStages {
-		if over := s.Stages[stage] - b.allowed(stage, s); b.Stages[stage] > 0 && over > 0 && !b.bounded(stage) {
+		if over := s.Stages[stage] - b.allowed(stage, s); b.Stages[stage] > 0 && over > 0 && !b.Bounded(stage) {
 			worse(stage, over)
 		}
 	}
 	return breach, broken
 }
 
-// bounded reports whether a total that the stage belongs to is declared.
-func (b *Budget) bounded(stage Stage) bool {
+// BrokenBy is the stage that is furthest over, of those of one total.
+func (b *Budget) BrokenBy(t Total, s *Spent) (stage Stage) {
+	var most time.Duration
+	first := true
+	b.blame(t, s, func(of Stage, over time.Duration) {
+		if first || over > most {
+			stage, most, first = of, over, false
+		}
+	})
+	return stage
+}
+
+// Bounded reports whether a total that the stage belongs to is declared.
+func (b *Budget) Bounded(stage Stage) bool {
 	part := TotalTTFT
 	if stage >= StageTransferExposed {
 		part = TotalTPOT
@@ -209,8 +232,8 @@ func (b *Budget) allowed(stage Stage, s *Spent) time.Duration {
 }
 
 func (b *Budget) exceeded(t Total, s *Spent) bool {
-	spent := [NumTotals]time.Duration{s.TTFT, s.TPOT, s.E2E}
-	return b.Totals[t] > 0 && spent[t] > b.Totals[t]
+	took, ok := s.Total(t)
+	return ok && b.Totals[t] > 0 && took > b.Totals[t]
 }
 
 // blame tells worse how far over each stage of an exceeded total is.

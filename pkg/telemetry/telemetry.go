@@ -60,11 +60,12 @@ func NewRegistry() *prometheus.Registry {
 	return registry
 }
 
-// Handler serves a registry in the formats that Prometheus reads. At most four
-// scrapes run at a time, each for at most ten seconds.
-func Handler(registry *prometheus.Registry) http.Handler {
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		Registry:            registry,
+// Handler serves what gatherer gathers, such as a registry, in the formats that
+// Prometheus reads. At most four scrapes run at a time, each for at most ten
+// seconds; what fails of them is counted at registerer.
+func Handler(registerer prometheus.Registerer, gatherer prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+		Registry:            registerer,
 		MaxRequestsInFlight: 4,
 		Timeout:             10 * time.Second,
 		EnableOpenMetrics:   true,

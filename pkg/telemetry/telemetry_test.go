@@ -36,8 +36,10 @@ func TestNewLogger(t *testing.T) {
 }
 
 func TestHandler(t *testing.T) {
+	registry := telemetry.NewRegistry()
+	handler := telemetry.Handler(registry, registry)
 	recorder := httptest.NewRecorder()
-	telemetry.Handler(telemetry.NewRegistry()).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	handler.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
 	if recorder.Code != http.StatusOK {
 		t.Fatalf("status %d", recorder.Code)
 	}

@@ -122,6 +122,9 @@ func (c *controlServer) Drain(q *controlv1.DrainRequest, stream grpc.ServerStrea
 
 // Explain is the record of how a request was routed.
 func (c *controlServer) Explain(_ context.Context, q *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+	if q.GetSlowest() != nil {
+		return c.explainSlowest(q)
+	}
 	record := c.service.records.get(q.GetRequestId())
 	if record == nil {
 		return nil, rpc.Error(codes.NotFound, reasonRequestNotFound,

@@ -139,13 +139,15 @@ func modeIndex(mode inferencev1.Mode) int {
 	return 0
 }
 
+func modeLabel(mode inferencev1.Mode) string { return modeNames[modeIndex(mode)] }
+
 func (m *metrics) depth(waiting, running int) {
 	m.waiting.Set(float64(waiting))
 	m.running.Set(float64(running))
 }
 
 func (m *metrics) dispatched(mode inferencev1.Mode, fallback bool) {
-	m.dispatches.WithLabelValues(modeNames[modeIndex(mode)]).Inc()
+	m.dispatches.WithLabelValues(modeLabel(mode)).Inc()
 	if fallback {
 		m.fallbacks.Inc()
 	}

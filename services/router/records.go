@@ -12,7 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
@@ -131,4 +133,48 @@ func (r *record) ended(now time.Time, err error, f joining.Finish) {
 	if err == nil {
 		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now
 	}
+}
+
+// finished is a request that ended well.
+type finished struct {
+	id    string
+	spent *latency.Spent
+}
+
+// finished is the kept requests that ended well, since a time.
+func (s *records) finished(since time.Time) []finished {
+	type kept struct {
+		id      string
+		timings *inferencev1.Timings // not changed any more
+		tokens  int
+	}
+	s.mu.Lock()
+	all := make([]kept, 0, len(s.byID))
+	for id, r := range s.byID {
+		if !r.endedAt.IsZero() && !r.endedAt.Before(since) {
+			all = append(all, kept{id, r.value.Timings, r.tokens})
+		}
+	}
+	s.mu.Unlock()
+	out := make([]finished, len(all))
+	for i, r := range all {
+		out[i] = finished{r.id, spentOf(r.timings, r.tokens)}
+	}
+	return out
+}
+
+// rank sorts the requests that have a latency by it, those that are equal by id.
+func rank(requests []finished, by func(*latency.Spent) (time.Duration, bool)) []finished {
+	var out []finished
+	for _, r := range requests {
+		if _, ok := by(r.spent); ok {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b finished) int {
+		x, _ := by(a.spent)
+		y, _ := by(b.spent)
+		return cmp.Or(cmp.Compare(x, y), strings.Compare(a.id, b.id))
+	})
+	return out
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
@@ -19,9 +21,17 @@ func (p *process) addHTTP(api, metrics net.Listener) {
 	}
 	if metrics != nil {
 		mux := p.healthMux()
-		mux.Handle("GET /metrics", telemetry.Handler(p.registry))
+		mux.Handle("GET /metrics", telemetry.Handler(p.registry, p.gatherer()))
 		p.add(httpService("metrics", metrics, mux))
 	}
+}
+
+// gatherer is the process's metrics as they are shown.
+func (p *process) gatherer() prometheus.Gatherer {
+	if !p.options.MetricsVLLM || p.engines == nil {
+		return p.registry
+	}
+	return telemetry.WithVLLM(p.registry, p.engines.spec.Name)
 }
 
 // healthMux answers /healthz (the process lives) and /readyz (every part of it

@@ -28,6 +28,8 @@ type Options struct {
 	Etcd, NATS []string
 	// Metrics and HTTP are where those are served; empty: nowhere.
 	Metrics, HTTP string
+	// MetricsVLLM shows metrics a second time by the names of vLLM.
+	MetricsVLLM bool
 	// Engine options.
 	Engine EngineOptions
 	// StopTimeout bounds how long running requests may take to finish when the
@@ -68,8 +70,10 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
+	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
 	o.Engine.registerFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
+	o.Router.Budget.RegisterFlags(fs, "budget-")
 	o.Prefill.RegisterFlags(fs)
 	o.Decode.RegisterFlags(fs)
 }
@@ -126,6 +130,9 @@ func (o *Options) Validate() error {
 	}
 	if err := o.checkCredit(0); err != nil {
 		return err
+	}
+	if err := o.Router.Budget.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
 	}
 	if err := o.Router.Validate(); err != nil {
 		return fmt.Errorf("--router-%w", firstOf(err))
