@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -89,7 +91,7 @@ func TestSignalsOnRealNATS(t *testing.T) {
 	for i := range hashes {
 		hashes[i] = uint64(i)
 	}
-	publisher.Kv(hashes, []uint64{1 << 63})
+	publisher.Kv(trace.SpanContext{}, hashes, []uint64{1 << 63})
 	var stored, sequence uint64
 	removed := 0
 	for stored < uint64(len(hashes)) {

@@ -48,14 +48,14 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 		return Error(codes.Internal, ReasonPanic, "the server failed on this request: its log says why", 0)
 	})
 	unary := []grpc.UnaryServerInterceptor{
-		requestIDUnaryServer,
+		contextUnaryServer,
 		metrics.unaryServer(cfg.Name),
 		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), logged),
 		recovery.UnaryServerInterceptor(recovered),
 		pushbackUnaryServer,
 	}
 	stream := []grpc.StreamServerInterceptor{
-		requestIDStreamServer,
+		contextStreamServer,
 		metrics.streamServer(cfg.Name),
 		selector.StreamServerInterceptor(logging.StreamServerInterceptor(lines, logOptions...), logged),
 		recovery.StreamServerInterceptor(recovered),

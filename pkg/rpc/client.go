@@ -167,7 +167,7 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	})
 	idempotent := slices.Clone(cfg.Idempotent)
 	unary := []grpc.UnaryClientInterceptor{
-		requestIDUnaryClient,
+		contextUnaryClient,
 		metrics.unaryClient(cfg.Name),
 		selector.UnaryClientInterceptor(logging.UnaryClientInterceptor(lines, logOptions...), business),
 	}
@@ -185,7 +185,7 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 		}),
 	))
 	return unary, []grpc.StreamClientInterceptor{
-		requestIDStreamClient,
+		contextStreamClient,
 		metrics.streamClient(cfg.Name),
 		selector.StreamClientInterceptor(logging.StreamClientInterceptor(lines, logOptions...), business),
 	}

@@ -9,7 +9,8 @@
 //
 // From the outside in, for unary calls and streams alike:
 //
-//  1. request id: x-request-id goes into the context, so that all below log it;
+//  1. context: x-request-id goes into the context, so that all below log it, and
+//     so does the span that W3C's traceparent names, if there is one;
 //  2. metrics: count and time every call, whatever becomes of it;
 //  3. logging: one line when a call ends; none for health and reflection, nor
 //     for methods that log for themselves;
@@ -37,7 +38,8 @@
 //
 // # Order on a client
 //
-//  1. request id: from the context into x-request-id;
+//  1. context: the request id goes into x-request-id, and the context's span, if
+//     it is sampled, into traceparent and tracestate;
 //  2. metrics and logging: one call, however many tries; failures are logged at
 //     debug, since the caller decides what they mean;
 //  3. timeout: unary calls without a deadline get one, for all tries together;

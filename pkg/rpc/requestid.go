@@ -54,13 +54,13 @@ func incomingRequestID(ctx context.Context) context.Context {
 	return ctx
 }
 
-func requestIDUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	return handler(incomingRequestID(ctx), request)
+func contextUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(incomingTrace(incomingRequestID(ctx)), request)
 }
 
-func requestIDStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func contextStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	wrapped := middleware.WrapServerStream(stream)
-	wrapped.WrappedContext = incomingRequestID(stream.Context())
+	wrapped.WrappedContext = incomingTrace(incomingRequestID(stream.Context()))
 	return handler(server, wrapped)
 }
 
@@ -77,10 +77,10 @@ func outgoingRequestID(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
 }
 
-func requestIDUnaryClient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	return invoker(outgoingRequestID(ctx), method, request, reply, conn, options...)
+func contextUnaryClient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return invoker(outgoingTrace(outgoingRequestID(ctx)), method, request, reply, conn, options...)
 }
 
-func requestIDStreamClient(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	return streamer(outgoingRequestID(ctx), description, conn, method, options...)
+func contextStreamClient(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	return streamer(outgoingTrace(outgoingRequestID(ctx)), description, conn, method, options...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 )
 
 const (
@@ -40,6 +41,9 @@ type Config struct {
 	Name string
 	// Registerer gets the metrics. Several connections may share one. Nil: none.
 	Registerer prometheus.Registerer
+	// Tracer makes the spans of taking in signals that sampled requests caused.
+	// Nil: none.
+	Tracer trace.Tracer
 }
 
 // Conn is a connection to NATS that comes back by itself, for ever. It is safe
@@ -48,6 +52,7 @@ type Conn struct {
 	nats    *nats.Conn
 	log     *slog.Logger
 	metrics *metrics
+	tracer  trace.Tracer
 
 	outgoing chan outgoing
 	stop     context.CancelFunc
@@ -63,6 +68,8 @@ type outgoing struct {
 	kind    string
 	subject string
 	payload []byte
+	// traceParent is the span that caused it; empty: none that is sampled.
+	traceParent string
 }
 
 // Connect connects to one of the servers. If none answers, that is no error:
@@ -75,6 +82,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 	c := &Conn{
 		log:      log.With(slog.String("nats", strings.Join(cfg.URLs, ","))),
 		metrics:  newMetrics(cfg.Registerer),
+		tracer:   cfg.Tracer,
 		outgoing: make(chan outgoing, sendQueue),
 		closed:   make(chan struct{}),
 	}
@@ -186,7 +194,7 @@ func (c *Conn) publish(signal outgoing) {
 		c.metrics.dropped.WithLabelValues(signal.kind, "disconnected").Inc()
 		return
 	}
-	if err := c.nats.Publish(signal.subject, signal.payload); err != nil {
+	if err := c.nats.PublishMsg(c.message(signal)); err != nil {
 		c.metrics.dropped.WithLabelValues(signal.kind, "failed").Inc()
 		return
 	}

@@ -23,6 +23,12 @@
 // signals from 1. A signal that was dropped used up its number, so its reader
 // sees a gap.
 //
+// # Traces
+//
+// A signal that a sampled request caused carries W3C's traceparent as a header,
+// and whoever takes it in makes a span of that in the request's trace. Only KV
+// events have a cause: loads and queues are of all requests together.
+//
 // # Goroutines
 //
 // A Conn has one goroutine that sends, besides those of the NATS client; Close

@@ -5,7 +5,10 @@ import (
 	"sync"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // maxHashes is the most block hashes in one KvEvent: 128 KiB, well under the
@@ -40,15 +43,16 @@ func (c *Conn) NewPublisher(id string, epoch uint64) *Publisher {
 // read before Load returns and not changed.
 func (p *Publisher) Load(report *controlv1.LoadReport) {
 	out := proto.CloneOf(report)
-	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // Kv sends the hashes of blocks that are stored in the worker's prefix cache, or
 // removed from it, since the last call. A hash is in at most one of the two. Long
 // lists are sent as several events, what is removed first. It returns the number
 // of the last event so far, whether or not it could be sent: a snapshot of the
-// cache taken with the change in it carries that number.
-func (p *Publisher) Kv(stored, removed []uint64) (sequence uint64) {
+// cache taken with the change in it carries that number. cause is the span of a
+// request that made the change; one that is not sampled stays out of the signal.
+func (p *Publisher) Kv(cause trace.SpanContext, stored, removed []uint64) (sequence uint64) {
 	subject := KvSubject(p.id)
 	for len(stored)+len(removed) > 0 {
 		event := &controlv1.KvEvent{}
@@ -56,7 +60,7 @@ func (p *Publisher) Kv(stored, removed []uint64) (sequence uint64) {
 		event.Removed, removed = removed[:n], removed[n:]
 		n = min(len(stored), maxHashes-n)
 		event.Stored, stored = stored[:n], stored[n:]
-		p.send(kindKv, subject, event, func(origin *controlv1.Origin) { event.Origin = origin })
+		p.send(kindKv, subject, cause, event, func(origin *controlv1.Origin) { event.Origin = origin })
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,12 +71,12 @@ func (p *Publisher) Kv(stored, removed []uint64) (sequence uint64) {
 // is read before Queue returns and not changed.
 func (p *Publisher) Queue(report *controlv1.QueueReport) {
 	out := proto.CloneOf(report)
-	p.send(kindQueue, QueueSubject(report.GetModel()), out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindQueue, QueueSubject(report.GetModel()), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // send numbers a signal and enqueues it. The lock spans both, so that numbers go
 // out in order.
-func (p *Publisher) send(kind, subject string, message proto.Message, setOrigin func(*controlv1.Origin)) {
+func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message proto.Message, setOrigin func(*controlv1.Origin)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	sequence, known := p.sequences[subject]
@@ -88,7 +92,7 @@ func (p *Publisher) send(kind, subject string, message proto.Message, setOrigin 
 		p.conn.metrics.dropped.WithLabelValues(kind, "malformed").Inc()
 		return
 	}
-	p.conn.enqueue(outgoing{kind: kind, subject: subject, payload: payload})
+	p.conn.enqueue(outgoing{kind: kind, subject: subject, payload: payload, traceParent: rpc.TraceParent(cause)})
 }
 
 // LoadSubject is the subject of a worker's load reports.

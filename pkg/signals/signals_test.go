@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 )
 
@@ -110,11 +111,11 @@ func TestWithoutNATSNothingBlocksOrFails(t *testing.T) {
 	start := time.Now()
 	for i := range 3000 {
 		publisher.Load(report)
-		publisher.Kv([]uint64{1}, []uint64{2})
+		publisher.Kv(trace.SpanContext{}, []uint64{1}, []uint64{2})
 		publisher.Queue(&controlv1.QueueReport{Model: fmt.Sprint(i)}) // more models than are kept
 	}
 	publisher.Queue(&controlv1.QueueReport{Model: "\xff"})
-	publisher.Kv(nil, nil) // nothing to say
+	publisher.Kv(trace.SpanContext{}, nil, nil) // nothing to say
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("sending took %s", took)
 	}

@@ -108,5 +108,8 @@ func receive[M signal](c *Conn, kind string, message *nats.Msg, into M, handle f
 		return
 	}
 	c.metrics.received.WithLabelValues(kind).Inc()
+	if span := c.startSpan(kind, message); span != nil {
+		defer span.End()
+	}
 	handle(into)
 }

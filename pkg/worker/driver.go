@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -26,9 +28,10 @@ type Config struct {
 	// own path: it must not block.
 	LayerDone func(run scheduler.RunStep, layer int)
 	// BlocksChanged, if set, is called with each change of the prefix cache, in
-	// order, under the driver's lock: it must not block nor call the driver. It
-	// returns the number of the event, which Snapshot hands out.
-	BlocksChanged func(stored, removed []kvcache.Hash) (sequence uint64)
+	// order, under the driver's lock: it must not block nor call the driver. cause
+	// is the span of a traced sequence that made it, if there is one. It returns
+	// the number of the event, which Snapshot hands out.
+	BlocksChanged func(cause trace.SpanContext, stored, removed []kvcache.Hash) (sequence uint64)
 	Logger        *slog.Logger
 	Metrics       *Metrics
 }
@@ -47,6 +50,7 @@ type Driver struct {
 	model     latency.Model
 	draining  bool
 	changed   chan struct{} // closed and replaced when the load changes
+	traces    traces
 }
 
 // NewDriver builds the scheduler for an engine. Run must be called for anything
@@ -83,17 +87,19 @@ func (d *Driver) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case run := <-d.steps:
-			d.handle(d.step(ctx, run))
+			traced := d.stepBegins(run)
+			d.handleFor(traced.sequence(), d.step(ctx, run, traced))
 		}
 	}
 }
 
 // step runs one batch.
-func (d *Driver) step(ctx context.Context, run scheduler.RunStep) scheduler.StepDone {
+func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *tracedStep) scheduler.StepDone {
 	if d.cfg.LayerDone != nil {
 		run.Batch.LayerDone = func(layer int) { d.cfg.LayerDone(run, layer) }
 	}
 	out, err := d.cfg.Engine.Step(ctx, run.Batch)
+	traced.ended(run, out.Compute, err)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
@@ -137,7 +143,7 @@ func (d *Driver) Submit(request scheduler.Request) *Sequence {
 
 // KVArrived says that the KV of a Receive sequence is in its blocks.
 func (d *Driver) KVArrived(id scheduler.SequenceID, sampled []int32) {
-	d.handle(scheduler.KVArrived{ID: id, Sampled: sampled})
+	d.handleFor(id, scheduler.KVArrived{ID: id, Sampled: sampled})
 }
 
 // TransferDone says that no transfer reads or writes the sequence's blocks any
@@ -171,6 +177,10 @@ func (d *Driver) CancelAll() {
 func (d *Driver) handle(event scheduler.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.handleLocked(event)
+}
+
+func (d *Driver) handleLocked(event scheduler.Event) {
 	for _, action := range d.core.Handle(time.Now(), event) {
 		d.act(action)
 	}
@@ -184,7 +194,7 @@ func (d *Driver) act(action scheduler.Action) {
 		d.steps <- a
 	case scheduler.BlocksChanged:
 		if d.cfg.BlocksChanged != nil {
-			d.lastEvent = d.cfg.BlocksChanged(a.Stored, a.Removed)
+			d.lastEvent = d.cfg.BlocksChanged(d.traces.cause, a.Stored, a.Removed)
 		}
 	case scheduler.Reserved:
 		d.deliver(a.ID, a)
@@ -199,8 +209,10 @@ func (d *Driver) act(action scheduler.Action) {
 		d.cfg.Metrics.refused()
 		d.deliver(a.ID, a)
 		delete(d.sequences, a.ID)
+		d.traces.remove(a.ID)
 	case scheduler.Released:
 		delete(d.sequences, a.ID)
+		d.traces.remove(a.ID)
 	}
 }
 

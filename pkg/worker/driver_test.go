@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -51,7 +52,7 @@ func (r *recorder) Load(report *controlv1.LoadReport) {
 	r.reports, r.at = append(r.reports, report), append(r.at, time.Now())
 }
 
-func (r *recorder) Kv(stored, _ []uint64) uint64 {
+func (r *recorder) Kv(_ trace.SpanContext, stored, _ []uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stored = append(r.stored, stored...)

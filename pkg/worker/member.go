@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -21,8 +22,9 @@ import (
 // blocks.
 type Signals interface {
 	LoadPublisher
-	// Kv publishes a change of the prefix cache and returns its number.
-	Kv(stored, removed []uint64) (sequence uint64)
+	// Kv publishes a change of the prefix cache, which cause made if it is valid,
+	// and returns its number.
+	Kv(cause trace.SpanContext, stored, removed []uint64) (sequence uint64)
 }
 
 // Registration is a worker's record in the membership; *membership.Registration
@@ -70,8 +72,8 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	}
 	driver, err := NewDriver(Config{
 		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, LayerDone: cfg.LayerDone,
-		BlocksChanged: func(stored, removed []kvcache.Hash) uint64 {
-			return cfg.Signals.Kv(hashValues(stored), hashValues(removed))
+		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
+			return cfg.Signals.Kv(cause, hashValues(stored), hashValues(removed))
 		},
 		Logger: cfg.Logger, Metrics: metrics,
 	})

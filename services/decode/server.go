@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,13 +29,17 @@ type server struct {
 	driver   *worker.Driver
 	receiver *kvtransfer.Receiver
 	running  *reservations
+	tracer   trace.Tracer
 }
 
 // Run serves one sequence. When it returns, the sequence has ended or been
 // cancelled; blocks that a sender could still write stay quarantined until the
 // receiver knows better.
-func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
-	ctx := stream.Context()
+func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) (err error) {
+	ctx, spans := worker.StartTrace(stream.Context(), s.tracer, "tandem.decode", workerv1.Decode_Run_FullMethodName, request.GetTask())
+	if spans != nil {
+		defer func() { spans.End(err) }()
+	}
 	deadline, _ := ctx.Deadline()
 	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
 		return err
@@ -52,10 +57,14 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		sequence.Kind = scheduler.Full
 	}
 	g := &generation{
-		server: s, stream: stream, id: sequence.ID,
+		server: s, stream: stream, spans: spans, id: sequence.ID,
 		requestID:    request.GetTask().GetEnvelope().GetRequestId(),
 		promptTokens: len(sequence.Tokens),
 		lost:         make(chan error, 1),
+	}
+	if spans != nil {
+		s.driver.Trace(sequence.ID, spans)
+		spans.Submitted()
 	}
 	return g.run(ctx, s.driver.Submit(sequence))
 }
@@ -64,6 +73,7 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 type generation struct {
 	server       *server
 	stream       grpc.ServerStreamingServer[workerv1.DecodeEvent]
+	spans        *worker.Trace // nil: not sampled
 	id           scheduler.SequenceID
 	requestID    string
 	promptTokens int
@@ -140,6 +150,9 @@ func (g *generation) act(actions []scheduler.Action) error {
 				tokens = &workerv1.Tokens{Offset: uint32(a.Offset)}
 			}
 			tokens.TokenIds = append(tokens.TokenIds, uint32(a.Token))
+			if g.spans != nil {
+				g.spans.Token(a.Offset)
+			}
 			continue
 		}
 		if err := g.sendTokens(tokens); err != nil {
@@ -168,6 +181,9 @@ func (g *generation) other(action scheduler.Action) error {
 		if g.ticket == nil { // prefilled here
 			g.cachedTokens = a.CachedTokens
 		}
+		if g.spans != nil {
+			g.spans.Started(a.Waited, g.cachedTokens)
+		}
 		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{
 			QueueNs: a.Waited.Nanoseconds(), CachedTokens: uint32(g.cachedTokens),
 		}}})
@@ -176,6 +192,9 @@ func (g *generation) other(action scheduler.Action) error {
 		return worker.RefusedError(a.Reason)
 	case scheduler.Finished:
 		g.ended = true
+		if g.spans != nil {
+			g.spans.Finished(a)
+		}
 		return g.finish(a)
 	}
 	return nil
@@ -195,8 +214,11 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		Blocks:       r.Blocks,
 		HeldBlocks:   r.CachedTokens / blockTokens,
 		PromptBlocks: (g.promptTokens + blockTokens - 1) / blockTokens,
-		Committed: func(sampled []int32, _ uint64) {
+		Committed: func(sampled []int32, bytes uint64) {
 			running.add(-1)
+			if g.spans != nil {
+				g.spans.Arrived(bytes)
+			}
 			if err := g.server.checkSampled(sampled); err != nil {
 				g.lost <- err
 				sampled = nil // ends the sequence
@@ -214,6 +236,9 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		return rpc.Error(codes.ResourceExhausted, worker.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)
 	}
 	g.ticket, g.cachedTokens = ticket, r.CachedTokens
+	if g.spans != nil {
+		g.spans.Reserved(len(r.Blocks), r.CachedTokens)
+	}
 	return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: &workerv1.Reserved{
 		Ticket: ticket, CachedTokens: uint32(r.CachedTokens),
 	}}})

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -24,6 +25,8 @@ type Deps struct {
 	Signals    worker.Signals
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	// Tracer makes the spans of sampled requests. Nil: none.
+	Tracer trace.Tracer
 }
 
 // Service is one decode worker.
@@ -45,6 +48,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		Logger:          deps.Logger,
+		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())
 	if err != nil {
 		return nil, fmt.Errorf("kv receiver: %w", err)
@@ -63,7 +67,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		Member:   member,
 		receiver: receiver,
-		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, running: running},
+		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, running: running, tracer: deps.Tracer},
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -72,6 +73,9 @@ type ReceiverConfig struct {
 	ShutdownGrace time.Duration
 	// Logger may be nil: then nothing is logged.
 	Logger *slog.Logger
+	// Tracer makes a span of each transfer whose sender says that its request is
+	// sampled. Nil: none.
+	Tracer trace.Tracer
 }
 
 func (c ReceiverConfig) withDefaults() ReceiverConfig {

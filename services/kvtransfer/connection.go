@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
@@ -104,7 +107,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 		conn: c, id: ticket.GetTransferId(), opened: opened,
 		accepted: make(chan struct{}), done: make(chan struct{}),
 	}
-	if err := c.begin(t, ticket, requestID); err != nil {
+	if err := c.begin(t, ticket, requestID, rpc.TraceParent(trace.SpanContextFromContext(ctx))); err != nil {
 		return nil, err
 	}
 	select {
@@ -118,7 +121,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 	}
 }
 
-func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID string) error {
+func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, traceParent string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -131,7 +134,7 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID s
 	}
 	c.transfers[t.id] = t
 	c.apply(c.core.Handle(time.Now(), sender.Open{
-		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID}))
+		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent}))
 	return nil
 }
 

@@ -66,8 +66,9 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 // bounds the wait. After an error nothing is left: a transfer that the receiver
 // may have heard of was aborted.
 //
-// The caller has to end the transfer, by Commit or Abort; ctx is not looked at
-// after Open.
+// If ctx has a sampled span, the receiver makes its span of the transfer below
+// that. The caller has to end the transfer, by Commit or Abort; ctx is not looked
+// at after Open.
 func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	if err := s.check(ticket); err != nil {
 		return nil, fmt.Errorf("open kv transfer: %w", err)

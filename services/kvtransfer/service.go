@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -30,6 +31,7 @@ type Receiver struct {
 	lastStream receiver.StreamID
 	lastID     uint64
 	closed     bool
+	spans      map[uint64]trace.Span // of open transfers that are traced
 
 	calls   []func() // callbacks that are due, in order
 	calling bool     // some goroutine works through calls
@@ -179,6 +181,9 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 	for _, a := range r.core.Handle(time.Now(), ev) {
 		switch a := a.(type) {
 		case receiver.Send:
+			if a.Message.GetAccept() != nil {
+				r.traceOpen(ev)
+			}
 			r.streams[a.Stream].push(a.Message)
 		case receiver.Write:
 			writes = append(writes, a)
@@ -187,6 +192,7 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 				slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
 			r.streams[a.Stream].shut(a.Cause, a.Detail)
 		case receiver.Committed:
+			r.traceEnd(a.ID, a.Bytes, nil)
 			res := r.owner(a.ID, true)
 			r.calls = append(r.calls, func() { res.Committed(a.Sampled, a.Bytes) })
 		case receiver.Failed:
@@ -196,6 +202,7 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 		case receiver.Broken:
 			r.fail(a.ID, &BrokenError{Err: errors.New("the sender's stream ended")})
 		case receiver.Drained:
+			r.traceEnd(a.ID, 0, errCancelled)
 			r.calls = append(r.calls, r.owner(a.ID, true).Drained)
 		}
 	}
@@ -205,6 +212,7 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 }
 
 func (r *Receiver) fail(id uint64, err error) {
+	r.traceEnd(id, 0, err)
 	res := r.owner(id, false)
 	r.cfg.Logger.Info("kv transfer ends without commit",
 		slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))

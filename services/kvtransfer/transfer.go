@@ -68,6 +68,9 @@ func (t *Transfer) Err() error {
 	return t.err
 }
 
+// Opened is when Open was called, from which the times of Stats count.
+func (t *Transfer) Opened() time.Time { return t.opened }
+
 // Stats is a view of the transfer at this moment.
 func (t *Transfer) Stats() TransferStats {
 	t.conn.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -142,7 +143,7 @@ type published struct {
 
 func (p *published) Load(*controlv1.LoadReport) {}
 
-func (p *published) Kv(stored, removed []uint64) uint64 {
+func (p *published) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range stored {

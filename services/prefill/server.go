@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -29,12 +31,16 @@ type server struct {
 	sender  *kvtransfer.Sender
 	running *transfers
 	epoch   uint64
+	tracer  trace.Tracer
 }
 
 // Run serves one prompt. It returns only when no page of the sequence will be
 // read for the transfer any more; the sender bounds how long that takes.
-func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
-	ctx := stream.Context()
+func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) (err error) {
+	ctx, spans := worker.StartTrace(stream.Context(), s.tracer, "tandem.prefill", workerv1.Prefill_Run_FullMethodName, request.GetTask())
+	if spans != nil {
+		defer func() { spans.End(err) }()
+	}
 	deadline, _ := ctx.Deadline()
 	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
 		return err
@@ -57,11 +63,15 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	sequence.ID = s.driver.Reserve()
 	sequence.Kind = scheduler.PrefillOnly
 	p := &prompt{
-		server: s, stream: stream, transfer: transfer, id: sequence.ID,
+		server: s, stream: stream, spans: spans, transfer: transfer, id: sequence.ID,
 		held: int(request.GetTicket().GetHeldBlocks()),
 	}
 	s.running.add(sequence.ID, &outgoing{transfer: transfer, held: p.held})
 	defer s.running.remove(sequence.ID)
+	if spans != nil {
+		spans.Opened()
+		s.driver.Trace(sequence.ID, spans)
+	}
 	return p.run(ctx, s.driver.Submit(sequence))
 }
 
@@ -102,6 +112,7 @@ func openError(err error) error {
 type prompt struct {
 	server   *server
 	stream   grpc.ServerStreamingServer[workerv1.PrefillEvent]
+	spans    *worker.Trace // nil: not sampled
 	transfer *kvtransfer.Transfer
 	id       scheduler.SequenceID
 	// held is how many leading blocks the receiver has: they are not sent.
@@ -130,6 +141,7 @@ func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) (err error)
 		p.transfer.Abort(abortReason(err))
 	}
 	transferErr := p.settle(ctx)
+	p.traceTransfer(transferErr)
 	p.release()
 	switch {
 	case err != nil:
@@ -184,6 +196,9 @@ func (p *prompt) act(action scheduler.Action) error {
 	switch a := action.(type) {
 	case scheduler.Started:
 		p.sendCached(a.Blocks, a.CachedTokens)
+		if p.spans != nil {
+			p.spans.Started(a.Waited, a.CachedTokens)
+		}
 		return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
 			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
 		}}})
@@ -259,6 +274,21 @@ func (p *prompt) transferError() error {
 		return nil
 	}
 	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)
+}
+
+// traceTransfer makes the span of what was sent, which takes as long as KvSent
+// says.
+func (p *prompt) traceTransfer(err error) {
+	stats := p.transfer.Stats()
+	if p.spans == nil || stats.FirstOffered == 0 {
+		return
+	}
+	opened := p.transfer.Opened()
+	until := time.Now()
+	if stats.Acknowledged > 0 {
+		until = opened.Add(stats.Acknowledged)
+	}
+	p.spans.Transferred(opened.Add(stats.FirstOffered), until, stats.Bytes, stats.Chunks, err)
 }
 
 func (p *prompt) sendStats() error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -28,6 +29,8 @@ type Deps struct {
 	Signals    worker.Signals
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	// Tracer makes the spans of sampled requests. Nil: none.
+	Tracer trace.Tracer
 }
 
 // Service is one prefill worker.
@@ -62,7 +65,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Member: member,
 		sender: sender,
 		deps:   deps,
-		server: &server{spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch},
+		server: &server{spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer},
 	}, nil
 }
 

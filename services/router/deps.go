@@ -39,6 +39,8 @@ type Deps struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
 	Registerer prometheus.Registerer
+	// Tracing makes the spans of sampled requests.
+	Tracing Tracing
 }
 
 // Model is one model that can be asked for.

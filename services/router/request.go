@@ -26,6 +26,7 @@ type request struct {
 	plan    *plan
 	key     string // names it to the policy: clients may use an id again
 	log     *slog.Logger
+	spans   *requestTrace // nil: not sampled
 	record  *record
 	events  *eventLog
 
@@ -53,6 +54,7 @@ func newRequest(s *Service, p *plan, number uint64) *request {
 		plan:    p,
 		key:     p.id + "#" + strconv.FormatUint(number, 10),
 		log:     s.log.With(slog.String("request_id", p.id)),
+		spans:   p.spans,
 		record:  s.records.add(p.id, p.arrived),
 		events:  newEventLog(),
 		ctx:     ctx,
@@ -92,6 +94,8 @@ const (
 // run is the request's goroutine.
 func (r *request) run() {
 	defer r.cancel()
+	defer r.spans.released(nil)
+	r.spans.planned(r.plan)
 	r.handle(joining.Start{})
 	deadline := r.ctx.Done()
 	timer := time.NewTimer(0)
@@ -109,6 +113,7 @@ func (r *request) run() {
 			if a.decision != nil {
 				r.modelDigest, r.mode = a.modelDigest, a.decision.GetMode()
 				r.record.decided(a.decision)
+				r.spans.decided(a.decision)
 				r.service.metrics.dispatched(a.decision.GetMode(), a.fallback)
 			}
 			r.handle(a.event)
@@ -144,6 +149,7 @@ func (r *request) handle(event joining.Event) {
 		case joining.Withdraw:
 			r.service.dispatcher.withdraw(r.key)
 		case joining.OpenDecode:
+			r.spans.began(a.Stream.Attempt, len(a.Generated))
 			r.openDecode(a)
 		case joining.OpenPrefill:
 			r.openPrefill(a)
@@ -153,6 +159,7 @@ func (r *request) handle(event joining.Event) {
 			r.service.dispatcher.handle(fleet.PromptDone{ID: r.key})
 		case joining.Release:
 			r.service.dispatcher.handle(fleet.Ended{ID: r.key, Failures: a.Failures})
+			r.spans.released(a.Err)
 			if a.Err != nil {
 				r.record.failed(a.Failures, a.Err)
 				r.service.metrics.retried(a.Err)
@@ -224,6 +231,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	r.service.metrics.ended(now, err, f)
 	r.service.ended(r)
 	r.events.end(err)
+	r.spans.finished(f, err)
 	r.log.Debug("request ended", slog.String("status", codeName(err)), slog.Int("tokens", r.join.Tokens()))
 }
 

@@ -34,14 +34,17 @@ func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.S
 	if id == "" {
 		id = newRequestID()
 	}
+	spans := i.service.traceRequest(ctx, arrived, id)
 	p, err := i.service.planOf(ctx, arrived, id, q)
 	if err == nil {
+		p.spans = spans
 		var r *request
 		if r, err = i.service.start(p); err == nil {
 			return follow(r, 0, stream)
 		}
 	}
 	i.service.metrics.ended(time.Now(), err, joining.Finish{})
+	spans.refused(err)
 	return err
 }
 

@@ -41,7 +41,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 
 func (r *request) openDecode(a joining.OpenDecode) {
 	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch}
-	read(r, a.Stream, a.Worker,
+	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
 			return workerv1.NewDecodeClient(conn).Run(ctx, request)
 		},
@@ -52,7 +52,7 @@ func (r *request) openDecode(a joining.OpenDecode) {
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
 	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch}
-	read(r, a.Stream, a.Worker,
+	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
 			return workerv1.NewPrefillClient(conn).Run(ctx, request)
 		},
@@ -66,11 +66,12 @@ type receiver[E any] interface{ Recv() (*E, error) }
 
 // read opens a stream and hands its messages, then its one end, to the request,
 // whose goroutine takes them until every stream has ended.
-func read[E any](r *request, stream joining.Stream, worker fleet.Ref,
+func read[E any](r *request, stream joining.Stream, worker fleet.Ref, fullMethod string,
 	open func(context.Context, *grpc.ClientConn) (receiver[E], error), wrap func(*E) joining.Event,
 ) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.streams[stream] = cancel
+	ctx, span := r.spans.call(ctx, fullMethod, worker)
 	r.service.wait.Go(func() {
 		err := func() error {
 			conn, release, err := r.service.pool.acquire(worker)
@@ -93,6 +94,7 @@ func read[E any](r *request, stream joining.Stream, worker fleet.Ref,
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
+		endCall(span, err)
 		r.inbox <- joining.Closed{Stream: stream, Err: err}
 	})
 }

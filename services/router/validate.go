@@ -51,6 +51,7 @@ type plan struct {
 	arrived    time.Time
 	tokenized  time.Time
 	deadline   time.Time
+	spans      *requestTrace // nil: not sampled
 }
 
 // planOf checks a request completely before anything is spent on it; the prompt

@@ -980,7 +980,10 @@ type Open struct {
 	// Digest of the sender's Layout.
 	LayoutDigest uint64 `protobuf:"fixed64,4,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
 	// Id of the request, for logs.
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// W3C traceparent of the span that the transfer is part of; empty if it is not
+	// traced.
+	Traceparent   string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1046,6 +1049,13 @@ func (x *Open) GetLayoutDigest() uint64 {
 func (x *Open) GetRequestId() string {
 	if x != nil {
 		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Open) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
 	}
 	return ""
 }
@@ -1743,7 +1753,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12!\n" +
 	"\fcredit_bytes\x18\x04 \x01(\x04R\vcreditBytes\x12&\n" +
 	"\x0fmax_chunk_bytes\x18\x05 \x01(\rR\rmaxChunkBytes\x12#\n" +
-	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\"\x99\x01\n" +
+	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\"\xbb\x01\n" +
 	"\x04Open\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -1751,7 +1761,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x06secret\x18\x03 \x01(\x06R\x06secret\x12#\n" +
 	"\rlayout_digest\x18\x04 \x01(\x06R\flayoutDigest\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x05 \x01(\tR\trequestId\")\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12 \n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\")\n" +
 	"\x06Accept\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"}\n" +

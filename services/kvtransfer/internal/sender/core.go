@@ -79,11 +79,12 @@ const (
 
 // transfer is one transfer until nothing of it is awaited.
 type transfer struct {
-	ticket    *kvtransferv1.Ticket
-	renewing  bool // it is among the renewals
-	lease     time.Duration
-	requestID string
-	state     state
+	ticket      *kvtransferv1.Ticket
+	renewing    bool // it is among the renewals
+	lease       time.Duration
+	requestID   string
+	traceParent string
+	state       state
 
 	offered    *coverage.Set
 	backlog    backlog
@@ -196,10 +197,11 @@ func (c *Core) begin(ev Open) {
 	}
 	blocks, held := int(ev.Ticket.GetBlocks()), int(ev.Ticket.GetHeldBlocks())
 	t := &transfer{
-		ticket:    ev.Ticket,
-		lease:     ev.Lease,
-		requestID: ev.RequestID,
-		offered:   coverage.New(c.cfg.Layers, max(blocks-held, 0)),
+		ticket:      ev.Ticket,
+		lease:       ev.Lease,
+		requestID:   ev.RequestID,
+		traceParent: ev.TraceParent,
+		offered:     coverage.New(c.cfg.Layers, max(blocks-held, 0)),
 	}
 	c.transfers[id] = t
 	c.deadlines.Clear(timer{what: idleTimer})

@@ -19,6 +19,8 @@ type (
 		Lease time.Duration
 		// RequestID is for the receiver's log.
 		RequestID string
+		// TraceParent is for the receiver's span; empty if there is to be none.
+		TraceParent string
 	}
 	// Offer says that slices may be read from now until the transfer's Ended.
 	Offer struct {

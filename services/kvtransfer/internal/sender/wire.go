@@ -46,6 +46,7 @@ func (c *Core) build(n note) *kvtransferv1.SenderMessage {
 			Secret:       t.ticket.GetSecret(),
 			LayoutDigest: c.cfg.LayoutDigest,
 			RequestId:    t.requestID,
+			Traceparent:  t.traceParent,
 		}}}
 	case n.what == noteCommit && t.state == open:
 		c.step(t, onCommitSent, input{})

@@ -1,0 +1,134 @@
+package rpc
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// The headers of W3C Trace Context (https://www.w3.org/TR/trace-context/).
+const (
+	traceParentKey = "traceparent"
+	traceStateKey  = "tracestate"
+)
+
+// incomingTrace moves the caller's trace context into the context. What is not
+// valid, or there more than once, counts as none.
+func incomingTrace(ctx context.Context) context.Context {
+	values := metadata.ValueFromIncomingContext(ctx, traceParentKey)
+	if len(values) != 1 {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, incomingHeaders{ctx: ctx, parent: values[0]})
+}
+
+// incomingHeaders reads a call's headers for the propagator.
+type incomingHeaders struct {
+	ctx    context.Context
+	parent string
+}
+
+// Get is one header; "" if it is not there.
+func (h incomingHeaders) Get(key string) string {
+	if key == traceParentKey {
+		return h.parent
+	}
+	if values := metadata.ValueFromIncomingContext(h.ctx, key); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// Set is for clients.
+func (incomingHeaders) Set(string, string) {}
+
+// Keys are the headers that may be asked for.
+func (incomingHeaders) Keys() []string { return []string{traceParentKey, traceStateKey} }
+
+// outgoingTrace adds the context's span to what is sent, if it is sampled.
+func outgoingTrace(ctx context.Context) context.Context {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsSampled() {
+		return ctx
+	}
+	headers := []string{traceParentKey, TraceParent(span)}
+	if state := span.TraceState().String(); state != "" {
+		headers = append(headers, traceStateKey, state)
+	}
+	return metadata.AppendToOutgoingContext(ctx, headers...)
+}
+
+// TraceParent is a span as the W3C header traceparent has it; empty for one that
+// is not sampled, whose parts of a trace nobody will make.
+func TraceParent(span trace.SpanContext) string {
+	if !span.IsSampled() {
+		return ""
+	}
+	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + trace.FlagsSampled.String()
+}
+
+// ParseTraceParent is the remote span that a W3C traceparent names. Empty or
+// malformed text gives a SpanContext that is not valid.
+func ParseTraceParent(text string) trace.SpanContext {
+	if text == "" {
+		return trace.SpanContext{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceParentKey: text})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// EndSpan ends the span of a call with its outcome: the gRPC code, and for an
+// error the reason that Error gave it. The message stays out, since it may quote
+// what a client sent. What the caller did (cancel, a bad or refused request) is
+// no error of the span, as OpenTelemetry has it for servers.
+func EndSpan(span trace.Span, err error, options ...trace.SpanEndOption) {
+	code := status.Code(err)
+	span.SetAttributes(attribute.String("rpc.response.status_code", codeText(code)))
+	if err != nil {
+		reason := Reason(err)
+		if reason != "" {
+			span.SetAttributes(attribute.String("tandem.reason", reason))
+		}
+		switch code {
+		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
+			span.SetAttributes(attribute.String("error.type", codeText(code)))
+			span.SetStatus(codes.Error, reason)
+		}
+	}
+	span.End(options...)
+}
+
+// codeText is a code as gRPC's specification writes it, like "NOT_FOUND".
+func codeText(code grpccodes.Code) string {
+	if int(code) < len(codeTexts) {
+		return codeTexts[code]
+	}
+	return "UNKNOWN"
+}
+
+var codeTexts = [...]string{
+	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
+	"DATA_LOSS", "UNAUTHENTICATED",
+}
+
+// StartCall begins the client span of a call that the holder of ctx is about to
+// make: its context sends the span along. EndSpan ends it.
+func StartCall(ctx context.Context, tracer trace.Tracer, fullMethod string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+	return tracer.Start(ctx, spanName(fullMethod), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...),
+		trace.WithAttributes(attribute.String("rpc.system.name", "grpc"), attribute.String("rpc.method", spanName(fullMethod))))
+}
+
+// spanName is a method without its leading slash, as OpenTelemetry names it.
+func spanName(fullMethod string) string {
+	if len(fullMethod) > 0 && fullMethod[0] == '/' {
+		return fullMethod[1:]
+	}
+	return fullMethod
+}
