@@ -1,0 +1,98 @@
+package drive
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+const (
+	// dispatchDelayMost is the dispatch delay at p99 that never counts, and
+	// dispatchDelayShare what does not count as a share of the median TTFT.
+	dispatchDelayMost  = time.Millisecond
+	dispatchDelayShare = .01
+	// cpuShareMost is the share of its cores that the client may use.
+	cpuShareMost = .9
+	// sourceLateShare is the share of requests that the source may make too late.
+	sourceLateShare = .01
+)
+
+// bottleneck says why the client was the limit; empty if it was not. The rules are
+// in the package comment.
+func (r *run) bottleneck(run *record.Run) string {
+	total := len(run.Records)
+	if r.stopped != "" {
+		return r.stopped + rateOf(run) + ": lower the rate, shorten the run, or give the client more cores"
+	}
+	if r.unsent > 0 {
+		return fmt.Sprintf("%d of %d requests were not sent, since %d were in flight already: the server keeps up with less, or raise the limit of requests in flight",
+			r.unsent, total, r.InFlightLimit)
+	}
+	if float64(r.sourceLate) > sourceLateShare*float64(total) {
+		return fmt.Sprintf("%d of %d requests were made only after they were due: the client cannot make prompts that fast%s; lower the rate or shorten the prompts",
+			r.sourceLate, total, rateOf(run))
+	}
+	var delays, ttfts []time.Duration
+	for _, rec := range run.Records {
+		if rec.Due < run.From || rec.Dispatched < 0 {
+			continue
+		}
+		delays = append(delays, rec.Dispatched-rec.Due)
+		if rec.Outcome == record.Completed && rec.Sent >= 0 && len(rec.Arrivals) > 0 {
+			ttfts = append(ttfts, rec.First()-rec.Sent)
+		}
+	}
+	share := cpuShare(run)
+	if delay, most := percentile(delays, .99), max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(percentile(ttfts, .5)))); delay > most {
+		return fmt.Sprintf("the client sent requests late (p99 %s after they were due, %s is allowed) with %.0f%% of its %d cores in use%s: lower the rate or give it more cores",
+			delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), 100*share, run.Client.Cores, rateOf(run))
+	}
+	if share > cpuShareMost {
+		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
+	}
+	return ""
+}
+
+// rateOf says what rate was reached, if one was asked for.
+func rateOf(run *record.Run) string {
+	seconds := run.To.Seconds()
+	if run.Offered == 0 || seconds <= 0 {
+		return ""
+	}
+	sent := 0
+	for _, rec := range run.Records {
+		if rec.Dispatched >= 0 {
+			sent++
+		}
+	}
+	return fmt.Sprintf(" at %.0f of %.0f requests/s", float64(sent)/seconds, run.Offered)
+}
+
+// cpuShare is the share of its cores that the client used between From and To.
+func cpuShare(run *record.Run) float64 {
+	var first, last *record.Sample
+	for i := range run.Samples {
+		s := &run.Samples[i]
+		if s.At <= run.From || first == nil {
+			first = s
+		}
+		if s.At <= run.To || last == nil {
+			last = s
+		}
+	}
+	if first == nil || last.At-first.At < time.Second {
+		return 0 // too short to say
+	}
+	return (last.CPUSeconds - first.CPUSeconds) / ((last.At - first.At).Seconds() * float64(max(run.Client.Cores, 1)))
+}
+
+// percentile sorts the values and takes the one at share p; 0 if there are none.
+func percentile(values []time.Duration, p float64) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[min(int(p*float64(len(values))), len(values)-1)]
+}

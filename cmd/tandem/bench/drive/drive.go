@@ -1,0 +1,130 @@
+// Package drive sends the requests of a workload to a target when they are due,
+// and measures what the generator itself had a share in.
+//
+// The packages of cmd/tandem/bench and the command line import it. A Run owns one
+// goroutine for each request in flight and four of its own (the source, the
+// dispatcher, the samples, the wait for the end); all have ended when it returns.
+//
+// # Open loop
+//
+// A request goes out when it is due, whatever the server does. One that is due
+// while InFlightLimit requests run is recorded as Unsent: sending it later would
+// turn the load into what the server likes. A goroutine keeps the source some
+// requests ahead, so that making prompts delays no dispatch.
+//
+// # When the client was the limit
+//
+// A Run says in record.Client.Bottleneck that its figures are the client's own, if
+//
+//   - a request was due while InFlightLimit requests ran;
+//   - the client fell so far behind, or its records took so much memory, that it
+//     stopped sending;
+//   - more than one request in a hundred came from the source after it was due;
+//   - the dispatch delay (Dispatched - Due) of requests after the warm-up is, at
+//     p99, above a millisecond and above a hundredth of the median TTFT from the
+//     send: below that, a latency is not told wrong by what anyone would act on;
+//   - the process used more than nine tenths of its cores between From and To.
+//
+// The first that applies is said.
+package drive
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+const (
+	// DefaultInFlightLimit is the most requests at one time. Each costs the client some
+	// 40 KiB.
+	DefaultInFlightLimit = 16384
+	// DefaultMemoryLimit is how much the records of a run may take, bytes.
+	DefaultMemoryLimit = 2 << 30
+	// recordBytes is what a record takes without its arrivals, as measured: the server's
+	// timings and route are most of it. arrivalBytes is one arrival's share.
+	recordBytes  = 900
+	arrivalBytes = 20
+	// prefetched is how many requests the source is kept ahead.
+	prefetched = 512
+	// prefetchTimeout is the longest that a run waits, before it begins, until the
+	// source is ahead.
+	prefetchTimeout = 10 * time.Second
+	// behindLimit is how far the client may fall behind before it stops sending.
+	behindLimit = 10 * time.Second
+	// interruptedDrain is how long requests may run on after an interruption.
+	interruptedDrain = time.Second
+	// lateFromSource is the lateness that counts as the source's.
+	lateFromSource = time.Millisecond
+	// sampleEvery is the time between samples.
+	sampleEvery = 250 * time.Millisecond
+)
+
+// Options say what to run.
+type Options struct {
+	// Target is the server; the caller closes it.
+	Target target.Target
+	// Source gives the requests.
+	Source workload.Source
+	// Offered is the rate that the source was asked for, requests a second, for the
+	// record; 0 if it has none.
+	Offered float64
+	// Concurrency is how many requests to keep in flight, the time in which a
+	// conversation's user thinks included; 0: open loop.
+	Concurrency int
+	// Warmup and Duration follow one another; nothing is sent after both. Duration 0:
+	// until the source ends.
+	Warmup, Duration time.Duration
+	// RequestTimeout ends a request that long after it was sent; 0: none.
+	RequestTimeout time.Duration
+	// DrainTimeout is how long requests may run on when sending has stopped; those
+	// that still run then are Cancelled. 0: not at all.
+	DrainTimeout time.Duration
+	// InFlightLimit is the most requests at one time; 0: DefaultInFlightLimit.
+	InFlightLimit int
+	// MemoryLimit is about how much memory the records may take, bytes; 0:
+	// DefaultMemoryLimit. Sending stops there.
+	MemoryLimit int64
+	// Progress gets each sample when it is taken, from one goroutine; nil: nobody.
+	Progress func(record.Sample)
+	// Timer waits for the moments at which requests are due; Run closes it. Nil: the
+	// most precise one. Tests on virtual time pass pace.Portable.
+	Timer pace.Timer
+}
+
+func (o Options) withDefaults() Options {
+	if o.InFlightLimit == 0 {
+		o.InFlightLimit = DefaultInFlightLimit
+	}
+	if o.MemoryLimit == 0 {
+		o.MemoryLimit = DefaultMemoryLimit
+	}
+	return o
+}
+
+// validate checks options with their defaults.
+func (o Options) validate() error {
+	switch {
+	case o.Target == nil || o.Source == nil:
+		return errors.New("a run needs a target and a source")
+	case o.Concurrency < 0 || o.InFlightLimit < 0 || o.MemoryLimit < 0:
+		return errors.New("concurrency and limits count from 0")
+	case o.Concurrency > o.InFlightLimit:
+		return fmt.Errorf("a concurrency of %d is above the limit of %d requests in flight: raise the limit or lower the concurrency", o.Concurrency, o.InFlightLimit)
+	case o.Warmup < 0 || o.Duration < 0 || o.RequestTimeout < 0 || o.DrainTimeout < 0:
+		return errors.New("a run's times are not negative")
+	case math.IsNaN(o.Offered) || math.IsInf(o.Offered, 0) || o.Offered < 0:
+		return fmt.Errorf("a rate of %v requests a second: give a number from 0", o.Offered)
+	}
+	limit := o.MemoryLimit
+	if need := o.Offered * (o.Warmup + o.Duration).Seconds() * recordBytes; need > float64(limit) {
+		return fmt.Errorf("%.0f requests/s for %s are %.0f requests, whose records need %.1f GiB, more than the %.1f GiB allowed: lower the rate or the duration",
+			o.Offered, o.Warmup+o.Duration, o.Offered*(o.Warmup+o.Duration).Seconds(), need/(1<<30), float64(limit)/(1<<30))
+	}
+	return nil
+}

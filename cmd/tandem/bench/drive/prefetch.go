@@ -1,0 +1,120 @@
+package drive
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+// prefetch keeps a source some requests ahead of its reader.
+type prefetch struct {
+	requests chan *workload.Request // closed at the end of the source
+	quit     chan struct{}
+	done     chan struct{}
+	full     chan struct{} // closed when the source is ahead or at its end
+	wake     func()
+	// starved: the reader found nothing and wants to be woken.
+	starved atomic.Bool
+
+	err error // the source's, once done
+}
+
+// newPrefetch begins to read the source. wake is called when a request came for
+// which the reader has asked in vain.
+func newPrefetch(source workload.Source, wake func()) *prefetch {
+	p := &prefetch{
+		requests: make(chan *workload.Request, prefetched),
+		quit:     make(chan struct{}), done: make(chan struct{}), full: make(chan struct{}),
+		wake: wake,
+	}
+	go p.run(source)
+	return p
+}
+
+func (p *prefetch) run(source workload.Source) {
+	defer close(p.done)
+	defer p.wake()
+	defer close(p.requests)
+	full := false
+	isFull := func() {
+		if !full {
+			full = true
+			close(p.full)
+		}
+	}
+	defer isFull()
+	for {
+		select {
+		case <-p.quit:
+			return
+		default:
+		}
+		q, err := source.Next()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				p.err = err
+			}
+			return
+		}
+		select {
+		case p.requests <- q:
+		default:
+			isFull()
+			select {
+			case p.requests <- q:
+			case <-p.quit:
+				return
+			}
+		}
+		if p.starved.Swap(false) {
+			p.wake()
+		}
+	}
+}
+
+// ahead waits until the source is ahead.
+func (p *prefetch) ahead(ctx context.Context) {
+	timer := time.NewTimer(prefetchTimeout)
+	defer timer.Stop()
+	select {
+	case <-p.full:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// next is the next request if there is one; end: there will be none. If neither,
+// wake is called later.
+func (p *prefetch) next() (q *workload.Request, end bool) {
+	for range 2 {
+		select {
+		case q, ok := <-p.requests:
+			p.starved.Store(false)
+			return q, !ok
+		default:
+		}
+		// Looked at again, since one may have come before this was set.
+		p.starved.Store(true)
+	}
+	return nil, false
+}
+
+// close ends the reading of the source and waits for it.
+func (p *prefetch) close() {
+	select {
+	case <-p.quit:
+	default:
+		close(p.quit)
+	}
+	<-p.done
+}
+
+// failure closes, and returns the source's error if it had one.
+func (p *prefetch) failure() error {
+	p.close()
+	return p.err
+}
