@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -20,6 +22,9 @@ type explainJSON struct {
 	Decisions []decisionJSON `json:"decisions"`
 	// TimingMs is null if the request has not ended well.
 	TimingMs *timingJSON `json:"timing_ms"`
+	// Rank is 1 for the slowest of Ranked requests; only with --slowest.
+	Rank   uint32 `json:"rank,omitempty"`
+	Ranked uint32 `json:"ranked,omitempty"`
 }
 
 // decisionJSON is one try.
@@ -47,22 +52,39 @@ type candidateJSON struct {
 
 func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain REQUEST-ID",
+		Use:   "explain REQUEST-ID | --slowest PERCENTILE",
 		Short: "Say how a request was routed, and where its time went",
 		Long: `Prints the router's record of a request: every worker that was looked at, with
-each term of its cost. The router keeps the last few thousand requests.`,
-		Example: "  tandem explain 4f1c2a90d3",
-		Args:    exactly("the REQUEST-ID that 'generate --json' prints and logs carry"),
+each term of its cost, and the stages that its latency is made of. The router
+keeps the last few thousand requests.
+
+With --slowest it is the request at a percentile of those that ended well: of p99
+the one that 99 of 100 were not slower than, of max the slowest.`,
+		Example: "  tandem explain 4f1c2a90d3\n  tandem explain --slowest p99\n  tandem explain --slowest max --by e2e",
 	}
 	addr := addAddr(cmd)
-	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms")
+	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked")
+	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
+	by := cmd.Flags().String("by", "ttft", "with --slowest, what is compared: ttft or e2e")
+	oneOf(cmd, "by", "ttft", "e2e")
+	onlyOnCommandLine(cmd, "slowest", "by")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if *slowest == "" {
+			return exactly("the REQUEST-ID that 'generate --json' prints and logs carry, or --slowest p99")(cmd, args)
+		}
+		return exactly()(cmd, args)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request, err := explainRequest(cmd, args, *slowest, *by)
+		if err != nil {
+			return err
+		}
 		conn, err := dial(*addr)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), &controlv1.ExplainRequest{RequestId: args[0]})
+		response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), request)
 		if err != nil {
 			return routerFailure(err, *addr, false)
 		}
@@ -75,12 +97,50 @@ each term of its cost. The router keeps the last few thousand requests.`,
 	return cmd
 }
 
+// explainRequest is what the command line asks for.
+func explainRequest(cmd *cobra.Command, args []string, slowest, by string) (*controlv1.ExplainRequest, error) {
+	if slowest == "" {
+		if cmd.Flags().Changed("by") {
+			return nil, usageError(cmd, "--by says what --slowest compares: pass --slowest p99 too")
+		}
+		return &controlv1.ExplainRequest{RequestId: args[0]}, nil
+	}
+	percentile, err := parsePercentile(slowest)
+	if err != nil {
+		return nil, usageError(cmd, "--slowest: "+err.Error())
+	}
+	rank := &controlv1.Slowest{Percentile: percentile}
+	switch by {
+	case "ttft":
+		rank.By = controlv1.RankBy_RANK_BY_TTFT
+	case "e2e":
+		rank.By = controlv1.RankBy_RANK_BY_E2E
+	default:
+		return nil, usageError(cmd, fmt.Sprintf("--by: %q is neither ttft nor e2e", by))
+	}
+	return &controlv1.ExplainRequest{Slowest: rank}, nil
+}
+
+// parsePercentile reads "p99", "99.9" or "max".
+func parsePercentile(text string) (float64, error) {
+	if text == "max" {
+		return 100, nil
+	}
+	percentile, err := strconv.ParseFloat(strings.TrimPrefix(text, "p"), 64)
+	if err != nil || !(percentile > 0 && percentile <= 100) { // so that NaN is refused too
+		return 0, fmt.Errorf("%q is no percentile: write p50, p99, p99.9 or max", text)
+	}
+	return percentile, nil
+}
+
 func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 	explained := explainJSON{
 		RequestID: response.GetRequestId(),
 		Arrived:   response.GetArrived().AsTime().Format(time.RFC3339Nano),
 		Status:    response.GetStatus(),
 		Decisions: []decisionJSON{},
+		Rank:      response.GetRank(),
+		Ranked:    response.GetRanked(),
 	}
 	for _, d := range response.GetDecisions() {
 		decision := decisionJSON{
@@ -105,6 +165,9 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 
 func printExplanation(w io.Writer, e explainJSON) error {
 	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, orElse(e.Status, "still running"))
+	if e.Rank > 0 {
+		fmt.Fprintf(w, "number %d of %d requests, the slowest first\n", e.Rank, e.Ranked)
+	}
 	for i, d := range e.Decisions {
 		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, orElse(d.Prefill, "-"), orElse(d.Decode, "-"), d.Reason)
 		if d.Failure != "" {

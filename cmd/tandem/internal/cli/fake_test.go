@@ -30,6 +30,7 @@ type fakeRouter struct {
 	workers  []*controlv1.ListWorkersResponse
 	drain    func(*controlv1.DrainRequest, grpc.ServerStreamingServer[controlv1.DrainProgress]) error
 	explain  func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)
+	budget   *controlv1.GetBudgetResponse
 	health   *health.Server
 }
 
@@ -56,6 +57,10 @@ func (f *fakeRouter) Drain(r *controlv1.DrainRequest, s grpc.ServerStreamingServ
 
 func (f *fakeRouter) Explain(_ context.Context, r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 	return f.explain(r)
+}
+
+func (f *fakeRouter) GetBudget(context.Context, *controlv1.GetBudgetRequest) (*controlv1.GetBudgetResponse, error) {
+	return f.budget, nil
 }
 
 // start serves until the test ends and returns the address.
