@@ -27,7 +27,7 @@ const scope = "github.com/tandem-serving/tandem"
 // there is no tracing.
 type TracingConfig struct {
 	// Endpoint is a collector that speaks OTLP over gRPC: host:port for one
-	// without TLS, or a URL of http:// or https://.
+	// without TLS, or a URL of http:// or https://. NoEndpoint is none.
 	Endpoint string
 	// File gets spans as lines of OTLP's JSON.
 	File string
@@ -45,11 +45,19 @@ const (
 	envTracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 )
 
-// FromEnvironment adds the endpoint that OpenTelemetry's variables name, if none
-// is configured. OTEL_SDK_DISABLED=true turns everything off.
+// NoEndpoint is an Endpoint that is none, whatever the environment says.
+const NoEndpoint = "none"
+
+// FromEnvironment adds the endpoint that OpenTelemetry's variables name, if
+// neither an endpoint nor a file is configured. OTEL_SDK_DISABLED=true turns
+// everything off.
 func (c TracingConfig) FromEnvironment(environment func(string) string) TracingConfig {
 	if strings.EqualFold(environment(envDisabled), "true") {
 		return TracingConfig{}
+	}
+	if c.Endpoint == NoEndpoint {
+		c.Endpoint = ""
+		return c
 	}
 	for _, name := range []string{envTracesEndpoint, envEndpoint} {
 		if c.Endpoint == "" && c.File == "" {
@@ -72,7 +80,7 @@ func (c TracingConfig) Validate() error {
 
 // endpointOptions are the exporter's for an address.
 func endpointOptions(address string) ([]otlptracegrpc.Option, error) {
-	if address == "" {
+	if address == "" || address == NoEndpoint {
 		return nil, nil
 	}
 	wrong := fmt.Errorf("trace endpoint %q is neither HOST:PORT nor a URL like http://HOST:PORT: give the OTLP/gRPC port of a collector, often 4317", address)
@@ -115,7 +123,7 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	if cfg.Endpoint != "" {
+	if cfg.Endpoint != "" && cfg.Endpoint != NoEndpoint {
 		options, err := endpointOptions(cfg.Endpoint)
 		if err != nil {
 			return nil, err

@@ -30,6 +30,8 @@ type Options struct {
 	Metrics, HTTP string
 	// MetricsVLLM shows metrics a second time by the names of vLLM.
 	MetricsVLLM bool
+	// Trace options.
+	Trace TraceOptions
 	// Engine options.
 	Engine EngineOptions
 	// StopTimeout bounds how long running requests may take to finish when the
@@ -71,6 +73,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
+	o.Trace.registerFlags(fs)
 	o.Engine.registerFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -110,6 +113,9 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
 	case o.LeaseTTL < time.Second:
 		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	if err := o.Trace.validate(); err != nil {
+		return err
 	}
 	if err := e.checkBlocks(); err != nil {
 		return err

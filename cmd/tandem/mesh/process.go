@@ -33,6 +33,7 @@ type process struct {
 	options  Options
 	logger   *slog.Logger
 	registry *prometheus.Registry
+	tracing  *telemetry.Tracing // nil: nothing is traced
 	engines  *engines
 	members  *membership.Client
 	signals  *signals.Conn
@@ -44,7 +45,7 @@ type process struct {
 
 // connect joins the process to etcd and NATS. etcd must answer in time; NATS may
 // come later.
-func (p *process) connect(ctx context.Context, name string) error {
+func (p *process) connect(ctx context.Context, name, service string) error {
 	starting, cancel := context.WithTimeout(ctx, p.options.StartTimeout)
 	defer cancel()
 	members, err := membership.Connect(starting, membership.Config{Endpoints: p.options.Etcd, LeaseTTL: p.options.LeaseTTL}, p.logger)
@@ -52,7 +53,7 @@ func (p *process) connect(ctx context.Context, name string) error {
 		return err
 	}
 	p.members = members
-	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name, Registerer: p.registry}, p.logger)
+	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name, Registerer: p.registry, Tracer: p.tracing.Tracer(service, name)}, p.logger)
 	if err != nil {
 		return errors.Join(err, members.Close())
 	}
@@ -138,16 +139,17 @@ const workerMessageBytes = 64 << 20
 
 func (p *process) newWorker(identity worker.Identity, e engine.Engine, logger *slog.Logger) (workerService, error) {
 	publisher := p.signals.NewPublisher(identity.ID, identity.Epoch)
+	tracer := p.tracing.Tracer("tandem-"+roleName(identity.Role), identity.ID)
 	if identity.Role == controlv1.Role_ROLE_PREFILL {
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry,
+			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
 			Dial: func(address string) (*grpc.ClientConn, error) {
 				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
 			},
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{
-		Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry,
+		Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
 	})
 }
 
@@ -171,7 +173,7 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
 		},
-		Logger: logger, Registerer: p.registry,
+		Logger: logger, Registerer: p.registry, Tracing: p.routerTracing(id),
 	})
 	if err != nil {
 		return fmt.Errorf("router: %w", err)

@@ -132,8 +132,12 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return err
 	}
 	p := &process{options: o.Options, logger: logger, registry: registry}
+	if err := p.startTracing(); err != nil {
+		return err
+	}
+	defer p.stopTracing(ctx)
 	// Before the model is loaded: that etcd is away should not be found late.
-	if err := p.connect(ctx, o.ID); err != nil {
+	if err := p.connect(ctx, o.ID, "tandem-"+o.Target); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()

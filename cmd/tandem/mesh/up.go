@@ -89,6 +89,11 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if ctx.Err() != nil {
 		return nil // asked to stop before the long part
 	}
+	p := &process{options: o.Options, logger: logger, registry: registry}
+	if err := p.startTracing(); err != nil {
+		return err
+	}
+	defer p.stopTracing(ctx)
 	engines, err := loadEngines(ctx, o.Options, needs{router: true, workers: true}, progress)
 	if err != nil {
 		return unlessStopped(ctx, err)
@@ -102,8 +107,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	}
 	defer func() { err = errors.Join(err, servers.stop()) }()
 
-	p := &process{options: o.Options, logger: logger, registry: registry, engines: engines}
-	if err := p.connect(ctx, "tandem-up"); err != nil {
+	p.options, p.engines = o.Options, engines // with the addresses of the servers
+	// It takes in signals for the router alone.
+	if err := p.connect(ctx, "tandem-up", "tandem-router"); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
