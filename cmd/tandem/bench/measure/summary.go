@@ -19,10 +19,12 @@ type Summary struct {
 	Codes map[string]int `json:"codes,omitempty"`
 
 	// OfferedRPS is the rate at which requests were due, CompletedRPS that at which
-	// they were completed, requests a second of the window.
+	// requests were completed in the window, whenever they were due: what the server
+	// got done, also if it fell behind and went on after the window.
 	OfferedRPS   float64 `json:"offered_rps"`
 	CompletedRPS float64 `json:"completed_rps"`
-	// Token rates, of requests in the window.
+	// Token rates: prompts whose first token came in the window, and tokens that came
+	// in it.
 	PromptTokensPerS float64 `json:"prompt_tokens_per_s"`
 	OutputTokensPerS float64 `json:"output_tokens_per_s"`
 	// Means over completed requests.
@@ -46,14 +48,19 @@ type Summary struct {
 
 	// SLO is the objectives as text, empty if there are none.
 	SLO string `json:"slo,omitempty"`
-	// Goodput is requests a second that met every per-request bound of the SLO;
-	// equal to CompletedRPS without any.
+	// Goodput is requests completed in the window that met every bound of the SLO,
+	// requests a second; equal to CompletedRPS without any.
 	Goodput float64 `json:"goodput_rps"`
 	// SLOAttainment is the share that met them, of the requests offered, admitted
-	// and completed.
+	// and completed. One that was cancelled as the run ended counts if it had broken
+	// a bound by then, otherwise not at all.
 	SLOAttainment          float64 `json:"slo_attainment"`
 	SLOAttainmentAdmitted  float64 `json:"slo_attainment_admitted"`
 	SLOAttainmentCompleted float64 `json:"slo_attainment_completed"`
+	// RateCI is the 95% confidence interval of completed_rps, output_tokens_per_s,
+	// goodput_rps and slo_attainment, by those names, as far as the run is long
+	// enough for one.
+	RateCI map[string][2]float64 `json:"rate_ci,omitempty"`
 	// Objectives is each term of the SLO with what was measured.
 	Objectives []Objective `json:"objectives,omitempty"`
 	// Classes are the same figures for each class of requests, if there are several.
@@ -92,17 +99,19 @@ const (
 type Distribution struct {
 	Count int64   `json:"count"`
 	Mean  float64 `json:"mean"`
-	// A percentile is nil if the sample cannot carry it; Needs then has its name and
-	// how many samples it would need.
+	// A percentile is nil if as many samples could not carry it even if they were
+	// independent; Needs then has its name.
 	P50  *float64 `json:"p50"`
 	P90  *float64 `json:"p90"`
 	P95  *float64 `json:"p95"`
 	P99  *float64 `json:"p99"`
 	P999 *float64 `json:"p999"`
 	Max  *float64 `json:"max"`
-	// CI is the 95% confidence interval of each percentile given, by its name.
+	// CI is the 95% confidence interval of percentiles, by name. One that is given
+	// without is what this run saw, but says little of the next: too few of its
+	// samples are independent, as when one stall made the whole tail.
 	CI map[string][2]float64 `json:"ci,omitempty"`
-	// Needs is how many samples each percentile that is missing needs, by its name.
+	// Needs is how many samples each percentile without an interval needs for one.
 	Needs map[string]int64 `json:"needs,omitempty"`
 	// Effective is the number of independent samples that Count ones are worth, by
 	// percentile: requests of one queue resemble their neighbours.
@@ -114,14 +123,22 @@ type Distribution struct {
 
 // Objective is one term of an SLO with what was measured.
 type Objective struct {
-	// Term is its text: "ttft:p99<500ms".
-	Term string `json:"term"`
-	// Measured is that percentile in milliseconds, nil if the sample cannot carry it.
-	Measured *float64 `json:"measured_ms"`
+	// Term is its text: "ttft:p99<500ms"; Class the only class that it is for, empty:
+	// all that have no SLO of their own.
+	Term  string `json:"term"`
+	Class string `json:"class,omitempty"`
+	// Measured is that percentile in milliseconds, nil if the sample cannot carry it;
+	// CI its confidence interval, nil if there is none.
+	Measured *float64    `json:"measured_ms"`
+	CI       *[2]float64 `json:"ci_ms,omitempty"`
 	// Met: the percentile is under the bound. Early: MLPerf's early-stopping rule
-	// confirms it for the true percentile with 99% confidence.
-	Met   bool `json:"met"`
-	Early bool `json:"confirmed"`
+	// confirms it for the true percentile with 99% confidence. The rule takes
+	// requests for independent; one that was refused, failed or timed out counts as
+	// over the bound. NeedsRequests is how many requests the rule wants for as many
+	// over the bound; 0 for itl and max, which it does not know.
+	Met           bool  `json:"met"`
+	Early         bool  `json:"confirmed"`
+	NeedsRequests int64 `json:"needs_requests,omitempty"`
 }
 
 // Verdict says whether a server kept up with an offered rate.

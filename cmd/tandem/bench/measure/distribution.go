@@ -1,0 +1,149 @@
+package measure
+
+import (
+	"math"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Confidence of all intervals.
+const confidence = 0.95
+
+// percentiles are those of a Distribution.
+var percentiles = []struct {
+	name string
+	q    float64
+	of   func(*Distribution) **float64
+}{
+	{"p50", 0.5, func(d *Distribution) **float64 { return &d.P50 }},
+	{"p90", 0.9, func(d *Distribution) **float64 { return &d.P90 }},
+	{"p95", 0.95, func(d *Distribution) **float64 { return &d.P95 }},
+	{"p99", 0.99, func(d *Distribution) **float64 { return &d.P99 }},
+	{"p999", 0.999, func(d *Distribution) **float64 { return &d.P999 }},
+}
+
+// Percentiles are the names of a Distribution's percentiles, least first, as they
+// are keys of CI, Needs and Effective.
+func Percentiles() []string {
+	names := make([]string, len(percentiles))
+	for i, p := range percentiles {
+		names[i] = p.name
+	}
+	return names
+}
+
+// Percentile is one percentile by its name, nil if it is not there; "max" too.
+func (d *Distribution) Percentile(name string) *float64 {
+	if d == nil {
+		return nil
+	}
+	if name == "max" {
+		return d.Max
+	}
+	for _, p := range percentiles {
+		if p.name == name {
+			return *p.of(d)
+		}
+	}
+	return nil
+}
+
+// Distributions are a summary's latencies by name, in the order of reports.
+func (s *Summary) Distributions() []Named {
+	return []Named{
+		{TTFT, s.TTFT}, {TTFTSent, s.TTFTSent}, {SecondToken, s.SecondToken},
+		{ITL, s.ITL}, {ITLMessage, s.ITLMessage}, {TPOT, s.TPOT},
+		{E2E, s.E2E}, {E2ESent, s.E2ESent}, {NormalizedE2E, s.NormalizedE2E},
+		{DispatchDelay, s.DispatchDelay}, {AdmissionDelay, s.AdmissionDelay},
+	}
+}
+
+// Named is a latency's distribution.
+type Named struct {
+	Latency Latency
+	*Distribution
+}
+
+// sample is the observations of one latency. each calls back with every value, how
+// often it occurred, and which group it belongs to: groups count from 0 in the order
+// of time, and what is in one group may depend on each other in any way.
+type sample struct {
+	groups int
+	each   func(yield func(group int, d time.Duration, n int64))
+}
+
+// perRequest is a sample with one value a request, in the order in which they were
+// due.
+func perRequest(values []time.Duration) sample {
+	return sample{len(values), func(yield func(int, time.Duration, int64)) {
+		for i, d := range values {
+			yield(i, d, 1)
+		}
+	}}
+}
+
+// distribution gives the figures of a sample, and its histogram for others.
+func distribution(s sample) (*Distribution, *latency.Histogram) {
+	h := latency.NewHistogram()
+	s.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
+	d := &Distribution{Count: h.Count()}
+	if d.Count == 0 {
+		return d, h
+	}
+	d.Mean = milliseconds(h.Mean())
+	d.Max = pointer(milliseconds(h.Max()))
+	d.CI = map[string][2]float64{}
+	d.Needs = map[string]int64{}
+	d.Effective = map[string]float64{}
+	for _, p := range percentiles {
+		e := estimate(s, h, p.q)
+		*p.of(d) = e.value
+		if e.ci != nil {
+			d.CI[p.name] = *e.ci
+		} else {
+			d.Needs[p.name] = e.needs
+		}
+		d.Effective[p.name] = math.Round(e.effective*10) / 10
+	}
+	// A histogram of ours encodes; if it did not, the figures stand without it.
+	if text, err := h.Encode(); err == nil {
+		d.HDR = text
+	}
+	return d, h
+}
+
+// estimated is what a sample says of a quantile.
+type estimated struct {
+	value     *float64    // milliseconds; nil: too few samples
+	ci        *[2]float64 // nil: too few independent ones
+	needs     int64       // samples for an interval
+	effective float64
+}
+
+// estimate is a quantile with its interval. The share at most the quantile, group by
+// group, tells how far the samples are independent.
+func estimate(s sample, h *latency.Histogram, q float64) estimated {
+	quantile := h.Quantile(q)
+	hits, totals := make([]float64, s.groups), make([]float64, s.groups)
+	s.each(func(group int, d time.Duration, n int64) {
+		totals[group] += float64(n)
+		if d <= quantile+time.Microsecond/2 { // as the histogram rounds
+			hits[group] += float64(n)
+		}
+	})
+	e := estimated{effective: latency.EffectiveSize(hits, totals)}
+	needs := latency.QuantileNeeds(q, confidence)
+	e.needs = int64(math.Ceil(float64(needs) * float64(h.Count()) / e.effective))
+	if h.Count() >= needs {
+		e.value = pointer(milliseconds(quantile))
+	}
+	if low, high, ok := h.Interval(q, e.effective, confidence); ok {
+		e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
+	}
+	return e
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func pointer[T any](v T) *T { return &v }

@@ -1,0 +1,19 @@
+package measure
+
+import "github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+
+// Judge is the verdict alone: what a test of its error rates needs of thousands of
+// runs.
+func Judge(run *record.Run) *Summary {
+	s := &Summary{}
+	var due []*record.Record
+	for _, r := range run.Records {
+		if r.Due >= run.From && r.Due <= run.To {
+			due = append(due, r)
+		}
+	}
+	s.outcomes(due)
+	s.OfferedRPS = float64(len(due)) / (run.To - run.From).Seconds()
+	judge(run, s)
+	return s
+}

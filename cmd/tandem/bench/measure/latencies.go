@@ -1,0 +1,123 @@
+package measure
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+// unset stands for a latency that a request does not have.
+const unset = record.Unset
+
+// between is the time from a to b, unset if either did not come. Moments of one
+// request are read by one clock but by several goroutines, so what is a few
+// microseconds less than nothing is nothing.
+func between(a, b time.Duration) time.Duration {
+	if a == unset || b == unset {
+		return unset
+	}
+	return max(0, b-a)
+}
+
+// secondToken is the gap from the first to the second token: 0 if one message
+// brought both.
+func secondToken(r *record.Record) time.Duration {
+	switch {
+	case len(r.Arrivals) == 0:
+		return unset
+	case r.Arrivals[0].Tokens > 1:
+		return 0
+	case len(r.Arrivals) == 1:
+		return unset
+	}
+	return between(r.Arrivals[0].At, r.Arrivals[1].At)
+}
+
+// tpot is the time per output token after the first, unset of fewer than two.
+func tpot(r *record.Record) time.Duration {
+	if r.OutputTokens < 2 || len(r.Arrivals) == 0 {
+		return unset
+	}
+	return between(r.First(), r.Last()) / time.Duration(r.OutputTokens-1)
+}
+
+func normalizedE2E(r *record.Record) time.Duration {
+	if r.OutputTokens < 1 || len(r.Arrivals) == 0 {
+		return unset
+	}
+	return between(r.Due, r.Last()) / time.Duration(r.OutputTokens)
+}
+
+// longestGap is the longest time without a message between the first and the last,
+// unset without two tokens.
+func longestGap(r *record.Record) time.Duration {
+	longest := secondToken(r)
+	for i := 1; i < len(r.Arrivals); i++ {
+		longest = max(longest, between(r.Arrivals[i-1].At, r.Arrivals[i].At))
+	}
+	return longest
+}
+
+// requestLatencies are the latencies of which a completed request has one each.
+var requestLatencies = []struct {
+	name  Latency
+	value func(*record.Record) time.Duration
+	of    func(*Summary) **Distribution
+}{
+	{TTFT, func(r *record.Record) time.Duration { return between(r.Due, r.First()) }, func(s *Summary) **Distribution { return &s.TTFT }},
+	{TTFTSent, func(r *record.Record) time.Duration { return between(r.Sent, r.First()) }, func(s *Summary) **Distribution { return &s.TTFTSent }},
+	{SecondToken, secondToken, func(s *Summary) **Distribution { return &s.SecondToken }},
+	{TPOT, tpot, func(s *Summary) **Distribution { return &s.TPOT }},
+	{E2E, func(r *record.Record) time.Duration { return between(r.Due, r.Last()) }, func(s *Summary) **Distribution { return &s.E2E }},
+	{E2ESent, func(r *record.Record) time.Duration { return between(r.Sent, r.Last()) }, func(s *Summary) **Distribution { return &s.E2ESent }},
+	{NormalizedE2E, normalizedE2E, func(s *Summary) **Distribution { return &s.NormalizedE2E }},
+	{AdmissionDelay, func(r *record.Record) time.Duration { return between(r.Sent, r.Admitted) }, func(s *Summary) **Distribution { return &s.AdmissionDelay }},
+}
+
+// collect is the values of those requests that have one.
+func collect(records []*record.Record, value func(*record.Record) time.Duration) []time.Duration {
+	values := make([]time.Duration, 0, len(records))
+	for _, r := range records {
+		if d := value(r); d != unset {
+			values = append(values, d)
+		}
+	}
+	return values
+}
+
+// maxBins bounds the groups of gaps; a bin is a stretch of time, since what delays
+// one stream's token delays those of all others at that moment.
+const maxBins = 1024
+
+// gaps is the sample of gaps between tokens of all requests or, with messages, of
+// gaps between messages. The tokens of one message came together: its first has the
+// gap, the others have 0.
+func gaps(records []*record.Record, messages bool) sample {
+	first, last := time.Duration(-1), time.Duration(0)
+	for _, r := range records {
+		if len(r.Arrivals) == 0 {
+			continue
+		}
+		if first < 0 || r.First() < first {
+			first = r.First()
+		}
+		last = max(last, r.Last())
+	}
+	if first < 0 {
+		return sample{0, func(func(int, time.Duration, int64)) {}}
+	}
+	width := max(last-first, 0)/maxBins + 1
+	bin := func(at time.Duration) int { return int(min(max(at-first, 0)/width, maxBins-1)) }
+	return sample{maxBins, func(yield func(int, time.Duration, int64)) {
+		for _, r := range records {
+			for i, a := range r.Arrivals {
+				if i > 0 {
+					yield(bin(a.At), between(r.Arrivals[i-1].At, a.At), 1)
+				}
+				if !messages && a.Tokens > 1 {
+					yield(bin(a.At), 0, int64(a.Tokens-1))
+				}
+			}
+		}
+	}}
+}

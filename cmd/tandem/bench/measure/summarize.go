@@ -1,0 +1,181 @@
+package measure
+
+import (
+	"math"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Options say by what a run is judged.
+type Options struct {
+	// SLO is for all requests whose class is not in ClassSLO.
+	SLO latency.SLO
+	// ClassSLO is by class of request.
+	ClassSLO map[string]latency.SLO
+}
+
+// slo is the objectives of a class.
+func (o Options) slo(class string) latency.SLO {
+	if s, ok := o.ClassSLO[class]; ok {
+		return s
+	}
+	return o.SLO
+}
+
+// Summarize turns a run into figures. It reads the run and keeps nothing of it. The
+// result is never nil: of a run without requests all figures are 0 and the verdict
+// is None.
+func Summarize(run *record.Run, options Options) *Summary {
+	s := summarize(run, run.Records, options)
+	judge(run, s)
+	classes := map[string][]*record.Record{}
+	for _, r := range run.Records {
+		classes[r.Class] = append(classes[r.Class], r)
+	}
+	if len(classes) > 1 {
+		s.Classes = map[string]*Summary{}
+		for class, records := range classes {
+			c := summarize(run, records, Options{SLO: options.slo(class)})
+			// The server is one; so is whether it kept up.
+			c.Verdict, c.Reason = s.Verdict, s.Reason
+			c.BacklogSlope, c.BacklogSlopeCI = s.BacklogSlope, s.BacklogSlopeCI
+			s.Classes[class] = c
+		}
+	}
+	return s
+}
+
+// summarize is everything but the verdict and classes, of some of a run's records.
+func summarize(run *record.Run, records []*record.Record, options Options) *Summary {
+	s := &Summary{SLO: options.SLO.String(), Verdict: None}
+	var due, completed []*record.Record
+	for _, r := range records {
+		if r.Due < run.From || r.Due > run.To {
+			continue
+		}
+		due = append(due, r)
+		if r.Outcome == record.Completed {
+			completed = append(completed, r)
+		}
+	}
+	s.outcomes(due)
+	s.means(completed)
+	for _, l := range requestLatencies {
+		*l.of(s), _ = distribution(perRequest(collect(completed, l.value)))
+	}
+	s.DispatchDelay, _ = distribution(perRequest(collect(due, func(r *record.Record) time.Duration { return between(r.Due, r.Dispatched) })))
+	s.ITL, _ = distribution(gaps(completed, false))
+	s.ITLMessage, _ = distribution(gaps(completed, true))
+	s.rates(run, records, options)
+	s.attainment(due, options)
+	s.Objectives = objectives(due, options)
+	return s
+}
+
+func (s *Summary) outcomes(due []*record.Record) {
+	s.Requests = len(due)
+	for _, r := range due {
+		switch r.Outcome {
+		case record.Completed:
+			s.Completed++
+			continue
+		case record.Rejected:
+			s.Rejected++
+		case record.Failed:
+			s.Errors++
+		case record.TimedOut:
+			s.TimedOut++
+		case record.Unsent:
+			s.Unsent++
+			continue
+		default:
+			s.Cancelled++
+			continue
+		}
+		if r.Code != "" {
+			if s.Codes == nil {
+				s.Codes = map[string]int{}
+			}
+			s.Codes[r.Code]++
+		}
+	}
+}
+
+func (s *Summary) means(completed []*record.Record) {
+	mean := func(value func(*record.Record) int) float64 {
+		sum, n := 0.0, 0.0
+		for _, r := range completed {
+			if v := value(r); v >= 0 {
+				sum += float64(v)
+				n++
+			}
+		}
+		return sum / max(n, 1)
+	}
+	s.PromptTokensMean = mean(func(r *record.Record) int { return r.PromptTokens })
+	s.OutputTokensMean = mean(func(r *record.Record) int { return r.OutputTokens })
+	s.CachedTokensMean = mean(func(r *record.Record) int { return r.CachedTokens })
+}
+
+// rateBins is the number of stretches of the window that a rate's interval comes
+// from, studentT the 97.5% quantile of Student's t with one less degrees of freedom.
+const (
+	rateBins = 20
+	studentT = 2.093
+)
+
+// rates counts what happened in the window, whichever requests it happened to: the
+// ends of those that came before it stand for those that end after it.
+func (s *Summary) rates(run *record.Run, records []*record.Record, options Options) {
+	window := (run.To - run.From).Seconds()
+	if window <= 0 {
+		return
+	}
+	s.OfferedRPS = float64(s.Requests) / window
+	bin := func(at time.Duration) (int, bool) {
+		if at < run.From || at > run.To {
+			return 0, false
+		}
+		return min(int((at-run.From).Seconds()/window*rateBins), rateBins-1), true
+	}
+	var completed, good, tokens, prompts [rateBins]float64
+	for _, r := range records {
+		for _, a := range r.Arrivals {
+			if b, in := bin(a.At); in {
+				tokens[b] += float64(a.Tokens)
+			}
+		}
+		if b, in := bin(r.First()); in && r.PromptTokens > 0 {
+			prompts[b] += float64(r.PromptTokens)
+		}
+		if b, in := bin(r.End); in && r.Outcome == record.Completed {
+			completed[b]++
+			if met(r, options.slo(r.Class)) == kept {
+				good[b]++
+			}
+		}
+	}
+	s.RateCI = map[string][2]float64{}
+	rate := func(name string, bins *[rateBins]float64) float64 {
+		sum, squares := 0.0, 0.0
+		for _, v := range bins {
+			sum += v
+		}
+		for _, v := range bins {
+			squares += (v - sum/rateBins) * (v - sum/rateBins)
+		}
+		perSecond := sum / window
+		if name != "" && sum >= rateBins { // fewer tell nothing of their variance
+			deviation := math.Sqrt(squares / (rateBins - 1) * latency.AutocorrelationTime(bins[:]) / rateBins)
+			half := studentT * deviation * rateBins / window
+			s.RateCI[name] = [2]float64{max(0, perSecond-half), perSecond + half}
+		}
+		return perSecond
+	}
+	s.CompletedRPS = rate("completed_rps", &completed)
+	s.Goodput = rate("goodput_rps", &good)
+	s.OutputTokensPerS = rate("output_tokens_per_s", &tokens)
+	s.PromptTokensPerS = rate("", &prompts)
+}

@@ -1,0 +1,236 @@
+package measure
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+// What the verdict goes by. The error rates of these values on simulated queues are
+// in verdict_test.go.
+const (
+	// batches of the window are regressed on time; enough to see a trend, and each
+	// long against the time in which a healthy queue forgets.
+	batches = 10
+	// studentT8 is the 97.5% quantile of Student's t with batches-2 degrees of freedom.
+	studentT8 = 2.306
+	// minSamples and minRequests are the least that a verdict can be built on.
+	minSamples  = 2 * batches
+	minRequests = 2 * batches
+	// failing is the share of requests that a server may not serve for want of
+	// capacity and still count as keeping up.
+	failing = 0.01
+	// material is the growth, as a share of what was offered, below which it does not
+	// matter; inStep the share of the backlog's variance that a straight line
+	// explains if it grew in step with time; absorbed the share of its peak to which
+	// a burst's backlog has gone down when it is being worked off.
+	material = 0.01
+	inStep   = 0.7
+	absorbed = 0.7
+)
+
+// faults are codes by which a server says that the request itself was wrong, which
+// is not a matter of load.
+var faults = []string{"INVALID_ARGUMENT", "InvalidArgument", "UNAUTHENTICATED", "Unauthenticated",
+	"PERMISSION_DENIED", "PermissionDenied", "NOT_FOUND", "NotFound", "UNIMPLEMENTED", "Unimplemented",
+	"FAILED_PRECONDITION", "FailedPrecondition", "OUT_OF_RANGE", "OutOfRange",
+	"HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404", "HTTP 405", "HTTP 413", "HTTP 415", "HTTP 422"}
+
+// judge sets the verdict, its reason and the backlog's slope.
+func judge(run *record.Run, s *Summary) {
+	s.Verdict, s.Reason = verdict(run, s)
+}
+
+func verdict(run *record.Run, s *Summary) (Verdict, string) {
+	trend, seen := backlog(run)
+	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
+	if run.Client.Bottleneck != "" {
+		return None, "the client was the bottleneck: " + run.Client.Bottleneck
+	}
+	if s.Requests == 0 {
+		return None, "no request was due in the window; let it last longer or offer more"
+	}
+	n := float64(s.Requests)
+	wrong := 0
+	for _, code := range faults {
+		wrong += s.Codes[code]
+	}
+	if share := float64(wrong) / n; share > failing {
+		return None, fmt.Sprintf("%.1f%% of the requests were refused as wrong (%s); mend the workload", 100*share, commonest(s.Codes))
+	}
+	refused := s.Rejected + s.Errors + s.TimedOut + s.Unsent - wrong
+	if share := float64(refused) / n; share > failing && refused > 1 {
+		return Overloaded, fmt.Sprintf("%.1f%% of the requests were not served: %d rejected, %d failed, %d timed out, %d not sent", 100*share, s.Rejected, s.Errors, s.TimedOut, s.Unsent)
+	}
+	if run.Concurrency > 0 {
+		return None, "closed loop: its clients wait for the server, so that it cannot fall behind"
+	}
+	if s.Requests < minRequests {
+		return None, fmt.Sprintf("%d requests say nothing of a trend; it takes %d", s.Requests, minRequests)
+	}
+	if seen != "" {
+		return None, seen
+	}
+	percent := 100 * trend.slope / s.OfferedRPS
+	grew := trend.ci[0] > 0 && trend.slope > material*s.OfferedRPS && trend.slower
+	growth := fmt.Sprintf("the backlog changed by %+.3g requests/s (95%% within %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
+	switch {
+	case grew && trend.fit >= inStep && trend.end >= absorbed*trend.peak:
+		return Overloaded, growth + ", in step with time"
+	case grew:
+		return Backlogged, growth + fmt.Sprintf(", not in step with time: %.0f at its peak, %.0f at the end", trend.peak, trend.end)
+	case trend.end > 2*trend.usual+3*math.Sqrt(trend.usual)+3 && trend.end >= absorbed*trend.peak:
+		return Backlogged, fmt.Sprintf("%.0f requests waited at the end, %.0f usually: a burst that was not worked off", trend.end, trend.usual)
+	case trend.peak > 2*trend.usual+3*math.Sqrt(trend.usual)+3:
+		return Stable, growth + fmt.Sprintf("; a burst of %.0f was worked off", trend.peak)
+	}
+	return Stable, growth
+}
+
+// trend is how the number of requests due but not ended went.
+type trend struct {
+	slope float64 // requests a second
+	ci    [2]float64
+	// fit is the share of the batches' variance that the line explains.
+	fit float64
+	// slower: the time that the backlog stands for grew too, so it is not only that
+	// more was offered late in the run.
+	slower bool
+	// usual is the median over batches, peak the highest of them, end the last.
+	usual, peak, end float64
+}
+
+// backlog fits a line to the backlog of the window, after the time that the first
+// requests took: until then it fills on any server. The second result says why no
+// line can be fitted, empty if one was.
+func backlog(run *record.Run) (trend, string) {
+	from := max(run.From, filled(run))
+	if window := run.To - run.From; run.To-from < window/2 {
+		return trend{}, fmt.Sprintf("the window of %v is too short for requests that take %v; let it last at least %v",
+			window.Round(time.Millisecond), from.Round(time.Millisecond), (4 * from).Round(time.Second))
+	}
+	var level, offered, waits [batches]float64
+	var count, starts, ends [batches]int
+	samples, width := 0, (run.To-from)/batches+1
+	for _, sample := range run.Samples {
+		if sample.At < from || sample.At > run.To {
+			continue
+		}
+		b := int((sample.At - from) / width)
+		if count[b] == 0 {
+			starts[b] = sample.Due
+		}
+		ends[b] = sample.Due
+		level[b] += float64(sample.Due - sample.Ended)
+		count[b]++
+		samples++
+	}
+	if samples < minSamples || slices.Min(count[:]) == 0 {
+		return trend{}, fmt.Sprintf("the window of %v is too short to see a trend; let it last at least 10s", (run.To - run.From).Round(time.Millisecond))
+	}
+	for b := range level {
+		level[b] /= float64(count[b])
+		next := ends[b]
+		if b+1 < batches {
+			next = starts[b+1]
+		}
+		offered[b] = float64(next - starts[b])
+	}
+	mean := 0.0
+	for _, v := range offered {
+		mean += v / batches
+	}
+	for b := range waits {
+		// A batch with few arrivals by chance has not a long wait for that: the level
+		// is what came in before.
+		waits[b] = level[b] / max((offered[b]+offered[max(b-1, 0)])/2, mean/4, 1e-9)
+	}
+	line, longer := fit(level, width.Seconds()), fit(waits, width.Seconds())
+	sorted := slices.Sorted(slices.Values(level[:]))
+	line.usual, line.peak, line.end = (sorted[batches/2-1]+sorted[batches/2])/2, sorted[batches-1], level[batches-1]
+	line.slower = longer.slope > 0 && (longer.ci[0] > 0 || steady(offered))
+	return line, ""
+}
+
+// steady is whether requests came at one rate: the last third of the window had no
+// more than a Poisson process might.
+func steady(offered [batches]float64) bool {
+	first, last := 0.0, 0.0
+	for b := range batches / 2 {
+		first += offered[b]
+		last += offered[batches-1-b]
+	}
+	return last-first <= 3*math.Sqrt(first+last)
+}
+
+// filled is when the first requests of a run had ended: the time that it took to
+// serve the first ten, once.
+func filled(run *record.Run) time.Duration {
+	const first = 10
+	took, n := time.Duration(0), 0
+	for _, r := range run.Records {
+		if r.Outcome != record.Completed {
+			continue
+		}
+		took = max(took, between(r.Due, r.End))
+		if n++; n == first {
+			break
+		}
+	}
+	return took
+}
+
+// fit is the least-squares line through batch means that are width seconds apart,
+// with a confidence interval by Student's t. What batches keep of their neighbours is
+// taken for a first-order autoregression: the variance grows by (1+ρ)/(1-ρ), with ρ
+// of the residuals corrected for their number (M. G. Kendall, Note on bias in the
+// estimation of autocorrelation, Biometrika 41, 1954).
+func fit(y [batches]float64, width float64) trend {
+	var mean, xy, xx, yy float64
+	const middle = (batches - 1) / 2.0
+	for _, v := range y {
+		mean += v / batches
+	}
+	for i, v := range y {
+		x := float64(i) - middle
+		xx += x * x
+		xy += x * (v - mean)
+		yy += (v - mean) * (v - mean)
+	}
+	slope := xy / xx
+	var rest, lagged, last float64
+	for i, v := range y {
+		e := v - mean - slope*(float64(i)-middle)
+		rest += e * e
+		if i > 0 {
+			lagged += e * last
+		}
+		last = e
+	}
+	inflation := 1.0
+	if rest > 0 {
+		rho := lagged / rest
+		rho = min(max(rho+(1+4*rho)/batches, 0), 0.8)
+		inflation = (1 + rho) / (1 - rho)
+	}
+	half := studentT8 * math.Sqrt(rest/(batches-2)/xx*inflation)
+	t := trend{slope: slope / width, ci: [2]float64{(slope - half) / width, (slope + half) / width}}
+	if yy > 0 {
+		t.fit = 1 - rest/yy
+	}
+	return t
+}
+
+// commonest is the code that occurred most often.
+func commonest(codes map[string]int) string {
+	most, name := 0, ""
+	for code, n := range codes {
+		if n > most || n == most && code < name {
+			most, name = n, code
+		}
+	}
+	return name
+}
