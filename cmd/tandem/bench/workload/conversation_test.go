@@ -1,0 +1,147 @@
+package workload_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+// answerTo is what the server says: ids, text, or both.
+func answerTo(q *workload.Request, ids, text bool) workload.Answer {
+	var a workload.Answer
+	if ids {
+		a.TokenIDs = slices.Repeat([]uint32{7}, q.MaxTokens)
+	}
+	if text {
+		a.Text = strings.Repeat("word", q.MaxTokens)
+	}
+	return a
+}
+
+// Each turn's prompt is the last one, its answer and as many new tokens as asked.
+func TestConversationOfIDs(t *testing.T) {
+	source := sourceOf(t, server, "--turns=5", "--prompt-tokens=uniform:10-50", "--output-tokens=20", "--shared-prefix-tokens=30", "--think=uniform:1s-2s", "--priority=4")
+	for session, q := range take(t, source, 20) {
+		for turn := 0; ; turn++ {
+			if q.Session != session || q.Turn != turn || q.MaxTokens != 20 || q.Priority != 4 {
+				t.Fatalf("session %d, turn %d: %+v", session, turn, q)
+			}
+			if q.Then == nil {
+				if turn != 4 {
+					t.Fatalf("the conversation ended after turn %d", turn)
+				}
+				break
+			}
+			answer := answerTo(q, true, false)
+			next, think := q.Then(answer)
+			sofar := slices.Concat(q.Prompt.TokenIDs, answer.TokenIDs)
+			if added := len(next.Prompt.TokenIDs) - len(sofar); added < 10 || added > 50 || !slices.Equal(sofar, next.Prompt.TokenIDs[:len(sofar)]) {
+				t.Fatalf("turn %d adds %d tokens", turn+1, added)
+			}
+			if think < time.Second || think > 2*time.Second || next.Seed == q.Seed {
+				t.Fatalf("turn %d: %v to think, seed %d after %d", turn+1, think, next.Seed, q.Seed)
+			}
+			q = next
+		}
+	}
+}
+
+func TestConversationOfText(t *testing.T) {
+	q := take(t, sourceOf(t, server, "--prompt-kind=text", "--turns=3", "--prompt-tokens=10", "--output-tokens=5", "--shared-prefix-tokens=8"), 1)[0]
+	answer := answerTo(q, false, true)
+	next, think := q.Then(answer)
+	if think != 0 || len(next.Prompt.Chat) != 4 || !strings.HasPrefix(next.Prompt.Text, q.Prompt.Text+answer.Text+"\n\n") {
+		t.Fatalf("after %v: %+v", think, next.Prompt)
+	}
+	want := append(slices.Clone(q.Prompt.Chat), workload.Message{Role: "assistant", Content: answer.Text}, workload.Message{Role: "user", Content: next.Prompt.Text[len(q.Prompt.Text)+len(answer.Text)+2:]})
+	if diff := cmp.Diff(want, next.Prompt.Chat); diff != "" {
+		t.Errorf("chat, -want +got:\n%s", diff)
+	}
+	if last, _ := next.Then(answerTo(next, true, true)); last == nil || len(last.Prompt.Chat) != 6 || last.Then != nil {
+		t.Errorf("the third turn: %+v", last)
+	}
+}
+
+// A conversation ends where its next turn would not fit, and after a failure.
+func TestConversationEnds(t *testing.T) {
+	params := server
+	params.ContextTokens = 100
+	source := sourceOf(t, params, "--turns=50", "--prompt-tokens=20", "--output-tokens=10")
+	q := take(t, source, 1)[0]
+	turns := 1
+	for {
+		if len(q.Prompt.TokenIDs)+q.MaxTokens > 100 {
+			t.Fatalf("turn %d has %d tokens", q.Turn, len(q.Prompt.TokenIDs))
+		}
+		next, _ := q.Then(answerTo(q, true, false))
+		if next == nil {
+			break
+		}
+		q = next
+		turns++
+	}
+	if turns != 3 { // 20+10, 30+20+10, 60+20+10; the fourth would end at 120
+		t.Errorf("%d turns, want 3", turns)
+	}
+	warner, ok := source.(workload.Warner)
+	if !ok || !slices.Equal(warner.Warnings(), []string{"1 conversations ended early: the next turn would not have fitted the context of 100 tokens"}) {
+		t.Error("no warning of the early end")
+	}
+	q = take(t, source, 1)[0]
+	if next, _ := q.Then(workload.Answer{}); next != nil {
+		t.Error("a turn follows a request that failed")
+	}
+}
+
+// A server that takes ids and answers in text only: random ids, of the length that
+// the answer had, stand for it.
+func TestConversationWithoutIDs(t *testing.T) {
+	for exact, want := range map[string]int{"--exact": 20, "--exact=false": 5} {
+		source := sourceOf(t, server, "--turns=2", "--prompt-tokens=10", "--output-tokens=20", exact)
+		q := take(t, source, 1)[0]
+		next, _ := q.Then(workload.Answer{Text: "twenty bytes of text"})
+		if got := len(next.Prompt.TokenIDs); got != 10+want+10 || !slices.Equal(next.Prompt.TokenIDs[:10], q.Prompt.TokenIDs) {
+			t.Errorf("%s: the second prompt has %d tokens", exact, got)
+		}
+		if warner, ok := source.(workload.Warner); !ok || len(warner.Warnings()) != 1 {
+			t.Errorf("%s: no warning", exact)
+		}
+	}
+}
+
+// Then may be called from any goroutine in any order: the turns are the same.
+func TestConversationsAtOnce(t *testing.T) {
+	args := []string{"--turns=uniform:2-4", "--prompt-tokens=uniform:5-50", "--output-tokens=exp:9", "--think=exp:1s", "--seed=8"}
+	type turn struct {
+		Request *workload.Request
+		Think   time.Duration
+	}
+	talk := func(q *workload.Request) []turn {
+		turns := []turn{{Request: q}}
+		for q.Then != nil {
+			next, think := q.Then(answerTo(q, true, false))
+			turns = append(turns, turn{next, think})
+			q = next
+		}
+		return turns
+	}
+	var want [][]turn
+	for _, q := range take(t, sourceOf(t, server, args...), 50) {
+		want = append(want, talk(q))
+	}
+	got := make([][]turn, 50)
+	var wait sync.WaitGroup
+	for i, q := range take(t, sourceOf(t, server, args...), 50) {
+		wait.Go(func() { got[i] = talk(q) })
+	}
+	wait.Wait()
+	if diff := cmp.Diff(want, got, sameButThen); diff != "" {
+		t.Error(diff)
+	}
+}
