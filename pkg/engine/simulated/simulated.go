@@ -8,8 +8,11 @@
 // block of the context: a block that was lost, mixed up or written late changes
 // the tokens, as it would with a real model.
 //
+// Things can be asked to go wrong (Trouble): jitter, slowness, stalls, failures
+// and death, all drawn from a seed.
+//
 // Anything under cmd, services and their tests may import it. It starts no
-// goroutines.
+// goroutines. Lock order: Engine.mu, then link.turn.
 package simulated
 
 import (
@@ -19,8 +22,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -53,12 +58,53 @@ type Config struct {
 	// MaxBatchTokens and MaxSequences bound a step.
 	MaxBatchTokens, MaxSequences int
 	// SliceBytes is the size of one layer's slice of a block: what a transfer has
-	// to move. Default: the records alone, BlockTokens times 8 bytes.
+	// to move. Default: the records alone, BlockTokens times 8 bytes. The function
+	// SliceBytes has a real engine's.
 	SliceBytes int
-	// StepTime says how long a step takes. Zero: no time at all.
+	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
+	Profile *latency.Profile
+	// StepTime says how long a step takes, in the simple form. Zero: no time at
+	// all.
 	StepTime latency.Model
-	// Wait waits, for tests on virtual time. Default: a timer.
+	// Trouble is what goes wrong.
+	Trouble Trouble
+	// Device, if set, is what engines share: their steps take turns on it.
+	Device *Device
+	// LinkBytesPerSecond is the bandwidth at which KV arrives in the pages, counted
+	// in the bytes of a real engine, whatever SliceBytes is. 0: at once.
+	LinkBytesPerSecond float64
+	// Precise ends steps within some 10 µs of their time, on Linux, where Go's
+	// timers can be a millisecond late. It is not for virtual time. Close must be
+	// called.
+	Precise bool
+	// Wait waits, for tests that hold a step. Default: a timer.
 	Wait func(ctx context.Context, d time.Duration) error
+}
+
+// Device is what several engines of one process run on, as CPU engines share the
+// compute threads: one step at a time, first come, first served.
+type Device struct{ turn chan struct{} }
+
+// NewDevice makes a device.
+func NewDevice() *Device { return &Device{turn: make(chan struct{}, 1)} }
+
+// enter waits for the turn; a nil device has room for all.
+func (d *Device) enter(ctx context.Context) error {
+	if d == nil {
+		return ctx.Err()
+	}
+	select {
+	case d.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the device: %w", ctx.Err())
+	}
+}
+
+func (d *Device) leave() {
+	if d != nil {
+		<-d.turn
+	}
 }
 
 // Engine implements engine.Engine.
@@ -66,42 +112,93 @@ type Engine struct {
 	cfg      Config
 	capacity engine.Capacity
 	pages    pages
-	closed   bool
-	mu       sync.Mutex // guards closed
+	profile  *latency.Profile
+	sleep    sleeper
+	fate     *misfortune
+	closing  context.Context
+	endLink  context.CancelFunc
+
+	// Of the goroutine that steps: when the last one was done, and by how much
+	// that was too late.
+	doneAt time.Time
+	late   time.Duration
+
+	mu     sync.Mutex // guards closed
+	closed bool
 }
 
 // New returns an engine.
 func New(cfg Config) (*Engine, error) {
-	if cfg.Blocks <= 0 || cfg.BlockTokens <= 0 || cfg.MaxBatchTokens <= 0 || cfg.MaxSequences <= 0 {
-		return nil, errors.New("simulated engine: blocks, block tokens, batch tokens and sequences must be above 0")
-	}
-	if cfg.Spec.Layers <= 0 || cfg.Spec.VocabSize <= 1 {
-		return nil, errors.New("simulated engine: the model has no layers or no vocabulary")
-	}
-	if !hasPlainToken(cfg.Spec) {
-		return nil, fmt.Errorf("simulated engine: all %d tokens of the vocabulary begin or end a text, so none can be drawn", cfg.Spec.VocabSize)
-	}
-	if cfg.SliceBytes == 0 {
-		cfg.SliceBytes = cfg.BlockTokens * recordBytes
-	}
-	if cfg.SliceBytes < cfg.BlockTokens*recordBytes {
-		return nil, fmt.Errorf("simulated engine: a slice of %d bytes cannot hold %d records of %d bytes", cfg.SliceBytes, cfg.BlockTokens, recordBytes)
-	}
-	if cfg.Wait == nil {
-		cfg.Wait = wait
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("simulated engine: %w", err)
 	}
 	layout := kvcache.Layout{
 		ModelDigest: cfg.Spec.Digest, ArithmeticClass: ArithmeticClass,
 		Layers: cfg.Spec.Layers, KVHeads: cfg.Spec.KVHeads, HeadSize: cfg.Spec.HeadSize,
 		ElementType: "record64", BlockTokens: cfg.BlockTokens, Order: "records/1", SliceBytes: cfg.SliceBytes,
 	}
-	return &Engine{
+	e := &Engine{
 		cfg: cfg,
 		capacity: engine.Capacity{
 			Blocks: cfg.Blocks, MaxBatchTokens: cfg.MaxBatchTokens, MaxSequences: cfg.MaxSequences, Threads: 1, Layout: layout,
 		},
-		pages: pages{layout: layout, blocks: cfg.Blocks, memory: make([]byte, cfg.Blocks*layout.PageBytes())},
-	}, nil
+		pages:   pages{layout: layout, blocks: make([]atomic.Pointer[[]byte], cfg.Blocks)},
+		profile: cfg.Profile,
+		fate:    newMisfortune(cfg.Trouble),
+	}
+	e.closing, e.endLink = context.WithCancel(context.Background())
+	if e.profile == nil {
+		e.profile = cfg.StepTime.Profile()
+	}
+	var err error
+	if e.sleep, err = cfg.newSleeper(); err != nil {
+		return nil, fmt.Errorf("simulated engine: %w", err)
+	}
+	if cfg.LinkBytesPerSecond > 0 {
+		slice := float64(SliceBytes(cfg.Spec, cfg.BlockTokens)) / cfg.LinkBytesPerSecond * float64(time.Second)
+		e.pages.link = &link{slice: time.Duration(slice), ctx: e.closing, turn: make(chan struct{}, 1)}
+		if e.pages.link.sleep, err = cfg.newSleeper(); err != nil {
+			return nil, errors.Join(fmt.Errorf("simulated engine: %w", err), e.sleep.close())
+		}
+	}
+	return e, nil
+}
+
+// complete checks the configuration and fills in its zeros.
+func (cfg *Config) complete() error {
+	switch {
+	case cfg.Blocks <= 0 || cfg.BlockTokens <= 0 || cfg.MaxBatchTokens <= 0 || cfg.MaxSequences <= 0:
+		return errors.New("blocks, block tokens, batch tokens and sequences must be above 0")
+	case cfg.Spec.Layers <= 0 || cfg.Spec.VocabSize <= 1:
+		return errors.New("the model has no layers or no vocabulary")
+	case !hasPlainToken(cfg.Spec):
+		return fmt.Errorf("all %d tokens of the vocabulary begin or end a text, so none can be drawn", cfg.Spec.VocabSize)
+	}
+	if cfg.SliceBytes == 0 {
+		cfg.SliceBytes = cfg.BlockTokens * recordBytes
+	}
+	switch {
+	case cfg.SliceBytes < cfg.BlockTokens*recordBytes:
+		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", cfg.SliceBytes, cfg.BlockTokens, recordBytes)
+	case !(cfg.LinkBytesPerSecond >= 0) || math.IsInf(cfg.LinkBytesPerSecond, 1): // NaN too
+		return fmt.Errorf("a link of %v bytes a second", cfg.LinkBytesPerSecond)
+	}
+	if cfg.Profile != nil {
+		if err := cfg.Profile.Validate(); err != nil {
+			return fmt.Errorf("profile: %w", err)
+		}
+	}
+	return cfg.Trouble.Validate()
+}
+
+func (cfg *Config) newSleeper() (sleeper, error) {
+	switch {
+	case cfg.Wait != nil:
+		return given(cfg.Wait), nil
+	case cfg.Precise:
+		return newPreciseSleeper()
+	}
+	return timers{}, nil
 }
 
 // hasPlainToken says whether draw can end.
@@ -115,20 +212,6 @@ func hasPlainToken(spec model.Spec) bool {
 	return len(special) < spec.VocabSize
 }
 
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Model describes the model.
 func (e *Engine) Model() model.Spec { return e.cfg.Spec }
 
@@ -138,16 +221,32 @@ func (e *Engine) Capacity() engine.Capacity { return e.capacity }
 // Pages gives access to the records.
 func (e *Engine) Pages() engine.Pages { return &e.pages }
 
+// Limits are those of the profile, zero if it has none.
+func (e *Engine) Limits() latency.Limits {
+	if e.profile.Limits == nil {
+		return latency.Limits{}
+	}
+	return *e.profile.Limits
+}
+
 // Close ends the engine's use. Pages stay readable, as memory of the process.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
 	e.closed = true
-	return nil
+	e.endLink()
+	err := e.sleep.close()
+	if l := e.pages.link; l != nil {
+		err = errors.Join(err, l.close())
+	}
+	return err
 }
 
-// Step writes the records of the batch, layer by layer, each at its share of the
-// step's time, and draws tokens from them.
+// Step takes the time of the batch, writes its records and draws tokens from them:
+// layer by layer, each at its share of the time, if somebody wants to know.
 func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	e.mu.Lock()
 	closed := e.closed
@@ -158,30 +257,22 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	if err := batch.Validate(e.capacity, e.cfg.Spec); err != nil {
 		return engine.Output{}, err
 	}
-	tokens, contexts := 0, 0
+	var work latency.StepWork
 	for _, s := range batch.Sequences {
 		if s.Logits != engine.LogitsNone {
 			return engine.Output{}, errors.New("the simulated engine has no logits")
 		}
-		tokens += len(s.Tokens)
-		contexts += s.Start + len(s.Tokens)
+		work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 	}
-	total := e.cfg.StepTime.Predict(tokens, contexts)
-	var spent time.Duration
-	for layer := range e.cfg.Spec.Layers {
-		until := total * time.Duration(layer+1) / time.Duration(e.cfg.Spec.Layers)
-		if err := e.cfg.Wait(ctx, until-spent); err != nil {
-			return engine.Output{}, err
-		}
-		spent = until
-		for _, s := range batch.Sequences {
-			e.write(layer, s)
-		}
-		if batch.LayerDone != nil {
-			batch.LayerDone(layer)
-		}
+	if err := e.cfg.Device.enter(ctx); err != nil {
+		return engine.Output{}, err
 	}
-	out := engine.Output{Tokens: make([]int32, len(batch.Sequences)), Compute: total}
+	defer e.cfg.Device.leave()
+	compute, err := e.run(ctx, batch, work)
+	if err != nil {
+		return engine.Output{}, err
+	}
+	out := engine.Output{Tokens: make([]int32, len(batch.Sequences)), Compute: compute}
 	for i, s := range batch.Sequences {
 		out.Tokens[i] = -1
 		if s.Sample != nil {
@@ -189,6 +280,65 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		}
 	}
 	return out, nil
+}
+
+// adjoining is how soon after the last step another one has to begin for the last
+// one's lateness to be made up for.
+const adjoining = time.Millisecond
+
+// run passes the time of a step and writes its records. It returns the time that
+// was asked for, stalls included.
+func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepWork) (time.Duration, error) {
+	total, fails := e.fate.duration(e.profile.Predict(work))
+	begin := time.Now()
+	if e.fate.dead(begin) {
+		return 0, errDevice
+	}
+	// A sleep ends late, never early. A step that follows at once begins when it
+	// should have, or else a run of short steps would be slower by all that.
+	if begin.Sub(e.doneAt) < adjoining {
+		begin = begin.Add(-min(e.late, total/2))
+	}
+	end := begin
+	layers := e.cfg.Spec.Layers
+	for first := 0; first < layers; {
+		next := first + 1
+		if batch.LayerDone == nil {
+			next = layers // nobody looks at them one by one
+		}
+		until := e.fate.after(begin, total*time.Duration(next)/time.Duration(layers))
+		if err := e.pass(ctx, end, until); err != nil {
+			return 0, err
+		}
+		if e.fate.dead(until) {
+			return 0, errDevice
+		}
+		end = until
+		for layer := first; layer < next; layer++ {
+			for _, s := range batch.Sequences {
+				e.write(layer, s)
+			}
+		}
+		if batch.LayerDone != nil {
+			batch.LayerDone(first)
+		}
+		first = next
+	}
+	e.doneAt = time.Now()
+	e.late = max(e.doneAt.Sub(end), 0)
+	if fails {
+		return 0, errDevice
+	}
+	return end.Sub(begin), nil
+}
+
+// pass waits from one time of a step to the next: by the clock, so that lateness
+// does not add up, or for the time between if a caller's function waits.
+func (e *Engine) pass(ctx context.Context, from, until time.Time) error {
+	if e.cfg.Wait != nil {
+		return e.sleep.wait(ctx, until.Sub(from))
+	}
+	return e.sleep.wait(ctx, time.Until(until))
 }
 
 // write leaves the records of one sequence's tokens in one layer.

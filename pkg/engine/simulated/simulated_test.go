@@ -167,7 +167,7 @@ func TestWaitIsTheCallers(t *testing.T) {
 		}
 		return nil
 	}
-	_, err := newEngine(t, cfg).Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{sequence(1)}})
+	_, err := newEngine(t, cfg).Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{sequence(1)}, LayerDone: func(int) {}})
 	if !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
