@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -116,6 +117,7 @@ type mesh struct {
 	control   controlv1.ControlClient
 	workers   []*workertest.Worker
 	queue     *queueReports
+	registry  *prometheus.Registry
 }
 
 type queueReports struct {
@@ -144,7 +146,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 	}
 	script := append(tok.Encode(story, false), eos)
 	synctest.Test(t, func(t *testing.T) {
-		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}}
+		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, registry: prometheus.NewRegistry()}
 		m.net = workertest.NewNet(func(_ []uint32, _ uint64, offset int) uint32 {
 			return uint32(script[min(offset, len(script)-1)])
 		})
@@ -154,7 +156,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 		}
 		m.service, err = router.New(config, router.Deps{
 			ID: "router-1", Models: []router.Model{{Spec: spec(), Tokenizer: tok}},
-			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{},
+			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 		})
 		if err != nil {
 			t.Fatal(err)
