@@ -106,6 +106,7 @@ func endpointOptions(address string) ([]otlptracegrpc.Option, error) {
 // for a collector. Each exporter has a goroutine, which Close ends. All methods
 // are safe for concurrent use.
 type Tracing struct {
+	made    *prometheus.CounterVec
 	outlets []*outlet
 	queues  []sdktrace.SpanProcessor // one for each outlet
 	close   sync.Once
@@ -118,11 +119,11 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	t := new(Tracing)
-	counts, err := newSpanCounts(registerer)
+	made, counts, err := newSpanCounts(registerer)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	t := &Tracing{made: made}
 	if cfg.Endpoint != "" && cfg.Endpoint != NoEndpoint {
 		options, err := endpointOptions(cfg.Endpoint)
 		if err != nil {
@@ -181,6 +182,7 @@ func (t *Tracing) Tracer(service, instance string) trace.Tracer {
 	options := []sdktrace.TracerProviderOption{
 		sdktrace.WithResource(merged),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())),
+		sdktrace.WithSpanProcessor(counter{t.made.WithLabelValues(service)}),
 	}
 	for _, queue := range t.queues {
 		options = append(options, sdktrace.WithSpanProcessor(queue))

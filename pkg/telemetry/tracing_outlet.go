@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -32,16 +33,29 @@ func newOutlet(kind, where string, next sdktrace.SpanExporter, counts *prometheu
 	return &outlet{kind: kind, where: where, next: next, counts: counts, log: log, ended: make(chan struct{})}
 }
 
-// newSpanCounts registers the metric of all outlets.
-func newSpanCounts(registerer prometheus.Registerer) (*prometheus.CounterVec, error) {
-	counts := prometheus.NewCounterVec(prometheus.CounterOpts{
+// newSpanCounts registers the metrics: spans that were made, and what became of
+// them at the outlets. What is missing there waits, or found its queue full.
+func newSpanCounts(registerer prometheus.Registerer) (made, counts *prometheus.CounterVec, err error) {
+	made = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_trace_spans_made_total", Help: "Spans of sampled requests that ended, by the part that made them.",
+	}, []string{"service"})
+	counts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_trace_spans_total", Help: "Spans of sampled requests, by exporter and by whether it took them.",
 	}, []string{"exporter", "result"})
 	if registerer == nil {
-		return counts, nil
+		return made, counts, nil
 	}
-	return counts, registerer.Register(counts)
+	return made, counts, errors.Join(registerer.Register(made), registerer.Register(counts))
 }
+
+// counter counts the spans that end.
+type counter struct{ made prometheus.Counter }
+
+func (c counter) OnEnd(sdktrace.ReadOnlySpan) { c.made.Inc() }
+
+func (counter) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (counter) Shutdown(context.Context) error                  { return nil }
+func (counter) ForceFlush(context.Context) error                { return nil }
 
 // ExportSpans passes spans on. Those that fail are lost, and counted.
 func (o *outlet) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -118,6 +120,7 @@ type mesh struct {
 	workers   []*workertest.Worker
 	queue     *queueReports
 	registry  *prometheus.Registry
+	spans     *tracetest.SpanRecorder
 }
 
 type queueReports struct {
@@ -146,7 +149,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 	}
 	script := append(tok.Encode(story, false), eos)
 	synctest.Test(t, func(t *testing.T) {
-		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, registry: prometheus.NewRegistry()}
+		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
 		m.net = workertest.NewNet(func(_ []uint32, _ uint64, offset int) uint32 {
 			return uint32(script[min(offset, len(script)-1)])
 		})
@@ -157,6 +160,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 		m.service, err = router.New(config, router.Deps{
 			ID: "router-1", Models: []router.Model{{Spec: spec(), Tokenizer: tok}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
+			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
 	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
@@ -300,4 +301,22 @@ func TestSpansKeepTheirSecrets(t *testing.T) {
 			t.Errorf("request id %q", attributeOf(root, "tandem.request_id"))
 		}
 	})
+}
+
+// A request that is not sampled pays for the question alone.
+func TestUnsampledCostsNothing(t *testing.T) {
+	tracer := sdktrace.NewTracerProvider().Tracer("test")
+	ctx := t.Context()
+	for name, tracing := range map[string]router.Tracing{"off": {}, "share of 0": {Tracer: tracer}} {
+		if n := testing.AllocsPerRun(100, func() {
+			if router.Traces(ctx, tracing) {
+				t.Error("it is traced")
+			}
+		}); n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	if !router.Traces(ctx, router.Tracing{Tracer: tracer, Share: 1}) {
+		t.Error("at a share of 1 it is not traced")
+	}
 }
