@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
@@ -26,7 +27,10 @@ type engines struct {
 	// tokenizer is nil in a process without a router.
 	tokenizer *tokenizer.Tokenizer
 	weights   *cpu.Weights // nil for the simulated engine
-	made      []engine.Engine
+	// profile is nil if none was given; device if the engines do not share one.
+	profile *latency.Profile
+	device  *simulated.Device
+	made    []engine.Engine
 }
 
 // needs are the parts of a process, which say what it loads.
@@ -52,17 +56,25 @@ func loadEngines(ctx context.Context, o Options, parts needs, progress Progress)
 			return nil, err
 		}
 	}
-	switch {
-	case !parts.workers:
-		return e, nil
-	case o.Engine.Name == EngineSimulated:
-		e.spec.Digest = simulated.Digest(spec)
+	if !parts.workers {
 		return e, nil
 	}
 	if err := o.checkModel(spec); err != nil {
 		return nil, err
 	}
 	e.options = o.Engine // Auto has become a number
+	if o.Engine.Profile != "" {
+		if e.profile, err = readProfile(o.Engine.Profile); err != nil {
+			return nil, err
+		}
+	}
+	if o.Engine.Name == EngineSimulated {
+		e.spec.Digest = simulated.Digest(spec)
+		if o.Engine.SimulatedDevice.ShareDevice {
+			e.device = simulated.NewDevice()
+		}
+		return e, nil
+	}
 	if err := e.loadWeights(ctx, o, progress); err != nil {
 		return nil, err
 	}
@@ -85,9 +97,9 @@ func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress)
 	return nil
 }
 
-// add makes one more engine, with KV pages of its own.
-func (e *engines) add() (engine.Engine, error) {
-	made, err := e.newEngine()
+// add makes one more engine, with KV pages of its own, for the worker id.
+func (e *engines) add(id string) (engine.Engine, error) {
+	made, err := e.newEngine(id)
 	if err != nil {
 		return nil, err
 	}
@@ -95,17 +107,10 @@ func (e *engines) add() (engine.Engine, error) {
 	return made, nil
 }
 
-// simulatedBlocks bounds the blocks of a simulated engine, which models the KV
-// memory that was asked for by number of blocks, not by bytes.
-const simulatedBlocks = 4096
-
-func (e *engines) newEngine() (engine.Engine, error) {
+func (e *engines) newEngine(id string) (engine.Engine, error) {
 	o := e.options
 	if e.weights == nil {
-		return simulated.New(simulated.Config{
-			Spec: e.spec, Blocks: simulatedBlocks, BlockTokens: o.BlockTokens,
-			MaxBatchTokens: o.MaxBatchTokens, MaxSequences: o.MaxSequences, StepTime: o.Simulated,
-		})
+		return e.newSimulated(id)
 	}
 	made, err := e.weights.NewEngine(cpu.Config{
 		KVBytes: int64(o.KVMemory), BlockTokens: o.BlockTokens, MaxBatchTokens: o.MaxBatchTokens, MaxSequences: o.MaxSequences,
@@ -114,6 +119,34 @@ func (e *engines) newEngine() (engine.Engine, error) {
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
 	return made, nil
+}
+
+// newSimulated makes a simulated engine with as many blocks as a real one would
+// have in the same memory. They take memory as they are used, and little of it.
+func (e *engines) newSimulated(id string) (engine.Engine, error) {
+	o := e.options
+	trouble, err := o.SimulatedDevice.trouble(id)
+	if err != nil {
+		return nil, err
+	}
+	if e.profile != nil && o.SimulatedDevice.Jitter < 0 {
+		trouble.Jitter = e.profile.Jitter
+	}
+	link, err := o.SimulatedDevice.bandwidth()
+	if err != nil {
+		return nil, err
+	}
+	slice := simulated.SliceBytes(e.spec, o.BlockTokens)
+	cfg := simulated.Config{
+		Spec: e.spec, BlockTokens: o.BlockTokens, Blocks: int(min(int64(o.KVMemory)/int64(slice*e.spec.Layers), maxSimulatedBlocks)),
+		MaxBatchTokens: o.MaxBatchTokens, MaxSequences: o.MaxSequences,
+		Profile: e.profile, StepTime: o.Simulated, Trouble: trouble, Device: e.device, LinkBytesPerSecond: link, Precise: true,
+	}
+	if o.SimulatedDevice.RealPages {
+		// Records need 8 bytes a token, which the KV of a tiny model has not.
+		cfg.SliceBytes = max(slice, simulated.LeastSliceBytes(o.BlockTokens))
+	}
+	return simulated.New(cfg)
 }
 
 // close frees all engines, then the weights.

@@ -12,8 +12,12 @@ import (
 // bf16.
 const kvElementBytes = 2
 
-// maxSimulatedBlockTokens bounds the blocks of the simulated engine.
-const maxSimulatedBlockTokens = 1024
+// maxSimulatedBlockTokens and maxSimulatedBlocks bound the blocks of the simulated
+// engine.
+const (
+	maxSimulatedBlockTokens = 1024
+	maxSimulatedBlocks      = 1 << 22
+)
 
 // cpuBlockTokens are the block sizes that the CPU engine's kernels take.
 func cpuBlockTokens() []int { return []int{16, 32, 64, 128, 256} }
@@ -43,15 +47,14 @@ const autoKVMemory ByteSize = 1 << 30
 
 // checkModel checks what depends on the model's shape, and says what Auto stands
 // for. It is called before the weights are read, which may take minutes. The
-// simulated engine models neither the bytes of a block nor their number.
+// simulated engine has the same number of blocks, of fewer bytes.
 func (o *Options) checkModel(spec model.Spec) error {
 	e := &o.Engine
-	if e.Name != EngineCPU {
-		return nil
-	}
 	sliceBytes := 2 * spec.KVHeads * spec.HeadSize * e.BlockTokens * kvElementBytes
-	if err := o.checkCredit(sliceBytes); err != nil {
-		return err
+	if e.Name == EngineCPU || e.SimulatedDevice.RealPages {
+		if err := o.checkCredit(sliceBytes); err != nil {
+			return err
+		}
 	}
 	block := int64(sliceBytes) * int64(spec.Layers)
 	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)

@@ -60,8 +60,13 @@ type EngineOptions struct {
 	BlockTokens int
 	// MaxBatchTokens and MaxSequences bound a step.
 	MaxBatchTokens, MaxSequences int
+	// Profile is a file of measured step times, which the simulated engine obeys;
+	// empty: Simulated says. Of the CPU engine it gives the limits.
+	Profile string
 	// Simulated is the step-time model of the simulated engine.
 	Simulated latency.Model
+	// SimulatedDevice says how it differs from a perfect one.
+	SimulatedDevice SimulatedOptions
 }
 
 // RegisterFlags adds the flags of everything but the addresses, with defaults
@@ -91,6 +96,8 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&e.Simulated.BaseMs, "simulated-base-ms", 5, "simulated engine: milliseconds of any step")
 	fs.Float64Var(&e.Simulated.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: milliseconds more for each token computed")
 	fs.Float64Var(&e.Simulated.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: milliseconds more for each token of context")
+	fs.StringVar(&e.Profile, "profile", "", "file of step times that 'tandem profile' wrote: the simulated engine obeys it, the CPU engine is compared with its limits in the metrics")
+	e.SimulatedDevice.registerFlags(fs)
 }
 
 // Validate checks ranges. What depends on the model is checked when it is loaded.
@@ -127,6 +134,9 @@ func (o *Options) Validate() error {
 		if !(f.ms >= 0 && f.ms <= maxSimulatedMs) { // so that NaN is refused too
 			return fmt.Errorf("--simulated-%s-ms: %v is outside 0 to %v", f.flag, f.ms, maxSimulatedMs)
 		}
+	}
+	if err := e.SimulatedDevice.validate(); err != nil {
+		return err
 	}
 	if err := o.Prefill.Validate(e.BlockTokens); err != nil {
 		return fmt.Errorf("--%w", err)

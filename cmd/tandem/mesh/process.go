@@ -90,7 +90,7 @@ const deregister = 2 * time.Second
 
 // addWorker adds a prefill or decode worker that listens on listener.
 func (p *process) addWorker(role controlv1.Role, id string, listener net.Listener, advertise string) error {
-	e, err := p.engines.add()
+	e, err := p.engines.add(id)
 	if err != nil {
 		return err
 	}

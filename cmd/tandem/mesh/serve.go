@@ -122,6 +122,9 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 			o.Listen = "127.0.0.1:7070"
 		}
 	}
+	if err := o.Engine.SimulatedDevice.checkTroubled([]string{o.ID}); err != nil {
+		return err
+	}
 	listeners, err := listenAll(named{"--listen", o.Listen}, named{"--http", o.HTTP}, named{"--metrics", o.Metrics})
 	if err != nil {
 		return err

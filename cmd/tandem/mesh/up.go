@@ -94,6 +94,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 		return err
 	}
 	defer p.stopTracing(ctx)
+	if err := o.Engine.SimulatedDevice.checkTroubled(append(workerIDs(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers), workerIDs(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)...)); err != nil {
+		return err
+	}
 	engines, err := loadEngines(ctx, o.Options, needs{router: true, workers: true}, progress)
 	if err != nil {
 		return unlessStopped(ctx, err)
@@ -141,8 +144,7 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 		count int
 		ids   *[]string
 	}{{controlv1.Role_ROLE_PREFILL, o.PrefillWorkers, &up.Prefill}, {controlv1.Role_ROLE_DECODE, o.DecodeWorkers, &up.Decode}} {
-		for i := range pool.count {
-			id := fmt.Sprintf("%s-%d", roleName(pool.role), i+1)
+		for _, id := range workerIDs(pool.role, pool.count) {
 			listener, err := rpc.Listen("127.0.0.1:0")
 			if err != nil {
 				return err
@@ -155,6 +157,15 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 		}
 	}
 	return p.addRouter("router-1", listeners.all[0], up.Address)
+}
+
+// workerIDs are the ids of the workers of one role.
+func workerIDs(role controlv1.Role, count int) []string {
+	ids := make([]string, count)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s-%d", roleName(role), i+1)
+	}
+	return ids
 }
 
 // listeners are the open ports of a process. Servers close theirs; closing twice
