@@ -1,0 +1,176 @@
+package search
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// FindMaxOptions bound a search for the highest rate that passes. Rates are requests
+// a second.
+type FindMaxOptions struct {
+	// Start is the first rate; 0: 1. Factor is what it grows by until a step fails, or
+	// falls by until one passes; 0: 2.
+	Start, Factor float64
+	// Tolerance is how far apart, relative to the lower one, the highest rate that
+	// passes and the least that fails may be in the end; 0: 0.05.
+	Tolerance float64
+	// Min and Max are the least and the most that is tried; 0: Start/1024 and
+	// Start·1024.
+	Min, Max float64
+	// MaxSteps ends the search however far it got; 0: 30.
+	MaxSteps int
+	// Repeats is how often chance may be wrong: a rate that fails narrowly is tried
+	// again until more than Repeats runs of it agree, and the rate that is found must
+	// have passed more than Repeats times. Negative: never again; 0: 1, that is the
+	// best of three.
+	Repeats int
+}
+
+// Validate says what can not be; zero values stand for their defaults.
+func (o FindMaxOptions) Validate() error {
+	o = o.withDefaults()
+	switch {
+	case !positive(o.Start) || !positive(o.Min) || !positive(o.Max):
+		return errors.New("rates are positive and below a billion a second")
+	case o.Min > o.Start || o.Start > o.Max:
+		return fmt.Errorf("the first rate, %v, is not between the least, %v, and the most, %v", o.Start, o.Min, o.Max)
+	case !(o.Factor >= 1.1 && o.Factor <= 100):
+		return fmt.Errorf("a factor of %v, want 1.1 to 100", o.Factor)
+	case !(o.Tolerance >= 0.005 && o.Tolerance <= 1):
+		return fmt.Errorf("a tolerance of %v, want 0.005 to 1", o.Tolerance)
+	case o.MaxSteps < 1 || o.MaxSteps > maxSweep:
+		return fmt.Errorf("%d steps, want 1 to %d", o.MaxSteps, maxSweep)
+	case o.Repeats > 10:
+		return fmt.Errorf("%d repeats, at most 10", o.Repeats)
+	}
+	return nil
+}
+
+func (o FindMaxOptions) withDefaults() FindMaxOptions {
+	set := func(v *float64, to float64) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	set(&o.Start, 1)
+	set(&o.Factor, 2)
+	set(&o.Tolerance, 0.05)
+	set(&o.Min, o.Start/1024)
+	set(&o.Max, o.Start*1024)
+	if o.MaxSteps == 0 {
+		o.MaxSteps = 30
+	}
+	if o.Repeats == 0 {
+		o.Repeats = 1
+	}
+	o.Repeats = max(o.Repeats, 0)
+	return o
+}
+
+// findMax brackets the highest rate that passes, halves the bracket on a logarithmic
+// scale, and confirms the end that passed.
+type findMax struct {
+	FindMaxOptions
+	votes map[float64]*votes
+	taken int
+	// low is the highest rate that passes, high the least that fails, 0 if none is
+	// known.
+	low, high float64
+	// again is a rate that needs another run, 0 if none does.
+	again float64
+}
+
+// votes are the runs at one rate.
+type votes struct {
+	passed, failed int
+	// clear: a run failed by far.
+	clear bool
+}
+
+// NewFindMax searches the highest rate that passes. Options that are not valid are
+// taken as the defaults; ask Validate first.
+//
+// With a server whose steps pass up to a threshold T between Min and Max and fail
+// above it, the result is within Tolerance under T, after at most about
+// |log(T/Start)/log(Factor)| + log2(log(Factor)/log(1+Tolerance)) + 3 steps.
+func NewFindMax(options FindMaxOptions) *Search {
+	if options.Validate() != nil {
+		options = FindMaxOptions{}
+	}
+	return &Search{plan: &findMax{FindMaxOptions: options.withDefaults(), votes: map[float64]*votes{}}}
+}
+
+func (f *findMax) next() (float64, bool) {
+	switch {
+	case f.taken >= f.MaxSteps:
+		return 0, false
+	case f.again > 0:
+		return f.again, true
+	case f.low == 0 && f.high == 0:
+		return f.Start, true
+	case f.high == 0 && f.low < f.Max:
+		return min(f.low*f.Factor, f.Max), true
+	case f.low == 0 && f.high > f.Min:
+		return max(f.high/f.Factor, f.Min), true
+	case f.low == 0:
+		return 0, false // not even the least rate passes
+	case f.high > 0 && f.high/f.low > 1+f.Tolerance:
+		return f.between(), true
+	case f.votes[f.low].passed <= f.Repeats:
+		return f.low, true // confirm it
+	}
+	return 0, false
+}
+
+// between is the middle of the bracket on a logarithmic scale, to four digits where
+// they can tell it from the ends.
+func (f *findMax) between() float64 {
+	middle := math.Sqrt(f.low * f.high)
+	if short := round(middle); short > f.low && short < f.high {
+		return short
+	}
+	return middle
+}
+
+func (f *findMax) done(rate float64, passed, narrow bool) {
+	f.taken++
+	f.again = 0
+	v := f.votes[rate]
+	if v == nil {
+		v = &votes{}
+		f.votes[rate] = v
+	}
+	if passed {
+		v.passed++
+	} else {
+		v.failed++
+		v.clear = v.clear || !narrow
+	}
+	switch {
+	case v.failed == 0 || v.passed > f.Repeats:
+		if f.high == 0 || rate < f.high {
+			f.low = max(f.low, rate)
+		}
+	case v.clear && v.passed == 0 || v.failed > f.Repeats:
+		f.failed(rate)
+	default:
+		f.again = rate
+	}
+}
+
+// failed lowers the upper end to rate, and the lower end to what passed below it.
+func (f *findMax) failed(rate float64) {
+	if f.high == 0 || rate < f.high {
+		f.high = rate
+	}
+	if f.low < f.high {
+		return
+	}
+	f.low = 0
+	for other, v := range f.votes {
+		if other < f.high && v.passed > v.failed {
+			f.low = max(f.low, other)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package search
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Preset is a published set of objectives.
+type Preset struct {
+	// Name is how it is asked for: "mlperf:llama-3.1-8b-server".
+	Name string
+	// SLO are its objectives.
+	SLO latency.SLO
+	// Requests is the least number of requests with which its rule can confirm the
+	// percentiles, if none is over the bound; each one that is wants 100 to 200 more
+	// (latency.EarlyStopping). MinDuration is how long the rules want a run to last.
+	Requests    int64
+	MinDuration time.Duration
+}
+
+// Presets are all presets: MLPerf Inference's datacenter scenarios for Llama, as in
+// loadgen/mlperf.conf of v5.1 (ttft_latency, tpot_latency, Server.min_duration, and
+// target_latency_percentile 99). LoadGen counts what takes longer than the bound.
+func Presets() []Preset {
+	presets := []struct {
+		name       string
+		ttft, tpot time.Duration
+	}{
+		{"llama-3.1-8b-server", 2000, 100},
+		{"llama-3.1-8b-interactive", 500, 30},
+		{"llama-2-70b-server", 2000, 200},
+		{"llama-2-70b-interactive", 450, 40},
+		{"llama-3.1-405b-server", 6000, 175},
+		{"llama-3.1-405b-interactive", 4500, 80},
+	}
+	all := make([]Preset, len(presets))
+	for i, p := range presets {
+		all[i] = Preset{
+			Name: "mlperf:" + p.name,
+			SLO: latency.SLO{Terms: []latency.Term{
+				{Latency: "ttft", Percentile: 99, Bound: p.ttft * time.Millisecond, Inclusive: true},
+				{Latency: "tpot", Percentile: 99, Bound: p.tpot * time.Millisecond, Inclusive: true},
+			}},
+			Requests:    latency.EarlyStopping(0, 99, latency.MLPerfConfidence),
+			MinDuration: 10 * time.Minute,
+		}
+	}
+	return all
+}
+
+// FindPreset is the preset of a name; the error lists them all.
+func FindPreset(name string) (Preset, error) {
+	all := Presets()
+	names := make([]string, len(all))
+	for i, p := range all {
+		if p.Name == name {
+			return p, nil
+		}
+		names[i] = p.Name
+	}
+	return Preset{}, fmt.Errorf("no preset %q; there are %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,213 @@
+package search
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Search says which rate to try next and keeps what was seen. It is not safe for
+// concurrent use.
+type Search struct {
+	plan  plan
+	steps []Step
+}
+
+// plan is how the next rate follows from the steps so far.
+type plan interface {
+	next() (rate float64, ok bool)
+	done(rate float64, passed, narrow bool)
+}
+
+// Next is the rate to try, requests a second; ok is false when the search is over.
+// It stays the same until Done.
+func (s *Search) Next() (rate float64, ok bool) { return s.plan.next() }
+
+// Done tells what the step at the rate of Next showed. Of step, Rate and Summary are
+// read; whether it passed follows from the summary. A nil Summary, for a step that
+// could not be run, did not pass; Why then says why.
+func (s *Search) Done(step Step) {
+	step.Passed, step.Why = judge(step)
+	s.steps = append(s.steps, step)
+	s.plan.done(step.Rate, step.Passed, narrow(step))
+}
+
+// Steps are those done so far, in the order in which they were done.
+func (s *Search) Steps() []Step { return slices.Clone(s.steps) }
+
+// judge says whether a step passed, otherwise why not.
+func judge(step Step) (passed bool, why string) {
+	s := step.Summary
+	if s == nil {
+		return false, cmp.Or(step.Why, "it was not measured")
+	}
+	if s.Verdict != measure.Stable {
+		return false, string(s.Verdict) + ": " + s.Reason
+	}
+	for _, o := range s.Objectives {
+		if o.Met {
+			continue
+		}
+		name := o.Term
+		if o.Class != "" {
+			name += " of class " + o.Class
+		}
+		if o.Measured == nil {
+			return false, fmt.Sprintf("%s: %d completed requests are too few for it", name, s.Completed)
+		}
+		return false, fmt.Sprintf("%s: measured %.4g ms", name, *o.Measured)
+	}
+	return true, ""
+}
+
+// near is how far, relative to its bound, an objective may be missed by chance.
+const near = 1.1
+
+// narrow is whether a step may have failed by chance: the server kept up or nearly
+// did, and each objective that it missed has its bound in the interval of what was
+// measured or within a tenth of it.
+func narrow(step Step) bool {
+	s := step.Summary
+	if s == nil || s.Verdict == measure.None || s.Verdict == measure.Overloaded {
+		return false
+	}
+	for _, o := range s.Objectives {
+		if o.Met {
+			continue
+		}
+		slo, err := latency.ParseSLO(o.Term)
+		if err != nil || len(slo.Terms) != 1 || o.Measured == nil {
+			return false
+		}
+		bound := slo.Terms[0].Bound.Seconds() * 1000
+		if *o.Measured > near*bound && (o.CI == nil || o.CI[0] > bound) {
+			return false
+		}
+	}
+	return true
+}
+
+// Result is what the steps so far tell. It can be asked at any time, so also of a
+// search that was interrupted.
+func (s *Search) Result() Result {
+	result := Result{Steps: slices.Clone(s.steps)}
+	slices.SortStableFunc(result.Steps, func(a, b Step) int { return cmp.Compare(a.Rate, b.Rate) })
+	rates := byRate(result.Steps)
+	for i := range rates {
+		r := &rates[i]
+		if r.passed() {
+			result.MaxRate = &r.rate
+		}
+		if result.Breaking == nil && r.broke() {
+			result.Breaking = &r.rate
+		}
+		if r.steps[0].Summary != nil && (result.MaxGoodput == nil || r.goodput() > goodputAt(rates, *result.MaxGoodput)) {
+			result.MaxGoodput = &r.rate
+		}
+	}
+	if result.MaxRate != nil {
+		for _, r := range rates {
+			if r.rate > *result.MaxRate && !r.passed() {
+				result.Bracket = &[2]float64{*result.MaxRate, r.rate}
+				break
+			}
+		}
+	}
+	result.Knee = knee(rates)
+	return result
+}
+
+// tried is all steps at one rate.
+type tried struct {
+	rate  float64
+	steps []Step
+}
+
+// byRate groups steps that are sorted by rate.
+func byRate(steps []Step) []tried {
+	var all []tried
+	for _, step := range steps {
+		if len(all) == 0 || all[len(all)-1].rate != step.Rate {
+			all = append(all, tried{rate: step.Rate})
+		}
+		last := &all[len(all)-1]
+		last.steps = append(last.steps, step)
+	}
+	return all
+}
+
+// passed: more than half of the steps did.
+func (t tried) passed() bool {
+	n := 0
+	for _, step := range t.steps {
+		if step.Passed {
+			n++
+		}
+	}
+	return 2*n > len(t.steps)
+}
+
+// broke: more than half of the steps with a verdict were not stable.
+func (t tried) broke() bool {
+	broke, judged := 0, 0
+	for _, step := range t.steps {
+		if step.Summary == nil || step.Summary.Verdict == measure.None {
+			continue
+		}
+		judged++
+		if step.Summary.Verdict != measure.Stable {
+			broke++
+		}
+	}
+	return 2*broke > judged
+}
+
+// goodput is the median over the rate's steps.
+func (t tried) goodput() float64 {
+	return median(t.steps, func(s *measure.Summary) *float64 { return &s.Goodput })
+}
+
+func goodputAt(rates []tried, rate float64) float64 {
+	i := slices.IndexFunc(rates, func(t tried) bool { return t.rate == rate })
+	return rates[i].goodput()
+}
+
+// median of a figure over steps, the lower one of two; 0 without any.
+func median(steps []Step, figure func(*measure.Summary) *float64) float64 {
+	var values []float64
+	for _, step := range steps {
+		if step.Summary == nil {
+			continue
+		}
+		if v := figure(step.Summary); v != nil {
+			values = append(values, *v)
+		}
+	}
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[(len(values)-1)/2]
+}
+
+// String is the search's result in one line.
+func (r Result) String() string {
+	var parts []string
+	add := func(name string, v *float64) {
+		if v != nil {
+			parts = append(parts, fmt.Sprintf("%s %.4g/s", name, *v))
+		}
+	}
+	add("max", r.MaxRate)
+	add("knee", r.Knee)
+	add("breaking", r.Breaking)
+	add("best goodput at", r.MaxGoodput)
+	if len(parts) == 0 {
+		return "no rate passed"
+	}
+	return strings.Join(parts, ", ")
+}
