@@ -42,7 +42,7 @@ func (a *arrivals) next() (time.Duration, bool) {
 	if a.closed {
 		return 0, true
 	}
-	seconds := 0.0
+	var seconds float64
 	switch a.process {
 	case Constant:
 		seconds = float64(a.count) / a.rate

@@ -3,7 +3,6 @@ package workload
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -41,8 +40,12 @@ func (c *classes) Set(text string) error {
 	return nil
 }
 
-// maxClasses bounds what a report has to show.
-const maxClasses = 100
+const (
+	// maxClasses bounds what a report has to show.
+	maxClasses = 100
+	// The bounds of weights keep their sum exact enough.
+	minWeight, maxWeight = 1e-6, 1e6
+)
 
 func (c *classes) String() string {
 	names := make([]string, 0, len(*c))
@@ -78,8 +81,8 @@ func parseClass(text string) (class, error) {
 		return c, fmt.Errorf("a class cannot be named %q: use up to 64 letters, digits, '-', '_' and '.'", c.name)
 	}
 	var err error
-	if c.weight, err = strconv.ParseFloat(strings.TrimSpace(weight), 64); err != nil || !(c.weight > 0) || math.IsInf(c.weight, 0) {
-		return c, fmt.Errorf("the weight %q is no number above 0", weight)
+	if c.weight, err = strconv.ParseFloat(strings.TrimSpace(weight), 64); err != nil || !(c.weight >= minWeight && c.weight <= maxWeight) {
+		return c, fmt.Errorf("the weight %q is no number from %g to %g", weight, minWeight, maxWeight)
 	}
 	for _, setting := range settings[1:] {
 		key, value, _ := strings.Cut(setting, "=")

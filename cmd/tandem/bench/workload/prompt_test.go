@@ -225,6 +225,9 @@ func TestTextFile(t *testing.T) {
 func TestClasses(t *testing.T) {
 	source := sourceOf(t, server, "--seed=1", "--priority=9", "--tenant=acme", "--cache-salt=s", "--temperature=0.5", "--output-tokens=77",
 		"--class=chat=3,prompt=uniform:10-20,priority=-1", "--class=batch=1,prompt=normal:100,0,output=5")
+	if names := specOf(t, "--class=chat=3", "--class=batch=1").ClassNames(); !slices.Equal(names, []string{"chat", "batch"}) {
+		t.Errorf("classes %q", names)
+	}
 	counts := map[string]int{}
 	for _, q := range take(t, source, 4000) {
 		counts[q.Class]++

@@ -2,6 +2,7 @@ package workload_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -118,7 +119,7 @@ func TestRefusals(t *testing.T) {
 		{"--trace=" + sharegpt + " --output-tokens=empirical", "has no requests to draw lengths from"},
 		{"--class=a", "the weight is missing: write NAME=WEIGHT"},
 		{"--class==1", `a class cannot be named ""`},
-		{"--class=a=0", `the weight "0" is no number above 0`},
+		{"--class=a=0", `the weight "0" is no number from 1e-06 to 1e+06`},
 		{"--class=a=1 --class=a=2", "there is a class a already"},
 		{"--class=a=1,size=3", `a class has no setting "size"`},
 		{"--class=a=1,prompt=normal:5", "normal has 1 parameters and takes normal:MEAN,SD"},
@@ -167,6 +168,8 @@ func TestRefusalsOfARun(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
+	sharegpt := write(t, "s.json", `[]`)
+	text := write(t, "text", strings.Repeat("some words ", 1000))
 	mooncake := write(t, "m.jsonl", `{"timestamp": 0, "input_length": 5, "output_length": 3, "hash_ids": [1]}`)
 	params := server
 	params.Duration = time.Minute
@@ -180,6 +183,8 @@ func TestDescribe(t *testing.T) {
 		{"--class=a=3,prompt=7 --class=b=1", []string{"class a, 75%: prompts of 7 tokens", "class b, 25%: prompts of 512 tokens"}},
 		{"--turns=3 --think=exp:1s --shared-prefix-tokens=9", []string{"shared prefixes: 1 of 9 tokens", "conversations: turns 3, the next exp:1s after the answer"}},
 		{"--speed=2 --trace-limit=10 --trace-scale-lengths=0.05 --trace=" + mooncake, []string{"arrivals: as recorded, 2 times as fast", "(mooncake), the first 10 requests, lengths times 0.05, prompts share blocks of 26 tokens, answers exactly as long as recorded"}},
+		{"--arrival=gamma --burstiness=0.5 --text-file=" + text, []string{"arrivals: gamma of shape 0.5, 100 a second for 1m0s", "prompts: text cut out of " + text}},
+		{"--turns=2 --class=a=1 --trace=" + sharegpt, []string{"arrivals: poisson", "classes by weight: a=1", "prompts: text as recorded", "conversations: turns 2 at most, the next at once"}},
 		{"--output-tokens=empirical --trace=" + mooncake, []string{"prompts of the trace's (1 requests) tokens, answers of the trace's (1 requests)"}},
 	} {
 		got := strings.Join(specOf(t, append(strings.Fields(c.args), "--seed=7")...).Describe(params), "\n")
@@ -187,6 +192,45 @@ func TestDescribe(t *testing.T) {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s:\n%s\nlacks %q", c.args, got, want)
 			}
+		}
+	}
+}
+
+func TestDescribeClosedLoop(t *testing.T) {
+	got := strings.Join(specOf(t).Describe(workload.Params{Concurrency: 8}), "\n")
+	for _, want := range []string{"arrivals: closed loop, 8 at a time", "warning: the server does not say how long its context is", "prompts: text of common words"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nlacks %q", got, want)
+		}
+	}
+}
+
+// The flags for vocabulary and context stand in for a server that does not say, and
+// the smaller counts where it does.
+func TestLimitsByFlag(t *testing.T) {
+	for _, c := range []struct {
+		vocabulary, context int
+		params              workload.Params
+		below, within       int
+	}{
+		{100, 60, workload.Params{}, 100, 60},
+		{100, 60, workload.Params{VocabularySize: 50, ContextTokens: 40}, 50, 40},
+		{100, 60, workload.Params{VocabularySize: 500, ContextTokens: 400}, 100, 60},
+		{0, 0, workload.Params{VocabularySize: 500, ContextTokens: 400}, 500, 400},
+	} {
+		c.params.Concurrency = 1
+		source := sourceOf(t, c.params, "--prompt-tokens=300", "--output-tokens=300", fmt.Sprintf("--vocabulary-size=%d", c.vocabulary), fmt.Sprintf("--context-tokens=%d", c.context), "--seed=1")
+		largest := 0
+		for _, q := range take(t, source, 100) {
+			if got := len(q.Prompt.TokenIDs) + q.MaxTokens; got != c.within {
+				t.Fatalf("%+v: %d tokens, want %d", c, got, c.within)
+			}
+			for _, id := range q.Prompt.TokenIDs {
+				largest = max(largest, int(id))
+			}
+		}
+		if largest >= c.below || largest < c.below*9/10 {
+			t.Errorf("%+v: the largest id is %d, want just under %d", c, largest, c.below)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (s *Spec) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Trace, "trace", "", "recorded traffic to replay: a file of one of --trace-format")
 	fs.StringVar(&s.TraceFormat, "trace-format", string(trace.Auto), "auto, azure (CSV), mooncake (JSON lines with hash ids) or sharegpt (JSON; has no times: comes at the rate)")
 	fs.Float64Var(&s.Speed, "speed", 1, "how many times faster than recorded to replay a trace")
-	fs.IntVar(&s.TraceLimit, "trace-limit", 0, "use only so many of the trace's first requests; 0: all")
+	fs.IntVar(&s.TraceLimit, "trace-limit", 0, "use only so many of the trace's first requests, or conversations; 0: all")
 	fs.Float64Var(&s.TraceScale, "trace-scale-lengths", 1, "multiply the trace's lengths, and the blocks that its prompts share, to fit a smaller model")
 	fs.Var(&s.classes, "class", "a class of requests, repeated for each: "+classForm)
 	fs.Float32Var(&s.Temperature, "temperature", 0, "sampling temperature; 0: always the likeliest token")
@@ -247,6 +247,16 @@ func (s *Spec) MeanRate(p Params) float64 {
 	default:
 		return p.Rate
 	}
+}
+
+// ClassNames are the names of the classes in the order given; none: requests have
+// no class.
+func (s *Spec) ClassNames() []string {
+	names := make([]string, 0, len(s.classes))
+	for _, class := range s.classes {
+		names = append(names, class.name)
+	}
+	return names
 }
 
 // replays: the trace's requests are sent, not only its lengths used.

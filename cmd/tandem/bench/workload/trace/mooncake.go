@@ -1,10 +1,12 @@
 package trace
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 )
 
@@ -31,6 +33,8 @@ func (m *mooncake) Next() (Entry, error) {
 		offset, problem := explainJSON(err)
 		return Entry{}, m.lines.fail(max(offset, 1), `%s: expected {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, problem)
 	}
+	// at is the column of a key, as far as the line tells.
+	at := func(key string) int { return 1 + max(0, bytes.Index(line, []byte(strconv.Quote(key)))) }
 	switch {
 	case raw.Timestamp == nil:
 		return Entry{}, m.lines.fail(1, "timestamp is missing: expected milliseconds since the start")
@@ -39,22 +43,22 @@ func (m *mooncake) Next() (Entry, error) {
 	case raw.Output == nil:
 		return Entry{}, m.lines.fail(1, "output_length is missing: expected the number of tokens of the answer")
 	case *raw.Timestamp < 0 || *raw.Timestamp > maxMillis:
-		return Entry{}, m.lines.fail(1, "timestamp is %g: expected milliseconds, from 0 to %g", *raw.Timestamp, maxMillis)
+		return Entry{}, m.lines.fail(at("timestamp"), "timestamp is %g: expected milliseconds, from 0 to %g", *raw.Timestamp, maxMillis)
 	case *raw.Input < 0 || *raw.Input > maxTokens:
-		return Entry{}, m.lines.fail(1, "input_length is %d: expected a number of tokens from 0 to 2^30", *raw.Input)
+		return Entry{}, m.lines.fail(at("input_length"), "input_length is %d: expected a number of tokens from 0 to 2^30", *raw.Input)
 	case *raw.Output < 0 || *raw.Output > maxTokens:
-		return Entry{}, m.lines.fail(1, "output_length is %d: expected a number of tokens from 0 to 2^30", *raw.Output)
+		return Entry{}, m.lines.fail(at("output_length"), "output_length is %d: expected a number of tokens from 0 to 2^30", *raw.Output)
 	}
 	// Some traces leave out the id of the last, partial block.
 	whole, all := *raw.Input/BlockTokens, (*raw.Input+BlockTokens-1)/BlockTokens
 	if len(raw.Blocks) != 0 && len(raw.Blocks) != whole && len(raw.Blocks) != all {
-		return Entry{}, m.lines.fail(1, "input_length %d has %d hash_ids: expected %d, one for each %d tokens", *raw.Input, len(raw.Blocks), all, BlockTokens)
+		return Entry{}, m.lines.fail(at("hash_ids"), "input_length %d has %d hash_ids: expected %d, one for each %d tokens", *raw.Input, len(raw.Blocks), all, BlockTokens)
 	}
-	at, err := m.clock.at(time.UnixMicro(int64(math.Round(*raw.Timestamp * 1000))))
+	since, err := m.clock.at(time.UnixMicro(int64(math.Round(*raw.Timestamp * 1000))))
 	if err != nil {
-		return Entry{}, m.lines.fail(1, "%v", err)
+		return Entry{}, m.lines.fail(at("timestamp"), "%v", err)
 	}
-	return Entry{At: at, PromptTokens: *raw.Input, OutputTokens: *raw.Output, Blocks: raw.Blocks}, nil
+	return Entry{At: since, PromptTokens: *raw.Input, OutputTokens: *raw.Output, Blocks: raw.Blocks}, nil
 }
 
 // maxMillis is some 290 years, the reach of a time.Duration.

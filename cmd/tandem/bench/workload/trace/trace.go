@@ -99,8 +99,12 @@ type File struct {
 // Close closes the file.
 func (f *File) Close() error { return f.file.Close() }
 
-// Open begins to read a trace.
+// Open begins to read a trace. It is opened once to see what it is and again to be
+// read, for each run anew, which a pipe cannot be.
 func Open(path string, format Format) (*File, error) {
+	if about, err := os.Stat(path); err == nil && !about.Mode().IsRegular() {
+		return nil, fmt.Errorf("open the trace: %s is no regular file: save the trace to one first", path)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the trace: %w", err)

@@ -104,9 +104,9 @@ func TestMalformed(t *testing.T) {
 		{"mooncake, negative id", trace.Mooncake, `{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [-3]}`, `hash_ids is a JSON number -3 where a whole number from 0 should be`},
 		{"mooncake, array", trace.Mooncake, `[1]`, `t:1:1: a JSON array where an object should be`},
 		{"mooncake, missing", trace.Mooncake, "\n" + `{"timestamp": 1, "output_length": 1}`, `t:2:1: input_length is missing`},
-		{"mooncake, negative", trace.Mooncake, `{"timestamp": 1, "input_length": -5, "output_length": 1}`, `t:1:1: input_length is -5`},
-		{"mooncake, ids", trace.Mooncake, `{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1,2,3]}`, `t:1:1: input_length 600 has 3 hash_ids: expected 2`},
-		{"mooncake, order", trace.Mooncake, `{"timestamp": 10, "input_length": 6, "output_length": 1}` + "\n" + `{"timestamp": 9, "input_length": 6, "output_length": 1}`, `t:2:1: this request came 1ms before`},
+		{"mooncake, negative", trace.Mooncake, `{"timestamp": 1, "input_length": -5, "output_length": 1}`, `t:1:18: input_length is -5`},
+		{"mooncake, ids", trace.Mooncake, `{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1,2,3]}`, `t:1:59: input_length 600 has 3 hash_ids: expected 2`},
+		{"mooncake, order", trace.Mooncake, `{"timestamp": 10, "input_length": 6, "output_length": 1}` + "\n" + `{"timestamp": 9, "input_length": 6, "output_length": 1}`, `t:2:2: this request came 1ms before`},
 		{"mooncake, long line", trace.Mooncake, `{"x": "` + long + `"}`, "t:1:1048577: the line is longer"},
 		{"sharegpt, empty", trace.ShareGPT, " ", "t:1:2: the file is empty"},
 		{"sharegpt, no array", trace.ShareGPT, " 5", "t:1:2: '5' where an array of objects was expected"},
@@ -139,6 +139,9 @@ func TestMalformed(t *testing.T) {
 	}
 	if _, err := trace.Open(filepath.Join(t.TempDir(), "none"), trace.Auto); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
+	}
+	if _, err := trace.Open(t.TempDir(), trace.Auto); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("folder: %v", err)
 	}
 }
 
