@@ -23,7 +23,7 @@ func WithVLLM(gatherer prometheus.Gatherer, model string) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		// What could be gathered is shown even if something could not.
 		families, err := gatherer.Gather()
-		all := append(families, vllmView(families, model)...)
+		all := slices.Concat(families, vllmView(families, model))
 		slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
 		return all, err
 	})
