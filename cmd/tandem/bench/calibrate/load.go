@@ -1,0 +1,114 @@
+package calibrate
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+// seen is what the generator's process says at its end. Moments are since Start,
+// which is by the machine's monotonic clock, nanoseconds.
+type seen struct {
+	Start    int64
+	From, To time.Duration
+	Requests []request
+	Client   record.Client
+	// CPUShare is that of its cores from From to To.
+	CPUShare float64
+}
+
+// request is what a target reported of one.
+type request struct {
+	ID                         string
+	Completed                  bool
+	Error                      string
+	Due, Dispatched, Sent, End time.Duration
+	Arrivals                   []time.Duration
+}
+
+// Load holds the plan's streams against the stand-in at address and writes what it
+// saw to out. The end of ctx is an error.
+func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
+	server, err := target.NewTandem(target.TandemConfig{Address: address, Connections: p.Connections})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if _, err := server.Describe(ctx); err != nil {
+		return err
+	}
+	run, err := drive.Run(ctx, drive.Options{
+		Target: server, Source: newPoisson(p), Offered: p.rate(),
+		Warmup: p.length(), Duration: p.Duration, DrainTimeout: 2*p.length() + 5*time.Second,
+		InFlightLimit: 2*p.Streams + 1000,
+	})
+	if err != nil {
+		return err
+	}
+	if run.Interrupted {
+		return errors.Join(ctx.Err(), errors.New("interrupted"))
+	}
+	s := seen{Start: monotonic(run.Began), From: run.From, To: run.To, Client: run.Client, CPUShare: cpuShare(run)}
+	for _, r := range run.Records {
+		q := request{
+			ID: r.ID, Completed: r.Outcome == record.Completed, Error: r.Error,
+			Due: r.Due, Dispatched: r.Dispatched, Sent: r.Sent, End: r.End, Arrivals: make([]time.Duration, len(r.Arrivals)),
+		}
+		for i, a := range r.Arrivals {
+			q.Arrivals[i] = a.At
+		}
+		s.Requests = append(s.Requests, q)
+	}
+	return gob.NewEncoder(out).Encode(s)
+}
+
+// cpuShare is the share of its cores that the process used from From to To.
+func cpuShare(run *record.Run) float64 {
+	var first, last record.Sample
+	for _, s := range run.Samples {
+		if s.At <= run.From {
+			first = s
+		}
+		if s.At <= run.To {
+			last = s
+		}
+	}
+	seconds := (last.At - first.At).Seconds() * float64(run.Client.Cores)
+	if seconds <= 0 {
+		return 0
+	}
+	return (last.CPUSeconds - first.CPUSeconds) / seconds
+}
+
+// poisson is a source of requests that come independently of one another.
+type poisson struct {
+	plan   Plan
+	chance *rand.Rand
+	prompt []uint32
+	due    float64 // seconds
+}
+
+func newPoisson(p Plan) *poisson {
+	s := &poisson{plan: p, chance: rand.New(rand.NewPCG(p.Seed, 1))}
+	for range p.PromptTokens {
+		s.prompt = append(s.prompt, s.chance.Uint32N(1<<15))
+	}
+	return s
+}
+
+// Next implements workload.Source.
+func (s *poisson) Next() (*workload.Request, error) {
+	s.due += s.chance.ExpFloat64() / s.plan.rate()
+	return &workload.Request{
+		Due: time.Duration(s.due * float64(time.Second)), MaxTokens: s.plan.TokensPerStream, Exact: true,
+		Prompt: workload.Prompt{TokenIDs: s.prompt},
+	}, nil
+}

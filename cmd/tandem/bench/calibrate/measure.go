@@ -1,0 +1,102 @@
+package calibrate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Processes says how the two parts of a measurement are started: each argument list
+// ends in a call of Standin or Load, with standard input and output.
+type Processes struct {
+	// Binary is the program.
+	Binary string
+	// Standin are the arguments of the stand-in for a plan, Load those of the
+	// generator for a plan and the stand-in's address.
+	Standin func(Plan) []string
+	Load    func(p Plan, address string) []string
+}
+
+// childTimeout is what a part may take beyond the time of the plan.
+const childTimeout = 30 * time.Second
+
+// Measure starts a stand-in and a generator, each on a core of its own if there are
+// two, and holds what they say against each other. It returns when both have ended.
+func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*p.length()+p.Duration+childTimeout)
+	defer cancel()
+	clientCore, serverCore := -1, -1
+	all := cores()
+	if len(all) > 1 {
+		clientCore, serverCore = all[0], all[1]
+	}
+
+	server := exec.CommandContext(ctx, processes.Binary, processes.Standin(p)...)
+	var said bytes.Buffer
+	server.Stderr = &said
+	stdin, err := server.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := onCore(serverCore, server.Start); err != nil {
+		return nil, fmt.Errorf("start the stand-in: %w", err)
+	}
+	out := bufio.NewReader(stdout)
+	result, err := measure(ctx, p, processes, clientCore, out, stdin)
+	if err != nil {
+		_ = stdin.Close() // its end ends the stand-in
+		_, _ = io.Copy(io.Discard, out)
+	}
+	if waited := server.Wait(); waited != nil && err == nil {
+		err = fmt.Errorf("the stand-in failed: %w: %s", waited, strings.TrimSpace(said.String()))
+	}
+	if err != nil {
+		return nil, errors.Join(ctx.Err(), err)
+	}
+	result.Pinned = clientCore >= 0
+	return result, nil
+}
+
+// measure runs the generator against the stand-in, ends that, and joins what both
+// say.
+func measure(ctx context.Context, p Plan, processes Processes, core int, out *bufio.Reader, stdin io.Closer) (*Result, error) {
+	address, err := out.ReadString('\n')
+	if err != nil {
+		return nil, fmt.Errorf("the stand-in did not say where it listens: %w", err)
+	}
+	client := exec.CommandContext(ctx, processes.Binary, processes.Load(p, strings.TrimSpace(address))...)
+	var said, report bytes.Buffer
+	client.Stdout, client.Stderr = &report, &said
+	if err := onCore(core, client.Start); err != nil {
+		return nil, fmt.Errorf("start the generator: %w", err)
+	}
+	if err := client.Wait(); err != nil {
+		return nil, fmt.Errorf("the generator failed: %w: %s", err, strings.TrimSpace(said.String()))
+	}
+	var saw seen
+	if err := gob.NewDecoder(&report).Decode(&saw); err != nil {
+		return nil, fmt.Errorf("read what the generator saw: %w", err)
+	}
+	if err := stdin.Close(); err != nil {
+		return nil, err
+	}
+	var did served
+	if err := gob.NewDecoder(out).Decode(&did); err != nil {
+		return nil, fmt.Errorf("read what the stand-in sent: %w", err)
+	}
+	return join(p, did, saw)
+}

@@ -1,0 +1,59 @@
+package calibrate
+
+import (
+	"context"
+	"encoding/gob"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+)
+
+// served is what the stand-in's process says at its end. Moments of the log are
+// since Start, which is by the machine's monotonic clock, nanoseconds.
+type served struct {
+	Start      int64
+	CPUSeconds float64
+	Log        []*standin.Served
+}
+
+// Standin serves the plan's shape on a free port of the loopback, whose address it
+// writes to out as a line, until in ends or ctx does. Then it writes its log.
+func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
+	engine, err := standin.NewEngine(p.shape(), true, nil)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	start := monotonic(engine.Start())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen on the loopback: %w", err)
+	}
+	server := standin.NewServer(engine)
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
+		server.Stop()
+		return err
+	}
+	ended := make(chan struct{})
+	// It outlives this function by no more than the process, if ctx ends first.
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // the end is all that counts
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	case err := <-failed:
+		return err
+	}
+	server.Stop()
+	return gob.NewEncoder(out).Encode(served{start, cpuSeconds(), engine.Log()})
+}
+
+// monotonic is a moment by the machine's monotonic clock, which processes share.
+func monotonic(at time.Time) int64 { return monotonicNow() - int64(time.Since(at)) }

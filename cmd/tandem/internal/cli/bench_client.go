@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/calibrate"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+)
+
+func newBenchClientCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "client",
+		Short: "Measure the load generator itself: its own error and how much it can hold",
+		Long: `Starts a stand-in server, which computes nothing and sends tokens at moments
+laid down before, and a load generator, each as a process with a core of its own
+where there are two. What the generator reports is held against what the stand-in
+was told to send and when it did.
+
+--find-max raises the number of streams until the dispatch delay, from when a
+request is due to when it is sent, reaches a millisecond at p99.`,
+		Example: `  tandem bench client --streams 2000
+  tandem bench client --streams 100 --ttft 200ms --itl 100ms --json
+  tandem bench client --streams 1000 --find-max`,
+		Args: exactly(),
+	}
+	flags := new(benchClientFlags)
+	flags.add(cmd)
+	findMax := cmd.Flags().Bool("find-max", false, "look for the most streams that are held")
+	asJSON := addJSON(cmd, "print one JSON object a measurement")
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := flags.plan()
+		if err != nil {
+			return usageError(cmd, err.Error())
+		}
+		binary, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find the program to start: %w", err)
+		}
+		out := &benchClientOutput{out: cmd.OutOrStdout(), json: *asJSON}
+		measure := func(ctx context.Context, p calibrate.Plan) (*calibrate.Result, error) {
+			r, err := calibrate.Measure(ctx, p, calibrate.Processes{
+				Binary:  binary,
+				Standin: func(p calibrate.Plan) []string { return []string{"bench", "client", "standin", planText(p)} },
+				Load: func(p calibrate.Plan, address string) []string {
+					return []string{"bench", "client", "load", address, planText(p)}
+				},
+			})
+			if err != nil {
+				return nil, err
+			}
+			return r, out.print(r)
+		}
+		if !*findMax {
+			_, err := measure(cmd.Context(), p)
+			return err
+		}
+		best, _, err := calibrate.FindMax(cmd.Context(), p, measure)
+		if err != nil {
+			return err
+		}
+		if best == nil {
+			return fmt.Errorf("not even %d streams were held: pass fewer --streams, or see what else runs on this machine", p.Streams)
+		}
+		if !*asJSON {
+			fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %d streams of %.3g tokens a second on %d core(s), dispatch delay p99 %.3f ms\n",
+				best.Plan.Streams, float64(time.Second)/float64(best.Plan.ITL.Mean), best.Cores, best.DispatchDelay.P99)
+		}
+		return nil
+	}
+	cmd.AddCommand(newBenchClientPart("standin PLAN", "Be the stand-in of 'bench client'",
+		func(cmd *cobra.Command, args []string) error {
+			p, err := parsePlan(args[0])
+			if err != nil {
+				return err
+			}
+			return calibrate.Standin(cmd.Context(), p, cmd.InOrStdin(), cmd.OutOrStdout())
+		}, "the PLAN"))
+	cmd.AddCommand(newBenchClientPart("load ADDRESS PLAN", "Be the generator of 'bench client'",
+		func(cmd *cobra.Command, args []string) error {
+			p, err := parsePlan(args[1])
+			if err != nil {
+				return err
+			}
+			return calibrate.Load(cmd.Context(), p, args[0], cmd.OutOrStdout())
+		}, "the ADDRESS", "the PLAN"))
+	return cmd
+}
+
+// newBenchClientPart is a command that `bench client` runs in a process of its own.
+func newBenchClientPart(use, short string, run func(*cobra.Command, []string) error, args ...string) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Hidden: true, Args: exactly(args...), RunE: run,
+		Example: "  tandem bench client --streams 2000",
+	}
+}
+
+// benchClientFlags are the flags of bench client.
+type benchClientFlags struct {
+	streams, tokens, promptTokens, connections int
+	tokenRate                                  float64
+	duration, ttft, ttftJitter, itl, itlJitter time.Duration
+	seed                                       uint64
+}
+
+func (f *benchClientFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.IntVar(&f.streams, "streams", 2000, "streams to hold at a time, on average")
+	fs.DurationVar(&f.duration, "duration", 20*time.Second, "how long to hold them, after the time in which their number rises")
+	fs.IntVar(&f.tokens, "tokens", 100, "tokens of a stream")
+	fs.IntVar(&f.promptTokens, "prompt-tokens", 256, "tokens of a prompt")
+	fs.Float64Var(&f.tokenRate, "token-rate", 10, "tokens a second of a stream, unless --itl is given")
+	fs.DurationVar(&f.ttft, "ttft", 200*time.Millisecond, "time to the first token that the stand-in injects")
+	fs.DurationVar(&f.ttftJitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
+	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the stand-in injects; 0: from --token-rate")
+	fs.DurationVar(&f.itlJitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
+	fs.IntVar(&f.connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of arrivals and jitter")
+}
+
+func (f *benchClientFlags) plan() (calibrate.Plan, error) {
+	itl := f.itl
+	if itl == 0 {
+		if !(f.tokenRate > 0 && f.tokenRate <= 1e6) {
+			return calibrate.Plan{}, fmt.Errorf("--token-rate %v: give tokens a second above 0", f.tokenRate)
+		}
+		itl = time.Duration(float64(time.Second) / f.tokenRate)
+	}
+	p := calibrate.Plan{
+		Streams: f.streams, Duration: f.duration, TokensPerStream: f.tokens, PromptTokens: f.promptTokens,
+		TTFT: standin.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: standin.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
+		Connections: f.connections, Seed: f.seed,
+	}
+	return p, p.Validate()
+}
+
+// planText is a plan as an argument.
+func planText(p calibrate.Plan) string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err.Error() // no plan that is valid; the part says so
+	}
+	return string(b)
+}
+
+func parsePlan(text string) (calibrate.Plan, error) {
+	var p calibrate.Plan
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return p, fmt.Errorf("this command is for 'tandem bench client', which gives it a plan: %w", err)
+	}
+	return p, p.Validate()
+}
+
+// benchClientOutput prints results.
+type benchClientOutput struct {
+	out  io.Writer
+	json bool
+}
+
+func (o *benchClientOutput) print(r *calibrate.Result) error {
+	if o.json {
+		return json.NewEncoder(o.out).Encode(r)
+	}
+	p := r.Plan
+	fmt.Fprintf(o.out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
+		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
+	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms\n",
+		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax)
+	if !r.Pinned {
+		fmt.Fprintln(o.out, "generator and stand-in share their cores: the figures are worse than with a core each")
+	}
+	table := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(cells ...any) {
+		fmt.Fprintln(table, tabbed(cells))
+	}
+	row("ms", "p50", "p99", "max")
+	for _, s := range []struct {
+		name   string
+		spread calibrate.Spread
+	}{
+		{"dispatch delay", r.DispatchDelay}, {"sending", r.SendTime}, {"token sent to seen", r.Delivery}, {"stand-in late", r.ServerLateness},
+		{"TTFT injected", r.TTFT.Injected}, {"TTFT sent", r.TTFT.Sent}, {"TTFT reported", r.TTFT.Reported}, {"error of each TTFT", r.TTFT.Each},
+		{"ITL injected", r.ITL.Injected}, {"ITL sent", r.ITL.Sent}, {"ITL reported", r.ITL.Reported}, {"error of each ITL", r.ITL.Each},
+	} {
+		row(s.name, s.spread.P50, s.spread.P99, s.spread.Max)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.out, "own error, reported less injected: TTFT p50 %+.3f ms, p99 %+.3f ms; ITL p50 %+.3f ms, p99 %+.3f ms\n",
+		r.TTFT.P50, r.TTFT.P99, r.ITL.P50, r.ITL.P99)
+	if r.Failure != "" {
+		fmt.Fprintf(o.out, "a request failed: %s\n", r.Failure)
+	}
+	if r.Bottleneck != "" {
+		fmt.Fprintf(o.out, "the client was the limit: %s\n", r.Bottleneck)
+	}
+	return nil
+}
+
+// tabbed is a row of a table: numbers have three decimals.
+func tabbed(cells []any) string {
+	var b strings.Builder
+	for _, cell := range cells {
+		if value, ok := cell.(float64); ok {
+			fmt.Fprintf(&b, "%.3f\t", value)
+		} else {
+			fmt.Fprintf(&b, "%v\t", cell)
+		}
+	}
+	return b.String()
+}
