@@ -15,7 +15,7 @@ import (
 // DefaultMaxBytes bounds a line, and the data of an event, unless told otherwise.
 const DefaultMaxBytes = 1 << 20
 
-// ErrTooLong: a line, or an event's data, is longer than the limit.
+// ErrTooLong says that a line, or an event's data, is longer than the limit.
 var ErrTooLong = errors.New("event stream: longer than the limit")
 
 // startBytes is the buffer of a stream in which nothing unusual comes: some ten

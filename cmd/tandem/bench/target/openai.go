@@ -1,0 +1,251 @@
+package target
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/net/http/httpguts"
+)
+
+// The APIs of an OpenAI server.
+const (
+	// CompletionsAPI is POST /v1/completions.
+	CompletionsAPI = "completions"
+	// ChatAPI is POST /v1/chat/completions.
+	ChatAPI = "chat"
+)
+
+const (
+	connectTimeout   = 10 * time.Second
+	handshakeTimeout = 10 * time.Second
+	// idleConnections are kept for the next requests, idleTimeout long. Open loop
+	// needs as many as there ever are requests at one time. A request that meets a
+	// server that is just closing its connection fails, so the client closes first:
+	// uvicorn, which vLLM and SGLang run in, does after 5 s.
+	idleConnections = 1 << 16
+	idleTimeout     = 4 * time.Second
+	// maxHeaderBytes bounds an answer's headers.
+	maxHeaderBytes = 64 << 10
+)
+
+// OpenAIConfig says how to speak to a server that follows OpenAI's HTTP API.
+type OpenAIConfig struct {
+	// URL is where the API is, with or without /v1: "http://127.0.0.1:8000".
+	URL string
+	// API is CompletionsAPI or ChatAPI; empty: CompletionsAPI.
+	API string
+	// Model is the model to ask for; empty: the first that the server lists.
+	Model string
+	// APIKey goes as a bearer token; empty: none.
+	APIKey string
+	// Headers go with each request, "Name: value" each.
+	Headers []string
+	// Body is a JSON object whose members go into each request's body, in place of
+	// ours if those have the same name; null leaves ours out. Empty: none.
+	Body string
+	// TokenIDs: the server takes prompts of token ids, as OpenAI, vLLM and SGLang do
+	// for completions. VocabularySize is then how many there are.
+	TokenIDs       bool
+	VocabularySize int
+	// MaxCompletionTokens: say max_completion_tokens where else it is max_tokens, as
+	// OpenAI wants it for chats with reasoning models.
+	MaxCompletionTokens bool
+	// ContinuousUsage asks for the count of tokens with each message, as vLLM and
+	// SGLang give it: only so is it known how many a message carries. Others may
+	// refuse the request.
+	ContinuousUsage bool
+	// Insecure: do not check the server's certificate.
+	Insecure bool
+}
+
+// RegisterFlags adds the flags; what is set in c are the defaults. The API key has
+// a flag too, but whoever lists processes can read it there: commands take it from
+// OPENAI_API_KEY.
+func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
+	if c.API == "" {
+		c.API = CompletionsAPI
+	}
+	fs.StringVar(&c.URL, "openai", c.URL, "URL of a server with OpenAI's API, with or without /v1")
+	fs.StringVar(&c.API, "openai-api", c.API, "completions or chat")
+	fs.StringVar(&c.Model, "openai-model", c.Model, "model to ask for (default: the first that the server lists)")
+	fs.StringVar(&c.APIKey, "openai-key", c.APIKey, "API key (default: $OPENAI_API_KEY, which other users of the machine cannot see)")
+	fs.StringArrayVar(&c.Headers, "openai-header", c.Headers, `"Name: value" to send with each request; may be repeated`)
+	fs.StringVar(&c.Body, "openai-body", c.Body, `JSON object to merge into each request, as in '{"top_p":0.9}'; null leaves a member out`)
+	fs.BoolVar(&c.TokenIDs, "openai-token-ids", c.TokenIDs, "send prompts as token ids; needs completions and --openai-vocabulary")
+	fs.IntVar(&c.VocabularySize, "openai-vocabulary", c.VocabularySize, "how many token ids the model has")
+	fs.BoolVar(&c.MaxCompletionTokens, "openai-max-completion-tokens", c.MaxCompletionTokens, "say max_completion_tokens instead of max_tokens")
+	fs.BoolVar(&c.ContinuousUsage, "openai-continuous-usage", c.ContinuousUsage, "ask for the count of tokens with each message (vLLM, SGLang)")
+	fs.BoolVar(&c.Insecure, "openai-insecure", c.Insecure, "do not check the server's certificate")
+}
+
+// Validate checks the configuration; the error says what to do.
+func (c *OpenAIConfig) Validate() error {
+	_, err := newSettings(*c)
+	return err
+}
+
+// settings are a configuration, checked and taken apart.
+type settings struct {
+	cfg    OpenAIConfig
+	base   *url.URL // up to the version
+	header http.Header
+	// extra is what Body has, names its members, in order.
+	extra map[string]json.RawMessage
+	names []string
+}
+
+// ownMembers are those of a request that decide how its answer is read.
+var ownMembers = []string{"model", "prompt", "messages", "stream", "n", "best_of", "echo"}
+
+func newSettings(cfg OpenAIConfig) (settings, error) {
+	s := settings{cfg: cfg, header: http.Header{}}
+	var err error
+	if s.base, err = baseURL(cfg.URL); err != nil {
+		return s, err
+	}
+	switch cfg.API {
+	case "":
+		s.cfg.API = CompletionsAPI
+	case CompletionsAPI, ChatAPI:
+	default:
+		return s, fmt.Errorf("API %q: use --openai-api %s or %s", cfg.API, CompletionsAPI, ChatAPI)
+	}
+	if cfg.TokenIDs {
+		if s.cfg.API == ChatAPI {
+			return s, fmt.Errorf("chats take no token ids: use --openai-api %s, or leave --openai-token-ids away", CompletionsAPI)
+		}
+		if cfg.VocabularySize < 1 || cfg.VocabularySize > math.MaxInt32 {
+			return s, fmt.Errorf("vocabulary of %d token ids: pass --openai-vocabulary with the model's vocab_size", cfg.VocabularySize)
+		}
+	}
+	for _, line := range cfg.Headers {
+		name, value, ok := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if !ok || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return s, fmt.Errorf(`header %q: give it as --openai-header "Name: value"`, line)
+		}
+		s.header.Add(name, value)
+	}
+	if !httpguts.ValidHeaderFieldValue(cfg.APIKey) {
+		return s, errors.New("the API key has characters that no header may have: look for a line break in --openai-key or OPENAI_API_KEY")
+	}
+	if cfg.APIKey != "" {
+		s.header.Set("Authorization", "Bearer "+cfg.APIKey)
+	}
+	if cfg.Body != "" {
+		err := json.Unmarshal([]byte(cfg.Body), &s.extra)
+		if err == nil && s.extra == nil {
+			err = errors.New("it is null")
+		}
+		if err != nil {
+			return s, fmt.Errorf(`body %q: give --openai-body a JSON object, as in '{"top_p":0.9}' (%w)`, shortened(cfg.Body), err)
+		}
+		for name := range s.extra {
+			if slices.Contains(ownMembers, name) {
+				return s, fmt.Errorf("body has %q, which --openai-body cannot set: the load generator reads one streamed answer a request", name)
+			}
+			s.names = append(s.names, name)
+		}
+		slices.Sort(s.names)
+	}
+	return s, nil
+}
+
+// versioned finds a version in a URL's path, as in /v1 or /v1beta/openai.
+var versioned = regexp.MustCompile(`/v[0-9][^/]*(/|$)`)
+
+// baseURL is the URL up to the version.
+func baseURL(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, errors.New("no URL: pass --openai http://HOST:PORT")
+	}
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("URL %q: give one like http://127.0.0.1:8000 (%w)", text, err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("URL %q: it must be http or https", text)
+	case u.Hostname() == "":
+		return nil, fmt.Errorf("URL %q has no host: give one like http://127.0.0.1:8000", text)
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("URL %q: leave away what follows the path", text)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	u.RawPath = ""
+	if strings.HasSuffix(u.Path, "/completions") || strings.HasSuffix(u.Path, "/models") {
+		return nil, fmt.Errorf("URL %q: give it up to /v1, and choose with --openai-api", text)
+	}
+	if !versioned.MatchString(u.Path) {
+		u.Path += "/v1"
+	}
+	return u, nil
+}
+
+// openAI is a server with OpenAI's HTTP API.
+type openAI struct {
+	settings
+
+	transport *http.Transport
+	client    *http.Client
+	endpoint  string
+	// model is what is asked for, once it is known.
+	model atomic.Pointer[string]
+}
+
+// NewOpenAI is a target for a server that follows OpenAI's HTTP API. It does not
+// connect yet. The error is about the configuration.
+//
+// Each request has a connection of its own, over HTTP/2 a stream; none waits for
+// another's. Neither proxies nor redirects are followed and nothing is compressed:
+// what is measured is the server at that address.
+func NewOpenAI(cfg OpenAIConfig) (Target, error) {
+	s, err := newSettings(cfg)
+	if err != nil {
+		return nil, err
+	}
+	t := &openAI{settings: s, transport: &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSHandshakeTimeout:    handshakeTimeout,
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: cfg.Insecure, MinVersion: tls.VersionTLS12}, //nolint:gosec // asked for
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true,
+		MaxIdleConns:           idleConnections,
+		MaxIdleConnsPerHost:    idleConnections,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}}
+	t.client = &http.Client{
+		Transport:     t.transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	path := "completions"
+	if t.cfg.API == ChatAPI {
+		path = "chat/completions"
+	}
+	t.endpoint = t.base.JoinPath(path).String()
+	if cfg.Model != "" {
+		t.model.Store(&t.cfg.Model)
+	}
+	return t, nil
+}
+
+// Close implements Target.
+func (t *openAI) Close() error {
+	t.transport.CloseIdleConnections()
+	return nil
+}

@@ -1,0 +1,191 @@
+package target
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/chunk"
+)
+
+const (
+	// maxModelsBytes bounds the list of models: OpenAI's own is some 20 KiB.
+	maxModelsBytes = 4 << 20
+	// maxErrorBodyBytes is how much of an error's body is read for its message.
+	maxErrorBodyBytes = 16 << 10
+	// namedModels is how many models an error names.
+	namedModels = 10
+)
+
+// modelCard is what is read of a model in GET /v1/models: max_model_len is vLLM's
+// and SGLang's, meta is llama.cpp's.
+type modelCard struct {
+	ID      string `json:"id"`
+	OwnedBy string `json:"owned_by"`
+	MaxLen  int    `json:"max_model_len"`
+	Meta    struct {
+		ContextTokens  int `json:"n_ctx_train"`
+		VocabularySize int `json:"n_vocab"`
+	} `json:"meta"`
+}
+
+// Describe implements Target, by GET /v1/models.
+func (t *openAI) Describe(ctx context.Context) (Description, error) {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	where := t.base.JoinPath("models").String()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
+	if err != nil {
+		return Description{}, fmt.Errorf("URL %q: %w", where, err)
+	}
+	request.Header = t.header.Clone()
+	request.Header.Set("Accept", "application/json")
+	response, err := t.client.Do(request)
+	if err != nil {
+		return Description{}, t.noAnswer(ctx, err)
+	}
+	defer response.Body.Close()
+	d := Description{
+		Kind: "openai", Address: t.base.String(), Model: t.cfg.Model, Server: response.Header.Get("Server"),
+		VocabularySize: t.cfg.VocabularySize, TextOnly: !t.cfg.TokenIDs,
+	}
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		if t.cfg.Model != "" {
+			// A gateway that does not list models is no reason not to measure one.
+			return d, nil
+		}
+		return d, fmt.Errorf("%s is not there (HTTP %d): see whether %s is the URL of an OpenAI server up to /v1; if it lists no models, pass --openai-model",
+			where, response.StatusCode, t.base)
+	default:
+		return d, t.refused(where, response)
+	}
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxModelsBytes+1))
+	if err != nil {
+		return d, t.noAnswer(ctx, err)
+	}
+	var list struct {
+		Data []modelCard `json:"data"`
+	}
+	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil || len(data) > maxModelsBytes {
+		return d, fmt.Errorf("%s answered with %s that is no list of models: see whether it is an OpenAI server",
+			where, or(response.Header.Get("Content-Type"), "something"))
+	}
+	model, err := t.choose(list.Data)
+	if err != nil {
+		return d, err
+	}
+	t.model.Store(&model.ID)
+	d.Model = model.ID
+	if model.OwnedBy != "" {
+		d.Server = strings.TrimSuffix(fmt.Sprintf("%s (%s)", model.OwnedBy, d.Server), " ()")
+	}
+	d.ContextTokens = max(0, model.MaxLen)
+	if d.ContextTokens == 0 {
+		d.ContextTokens = max(0, model.Meta.ContextTokens)
+	}
+	if d.VocabularySize == 0 {
+		d.VocabularySize = max(0, model.Meta.VocabularySize)
+	}
+	return d, nil
+}
+
+// choose finds the model to ask for. Its ID is then the name to ask with.
+func (t *openAI) choose(models []modelCard) (modelCard, error) {
+	names := make([]string, 0, namedModels+1)
+	for _, m := range models {
+		// Ollama lists with a tag, and takes names without.
+		if t.cfg.Model == "" || m.ID == t.cfg.Model || m.ID == t.cfg.Model+":latest" {
+			return m, nil
+		}
+		if len(names) == namedModels {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, m.ID)
+	}
+	if len(models) == 0 {
+		return modelCard{}, fmt.Errorf("the server at %s lists no model: load one there, or pass --openai-model", t.base)
+	}
+	return modelCard{}, fmt.Errorf("the server at %s has no model %q: pass --openai-model with one of %s", t.base, t.cfg.Model, strings.Join(names, ", "))
+}
+
+// refused says why there was no answer but a status.
+func (t *openAI) refused(where string, response *http.Response) error {
+	said := failureOf(response)
+	switch status := response.StatusCode; {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		if t.cfg.APIKey == "" {
+			return fmt.Errorf("the server at %s wants an API key: set OPENAI_API_KEY (HTTP %d: %s)", t.base, status, said)
+		}
+		return fmt.Errorf("the server at %s does not take the API key: see OPENAI_API_KEY and --openai-key (HTTP %d: %s)", t.base, status, said)
+	case status >= 300 && status < 400:
+		return fmt.Errorf("%s redirects to %s: pass the URL where the server is (HTTP %d)", where, response.Header.Get("Location"), status)
+	default:
+		return fmt.Errorf("%s answered with HTTP %d: %s", where, status, said)
+	}
+}
+
+// noAnswer says why there was none.
+func (t *openAI) noAnswer(ctx context.Context, err error) error {
+	var (
+		certificate *tls.CertificateVerificationError
+		name        *net.DNSError
+		refusal     *net.OpError
+	)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
+	case ctx.Err() != nil:
+		return fmt.Errorf("no answer from %s within %s: see whether it runs and is an OpenAI server", t.base, describeTimeout)
+	case errors.As(err, &certificate):
+		return fmt.Errorf("the certificate of %s is not trusted: install its authority's, or pass --openai-insecure (%w)", t.base, rootCause(err))
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return fmt.Errorf("%s does not speak TLS: pass a URL with http:// (%w)", t.base, rootCause(err))
+	case errors.As(err, &name):
+		return fmt.Errorf("host of %s not found: see whether its name is right (%w)", t.base, rootCause(err))
+	case errors.As(err, &refusal) && refusal.Op == "dial":
+		return fmt.Errorf("cannot reach %s: start the server, or pass --openai with where it is (%w)", t.base, rootCause(err))
+	}
+	return fmt.Errorf("%s did not answer as an HTTP server does: see whether it is an OpenAI server, and http or https (%w)", t.base, rootCause(err))
+}
+
+// rootCause is an error of net/http without the method and the URL before it.
+func rootCause(err error) error {
+	if next := errors.Unwrap(err); next != nil && strings.HasSuffix(err.Error(), next.Error()) {
+		return rootCause(next)
+	}
+	return err
+}
+
+// failureOf is what a response that is an error says, in one line, shortened.
+func failureOf(response *http.Response) string {
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBodyBytes))
+	text := string(data)
+	if e := chunk.ParseError(data); e != nil {
+		text = or(e.Message, e.Type)
+	}
+	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "\ufffd")
+	switch {
+	case text != "":
+		return shortened(text)
+	case err != nil:
+		return shortened(err.Error())
+	}
+	return strings.ToLower(http.StatusText(response.StatusCode))
+}
+
+// or is text, or instead if that is empty.
+func or(text, instead string) string {
+	if text == "" {
+		return instead
+	}
+	return text
+}

@@ -1,0 +1,313 @@
+package target
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/chunk"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/sse"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+const (
+	// afterDone is how long the end of a stream is waited for after its last event;
+	// its connection is then free for another request. The answer ended before.
+	afterDone = 100 * time.Millisecond
+	// maxAfterDone is how much may come in that time.
+	maxAfterDone = 4 << 10
+	// What Code is if there is no status to blame: the connection failed, or the
+	// stream was not what it should be.
+	codeConnection, codeStream = "connection", "stream"
+)
+
+// failure is an answer that went wrong, with its code.
+type failure struct{ code, message string }
+
+// Error implements error.
+func (f *failure) Error() string { return f.message }
+
+// Do implements Target.
+//
+// A message is an event with something generated in it: the role that opens a
+// chat, the reason of the end and the usage are none. It carries as many tokens as
+// the server says, by their ids or by usage that grows with each message; if it
+// says nothing, one. OutputTokens is what the server says at the end. Where that is
+// more than the messages' sum, some carried more than one token, or a token had no
+// text of its own; which, only the server knows, and Arrivals is not changed.
+func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer {
+	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
+	r.PromptTokens, r.CachedTokens = -1, -1
+	var answer workload.Answer
+	s := &answering{clock: clock, r: r, keep: q.Then != nil, even: true}
+	s.sent.Store(int64(record.Unset))
+	err := t.exchange(ctx, q, s)
+	if r.End == record.Unset {
+		r.End = clock.Now()
+	}
+	// The hook runs in the connection's goroutine and may come late to its own stamp.
+	r.Sent = time.Duration(s.sent.Load())
+	if r.Admitted != record.Unset {
+		r.Sent = min(r.Sent, r.Admitted)
+	}
+	if r.OutputTokens == 0 {
+		r.OutputTokens = s.tokens
+	}
+	if s.keep {
+		answer = workload.Answer{TokenIDs: s.ids, Text: s.text.String()}
+	}
+	end(ctx, err, r)
+	return answer
+}
+
+// end turns an error into an outcome.
+func end(ctx context.Context, err error, r *record.Record) {
+	var f *failure
+	switch {
+	case err == nil:
+		r.Outcome = record.Completed
+		return
+	case errors.As(err, &f):
+		r.Code, r.Error = f.code, f.message
+	default:
+		r.Code, r.Error = codeConnection, shortened(rootCause(err).Error())
+	}
+	refused := r.Code == "HTTP 429" || r.Code == "HTTP 503"
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		r.Outcome = record.Cancelled
+	case ctx.Err() != nil:
+		r.Outcome = record.TimedOut
+	case refused && len(r.Arrivals) == 0:
+		r.Outcome = record.Rejected
+	default:
+		r.Outcome = record.Failed
+	}
+}
+
+// exchange sends the request and takes the answer.
+func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering) error {
+	model := t.model.Load()
+	if model == nil {
+		return &failure{codeStream, "no model is known: call Describe before, or set one"}
+	}
+	body, err := t.body(*model, q)
+	if err != nil {
+		return &failure{codeStream, err.Error()}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
+		if info.Err == nil {
+			s.sent.Store(int64(s.clock.Now()))
+		}
+	}}
+	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, t.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header = t.header.Clone()
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "text/event-stream")
+	response, err := t.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	s.r.ID = response.Header.Get("X-Request-Id")
+	if response.StatusCode != http.StatusOK {
+		return statusFailure(response)
+	}
+	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err == nil && kind != "text/event-stream" {
+		return &failure{codeStream, fmt.Sprintf("the answer is %s, not a stream: %s", kind, failureOf(response))}
+	}
+	s.r.Admitted = s.clock.Now()
+	s.clock.CountAdmitted()
+	s.r.Arrivals = make([]record.Arrival, 0, min(max(q.MaxTokens, 1), arrivalsAtFirst))
+	s.body = response.Body
+	if err := s.read(); err != nil {
+		return err
+	}
+	timer := time.AfterFunc(afterDone, cancel)
+	defer timer.Stop()
+	// Whether it ends well is of no interest any more.
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxAfterDone))
+	return nil
+}
+
+func statusFailure(response *http.Response) error {
+	said := failureOf(response)
+	if to := response.Header.Get("Location"); response.StatusCode < 400 && to != "" {
+		said = shortened("redirects to " + to)
+	}
+	return &failure{"HTTP " + strconv.Itoa(response.StatusCode), said}
+}
+
+// reading is what a stream is read with; it is used again by others.
+type reading struct {
+	events *sse.Reader
+	chunks chunk.Parser
+}
+
+var readings = sync.Pool{New: func() any { return &reading{events: sse.NewReader(nil, 0)} }}
+
+// answering is one answer on its way.
+type answering struct {
+	clock Clock
+	r     *record.Record
+	body  io.Reader
+	// sent is Record.Sent, which another goroutine finds out.
+	sent atomic.Int64
+	// at is when the last bytes came.
+	at time.Duration
+
+	// tokens is the sum over Arrivals.
+	tokens int
+	// even: the usage grew with each message so far, to counted.
+	even    bool
+	counted int
+
+	keep bool
+	ids  []uint32
+	text strings.Builder
+}
+
+// Read implements io.Reader: the answer, with a stamp on the last bytes.
+func (s *answering) Read(into []byte) (int, error) {
+	n, err := s.body.Read(into)
+	if n > 0 {
+		s.at = s.clock.Now()
+	}
+	return n, err
+}
+
+// read takes the events up to the end; nil if the whole answer came.
+func (s *answering) read() error {
+	in, ok := readings.Get().(*reading)
+	if !ok {
+		return errors.New("the pool has something else") // it has not
+	}
+	in.events.Reset(s)
+	in.chunks.Reset()
+	defer func() {
+		in.events.Reset(nil)
+		readings.Put(in)
+	}()
+	for {
+		data, err := in.events.Next()
+		if err != nil {
+			return s.broken(err)
+		}
+		if string(bytes.TrimSpace(data)) == "[DONE]" {
+			s.r.End = s.at
+			if s.r.FinishReason == "" && s.tokens == 0 {
+				return &failure{codeStream, "the stream ended with neither a token nor a finish_reason"}
+			}
+			return nil
+		}
+		if len(data) == 0 {
+			continue
+		}
+		c, err := in.chunks.Parse(data, s.keep)
+		if err != nil {
+			return &failure{codeStream, shortened(err.Error())}
+		}
+		if c.Error != nil {
+			return chunkFailure(c.Error)
+		}
+		s.take(&c)
+	}
+}
+
+// broken is what it means that there are no more events. Without [DONE] the answer
+// is whole if the server had said why it ended.
+func (s *answering) broken(err error) error {
+	switch {
+	case s.r.FinishReason != "" && !errors.Is(err, sse.ErrTooLong):
+		s.r.End = s.at
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &failure{codeStream, fmt.Sprintf("the stream ended after %d tokens, with neither a finish_reason nor [DONE]", s.tokens)}
+	case errors.Is(err, sse.ErrTooLong):
+		return &failure{codeStream, err.Error()}
+	}
+	return err
+}
+
+// chunkFailure is an error that came in the stream: vLLM gives it the HTTP status
+// that it would have had before.
+func chunkFailure(e *chunk.Error) error {
+	code := codeStream
+	if status, err := strconv.Atoi(e.Code); err == nil && status >= 400 && status < 600 {
+		code = "HTTP " + e.Code
+	}
+	message := or(or(e.Message, e.Type), "the server says that it failed, and not why")
+	return &failure{code, shortened(strings.Join(strings.Fields(message), " "))}
+}
+
+// take notes what a chunk says.
+func (s *answering) take(c *chunk.Chunk) {
+	if s.r.ID == "" {
+		s.r.ID = c.ID
+	}
+	if tokens := s.carried(c); tokens > 0 {
+		s.r.Arrivals = append(s.r.Arrivals, record.Arrival{At: s.at, Tokens: int32(tokens)})
+		s.tokens += tokens
+		s.clock.CountTokens(tokens)
+	}
+	if s.keep {
+		s.ids = append(s.ids, c.TokenIDs...)
+		s.text.WriteString(c.Text)
+	}
+	if c.FinishReason != "" {
+		s.r.FinishReason = c.FinishReason
+	}
+	if u := c.Usage; u != nil {
+		// Servers that do not count yet, or never, say 0.
+		s.r.OutputTokens = max(s.r.OutputTokens, u.Completion)
+		if u.Prompt > 0 {
+			s.r.PromptTokens = u.Prompt
+		}
+		if u.Cached >= 0 {
+			s.r.CachedTokens = u.Cached
+		}
+	}
+}
+
+// carried is how many tokens a chunk carries.
+func (s *answering) carried(c *chunk.Chunk) int {
+	if !c.Choices {
+		return 0
+	}
+	// Usage with each message tells by how much it grew, also of tokens that have no
+	// text. But some say 0 up to the end, and others give the sum with the reason of
+	// the end only: it must have grown with every message from the first.
+	grown := 0
+	if c.Usage != nil && s.even {
+		grown = c.Usage.Completion - s.counted
+		s.counted = max(s.counted, c.Usage.Completion)
+	}
+	if c.Generated() && grown <= 0 {
+		s.even = false
+	}
+	switch {
+	case len(c.TokenIDs) > 0:
+		return len(c.TokenIDs)
+	case s.even && grown > 0 && (c.Generated() || s.tokens > 0 || c.FinishReason == ""):
+		return grown
+	case c.Generated():
+		return 1
+	}
+	return 0
+}
