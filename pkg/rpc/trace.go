@@ -54,7 +54,7 @@ func (incomingHeaders) Keys() []string { return []string{traceParentKey, traceSt
 // outgoingTrace adds the context's span to what is sent, if it is sampled.
 func outgoingTrace(ctx context.Context) context.Context {
 	span := trace.SpanContextFromContext(ctx)
-	if !span.IsSampled() {
+	if !span.IsValid() || !span.IsSampled() {
 		return ctx
 	}
 	headers := []string{traceParentKey, TraceParent(span)}
@@ -67,7 +67,7 @@ func outgoingTrace(ctx context.Context) context.Context {
 // TraceParent is a span as the W3C header traceparent has it; empty for one that
 // is not sampled, whose parts of a trace nobody will make.
 func TraceParent(span trace.SpanContext) string {
-	if !span.IsSampled() {
+	if !span.IsValid() || !span.IsSampled() {
 		return ""
 	}
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + trace.FlagsSampled.String()

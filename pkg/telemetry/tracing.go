@@ -119,6 +119,9 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if (cfg.Endpoint == "" || cfg.Endpoint == NoEndpoint) && cfg.File == "" && cfg.Exporter == nil {
+		return nil, nil
+	}
 	made, counts, err := newSpanCounts(registerer)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -144,9 +147,6 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 	}
 	if cfg.Exporter != nil {
 		t.add(newOutlet("other", "", cfg.Exporter, counts, log))
-	}
-	if len(t.outlets) == 0 {
-		return nil, nil
 	}
 	return t, nil
 }
