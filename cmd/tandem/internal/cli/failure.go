@@ -36,8 +36,8 @@ type exitError struct {
 func (e *exitError) Error() string { return e.message }
 func (e *exitError) Unwrap() error { return e.cause }
 
-// report prints an error as one line and returns the exit status.
-func report(w io.Writer, err error) int {
+// fail prints an error as one line and returns the exit status.
+func fail(w io.Writer, err error) int {
 	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(w, "tandem: %s\n", line)
 	var exit *exitError

@@ -40,7 +40,7 @@ func Run(ctx context.Context, p Process) int {
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		return report(p.Stderr, err)
+		return fail(p.Stderr, err)
 	}
 	return exitOK
 }
@@ -84,6 +84,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 		newWorkersCommand(),
 		newDrainCommand(),
 		newExplainCommand(),
+		newBenchCommand(),
 		newBudgetCommand(),
 		newProbeCommand(),
 		newConfigCommand(environ, configured...),

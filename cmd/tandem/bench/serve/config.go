@@ -1,0 +1,181 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Config says what to measure. RegisterFlags fills it with defaults that work.
+type Config struct {
+	// Rate is offered in open loop, requests a second; 0: not asked for.
+	Rate float64
+	// Concurrency is kept in closed loop; 0: open loop.
+	Concurrency int
+	// Sweep is SweepAuto, or rates with commas between; empty: no sweep.
+	Sweep string
+	// FindMax searches for the highest rate that is stable and meets the SLO.
+	FindMax bool
+	// Preset names a scenario whose SLO and number of requests are used.
+	Preset string
+	// SLO is the objectives as text, ClassSLO those of classes: "NAME=TERMS".
+	SLO      string
+	ClassSLO []string
+	// Duration is how long requests are due in one run, after Warmup, whose requests
+	// do not count.
+	Duration, Warmup time.Duration
+	// MinRequests makes runs longer that would have fewer.
+	MinRequests int
+	// RequestTimeout bounds one request, DrainTimeout what is waited for at the end
+	// of a run.
+	RequestTimeout, DrainTimeout time.Duration
+	// InFlightLimit is the most requests at one time.
+	InFlightLimit int
+	// Workload is what is sent.
+	Workload workload.Spec
+	// DurationSet: the user gave Duration; a trace is otherwise played to its end.
+	DurationSet bool
+}
+
+// SweepAuto asks for a sweep around the capacity, which is estimated first.
+const SweepAuto = "auto"
+
+// RegisterFlags adds all flags.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.Float64Var(&c.Rate, "rate", 0, "open loop: requests a second")
+	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: keep this many requests running")
+	fs.StringVar(&c.Sweep, "sweep", "", "measure one rate after the other: --sweep around the server's capacity, or --sweep=1,2,4")
+	fs.Lookup("sweep").NoOptDefVal = SweepAuto
+	fs.BoolVar(&c.FindMax, "find-max", false, "search for the highest rate that is stable and meets --slo")
+	c.RegisterRunFlags(fs)
+}
+
+// RegisterRunFlags adds the flags of a run and its workload, but for those that say
+// at which rates.
+func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+presetNames())
+	fs.StringVar(&c.SLO, "slo", "", "objectives, such as ttft:p99<500ms,tpot:p99<30ms")
+	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
+	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long requests are sent in one run (default for a trace: to its end)")
+	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "time before that, whose requests do not count")
+	fs.IntVar(&c.MinRequests, "min-requests", 0, "make a run longer that would send fewer requests")
+	fs.DurationVar(&c.RequestTimeout, "request-timeout", 2*time.Minute, "longest time of one request")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long to wait at the end of a run for requests that are running")
+	fs.IntVar(&c.InFlightLimit, "max-in-flight", drive.DefaultInFlightLimit, "most requests at one time; what is due above it counts as not sent")
+	c.Workload.RegisterFlags(fs)
+}
+
+// maxRate bounds rates: more than any client sends, so a mistake.
+const maxRate = 1e6
+
+// Validate checks what can be checked without a server.
+func (c *Config) Validate() error {
+	// First, since it finds out whether a trace has times.
+	if err := c.Workload.Validate(); err != nil {
+		return err
+	}
+	ways := 0
+	for _, way := range []bool{c.Concurrency != 0, c.Sweep != "", c.FindMax} {
+		if way {
+			ways++
+		}
+	}
+	switch {
+	case ways > 1:
+		return errors.New("--concurrency, --sweep and --find-max exclude one another: pass one of them")
+	case c.Rate != 0 && (c.Concurrency != 0 || c.Sweep != ""):
+		return errors.New("--rate goes with neither --concurrency nor --sweep: pass one of them")
+	case !(c.Rate >= 0 && c.Rate <= maxRate):
+		return fmt.Errorf("--rate: %v is outside 0 to %v requests a second", c.Rate, maxRate)
+	case c.Concurrency < 0:
+		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
+	case ways == 0 && c.Rate == 0 && !c.Workload.OwnTimes():
+		return errors.New("say how much load: --rate R, --concurrency N, --sweep, --find-max or --trace FILE")
+	case ways > 0 && c.Workload.OwnTimes():
+		return errors.New("a trace brings its own times: pass --speed instead of --concurrency, --sweep or --find-max")
+	case c.Duration <= 0 || c.Duration > 24*time.Hour:
+		return fmt.Errorf("--duration: %v is outside 0s to 24h", c.Duration)
+	case c.Warmup < 0 || c.Warmup > time.Hour:
+		return fmt.Errorf("--warmup: %v is outside 0s to 1h", c.Warmup)
+	case c.MinRequests < 0:
+		return fmt.Errorf("--min-requests: %d is negative", c.MinRequests)
+	case c.RequestTimeout <= 0:
+		return fmt.Errorf("--request-timeout: %v is not above 0", c.RequestTimeout)
+	case c.DrainTimeout < 0:
+		return fmt.Errorf("--drain-timeout: %v is negative", c.DrainTimeout)
+	case c.InFlightLimit <= 0 || c.InFlightLimit > 1<<20:
+		return fmt.Errorf("--max-in-flight: %d is outside 1 to %d", c.InFlightLimit, 1<<20)
+	}
+	if _, err := c.rates(); err != nil {
+		return err
+	}
+	_, err := c.objectives()
+	return err
+}
+
+// rates are those of --sweep, nil for SweepAuto.
+func (c *Config) rates() ([]float64, error) {
+	if c.Sweep == SweepAuto || c.Sweep == "" {
+		return nil, nil
+	}
+	rates, err := search.ParseRates(c.Sweep)
+	if err != nil {
+		return nil, fmt.Errorf("--sweep: %w", err)
+	}
+	return rates, nil
+}
+
+// objectives are the SLOs in force, and what a preset asks of a run's length.
+type objectives struct {
+	all         latency.SLO
+	classes     map[string]latency.SLO
+	minRequests int64
+	minDuration time.Duration
+}
+
+func (c *Config) objectives() (objectives, error) {
+	o := objectives{classes: map[string]latency.SLO{}, minRequests: int64(c.MinRequests)}
+	if c.Preset != "" {
+		preset, err := search.FindPreset(c.Preset)
+		if err != nil {
+			return o, fmt.Errorf("--preset: %w", err)
+		}
+		o.all, o.minRequests = preset.SLO, max(o.minRequests, preset.Requests)
+		if !c.DurationSet {
+			o.minDuration = preset.MinDuration
+		}
+	}
+	var err error
+	if c.SLO != "" {
+		if o.all, err = latency.ParseSLO(c.SLO); err != nil {
+			return o, fmt.Errorf("--slo: %w", err)
+		}
+	}
+	for _, class := range c.ClassSLO {
+		name, terms, found := strings.Cut(class, "=")
+		if !found || name == "" {
+			return o, fmt.Errorf("--class-slo: %q is not NAME=TERMS, such as chat=ttft:p99<200ms", class)
+		}
+		if o.classes[name], err = latency.ParseSLO(terms); err != nil {
+			return o, fmt.Errorf("--class-slo %s: %w", name, err)
+		}
+	}
+	return o, nil
+}
+
+// presetNames are the names that --preset takes.
+func presetNames() string {
+	var names []string
+	for _, preset := range search.Presets() {
+		names = append(names, preset.Name)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,96 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+)
+
+// Outcome is what a benchmark found.
+type Outcome struct {
+	// Report is complete but for what its caller knows: Name and Command.
+	Report *report.Report
+	// Runs are the records behind it, in the order of Report.Runs, or the only one.
+	Runs []*record.Run
+}
+
+// Run measures a server as cfg says. An end of ctx ends it early: what was measured
+// until then comes back, marked as interrupted, without an error.
+func Run(ctx context.Context, cfg Config, server target.Target, progress Progress) (*Outcome, error) {
+	s, err := NewSession(ctx, cfg, server, progress)
+	if err != nil {
+		return nil, err
+	}
+	result, err := s.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.runs) == 0 {
+		return nil, errors.New("ended before anything was measured")
+	}
+	return s.Outcome(result), nil
+}
+
+// measure does the runs that were asked for; the result is nil if there was no
+// search.
+func (s *Session) measure(ctx context.Context) (*search.Result, error) {
+	switch {
+	case s.cfg.Sweep != "":
+		rates, err := s.sweepRates(ctx)
+		if err != nil || rates == nil {
+			return nil, err
+		}
+		return s.search(ctx, search.NewSweep(rates))
+	case s.cfg.FindMax:
+		start := s.cfg.Rate
+		if start == 0 {
+			start = 1
+		}
+		return s.search(ctx, search.NewFindMax(search.FindMaxOptions{Start: start}))
+	}
+	what := fmt.Sprintf("%s requests a second", number(s.cfg.Rate))
+	switch {
+	case s.cfg.Concurrency > 0:
+		what = fmt.Sprintf("%d requests at a time", s.cfg.Concurrency)
+	case s.cfg.Workload.OwnTimes():
+		what = "trace"
+	}
+	return nil, s.one(ctx, what, s.cfg.Rate, s.cfg.Concurrency)
+}
+
+// search measures the rates that a search asks for.
+func (s *Session) search(ctx context.Context, searching *search.Search) (*search.Result, error) {
+	for step := 1; ; step++ {
+		rate, more := searching.Next()
+		if !more || ctx.Err() != nil {
+			break
+		}
+		if err := s.one(ctx, fmt.Sprintf("step %d, %s requests a second", step, number(rate)), rate, 0); err != nil {
+			return nil, err
+		}
+		if s.Last().Interrupted {
+			break // half a step tells nothing about its rate
+		}
+		searching.Done(search.Step{Rate: rate, Summary: &s.figures[len(s.figures)-1].Summary})
+	}
+	result := searching.Result()
+	return &result, nil
+}
+
+// sweepRates are the rates of a sweep; nil if it was interrupted before it knew.
+func (s *Session) sweepRates(ctx context.Context) ([]float64, error) {
+	rates, err := s.cfg.rates()
+	if err != nil || rates != nil {
+		return rates, err
+	}
+	capacity, err := s.Estimate(ctx)
+	if err != nil || capacity == 0 {
+		return nil, err
+	}
+	return Rates(capacity), nil
+}
