@@ -1,7 +1,9 @@
 package workload_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"testing"
 	"time"
@@ -17,10 +19,16 @@ func dues(t fataler, params workload.Params, args ...string) []float64 {
 	params.VocabularySize, params.ContextTokens = 100, 100
 	source := sourceOf(t, params, append(args, "--prompt-tokens=1", "--output-tokens=1")...)
 	var all []float64
-	for _, q := range take(t, source, 1<<20) {
+	for { // not with take, which keeps the requests
+		q, err := source.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		all = append(all, q.Due.Seconds())
 	}
-	return all
 }
 
 // Of any process: times rise, none is after the end, and there are as many as the
@@ -29,7 +37,7 @@ func TestArrivalsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		process := rapid.SampledFrom([]string{"poisson", "gamma", "constant", "ramp"}).Draw(t, "process")
 		rate := rapid.Float64Range(1, 5000).Draw(t, "rate")
-		expected := rapid.Float64Range(2000, 5000).Draw(t, "expected")
+		expected := rapid.Float64Range(1000, 3000).Draw(t, "expected")
 		duration := time.Duration(expected / rate * float64(time.Second))
 		args := []string{"--arrival=" + process, fmt.Sprintf("--seed=%d", rapid.Uint64Min(1).Draw(t, "seed"))}
 		// The variance of a renewal process's count is the mean times the squared
@@ -62,7 +70,7 @@ func TestArrivalsProperty(t *testing.T) {
 // Gaps have the mean and the coefficient of variation of their distribution, and
 // exponential ones its quantiles.
 func TestGaps(t *testing.T) {
-	const count, rate = 200_000, 1000
+	const count, rate = 60_000, 1000
 	for _, c := range []struct {
 		arrival    string
 		burstiness float64
@@ -86,7 +94,7 @@ func TestGaps(t *testing.T) {
 		mean := sum / n
 		variance := squares/n - mean*mean
 		want := 1 / math.Sqrt(c.burstiness)
-		if got := math.Sqrt(variance) / mean; math.Abs(got/want-1) > 0.02 || math.Abs(mean-1) > 0.02*want {
+		if got := math.Sqrt(variance) / mean; math.Abs(got/want-1) > 0.03 || math.Abs(mean-1) > 0.02*want {
 			t.Errorf("%s %g: mean %f gaps, coefficient of variation %f, want 1 and %f", c.arrival, c.burstiness, mean, got, want)
 		}
 		if correlation := repeated / n / variance; math.Abs(correlation) > 0.02 {

@@ -103,7 +103,7 @@ func TestMeans(t *testing.T) {
 		params := server
 		params.ContextTokens = 0
 		var sum, squares float64
-		const n = 100_000
+		const n = 40_000
 		for _, q := range take(t, sourceOf(t, params, "--prompt-tokens=1", "--output-tokens="+text, "--seed=2"), n) {
 			sum += float64(q.MaxTokens)
 			squares += float64(q.MaxTokens) * float64(q.MaxTokens)
