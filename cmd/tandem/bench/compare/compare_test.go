@@ -1,0 +1,265 @@
+package compare_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/compare"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+)
+
+func pointer[T any](v T) *T { return &v }
+
+// served is the report of a run against one server with one queue: Poisson arrivals,
+// a prefill of exponential length, tokens at a steady pace. load is the share of its
+// capacity; slower stretches everything.
+func served(seed uint64, load, slower float64) *report.Report {
+	r := rand.New(rand.NewPCG(seed, 1))
+	const rate, seconds, tokens = 20.0, 120.0, 5
+	run := &record.Run{Offered: rate, To: time.Duration(seconds * float64(time.Second))}
+	free, at := 0.0, 0.0
+	for i := 0; ; i++ {
+		if at += r.ExpFloat64() / rate; at > seconds {
+			break
+		}
+		free = max(free, at) + slower*r.ExpFloat64()*load/rate
+		moment := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+		one := &record.Record{
+			Index: i, Due: moment(at), Dispatched: moment(at), Sent: moment(at), Admitted: moment(at),
+			Outcome: record.Completed, PromptTokens: 10, OutputTokens: tokens,
+		}
+		last := free
+		for range tokens {
+			one.Arrivals = append(one.Arrivals, record.Arrival{At: moment(last), Tokens: 1})
+			last += slower * 0.01 * (1 + 0.2*r.Float64())
+		}
+		one.End = one.Last()
+		run.Records = append(run.Records, one)
+	}
+	// The service is in the order of arrival, so that both counts only move on.
+	due, ended := 0, 0
+	for s := 0.0; s <= seconds; s += 0.25 {
+		now := time.Duration(s * float64(time.Second))
+		for due < len(run.Records) && run.Records[due].Due <= now {
+			due++
+		}
+		for ended < len(run.Records) && run.Records[ended].End <= now {
+			ended++
+		}
+		run.Samples = append(run.Samples, record.Sample{At: now, Due: due, Ended: ended})
+	}
+	return &report.Report{
+		Schema: report.Schema, Name: "a", Target: target.Description{Kind: "tandem", Model: "m"}, Workload: []string{"poisson"},
+		Figures: report.Figures{Rate: rate, Summary: *measure.Summarize(run, measure.Options{})},
+	}
+}
+
+// Two runs of one server differ by chance only: the share of pairs in which anything
+// at all is called significant is small, also where requests resemble their
+// neighbours; and a server that is a quarter slower is found out.
+func TestFalsePositives(t *testing.T) {
+	const pairs = 30
+	for _, test := range []struct {
+		name         string
+		load, slower float64
+		most, least  float64
+	}{
+		{"hardly loaded", 0.1, 1, 0.05, 0},
+		{"half loaded", 0.5, 1, 0.05, 0},
+		{"well loaded", 0.7, 1, 0.07, 0},
+		{"half loaded, a quarter slower", 0.5, 1.25, 1, 0.98},
+		{"half loaded, a quarter faster", 0.5, 0.8, 0.02, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			found, changes := 0, 0
+			for i := range uint64(pairs) {
+				c := compare.Reports(served(2*i, test.load, 1), served(2*i+1, test.load, test.slower), compare.Options{})
+				if c.Regressions > 0 || test.slower == 1 && c.Improvements > 0 {
+					found++
+				}
+				changes += len(c.Changes)
+			}
+			share := float64(found) / pairs
+			t.Logf("significant in %d of %d pairs, of %d figures each", found, pairs, changes/pairs)
+			if share > test.most || share < test.least {
+				t.Errorf("%.1f%% of the pairs, want %.0f%% to %.0f%%", 100*share, 100*test.least, 100*test.most)
+			}
+		})
+	}
+}
+
+// of is a report with one latency and one rate.
+func of(p99 float64, ci [2]float64, rps float64, rpsCI [2]float64) *report.Report {
+	return &report.Report{
+		Schema: report.Schema,
+		Figures: report.Figures{Summary: measure.Summary{
+			Verdict: measure.Stable, TTFT: &measure.Distribution{Count: 1000, P99: pointer(p99), CI: map[string][2]float64{"p99": ci}},
+			CompletedRPS: rps, RateCI: map[string][2]float64{"completed_rps": rpsCI},
+		}},
+	}
+}
+
+func TestSignificance(t *testing.T) {
+	a := of(100, [2]float64{95, 105}, 10, [2]float64{9.9, 10.1})
+	noInterval := of(500, [2]float64{}, 10, [2]float64{9.9, 10.1})
+	noInterval.TTFT.CI = nil
+	zero := of(0, [2]float64{0, 0}, 0, [2]float64{0, 0})
+	for _, test := range []struct {
+		name      string
+		a, b      *report.Report
+		threshold float64
+		latency   compare.Verdict
+		rate      compare.Verdict
+	}{
+		{"the same", a, a, 0, compare.Same, compare.Same},
+		{"slower", a, of(120, [2]float64{115, 125}, 8, [2]float64{7.9, 8.1}), 0, compare.Regression, compare.Regression},
+		{"faster", a, of(80, [2]float64{75, 85}, 12, [2]float64{11, 13}), 0, compare.Improvement, compare.Improvement},
+		{"intervals overlap", a, of(120, [2]float64{104, 140}, 9, [2]float64{8, 10}), 0, compare.Same, compare.Same},
+		{"sure but small", a, of(104, [2]float64{105.5, 106}, 9.6, [2]float64{9.59, 9.61}), 0, compare.Same, compare.Same},
+		{"sure and above another threshold", a, of(104, [2]float64{105.5, 106}, 9.6, [2]float64{9.59, 9.61}), 0.01, compare.Regression, compare.Regression},
+		{"no interval", a, noInterval, 0, compare.Unknown, compare.Same},
+		{"from nothing", zero, a, 0, compare.Regression, compare.Improvement},
+		{"microseconds", of(0.002, [2]float64{0.002, 0.002}, 1, [2]float64{1, 1}), of(0.004, [2]float64{0.004, 0.004}, 1, [2]float64{1, 1}), 0, compare.Same, compare.Same},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := compare.Reports(test.a, test.b, compare.Options{Threshold: test.threshold})
+			got := map[string]compare.Verdict{}
+			regressions := 0
+			for _, change := range c.Changes {
+				got[change.Figure] = change.Verdict
+				if change.Verdict == compare.Regression {
+					regressions++
+				}
+			}
+			if got["ttft_ms.p99"] != test.latency || got["completed_rps"] != test.rate || c.Regressions != regressions {
+				t.Errorf("latency %s, rate %s, %d regressions", got["ttft_ms.p99"], got["completed_rps"], c.Regressions)
+			}
+		})
+	}
+}
+
+func TestVerdictThatTurnedIsARegression(t *testing.T) {
+	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
+	b.Verdict = measure.Overloaded
+	if c := compare.Reports(a, b, compare.Options{}); c.Regressions != 1 || c.Changes[0].Figure != "verdict" {
+		t.Errorf("%+v", c)
+	}
+	if c := compare.Reports(b, a, compare.Options{}); c.Improvements != 1 || c.Regressions != 0 {
+		t.Errorf("%+v", c)
+	}
+	b.Verdict = measure.None
+	if c := compare.Reports(a, b, compare.Options{}); c.Regressions != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestSearches(t *testing.T) {
+	found := func(rate float64, latencies map[float64]float64) *report.Report {
+		r := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
+		r.Search = &search.Result{MaxRate: &rate, Bracket: &[2]float64{rate, rate * 1.05}, Knee: pointer(rate / 2)}
+		for at, p99 := range latencies {
+			f := of(p99, [2]float64{p99 * 0.99, p99 * 1.01}, at, [2]float64{at, at}).Figures
+			f.Rate = at
+			r.Runs = append(r.Runs, f)
+		}
+		return r
+	}
+	a := found(10, map[float64]float64{1: 100, 2: 110, 8: 200})
+	c := compare.Reports(a, found(8, map[float64]float64{1: 100, 8: 400, 16: 1}), compare.Options{})
+	regressions := map[string]float64{}
+	for _, change := range c.Changes {
+		if change.Rate == 2 || change.Rate == 16 {
+			t.Errorf("compared at %v", change.Rate)
+		}
+		if change.Verdict == compare.Regression {
+			regressions[change.Figure] = change.Rate
+		}
+	}
+	if len(regressions) != 2 || regressions["ttft_ms.p99"] != 8 {
+		t.Errorf("%v", regressions)
+	}
+	if _, ok := regressions["max_rps"]; !ok {
+		t.Error("the maximum is no regression")
+	}
+	none := found(1, nil)
+	none.Search.MaxRate = nil
+	if c := compare.Reports(a, none, compare.Options{}); c.Regressions != 1 {
+		t.Errorf("%+v", c.Changes)
+	}
+	if c := compare.Reports(a, found(9.8, nil), compare.Options{}); c.Regressions != 0 {
+		t.Errorf("brackets that overlap: %+v", c.Changes)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	base := func() *report.Report {
+		r := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
+		r.Target, r.Workload, r.OfferedRPS = target.Description{Kind: "tandem", Model: "m"}, []string{"poisson"}, 10
+		return r
+	}
+	if c := compare.Reports(base(), base(), compare.Options{}); len(c.Warnings) != 0 {
+		t.Errorf("%q", c.Warnings)
+	}
+	for want, change := range map[string]func(*report.Report){
+		"formats differ":                      func(r *report.Report) { r.Schema = "tandem.bench.serve/1.1" },
+		"different protocols":                 func(r *report.Report) { r.Target.Kind = "openai" },
+		"the models differ":                   func(r *report.Report) { r.Target.Model = "n" },
+		"the workloads differ":                func(r *report.Report) { r.Workload = nil },
+		"the objectives differ":               func(r *report.Report) { r.SLO = "ttft:p99<1s" },
+		"machines differ":                     func(r *report.Report) { r.Host.Cores = 64 },
+		"is a search over rates":              func(r *report.Report) { r.Search = &search.Result{} },
+		"closed loop, the other open":         func(r *report.Report) { r.Concurrency = 4 },
+		"the offered rates differ":            func(r *report.Report) { r.OfferedRPS = 12 },
+		"was interrupted":                     func(r *report.Report) { r.Interrupted = true },
+		"the client was the bottleneck: late": func(r *report.Report) { r.Client.Bottleneck = "late" },
+	} {
+		b := base()
+		change(b)
+		if c := compare.Reports(base(), b, compare.Options{}); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], want) {
+			t.Errorf("%q, want %q", c.Warnings, want)
+		}
+	}
+}
+
+func TestTableAndJSON(t *testing.T) {
+	a, b := of(100, [2]float64{95, 105}, 10, [2]float64{9.9, 10.1}), of(150, [2]float64{145, 155}, 10, [2]float64{9.9, 10.1})
+	a.Name, b.Command = "before", []string{"bench", "serve"}
+	b.Target.Kind = "openai"
+	c := compare.Reports(a, b, compare.Options{})
+	var table strings.Builder
+	if err := c.WriteTable(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"A  before", "B  bench serve", "warning: the servers", "ttft_ms.p99", "100 [95, 105]", "150 [145, 155]", "+50.0%", "REGRESSION", "1 significant regressions, 0 improvements", "above 5%"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("no %q in\n%s", want, table.String())
+		}
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back compare.Comparison
+	if err := json.Unmarshal(text, &back); err != nil || back.Regressions != 1 || back.Schema != compare.Schema || math.Abs(*back.Changes[0].Percent-50) > 1e-9 {
+		t.Errorf("%s: %v", text, err)
+	}
+	if err := c.WriteTable(broken{}); !errors.Is(err, errBroken) {
+		t.Errorf("%v", err)
+	}
+}
+
+var errBroken = errors.New("no space left")
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errBroken }

@@ -1,0 +1,90 @@
+package compare
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+)
+
+// WriteTable writes what changed, for people: first the warnings, then every figure
+// with its intervals, last the count.
+func (c *Comparison) WriteTable(w io.Writer) error {
+	out := &sticky{w: w}
+	fmt.Fprintf(out, "A  %s\nB  %s\n", c.A, c.B)
+	for _, warning := range c.Warnings {
+		fmt.Fprintf(out, "warning: %s\n", warning)
+	}
+	fmt.Fprintln(out)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "figure\tA\tB\tchange\t")
+	rate := 0.0
+	for _, change := range c.Changes {
+		if change.Rate != rate {
+			rate = change.Rate
+			fmt.Fprintf(table, "at %s requests/s\t\t\t\t\n", number(rate))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", change.Figure, change.value(change.A, change.ACI),
+			change.value(change.B, change.BCI), change.percent(), change.word())
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("write comparison: %w", err)
+	}
+	fmt.Fprintf(out, "\n%d significant regressions, %d improvements (intervals apart and a change above %s%%)\n",
+		c.Regressions, c.Improvements, number(100*c.Threshold))
+	if out.err != nil {
+		return fmt.Errorf("write comparison: %w", out.err)
+	}
+	return nil
+}
+
+func (c Change) value(v float64, ci *[2]float64) string {
+	switch {
+	case c.Words != "":
+		return ""
+	case ci == nil:
+		return number(v)
+	}
+	return fmt.Sprintf("%s [%s, %s]", number(v), number(ci[0]), number(ci[1]))
+}
+
+func (c Change) percent() string {
+	switch {
+	case c.Words != "":
+		return c.Words
+	case c.Percent == nil:
+		return "n/a"
+	}
+	return fmt.Sprintf("%+.1f%%", *c.Percent)
+}
+
+func (c Change) word() string {
+	switch c.Verdict {
+	case Regression:
+		return "REGRESSION"
+	case Improvement:
+		return "improvement"
+	case Unknown:
+		return "unsure"
+	default:
+		return ""
+	}
+}
+
+// number has four digits.
+func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
+// sticky keeps the first error of a writer and writes no more after it.
+type sticky struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sticky) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
