@@ -20,11 +20,11 @@ type view struct {
 	measured []percentile
 }
 
-// percentile is one of the summary's.
+// percentile is one of the summary's: its key, and its name for people.
 type percentile struct {
-	name string
-	q    float64
-	ms   float64
+	key, name string
+	q         float64
+	ms        float64
 }
 
 // Explain joins the requests of run that were due in its window and completed with
@@ -74,16 +74,10 @@ func newView(latency measure.Latency, name string, d *measure.Distribution, budg
 		}
 		return a.record.Index - b.record.Index
 	})
-	if d == nil {
-		return v
-	}
-	for _, p := range []struct {
-		name string
-		q    float64
-		ms   *float64
-	}{{"p50", 0.5, d.P50}, {"p90", 0.9, d.P90}, {"p99", 0.99, d.P99}, {"p99.9", 0.999, d.P999}} {
-		if p.ms != nil {
-			v.measured = append(v.measured, percentile{p.name, p.q, *p.ms})
+	for _, p := range []percentile{{key: "p50", name: "p50", q: 0.5}, {key: "p90", name: "p90", q: 0.9}, {key: "p99", name: "p99", q: 0.99}, {key: "p999", name: "p99.9", q: 0.999}} {
+		if measured := d.Percentile(p.key); measured != nil {
+			p.ms = *measured
+			v.measured = append(v.measured, p)
 		}
 	}
 	return v
@@ -116,7 +110,7 @@ func (v *view) breakdown(p percentile) Breakdown {
 	}
 	split := mean.scaled(p.ms)
 	return Breakdown{
-		Latency: v.latency, Percentile: p.name, Milliseconds: p.ms, Stages: split.byName(),
+		Latency: v.latency, Percentile: p.key, Milliseconds: p.ms, Stages: split.byName(),
 		Requests: len(requests), Text: line(p.name+" "+v.name, p.ms, split),
 	}
 }

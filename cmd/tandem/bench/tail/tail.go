@@ -47,8 +47,9 @@ type Explanation struct {
 
 // Breakdown is one percentile's time by stage: the stages add up to it.
 type Breakdown struct {
-	Latency    measure.Latency `json:"latency"`
-	Percentile string          `json:"percentile"` // "p99"
+	Latency measure.Latency `json:"latency"`
+	// Percentile is its name as in measure.Percentiles: "p99", "p999".
+	Percentile string `json:"percentile"`
 	// Milliseconds is the percentile, Stages what it consists of: the mean over the
 	// Requests nearest to it, scaled to add up.
 	Milliseconds float64           `json:"ms"`

@@ -12,7 +12,7 @@ const noticeable = 0.01
 func (v *view) amdahl() []WhatIf {
 	var out []WhatIf
 	for _, p := range v.measured {
-		if p.name != "p50" && p.name != "p99" {
+		if p.key != "p50" && p.key != "p99" {
 			continue
 		}
 		at := rank(len(v.budgets), p.q)
@@ -28,7 +28,7 @@ func (v *view) amdahl() []WhatIf {
 			for _, speedup := range []float64{2, 0} {
 				then := v.faster(i, speedup)[at] * p.ms / now
 				out = append(out, WhatIf{
-					Latency: v.latency, Percentile: p.name, Stage: stage, Speedup: speedup,
+					Latency: v.latency, Percentile: p.key, Stage: stage, Speedup: speedup,
 					NowMs: p.ms, ThenMs: min(max(then, 0), p.ms),
 				})
 			}

@@ -1,0 +1,167 @@
+package report
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+// WriteCSV writes a row for each request of each run, warm-up included. Moments are
+// milliseconds since the run's start, stages milliseconds; what did not come or is
+// not known is empty.
+func WriteCSV(w io.Writer, runs []*record.Run) error {
+	out := csv.NewWriter(w)
+	if err := out.Write([]string{
+		"run", "rate", "index", "id", "class", "session", "turn", "in_window",
+		"due_ms", "dispatched_ms", "sent_ms", "admitted_ms", "first_token_ms", "last_token_ms", "end_ms",
+		"ttft_ms", "tpot_ms", "e2e_ms",
+		"outcome", "code", "error", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens",
+		"tokenize_ms", "queue_ms", "decide_ms", "reserve_ms", "prefill_ms", "transfer_exposed_ms", "decode_ms", "server_total_ms",
+		"mode", "prefill_worker", "decode_worker", "retries",
+	}); err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	for i, run := range runs {
+		for _, r := range run.Records {
+			if err := out.Write(row(i, run, r)); err != nil {
+				return fmt.Errorf("write csv: %w", err)
+			}
+		}
+	}
+	out.Flush()
+	if err := out.Error(); err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	return nil
+}
+
+func row(i int, run *record.Run, r *record.Record) []string {
+	moment := func(d time.Duration) string {
+		if d == record.Unset {
+			return ""
+		}
+		return cell(milliseconds(d))
+	}
+	since := func(from, to time.Duration) string {
+		if from == record.Unset || to == record.Unset {
+			return ""
+		}
+		return cell(milliseconds(to - from))
+	}
+	tokens := func(n int) string {
+		if n < 0 {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
+	tpot := ""
+	if n := arrived(r); n > 1 {
+		tpot = cell(milliseconds(r.Last()-r.First()) / float64(n-1))
+	}
+	fields := []string{
+		strconv.Itoa(i), cell(run.Offered), strconv.Itoa(r.Index), text(r.ID), text(r.Class),
+		strconv.Itoa(r.Session), strconv.Itoa(r.Turn), strconv.FormatBool(r.Due >= run.From && r.Due <= run.To),
+		moment(r.Due), moment(r.Dispatched), moment(r.Sent), moment(r.Admitted), moment(r.First()), moment(r.Last()), moment(r.End),
+		since(r.Due, r.First()), tpot, since(r.Due, r.Last()),
+		r.Outcome.String(), text(r.Code), text(r.Error), text(r.FinishReason),
+		tokens(r.PromptTokens), tokens(r.CachedTokens), tokens(r.OutputTokens),
+	}
+	if t := r.Timings; t != nil {
+		for _, ns := range []int64{
+			t.GetTokenizeNs(), t.GetQueueNs(), t.GetDecideNs(), t.GetReserveNs(), t.GetPrefillNs(),
+			t.GetTransferExposedNs(), t.GetDecodeNs(), t.GetTotalNs(),
+		} {
+			fields = append(fields, cell(float64(ns)/1e6))
+		}
+	} else {
+		fields = append(fields, "", "", "", "", "", "", "", "")
+	}
+	if route := r.Route; route != nil {
+		mode := strings.ToLower(strings.TrimPrefix(route.GetMode().String(), "MODE_"))
+		return append(fields, mode, text(route.GetPrefill()), text(route.GetDecode()), strconv.FormatUint(uint64(route.GetRetries()), 10))
+	}
+	return append(fields, "", "", "", "")
+}
+
+// arrived is the number of tokens that came.
+func arrived(r *record.Record) int {
+	n := 0
+	for _, a := range r.Arrivals {
+		n += int(a.Tokens)
+	}
+	return n
+}
+
+// cell is a number without needless digits.
+func cell(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// text is a server's string, which a spreadsheet must not take for a formula.
+func text(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
+
+// WriteStepsCSV writes a row for each run of the report.
+func (r *Report) WriteStepsCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	latencies := []measure.Latency{measure.TTFT, measure.TTFTSent, measure.SecondToken, measure.ITL, measure.TPOT, measure.E2E}
+	header := []string{
+		"rate", "concurrency", "window_s", "verdict", "requests", "completed", "rejected", "errors", "timed_out", "cancelled", "unsent",
+		"offered_rps", "completed_rps", "goodput_rps", "slo_attainment", "prompt_tokens_per_s", "output_tokens_per_s", "backlog_slope_rps",
+	}
+	for _, l := range latencies {
+		name := strings.TrimSuffix(string(l), "_ms")
+		for _, p := range percentiles {
+			header = append(header, name+"_"+p.key+"_ms")
+		}
+	}
+	if err := out.Write(header); err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	for _, f := range r.runs() {
+		fields := []string{cell(f.Rate), strconv.Itoa(f.Concurrency), cell(f.WindowS), string(f.Verdict)}
+		for _, n := range []int{f.Requests, f.Completed, f.Rejected, f.Errors, f.TimedOut, f.Cancelled, f.Unsent} {
+			fields = append(fields, strconv.Itoa(n))
+		}
+		for _, x := range []float64{f.OfferedRPS, f.CompletedRPS, f.Goodput, f.SLOAttainment, f.PromptTokensPerS, f.OutputTokensPerS, f.BacklogSlope} {
+			fields = append(fields, cell(x))
+		}
+		for _, l := range latencies {
+			for _, p := range percentiles {
+				value := ""
+				if v := distribution(&f.Summary, l).Percentile(p.key); v != nil {
+					value = cell(*v)
+				}
+				fields = append(fields, value)
+			}
+		}
+		if err := out.Write(fields); err != nil {
+			return fmt.Errorf("write csv: %w", err)
+		}
+	}
+	out.Flush()
+	if err := out.Error(); err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	return nil
+}
+
+// runs are all runs: those of a search, otherwise the only one.
+func (r *Report) runs() []*Figures {
+	if len(r.Runs) == 0 {
+		return []*Figures{&r.Figures}
+	}
+	out := make([]*Figures, len(r.Runs))
+	for i := range r.Runs {
+		out[i] = &r.Runs[i]
+	}
+	return out
+}

@@ -1,0 +1,158 @@
+package report
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// maxPoints bounds a time series; the points of a run that is longer in seconds are
+// of several seconds each.
+const maxPoints = 1800
+
+// NewFigures makes the figures of a run from its records, their summary and, unless
+// it is nil, where the time of the tail went. It keeps summary and explained.
+func NewFigures(run *record.Run, summary *measure.Summary, explained *tail.Explanation) Figures {
+	f := Figures{
+		Rate:        run.Offered,
+		Concurrency: run.Concurrency,
+		WindowS:     (run.To - run.From).Seconds(),
+		WarmupS:     run.From.Seconds(),
+		Summary:     *summary,
+		Client:      newClient(run, summary),
+		Tail:        explained,
+		Series:      series(run),
+		Curves:      map[string][]CurveXY{},
+	}
+	for _, d := range summary.Distributions() {
+		if c := curve(d.Distribution); len(c) > 0 {
+			f.Curves[string(d.Latency)] = c
+		}
+	}
+	return f
+}
+
+func newClient(run *record.Run, summary *measure.Summary) Client {
+	c := Client{
+		Cores: run.Client.Cores, CPUSeconds: run.Client.CPUSeconds,
+		GCPauseMaxMs: milliseconds(run.Client.GCPauseMax), InFlightMax: run.Client.InFlightMax,
+		Bottleneck: run.Client.Bottleneck,
+	}
+	if available := run.Drained.Seconds() * float64(c.Cores); available > 0 {
+		c.CPUShare = c.CPUSeconds / available
+	}
+	if d := summary.DispatchDelay; d != nil && d.P99 != nil {
+		c.DispatchDelayP99 = *d.P99
+	}
+	return c
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// curve reads a percentile curve off a histogram: twenty points for each factor of
+// ten nearer to 1, as far as the sample goes and at most to p99.99, then the maximum.
+func curve(d *measure.Distribution) []CurveXY {
+	if d == nil || d.HDR == "" {
+		return nil
+	}
+	h, err := latency.DecodeHistogram(d.HDR)
+	if err != nil || h.Count() == 0 {
+		return nil // the plot is left out; the figures stand without it
+	}
+	const perDecade, decades = 20, 4
+	n, most := float64(h.Count()), milliseconds(h.Max())
+	if d.Max != nil {
+		most = *d.Max // exact, unlike the histogram's
+	}
+	var out []CurveXY
+	for k := range perDecade*decades + 1 {
+		above := math.Pow(10, -float64(k)/perDecade)
+		if above*n < 1 {
+			break
+		}
+		out = append(out, CurveXY{Quantile: 1 - above, Ms: min(milliseconds(h.Quantile(1-above)), most)})
+	}
+	if last := 1 - 1/n; last > out[len(out)-1].Quantile && 1/n >= math.Pow(10, -decades) {
+		out = append(out, CurveXY{Quantile: last, Ms: most})
+	}
+	return out
+}
+
+// series counts what happened in each second, warm-up and drain included.
+func series(run *record.Run) []Point {
+	end := max(run.Drained, run.To)
+	if end <= 0 {
+		return nil
+	}
+	width := time.Second
+	if n := (end + time.Second - 1) / time.Second; n > maxPoints {
+		width = (n + maxPoints - 1) / maxPoints * time.Second
+	}
+	points := make([]Point, int((end+width-1)/width))
+	for i := range points {
+		points[i].S = (time.Duration(i) * width).Seconds()
+	}
+	// at is nil for a moment that did not come.
+	at := func(moment time.Duration) *Point {
+		if moment < 0 {
+			return nil
+		}
+		return &points[min(int(moment/width), len(points)-1)]
+	}
+	ttft, tpot := make([][]float64, len(points)), make([][]float64, len(points))
+	for _, r := range run.Records {
+		due := at(r.Due)
+		if due == nil {
+			continue
+		}
+		due.Due++
+		due.Backlog++ // the change in this second; summed up below
+		if p := at(r.Admitted); p != nil {
+			p.Admitted++
+		}
+		if p := at(r.End); p != nil && r.Outcome != record.Pending {
+			p.Ended++
+			p.Backlog--
+			if r.Outcome != record.Completed {
+				p.Failed++
+			}
+		}
+		tokens := 0
+		for _, a := range r.Arrivals {
+			tokens += int(a.Tokens)
+			if p := at(a.At); p != nil {
+				p.Tokens += int64(a.Tokens)
+			}
+		}
+		if r.Outcome != record.Completed || tokens == 0 {
+			continue
+		}
+		i := min(int(r.Due/width), len(points)-1)
+		ttft[i] = append(ttft[i], milliseconds(r.First()-r.Due))
+		if tokens > 1 {
+			tpot[i] = append(tpot[i], milliseconds(r.Last()-r.First())/float64(tokens-1))
+		}
+	}
+	backlog := 0
+	for i := range points {
+		backlog += points[i].Backlog
+		points[i].Backlog = backlog
+		points[i].TTFTP50, points[i].TTFTMax = middleAndMax(ttft[i])
+		points[i].TPOTP50, points[i].TPOTMax = middleAndMax(tpot[i])
+	}
+	return points
+}
+
+// middleAndMax is nil without values.
+func middleAndMax(values []float64) (middle, most *float64) {
+	if len(values) == 0 {
+		return nil, nil
+	}
+	slices.Sort(values)
+	return &values[(len(values)-1)/2], &values[len(values)-1]
+}

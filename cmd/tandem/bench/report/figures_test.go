@@ -1,0 +1,157 @@
+package report_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+)
+
+func figuresOf(run *record.Run) report.Figures {
+	return report.NewFigures(run, measure.Summarize(run, measure.Options{}), nil)
+}
+
+func pointer[T any](v T) *T { return &v }
+
+func TestSeries(t *testing.T) {
+	s := time.Second
+	answer := func(due, first, last time.Duration) *record.Record {
+		return &record.Record{
+			Due: due, Sent: due, Admitted: due, End: last, Outcome: record.Completed, OutputTokens: 5,
+			Arrivals: []record.Arrival{{At: first, Tokens: 1}, {At: last, Tokens: 4}},
+		}
+	}
+	run := &record.Run{To: 3 * s, Drained: 4 * s, Records: []*record.Record{
+		answer(0, s/2, 5*s/2),
+		answer(s/4, s/2, 3*s/2),
+		{Due: 3 * s / 2, Sent: 3 * s / 2, Admitted: record.Unset, End: 2 * s, Outcome: record.Rejected},
+		{Due: 5 * s / 2, Sent: 5 * s / 2, Admitted: 3 * s, End: 4 * s, Outcome: record.TimedOut, Arrivals: []record.Arrival{{At: 3 * s, Tokens: 2}}},
+		{Due: 5 * s / 2, Sent: record.Unset, Admitted: record.Unset, End: record.Unset, Outcome: record.Pending},
+	}}
+	want := []report.Point{
+		{S: 0, Due: 2, Admitted: 2, Backlog: 2, Tokens: 2, TTFTP50: pointer(250.0), TTFTMax: pointer(500.0), TPOTP50: pointer(250.0), TPOTMax: pointer(500.0)},
+		{S: 1, Due: 1, Ended: 1, Backlog: 2, Tokens: 4},
+		{S: 2, Due: 2, Ended: 2, Failed: 1, Backlog: 2, Tokens: 4},
+		{S: 3, Admitted: 1, Ended: 1, Failed: 1, Backlog: 1, Tokens: 2},
+	}
+	if diff := cmp.Diff(want, figuresOf(run).Series); diff != "" {
+		t.Errorf("want -, got +\n%s", diff)
+	}
+}
+
+// However long a run, its series stays small and loses nothing.
+func TestLongSeriesIsBounded(t *testing.T) {
+	run := &record.Run{To: 30 * time.Hour, Drained: 30 * time.Hour}
+	for i := range 3000 {
+		at := time.Duration(i) * 36 * time.Second
+		run.Records = append(run.Records, &record.Record{Index: i, Due: at, Sent: at, Admitted: record.Unset, End: at, Outcome: record.Failed})
+	}
+	series := figuresOf(run).Series
+	due := 0
+	for _, p := range series {
+		due += p.Due
+	}
+	if len(series) > 1800 || due != 3000 {
+		t.Errorf("%d points with %d requests, want at most 1800 with 3000", len(series), due)
+	}
+}
+
+// What was due, less what ended, is the backlog, and all that was is in the series.
+func TestSeriesAddsUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		run := &record.Run{To: 20 * time.Second}
+		moment := rapid.Int64Range(0, 30e9)
+		n := rapid.IntRange(0, 50).Draw(t, "requests")
+		ended, tokens := 0, int64(0)
+		for i := range n {
+			r := &record.Record{Index: i, Due: time.Duration(rapid.Int64Range(0, 20e9).Draw(t, "due")), Sent: record.Unset, Admitted: record.Unset, End: record.Unset}
+			if rapid.Bool().Draw(t, "ended") {
+				at := r.Due + time.Duration(moment.Draw(t, "end"))
+				r.End, r.Outcome = at, record.Completed
+				r.Arrivals = []record.Arrival{{At: at, Tokens: int32(rapid.IntRange(1, 5).Draw(t, "tokens"))}}
+				tokens += int64(r.Arrivals[0].Tokens)
+				ended++
+				run.Drained = max(run.Drained, at)
+			}
+			run.Records = append(run.Records, r)
+		}
+		dueSum, endedSum, tokenSum := 0, 0, int64(0)
+		for _, p := range figuresOf(run).Series {
+			dueSum += p.Due
+			endedSum += p.Ended
+			tokenSum += p.Tokens
+			if p.Backlog != dueSum-endedSum {
+				t.Fatalf("at %v the backlog is %d, with %d due and %d ended", p.S, p.Backlog, dueSum, endedSum)
+			}
+		}
+		if dueSum != n || endedSum != ended || tokenSum != tokens {
+			t.Fatalf("the series has %d due, %d ended, %d tokens; want %d, %d, %d", dueSum, endedSum, tokenSum, n, ended, tokens)
+		}
+	})
+}
+
+// Curves rise, agree with the percentiles, and go as far as the sample.
+func TestCurves(t *testing.T) {
+	f := reporttest.Figures(reporttest.Run(aggregated, 10, 200*time.Second, 3))
+	for name, curve := range f.Curves {
+		for i := range curve[1:] {
+			if curve[i+1].Quantile <= curve[i].Quantile || curve[i+1].Ms < curve[i].Ms {
+				t.Fatalf("%s falls at point %d: %v, %v", name, i+1, curve[i], curve[i+1])
+			}
+		}
+	}
+	curve := f.Curves["ttft_ms"]
+	if last := curve[len(curve)-1]; math.Abs(last.Quantile-(1-1/float64(f.Completed))) > 1e-9 || last.Ms != *f.TTFT.Max {
+		t.Errorf("the curve ends at %v, of %d requests with a maximum of %v", last, f.Completed, *f.TTFT.Max)
+	}
+	for _, p := range curve {
+		if math.Abs(p.Quantile-0.9) < 1e-12 && p.Ms != *f.TTFT.P90 {
+			t.Errorf("the curve has %v at p90, the table %v", p.Ms, *f.TTFT.P90)
+		}
+	}
+}
+
+// The figures are of the highest rate that passed, otherwise of the least.
+func TestTheRunThatStands(t *testing.T) {
+	var runs []report.Figures
+	for _, rate := range []float64{8, 2, 16} {
+		runs = append(runs, figuresOf(&record.Run{Offered: rate}))
+	}
+	for _, test := range []struct {
+		most *float64
+		want float64
+	}{{pointer(8.0), 8}, {nil, 2}} {
+		r := reporttest.New("")
+		r.SetSearch(search.Result{MaxRate: test.most}, runs)
+		if r.Rate != test.want {
+			t.Errorf("the figures are of %v/s, want %v/s", r.Rate, test.want)
+		}
+		if got := []float64{r.Runs[0].Rate, r.Runs[1].Rate, r.Runs[2].Rate}; !cmp.Equal(got, []float64{2, 8, 16}) {
+			t.Errorf("runs in the order %v", got)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	run := reporttest.Run(aggregated, 5, 5*time.Second, 1)
+	run.Client.Bottleneck = "its two cores were busy"
+	run.Records[len(run.Records)-1].Outcome = record.Unsent
+	r := reporttest.New("")
+	r.SetRun(reporttest.Figures(run))
+	r.SetRun(reporttest.Figures(run))
+	want := []string{
+		"the client was the bottleneck, so these figures are its own and there is no verdict: its two cores were busy",
+		"1 request was due but never sent; no latency has them",
+	}
+	if diff := cmp.Diff(want, r.Warnings); diff != "" {
+		t.Errorf("want -, got +\n%s", diff)
+	}
+}

@@ -1,0 +1,108 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+)
+
+// hdrSpan bounds what the log can hold; what took longer counts as so long.
+const hdrSpan = 24 * time.Hour
+
+// WriteHDR writes an HDR histogram log of version 1.3, which HdrHistogram's tools
+// read: for each run one interval a latency, tagged ttft, ttft_sent, second_token,
+// itl, tpot, e2e and e2e_sent. Values are nanoseconds with three digits, so that the
+// tools' usual ratio of 1,000,000 shows milliseconds. The requests are those that
+// were due in the run's window and completed.
+func WriteHDR(w io.Writer, runs []*record.Run) error {
+	out := hdrhistogram.NewHistogramLogWriter(w)
+	write := func(f func() error) error {
+		if err := f(); err != nil {
+			return fmt.Errorf("write HDR log: %w", err)
+		}
+		return nil
+	}
+	if err := write(func() error { return out.OutputComment("[Latencies of tandem bench serve, nanoseconds]") }); err != nil {
+		return err
+	}
+	if err := write(out.OutputLogFormatVersion); err != nil {
+		return err
+	}
+	if len(runs) > 0 {
+		// The log's header has whole seconds.
+		base := runs[0].Began.Unix() * 1000
+		out.SetBaseTime(base)
+		if err := write(func() error { return out.OutputStartTime(base) }); err != nil {
+			return err
+		}
+		if err := write(func() error { return out.OutputBaseTime(base) }); err != nil {
+			return err
+		}
+	}
+	if err := write(out.OutputLegend); err != nil {
+		return err
+	}
+	for _, run := range runs {
+		for _, h := range histograms(run) {
+			if h.TotalCount() == 0 {
+				continue
+			}
+			if err := write(func() error { return out.OutputIntervalHistogram(h) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// histograms are the latencies of one run.
+func histograms(run *record.Run) []*hdrhistogram.Histogram {
+	tags := []string{"ttft", "ttft_sent", "second_token", "itl", "tpot", "e2e", "e2e_sent"}
+	out := make([]*hdrhistogram.Histogram, len(tags))
+	by := make(map[string]*hdrhistogram.Histogram, len(tags))
+	for i, tag := range tags {
+		// Units of a microsecond keep a day of nanoseconds in little memory.
+		h := hdrhistogram.New(int64(time.Microsecond), int64(hdrSpan), 3)
+		h.SetTag(tag)
+		h.SetStartTimeMs(run.Began.Add(run.From).UnixMilli())
+		h.SetEndTimeMs(run.Began.Add(run.To).UnixMilli())
+		out[i], by[tag] = h, h
+	}
+	// A value within the bounds is never refused.
+	note := func(tag string, d time.Duration, n int64) {
+		_ = by[tag].RecordValues(int64(min(max(d, 0), hdrSpan)), n)
+	}
+	for _, r := range run.Records {
+		if r.Outcome != record.Completed || r.Due < run.From || r.Due > run.To || len(r.Arrivals) == 0 {
+			continue
+		}
+		note("ttft", r.First()-r.Due, 1)
+		note("e2e", r.Last()-r.Due, 1)
+		if r.Sent != record.Unset {
+			note("ttft_sent", r.First()-r.Sent, 1)
+			note("e2e_sent", r.Last()-r.Sent, 1)
+		}
+		if n := arrived(r); n > 1 {
+			note("tpot", (r.Last()-r.First())/time.Duration(n-1), 1)
+		}
+		second := record.Unset
+		for i, a := range r.Arrivals {
+			if i > 0 {
+				note("itl", a.At-r.Arrivals[i-1].At, 1)
+			}
+			// Tokens of one message came together.
+			note("itl", 0, int64(a.Tokens)-1)
+			if second == record.Unset && (i > 0 || a.Tokens > 1) {
+				second = a.At
+			}
+		}
+		if second != record.Unset {
+			note("second_token", second-r.First(), 1)
+		}
+	}
+	return out
+}

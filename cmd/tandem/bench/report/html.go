@@ -1,0 +1,232 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+)
+
+// Named is a report of a comparison with the name that its plots carry.
+type Named struct {
+	Name   string
+	Report *Report
+}
+
+//go:embed page
+var pageFiles embed.FS
+
+// page is what the template gets.
+type page struct {
+	Title      string
+	Comparison bool
+	Reports    []Named
+	// Policy forbids the page everything but its own style and script: no network,
+	// and nothing that a server slipped into a text can run.
+	Policy       string
+	Style        template.CSS
+	Script, Data template.JS
+	Definitions  []measure.Definition
+}
+
+// WriteHTML writes the report as one page that needs nothing else: style, script and
+// data are inside. Its tables need no script; its plots do.
+func WriteHTML(w io.Writer, r *Report) error {
+	title := r.Name
+	if title == "" {
+		title = strings.TrimSpace("Latency under load: " + r.Target.Model)
+	}
+	return writePage(w, title, []Named{{Name: title, Report: r}})
+}
+
+// WriteComparisonHTML writes several reports as one such page: their curves over one
+// another, their budgets beside each other. Each needs a name of its own.
+func WriteComparisonHTML(w io.Writer, title string, reports []Named) error {
+	seen := map[string]bool{}
+	for _, n := range reports {
+		if n.Report == nil || n.Name == "" || seen[n.Name] {
+			return fmt.Errorf("write comparison: each report needs a name of its own; %q is empty or given twice", n.Name)
+		}
+		seen[n.Name] = true
+	}
+	if len(reports) < 2 {
+		return fmt.Errorf("write comparison: got %d reports; it takes at least two", len(reports))
+	}
+	return writePage(w, title, reports)
+}
+
+func writePage(w io.Writer, title string, reports []Named) error {
+	style, err := file("style.css")
+	if err != nil {
+		return err
+	}
+	plot, err := file("plot.js")
+	if err != nil {
+		return err
+	}
+	charts, err := file("charts.js")
+	if err != nil {
+		return err
+	}
+	script := plot + charts
+	// json escapes <, > and &, so no text in it can end the element that it stands in.
+	data, err := json.Marshal(newPlotData(reports))
+	if err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	p := page{
+		Title: title, Comparison: len(reports) > 1, Reports: reports,
+		Policy: "default-src 'none'; style-src " + hash(style) + "; script-src " + hash(script) + "; base-uri 'none'; form-action 'none'",
+		// Style and script are our own files; what json makes of data cannot leave its element.
+		Style: template.CSS(style), Script: template.JS(script), Data: template.JS(data),
+		Definitions: measure.Definitions(),
+	}
+	t, err := template.New("page.html").Funcs(functions).ParseFS(pageFiles, "page/*.html")
+	if err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, p); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	if _, err := w.Write(out.Bytes()); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return nil
+}
+
+func file(name string) (string, error) {
+	text, err := pageFiles.ReadFile("page/" + name)
+	if err != nil {
+		return "", fmt.Errorf("write page: %w", err)
+	}
+	return string(text), nil
+}
+
+// hash is a text as a source of a content security policy.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+var functions = template.FuncMap{
+	"number": number, "duration": duration, "percent": percent, "count": count,
+	"outcomes": outcomes, "objective": objective, "sendDifference": sendDifference,
+	"stage": stageName, "latency": latencyName,
+	"join":  strings.Join,
+	"quote": quoted,
+	"ms":    orNA,
+	"rate": func(v *float64) string {
+		if v == nil {
+			return "none"
+		}
+		return number(*v) + "/s"
+	},
+	"same":    func(v *float64, rate float64) bool { return v != nil && *v == rate },
+	"past":    func(v *float64, rate float64) bool { return v != nil && rate >= *v },
+	"GiB":     func(n int64) string { return number(float64(n) / (1 << 30)) },
+	"columns": columnNames,
+	"rows":    htmlRows,
+	"whatIfs": whatIfRows,
+	"summary": func(r *Report) *measure.Summary { return &r.Summary },
+}
+
+// quoted is a command that a shell takes as it was.
+func quoted(arguments []string) string {
+	out := make([]string, len(arguments))
+	for i, a := range arguments {
+		plain := a != "" && strings.IndexFunc(a, func(c rune) bool {
+			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,@%+", c)
+		}) < 0
+		if plain {
+			out[i] = a
+		} else {
+			out[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func columnNames() []string {
+	names := make([]string, len(percentiles))
+	for i, p := range percentiles {
+		names[i] = p.name
+	}
+	return names
+}
+
+// htmlRow is one latency in the page's table.
+type htmlRow struct {
+	Label, Long string
+	Count       int64
+	Cells       []htmlCell
+}
+
+type htmlCell struct{ Value, Under string }
+
+func htmlRows(s *measure.Summary) []htmlRow {
+	var out []htmlRow
+	for _, l := range latencyRows {
+		d := distribution(s, l.latency)
+		if d.Count == 0 {
+			continue
+		}
+		row := htmlRow{Label: strings.TrimSpace(l.label), Long: l.long, Count: d.Count}
+		if strings.HasPrefix(l.label, " ") {
+			row.Label = latencyName(measure.Latency(strings.TrimSuffix(string(l.latency), "_sent_ms")+"_ms")) + " from send"
+		}
+		for _, p := range percentiles {
+			c := htmlCell{Value: "n/a"}
+			if v := d.Percentile(p.key); v != nil {
+				c.Value = number(*v)
+			}
+			if ci, ok := d.CI[p.key]; ok {
+				c.Under = number(ci[0]) + "–" + number(ci[1])
+			} else if n := d.Needs[p.key]; n > 0 {
+				c.Under = fmt.Sprintf("needs %d", n)
+			}
+			row.Cells = append(row.Cells, c)
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// whatIfRow is one stage of one percentile, twice as fast and without it.
+type whatIfRow struct {
+	What, Stage       string
+	Now, Half, Gone   string
+	HalfCut, GoneCut  string
+	FirstOfPercentile bool
+}
+
+func whatIfRows(e *tail.Explanation) []whatIfRow {
+	var out []whatIfRow
+	for _, a := range e.Amdahl {
+		what := percentileName(a.Percentile) + " " + latencyName(a.Latency)
+		i := len(out) - 1
+		if i < 0 || out[i].What != what || out[i].Stage != stageName(a.Stage) {
+			first := i < 0 || out[i].What != what
+			out = append(out, whatIfRow{What: what, Stage: stageName(a.Stage), Now: duration(a.NowMs), FirstOfPercentile: first})
+			i++
+		}
+		cut := ""
+		if a.NowMs > 0 {
+			cut = "-" + percent(1-a.ThenMs/a.NowMs)
+		}
+		if a.Speedup == 0 {
+			out[i].Gone, out[i].GoneCut = duration(a.ThenMs), cut
+		} else {
+			out[i].Half, out[i].HalfCut = duration(a.ThenMs), cut
+		}
+	}
+	return out
+}

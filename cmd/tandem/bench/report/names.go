@@ -1,0 +1,140 @@
+package report
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+)
+
+// percentiles are the columns of every table, in order: keys as in
+// measure.Percentiles, and names for people.
+var percentiles = []struct{ key, name string }{
+	{"p50", "p50"}, {"p90", "p90"}, {"p95", "p95"}, {"p99", "p99"}, {"p999", "p99.9"}, {"max", "max"},
+}
+
+// latencyRows are the rows of the table of latencies, in order.
+var latencyRows = []struct {
+	latency     measure.Latency
+	label, long string
+}{
+	{measure.TTFT, "TTFT", "Time to first token, from when it was due"},
+	{measure.TTFTSent, "  from send", "Time to first token, from the send"},
+	{measure.SecondToken, "second token", "First to second token"},
+	{measure.ITL, "ITL, token", "Between tokens"},
+	{measure.ITLMessage, "ITL, message", "Between messages with tokens"},
+	{measure.TPOT, "TPOT", "Time per output token after the first"},
+	{measure.E2E, "E2E", "Whole answer, from when it was due"},
+	{measure.E2ESent, "  from send", "Whole answer, from the send"},
+	{measure.NormalizedE2E, "E2E per token", "Whole answer per output token"},
+	{measure.DispatchDelay, "dispatch", "The client's own lateness"},
+	{measure.AdmissionDelay, "admission", "From the send to the server's yes"},
+}
+
+// distribution is one latency of a summary, never nil.
+func distribution(s *measure.Summary, l measure.Latency) *measure.Distribution {
+	for _, d := range s.Distributions() {
+		if d.Latency == l && d.Distribution != nil {
+			return d.Distribution
+		}
+	}
+	return &measure.Distribution{}
+}
+
+// number writes x with as many digits as a reader can use, three or four; a whole
+// number without a fraction.
+func number(x float64) string {
+	digits := 0
+	switch a := math.Abs(x); {
+	case a == math.Trunc(a) && a < 1e9:
+	case a < 0.01:
+		return strconv.FormatFloat(x, 'g', 2, 64)
+	case a < 10:
+		digits = 2
+	case a < 100:
+		digits = 1
+	case a >= 1e9:
+		return strconv.FormatFloat(x, 'g', 3, 64)
+	}
+	return strconv.FormatFloat(x, 'f', digits, 64)
+}
+
+// trimmed has no zeros at the end of a fraction.
+func trimmed(s string) string {
+	if strings.ContainsRune(s, '.') {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s
+}
+
+// duration is milliseconds for people, with their unit.
+func duration(ms float64) string {
+	if math.Abs(ms) >= 10_000 {
+		return number(ms/1000) + " s"
+	}
+	return number(ms) + " ms"
+}
+
+// percent is a share for people.
+func percent(share float64) string {
+	switch {
+	case share > 0.999 && share < 1:
+		return trimmed(strconv.FormatFloat(math.Floor(share*1e4)/100, 'f', 2, 64)) + "%" // not 100
+	case share > 0 && share < 0.01:
+		return trimmed(strconv.FormatFloat(100*share, 'f', 2, 64)) + "%"
+	}
+	return trimmed(strconv.FormatFloat(100*share, 'f', 1, 64)) + "%"
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+// printable is a string of a server without what would steer a terminal.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '?'
+	}, s)
+}
+
+// wrapped breaks text into lines of at most width characters where it has spaces.
+// The first line begins with first, the others with rest.
+func wrapped(text string, width int, first, rest string) string {
+	var s strings.Builder
+	s.WriteString(first)
+	column := utf8.RuneCountInString(first)
+	for i, word := range strings.Fields(text) {
+		length := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+length > width:
+			s.WriteString("\n" + rest)
+			column = utf8.RuneCountInString(rest)
+		default:
+			s.WriteByte(' ')
+			column++
+		}
+		s.WriteString(word)
+		column += length
+	}
+	return s.String()
+}
+
+// percentileName is a percentile's key for people: p99.9 for p999.
+func percentileName(key string) string {
+	for _, p := range percentiles {
+		if p.key == key {
+			return p.name
+		}
+	}
+	return key
+}

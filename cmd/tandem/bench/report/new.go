@@ -1,0 +1,109 @@
+package report
+
+import (
+	"cmp"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+// Invocation is what a report says of how it came about.
+type Invocation struct {
+	// Name is what the user calls it; may be empty.
+	Name string
+	// Command is the arguments, the program's name first.
+	Command []string
+	// Began is the wall clock's time.
+	Began time.Time
+	// Target is what was measured, Workload in one line each what was sent and when.
+	Target   target.Description
+	Workload []string
+}
+
+// New makes a report without figures: how it came about, by which version, on which
+// machine. Follow it with SetRun or SetSearch.
+func New(i Invocation) *Report {
+	return &Report{
+		Schema: Schema, Name: i.Name, Version: telemetry.ReadBuild().String(), Command: i.Command, Began: i.Began,
+		Host: ThisHost(), Target: i.Target, Workload: i.Workload,
+	}
+}
+
+// SetRun gives the report its only run.
+func (r *Report) SetRun(f Figures) {
+	r.Figures = f
+	r.warnOf(f, "")
+}
+
+// SetSearch gives the report a search and all its runs, in any order. The run that
+// stands for it is that of the highest rate that passed, otherwise the first.
+func (r *Report) SetSearch(result search.Result, runs []Figures) {
+	r.Search = &result
+	r.Runs = slices.Clone(runs)
+	slices.SortStableFunc(r.Runs, func(a, b Figures) int { return cmp.Compare(a.Rate, b.Rate) })
+	if len(r.Runs) > 0 {
+		r.Figures = r.Runs[0]
+	}
+	for _, f := range r.Runs {
+		if result.MaxRate != nil && f.Rate == *result.MaxRate {
+			r.Figures = f
+		}
+		r.warnOf(f, "at "+number(f.Rate)+" requests/s: ")
+	}
+}
+
+// Warn adds what a reader of the figures must know, once.
+func (r *Report) Warn(text string) {
+	if !slices.Contains(r.Warnings, text) {
+		r.Warnings = append(r.Warnings, text)
+	}
+}
+
+func (r *Report) warnOf(f Figures, where string) {
+	if f.Client.Bottleneck != "" {
+		r.Warn(where + "the client was the bottleneck, so these figures are its own and there is no verdict: " + f.Client.Bottleneck)
+	}
+	if f.Unsent > 0 {
+		r.Warn(where + count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them")
+	}
+	if f.Requests == 0 {
+		r.Warn(where + "no request was due in the measured window")
+	}
+}
+
+// ThisHost describes the machine that runs this process. What it cannot find out is
+// left empty.
+func ThisHost() Host {
+	h := Host{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH}
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		h.CPU = field(string(text), "model name")
+	}
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		kib, _ := strings.CutSuffix(field(string(text), "MemTotal"), " kB")
+		if n, err := strconv.ParseInt(kib, 10, 64); err == nil {
+			h.Memory = n << 10
+		}
+	}
+	if text, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		h.OS += " " + strings.TrimSpace(string(text))
+	}
+	return h
+}
+
+// field is the value of the first line "key : value".
+func field(text, key string) string {
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(name) == key {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,136 @@
+package report_test
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+)
+
+func tableOf(t *testing.T, r *report.Report, width int) string {
+	t.Helper()
+	return written(t, func(w io.Writer) error { return r.WriteTable(w, width) })
+}
+
+// No line is wider than asked for, whatever the figures.
+func TestTableFits(t *testing.T) {
+	slow := reporttest.Server{PrefillPerS: 0.5, TPOT: 4 * time.Second, Disaggregated: true, QueueLimit: 1000}
+	for name, r := range map[string]*report.Report{
+		"sweep":  reporttest.Sweep("a sweep", disaggregated, rates, 40*time.Second),
+		"single": reporttest.Single("one run", aggregated, 10, 20*time.Second),
+		"slow":   reporttest.Single("minutes of latency", slow, 3, 600*time.Second),
+	} {
+		for given, want := range map[int]int{0: 80, 80: 80, 90: 90, 300: 100} {
+			for line := range strings.Lines(tableOf(t, r, given)) {
+				if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > want {
+					t.Errorf("%s for %d columns: %d in %q", name, given, n, line)
+				}
+			}
+		}
+	}
+}
+
+func TestTableSays(t *testing.T) {
+	r := reporttest.Sweep("a sweep", disaggregated, rates, 40*time.Second)
+	r.TTFT = &measure.Distribution{
+		Count: 500, P50: pointer(40.0), P90: pointer(99.94), P95: pointer(250.0), P99: pointer(812.4), Max: pointer(12345.0),
+		CI: map[string][2]float64{"p50": {38, 41.26}, "p99": {640, 15000}}, Needs: map[string]int64{"p999": 3688},
+	}
+	r.TTFTSent = &measure.Distribution{Count: 500, P50: pointer(40.0), P99: pointer(300.0)}
+	r.Tail = &tail.Explanation{
+		Joined: 499, Completed: 500, OtherShareMean: 0.004, OtherShareP50: 0.003, OtherShareP99: 0.02,
+		Breakdowns: []tail.Breakdown{{Latency: measure.TTFT, Percentile: "p99", Text: "p99 TTFT 812 ms = queue 520 + reserve 60 + prefill 220 + other 12"}},
+		Amdahl: []tail.WhatIf{
+			{Latency: measure.TTFT, Percentile: "p99", Stage: tail.Queue, Speedup: 2, NowMs: 812, ThenMs: 560},
+			{Latency: measure.TTFT, Percentile: "p99", Stage: tail.Queue, Speedup: 0, NowMs: 812, ThenMs: 310},
+		},
+		Slowest: []tail.Waterfall{{Index: 7, ID: "abc\x1b[31m", By: measure.TTFT, TTFTMs: 500, E2EMs: 1000, Spans: []tail.Span{
+			{Stage: tail.Queue, FromMs: 0, ToMs: 500}, {Stage: tail.Decode, FromMs: 500, ToMs: 1000},
+		}}},
+	}
+	got := tableOf(t, r, 80)
+	for _, want := range []string{
+		`(?m)^26 .* OVERLOADED breaks$`,
+		`(?m)^6 .* STABLE +knee$`,
+		`(?m)^breaking point, the least rate that was not stable: 26/s$`,
+		`(?m)^TTFT +40 +99\.9 +250 +812 +n/a +12345$`,
+		`(?m)^ +38-41\.3 +640-15000 needs 3688$`,
+		`from the send, as others count,\s+TTFT's p99 would read 300 ms instead of 812 ms: 512 ms of waiting before the\s+send left out\.`,
+		`(?m)^  p99 TTFT 812 ms = queue 520 \+ reserve 60 \+ prefill 220 \+ other 12$`,
+		`No stage covers 0\.4% of E2E in the mean over requests, 0\.3% in the median,\s+2%\s+at\s+p99\.`,
+		`(?m)^  queue +560 +310$`,
+		`(?m)^#7 abc\?\[31m +500 +1000 Q{22}d{22}$`,
+		`(?m)^goodput [0-9.]+ requests/s for ttft:p99<500ms,tpot:p99<30ms: met by`,
+		`(?m)^verdict STABLE: `,
+	} {
+		if !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+	if strings.ContainsRune(got, '\x1b') {
+		t.Error("a server's text can steer the terminal")
+	}
+}
+
+func TestDefinitionsFit(t *testing.T) {
+	text := written(t, func(w io.Writer) error { return report.WriteDefinitions(w, 80) })
+	for _, d := range measure.Definitions() {
+		if !strings.Contains(text, d.Name+"\n") {
+			t.Errorf("%s is not defined", d.Name)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if utf8.RuneCountInString(line) > 81 {
+			t.Errorf("too wide: %s", line)
+		}
+	}
+}
+
+// Without a script the page still has every table, and nothing is fetched.
+func TestPageWithoutScripts(t *testing.T) {
+	r := reporttest.Sweep("a sweep", disaggregated, []float64{8, 26}, 60*time.Second)
+	page := written(t, func(w io.Writer) error { return report.WriteHTML(w, r) })
+	for _, want := range []string{
+		"<noscript>", "tandem bench serve --addr 127.0.0.1:9000 --slo &#39;ttft:p99&lt;500ms,tpot:p99&lt;30ms&#39; --sweep 2,4,8",
+		"breaking point", "highest that passed", r.Host.OS, "What the words mean", r.Tail.Breakdowns[0].Text,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+	if m := regexp.MustCompile(`(src|href|url|@import)\s*[=(]\s*["']?(https?:)?//`).FindString(page); m != "" {
+		t.Errorf("the page fetches %s", m)
+	}
+	if strings.Count(page, "<script") != 2 {
+		t.Errorf("the page has %d scripts, want its data and its own", strings.Count(page, "<script"))
+	}
+}
+
+func TestHostileTextsStayText(t *testing.T) {
+	page := written(t, func(w io.Writer) error {
+		return report.WriteHTML(w, hostile(`</script><script>alert(1)</script><img src=x>`))
+	})
+	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") {
+		t.Error("a server's text became part of the page")
+	}
+}
+
+func TestComparisonNeedsNames(t *testing.T) {
+	r := reporttest.Single("", aggregated, 5, 5*time.Second)
+	for name, named := range map[string][]report.Named{
+		"one":     {{Name: "a", Report: r}},
+		"unnamed": {{Name: "a", Report: r}, {Report: r}},
+		"twice":   {{Name: "a", Report: r}, {Name: "a", Report: r}},
+	} {
+		if err := report.WriteComparisonHTML(io.Discard, "t", named); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+)
+
+// letters stand for stages where a span has a few characters.
+var letters = map[tail.Stage]byte{
+	tail.Dispatch: '.', tail.Tokenize: 't', tail.Queue: 'Q', tail.Decide: 'c', tail.Reserve: 'r',
+	tail.Prefill: 'P', tail.TransferExposed: 'x', tail.Decode: 'd', tail.Other: '-',
+}
+
+// slowestInTable is how many requests the terminal shows by each latency.
+const slowestInTable = 3
+
+func (t *table) tail(e *tail.Explanation) {
+	if e == nil {
+		return
+	}
+	t.gap()
+	t.line("", "Where the time went, of %d requests with the server's budget among %d that completed:", e.Joined, e.Completed)
+	for _, b := range e.Breakdowns {
+		t.line("  ", "%s", b.Text)
+	}
+	t.line("", "No stage covers %s of E2E in the mean over requests, %s in the median, %s at p99.",
+		percent(e.OtherShareMean), percent(e.OtherShareP50), percent(e.OtherShareP99))
+	t.whatIfs(e.Amdahl)
+	t.slowest(e.Slowest)
+}
+
+// whatIfs is the Amdahl table for p99, or p50 without one.
+func (t *table) whatIfs(all []tail.WhatIf) {
+	type column struct {
+		title string
+		now   float64
+		then  map[string]float64 // by stage and speedup
+	}
+	var columns []column
+	seen := map[tail.Stage]bool{}
+	key := func(stage tail.Stage, speedup float64) string { return string(stage) + " " + number(speedup) }
+	for _, latency := range []measure.Latency{measure.TTFT, measure.E2E} {
+		for _, percentile := range []string{"p99", "p50"} {
+			c := column{title: percentile + " " + latencyName(latency), then: map[string]float64{}}
+			for _, a := range all {
+				if a.Latency == latency && a.Percentile == percentile {
+					c.now, seen[a.Stage] = a.NowMs, true
+					c.then[key(a.Stage, a.Speedup)] = a.ThenMs
+				}
+			}
+			if len(c.then) > 0 {
+				columns = append(columns, c)
+				break
+			}
+		}
+	}
+	if len(columns) == 0 {
+		return
+	}
+	t.gap()
+	var first, second strings.Builder
+	for _, c := range columns {
+		fmt.Fprintf(&first, "%26s", c.title+" "+duration(c.now))
+		fmt.Fprintf(&second, "%14s%12s", "twice as fast", "gone")
+	}
+	t.raw("%-20s%s", "if all else stayed,", first.String())
+	t.raw("%-20s%s", "and this stage were", second.String())
+	for _, stage := range tail.Stages() {
+		if !seen[stage] {
+			continue
+		}
+		var row strings.Builder
+		for _, c := range columns {
+			for i, speedup := range []float64{2, 0} {
+				cell := ""
+				if then, ok := c.then[key(stage, speedup)]; ok {
+					cell = number(then)
+				}
+				fmt.Fprintf(&row, "%*s", 14-2*i, cell)
+			}
+		}
+		t.raw("  %-18s%s", stageName(stage), row.String())
+	}
+}
+
+func (t *table) slowest(all []tail.Waterfall) {
+	picked := map[measure.Latency]int{}
+	most := 0.0
+	var show []tail.Waterfall
+	for _, w := range all {
+		if picked[w.By]++; picked[w.By] <= slowestInTable {
+			show = append(show, w)
+			most = max(most, w.E2EMs)
+		}
+	}
+	if len(show) == 0 || most <= 0 || math.IsInf(most, 0) {
+		return
+	}
+	t.gap()
+	const fixed = 36
+	width := t.width - fixed
+	t.raw("%-*s0%*s", fixed, "slowest requests     TTFT       E2E", width-1, duration(most))
+	for _, w := range show {
+		t.raw("%-16s %8s  %8s %s", fmt.Sprintf("#%d %.10s", w.Index, w.ID), number(w.TTFTMs), number(w.E2EMs), bar(w, most, width))
+	}
+	var legend []string
+	for _, stage := range tail.Stages() {
+		legend = append(legend, string(letters[stage])+" "+stageName(stage))
+	}
+	t.line("", "%s", strings.Join(legend, "  "))
+}
+
+// bar draws a waterfall to a scale of most milliseconds in width characters. Each
+// character is the stage in the middle of its time.
+func bar(w tail.Waterfall, most float64, width int) string {
+	out := []byte(strings.Repeat(" ", width))
+	for i := range out {
+		middle := (float64(i) + 0.5) * most / float64(width)
+		for _, s := range w.Spans {
+			if letter, ok := letters[s.Stage]; ok && s.FromMs <= middle && middle < s.ToMs {
+				out[i] = letter
+				break
+			}
+		}
+	}
+	return string(out)
+}
+
+// stageName is a stage for people.
+func stageName(s tail.Stage) string { return strings.ReplaceAll(string(s), "_", " ") }
+
+// latencyName is a latency for people: TTFT for ttft_ms.
+func latencyName(l measure.Latency) string {
+	switch l {
+	case measure.TTFT:
+		return "TTFT"
+	case measure.TPOT:
+		return "TPOT"
+	case measure.E2E:
+		return "E2E"
+	case measure.ITL:
+		return "ITL"
+	}
+	return strings.ReplaceAll(strings.TrimSuffix(string(l), "_ms"), "_", " ")
+}
