@@ -1,0 +1,80 @@
+package mesh_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+func TestTraceOptions(t *testing.T) {
+	for _, c := range []struct {
+		flag   string
+		change func(*mesh.TraceOptions)
+	}{
+		{"--trace-sample", func(o *mesh.TraceOptions) { o.Share = 1.01 }},
+		{"--trace-sample", func(o *mesh.TraceOptions) { o.Share = math.NaN() }},
+		{"--trace-endpoint", func(o *mesh.TraceOptions) { o.Endpoint = "collector" }},
+		{"--trace-file-size", func(o *mesh.TraceOptions) { o.File, o.FileSize = "x", 5 }},
+	} {
+		o := upOptions(t)
+		c.change(&o.Trace)
+		if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.flag+": ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("want an error of %s, got %v", c.flag, err)
+		}
+	}
+	o := upOptions(t)
+	o.Trace.File = filepath.Join(t.TempDir(), "no", "folder")
+	if err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil); err == nil || !strings.Contains(err.Error(), "--trace-file: ") {
+		t.Errorf("a trace file that cannot be made: %v", err)
+	}
+}
+
+// A mesh whose collector is away serves as ever, and stops.
+func TestMeshWithoutItsCollector(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Trace.Endpoint, o.Trace.Share = "127.0.0.1:1", 1
+	served := make(chan error, 1)
+	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		go func() {
+			defer cancel()
+			served <- generateSome(ctx, up.Address)
+		}()
+	})
+	if err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("a request: %v", err)
+	}
+}
+
+func generateSome(ctx context.Context, address string) error {
+	conn, err := rpc.Dial(address, rpc.ClientConfig{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, &inferencev1.GenerateRequest{
+		Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once upon a time"}, MaxTokens: new(uint32(5)),
+	})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
