@@ -1,0 +1,417 @@
+package standin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/openai/openai-go"
+	"github.com/openai/openai-go/option"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+)
+
+// serveOpenAI serves until the test ends, and gives the server's URL.
+func serveOpenAI(t *testing.T, shape standin.Shape, options standin.OpenAIOptions) (string, *standin.Engine) {
+	t.Helper()
+	engine, err := standin.NewEngine(shape, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := standin.NewOpenAIServer(engine, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + l.Addr().String(), engine
+}
+
+func officialClient(url string) openai.Client {
+	return openai.NewClient(option.WithBaseURL(url+"/v1/"), option.WithAPIKey("secret"), option.WithMaxRetries(0))
+}
+
+// Texts of several bytes, with what JSON escapes, and of several characters.
+var texts = []string{" a", "é", "世界", "\n", "😀", `"\`, "\u2028"}
+
+// said is the text of n tokens.
+func said(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(texts[i%len(texts)])
+	}
+	return b.String()
+}
+
+// forms are the ways to send the same.
+func forms() map[string]standin.OpenAIOptions {
+	forms := make(map[string]standin.OpenAIOptions)
+	for _, dialect := range []standin.Dialect{standin.DialectOpenAI, standin.DialectVLLM} {
+		for name, o := range map[string]standin.OpenAIOptions{
+			"plain": {}, "in pieces": {SplitBytes: 3}, "with comments": {KeepAlive: true}, "CRLF in pieces": {SplitBytes: 1, CRLF: true},
+		} {
+			o.Dialect, o.Texts, o.APIKey = dialect, texts, "secret"
+			forms[string(dialect)+" "+name] = o
+		}
+	}
+	return forms
+}
+
+// OpenAI's own client reads what the stand-in sends, and knows every member of it
+// where it speaks like OpenAI.
+func TestOfficialClientReadsOpenAIServer(t *testing.T) {
+	const tokens = 9
+	for name, options := range forms() {
+		if options.KeepAlive {
+			continue // it takes the blank line after a comment for an event without data
+		}
+		for _, each := range []int{1, 4} {
+			t.Run(fmt.Sprintf("%s, %d a message", name, each), func(t *testing.T) {
+				url, _ := serveOpenAI(t, standin.Shape{TokensPerMessage: each}, options)
+				client := officialClient(url)
+				strict := options.Dialect == standin.DialectOpenAI
+				chat := openai.ChatCompletionNewParams{
+					Model: standin.Model, MaxTokens: openai.Int(tokens), Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
+					StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
+				}
+				var all openai.ChatCompletionAccumulator
+				stream := client.Chat.Completions.NewStreaming(t.Context(), chat)
+				chunks := 0
+				for ; stream.Next(); chunks++ {
+					c := stream.Current()
+					if c.Object != "chat.completion.chunk" || !c.JSON.Created.Valid() || !c.JSON.Choices.Valid() || !all.AddChunk(c) {
+						t.Fatalf("chunk %d: %s", chunks, c.RawJSON())
+					}
+					if chunks == 0 && (c.Choices[0].Delta.Role != "assistant" || c.Choices[0].Delta.Content != "") {
+						t.Errorf("it begins with %s", c.RawJSON())
+					}
+					if strict && (len(c.JSON.ExtraFields) > 0 || len(c.Choices) > 0 && (len(c.Choices[0].JSON.ExtraFields) > 0 || len(c.Choices[0].Delta.JSON.ExtraFields) > 0)) {
+						t.Errorf("it has members that OpenAI's does not: %s", c.RawJSON())
+					}
+				}
+				if err := stream.Err(); err != nil {
+					t.Fatal(err)
+				}
+				if got := all.Choices[0]; got.Message.Content != said(tokens) || got.FinishReason != "length" || all.Usage.CompletionTokens != tokens || all.Usage.PromptTokens == 0 {
+					t.Errorf("%+v", all.ChatCompletion)
+				}
+				messages := 1 + (tokens-1+each-1)/each
+				if want := messages + 3 - bit(!strict); chunks != want {
+					t.Errorf("%d chunks, want %d: the role, %d messages, the reason unless it is vLLM, and usage", chunks, want, messages)
+				}
+				chat.StreamOptions = openai.ChatCompletionStreamOptionsParam{}
+				whole, err := client.Chat.Completions.New(t.Context(), chat)
+				if err != nil || whole.Choices[0].Message.Content != said(tokens) || whole.Usage.CompletionTokens != tokens || strict && len(whole.JSON.ExtraFields) > 0 {
+					t.Errorf("in one piece: %v, %v", whole, err)
+				}
+				text := ""
+				plain := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
+					Model: standin.Model, MaxTokens: openai.Int(tokens), Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2, 3}},
+				})
+				for plain.Next() {
+					c := plain.Current()
+					if c.Object != "text_completion" || len(c.Choices) != 1 || strict && (len(c.JSON.ExtraFields) > 0 || len(c.Choices[0].JSON.ExtraFields) > 0) {
+						t.Errorf("completion: %s", c.RawJSON())
+					}
+					text += c.Choices[0].Text
+				}
+				if err := plain.Err(); err != nil || text != said(tokens) {
+					t.Errorf("completion: %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestOfficialClientReadsErrors(t *testing.T) {
+	url, _ := serveOpenAI(t, standin.Shape{}, standin.OpenAIOptions{APIKey: "secret"})
+	full, _ := serveOpenAI(t, standin.Shape{RejectShare: 1}, standin.OpenAIOptions{})
+	busy, _ := serveOpenAI(t, standin.Shape{RejectShare: 1}, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+	broken, _ := serveOpenAI(t, standin.Shape{FailShare: 1}, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+	cases := []struct {
+		name, url string
+		options   []option.RequestOption
+		status    int
+		code      string
+	}{
+		{"no key", url, []option.RequestOption{option.WithAPIKey("other")}, 401, "invalid_api_key"},
+		{"no model", url, []option.RequestOption{option.WithJSONSet("model", "x")}, 404, "model_not_found"},
+		{"no such path", url + "/x", nil, 404, "unknown_url"},
+		{"unknown member", url, []option.RequestOption{option.WithJSONSet("foo", 1)}, 400, ""},
+		{"a member of vLLM", url, []option.RequestOption{option.WithJSONSet("ignore_eos", true)}, 400, ""},
+		{"two choices", url, []option.RequestOption{option.WithJSONSet("n", 2)}, 400, ""},
+		{"options of a stream", url, []option.RequestOption{option.WithJSONSet("stream", false), option.WithJSONSet("stream_options.include_usage", true)}, 400, ""},
+		{"too long", url, []option.RequestOption{option.WithJSONSet("max_tokens", 1<<20)}, 400, ""},
+		{"refused", full, nil, 429, "rate_limit_exceeded"},
+		{"refused by vLLM", busy, nil, 503, "503"},
+	}
+	for _, c := range cases {
+		client := officialClient(c.url)
+		stream := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
+			Model: standin.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
+		}, c.options...)
+		var e *openai.Error
+		if stream.Next() || !errors.As(stream.Err(), &e) || e.StatusCode != c.status || e.Code != c.code || e.Message == "" || e.Type == "" {
+			t.Errorf("%s: %v, want %d %s", c.name, stream.Err(), c.status, c.code)
+		}
+	}
+	client := officialClient(broken)
+	stream := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
+		Model: standin.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
+	})
+	if !stream.Next() || stream.Next() || stream.Err() == nil || !strings.Contains(stream.Err().Error(), "on purpose") {
+		t.Errorf("broken off: %v", stream.Err())
+	}
+	client = officialClient(url)
+	models, err := client.Models.List(t.Context())
+	if err != nil || len(models.Data) != 1 || models.Data[0].ID != standin.Model || models.Data[0].Object != "model" || len(models.JSON.ExtraFields)+len(models.Data[0].JSON.ExtraFields) > 0 {
+		t.Errorf("models: %v, %v", models, err)
+	}
+}
+
+// What goes over the wire, byte by byte.
+func TestOpenAIWire(t *testing.T) {
+	const asked = `{"model":"standin","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true,"stream_options":{"include_usage":true%s}}`
+	cases := []struct {
+		name    string
+		dialect standin.Dialect
+		body    string
+		want    []string
+	}{
+		{"OpenAI", standin.DialectOpenAI, fmt.Sprintf(asked, ""), []string{
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+			`[DONE]`,
+		}},
+		{"vLLM", standin.DialectVLLM, fmt.Sprintf(asked, `,"continuous_usage_stats":true`), []string{
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":2,"completion_tokens":0}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+			`[DONE]`,
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			url, _ := serveOpenAI(t, standin.Shape{}, standin.OpenAIOptions{Dialect: c.dialect})
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/chat/completions", strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := response.Header.Get("Content-Type"); response.StatusCode != http.StatusOK || got != "text/event-stream; charset=utf-8" {
+				t.Errorf("%s, %s", response.Status, got)
+			}
+			got := regexp.MustCompile(`"id":"chatcmpl-[^"]+"`).ReplaceAllString(string(body), `"id":"ID"`)
+			got = regexp.MustCompile(`"created":[0-9]{10}`).ReplaceAllString(got, `"created":0`)
+			if diff := cmp.Diff("data: "+strings.Join(c.want, "\n\ndata: ")+"\n\n", got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// Hundreds of streams at one time, in all forms: each record has what was sent.
+func TestOpenAITargetReadsOpenAIServer(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	const streams, tokens = 25, 20
+	for name, options := range forms() {
+		for _, api := range []string{target.CompletionsAPI, target.ChatAPI} {
+			for _, counted := range []bool{false, true} {
+				if counted && options.Dialect == standin.DialectOpenAI {
+					continue // it refuses to
+				}
+				t.Run(fmt.Sprintf("%s %s %t", name, api, counted), func(t *testing.T) {
+					const each = 3
+					shape := standin.Shape{TTFT: standin.Delay{Mean: ms}, ITL: standin.Delay{Mean: ms / 10, Jitter: ms / 10}, TokensPerMessage: each}
+					url, engine := serveOpenAI(t, shape, options)
+					subject, err := target.NewOpenAI(target.OpenAIConfig{URL: url, API: api, APIKey: "secret", ContinuousUsage: counted})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer subject.Close()
+					if d, err := subject.Describe(t.Context()); err != nil || d.Model != standin.Model {
+						t.Fatalf("%+v, %v", d, err)
+					}
+					records, answers := load(t.Context(), subject, streams, tokens)
+					byID := make(map[string]*standin.Served)
+					for _, s := range engine.Log() {
+						byID[s.ID] = s
+					}
+					for i, r := range records {
+						served := byID[r.ID]
+						if r.Outcome != record.Completed || r.OutputTokens != tokens || r.FinishReason != "length" || r.PromptTokens < 1 || served == nil {
+							t.Fatalf("%s %s: %s, %d tokens, %q, prompt %d", r.ID, r.Outcome, r.Error, r.OutputTokens, r.FinishReason, r.PromptTokens)
+						}
+						if answers[i].Text != said(tokens) {
+							t.Errorf("%s: %q", r.ID, answers[i].Text)
+						}
+						if len(r.Arrivals) != len(served.Sent) {
+							t.Errorf("%s: %d messages came, %d were sent", r.ID, len(r.Arrivals), len(served.Sent))
+						}
+						sum := 0
+						for _, a := range r.Arrivals {
+							sum += int(a.Tokens)
+						}
+						if want := map[bool]int{true: tokens, false: len(served.Sent)}[counted]; sum != want {
+							t.Errorf("%s: messages with %d tokens, want %d", r.ID, sum, want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// load sends n requests at one time.
+func load(ctx context.Context, subject target.Target, n, tokens int) ([]*record.Record, []workload.Answer) {
+	records, answers := make([]*record.Record, n), make([]workload.Answer, n)
+	clock := target.NewClock(time.Now())
+	var all sync.WaitGroup
+	for i := range n {
+		records[i] = new(record.Record)
+		all.Go(func() {
+			answers[i] = subject.Do(ctx, &workload.Request{
+				Prompt: workload.Prompt{Text: "hello"}, MaxTokens: tokens,
+				Then: func(workload.Answer) (*workload.Request, time.Duration) { return nil, 0 },
+			}, clock, records[i])
+		})
+	}
+	all.Wait()
+	return records, answers
+}
+
+func TestOpenAITargetSeesFailures(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	cases := []struct {
+		dialect standin.Dialect
+		shape   standin.Shape
+		want    record.Outcome
+		code    string
+		tokens  int
+	}{
+		{standin.DialectOpenAI, standin.Shape{RejectShare: 1}, record.Rejected, "HTTP 429", 0},
+		{standin.DialectVLLM, standin.Shape{RejectShare: 1}, record.Rejected, "HTTP 503", 0},
+		{standin.DialectOpenAI, standin.Shape{FailShare: 1}, record.Failed, "stream", 1},
+		{standin.DialectVLLM, standin.Shape{FailShare: 1}, record.Failed, "HTTP 500", 1},
+	}
+	for _, c := range cases {
+		t.Run(string(c.dialect)+" "+c.code, func(t *testing.T) {
+			url, _ := serveOpenAI(t, c.shape, standin.OpenAIOptions{Dialect: c.dialect})
+			subject, err := target.NewOpenAI(target.OpenAIConfig{URL: url, Model: standin.Model})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer subject.Close()
+			records, _ := load(t.Context(), subject, 3, 5)
+			for _, r := range records {
+				if r.Outcome != c.want || r.Code != c.code || r.OutputTokens != c.tokens || r.Error == "" {
+					t.Errorf("%s %s, %d tokens: %s", r.Outcome, r.Code, r.OutputTokens, r.Error)
+				}
+			}
+		})
+	}
+}
+
+// A server that stops ends its streams and waits for them.
+func TestOpenAIServerStops(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	engine, err := standin.NewEngine(standin.Shape{TTFT: standin.Delay{Mean: time.Hour}}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := standin.NewOpenAIServer(engine, standin.OpenAIOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- server.Serve(l) }()
+	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: "http://" + l.Addr().String(), Model: standin.Model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer subject.Close()
+	counts := new(target.Counts)
+	done := make(chan *record.Record)
+	admitted := make(chan struct{})
+	go func() {
+		r := new(record.Record)
+		subject.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 1}, target.NewClock(time.Now()).Counting(counts), r)
+		done <- r
+	}()
+	go func() {
+		defer close(admitted)
+		for counts.Admitted() == 0 && t.Context().Err() == nil {
+			runtime.Gosched()
+		}
+	}()
+	<-admitted
+	server.Stop()
+	if r := <-done; r.Outcome != record.Failed || r.Admitted == record.Unset {
+		t.Errorf("%s: %s", r.Outcome, r.Error)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if err := engine.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenAIOptions(t *testing.T) {
+	for _, o := range []standin.OpenAIOptions{{Dialect: "tgi"}, {SplitBytes: -1}} {
+		if _, err := standin.NewOpenAIServer(nil, o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+}
