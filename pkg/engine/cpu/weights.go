@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -26,6 +27,7 @@ type Weights struct {
 
 	mu      sync.Mutex
 	engines int
+	limits  latency.Limits
 	closed  bool
 }
 

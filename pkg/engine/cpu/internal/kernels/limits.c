@@ -1,0 +1,163 @@
+// The denominators of what the engine reaches. Each loop keeps its results alive
+// through an empty asm, so that the compiler cannot leave it out.
+
+#include "tdm_limits.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+// One body for several numbers of independent sums: a multiply-add takes some
+// cycles, and how many can be under way differs. Sums are variables of their own,
+// since GCC keeps an array of them in memory.
+#define EACH8(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#define EACH12(DO) EACH8(DO) DO(8) DO(9) DO(10) DO(11)
+#define EACH14(DO) EACH12(DO) DO(12) DO(13)
+#define EACH24(DO) EACH14(DO) DO(14) DO(15) DO(16) DO(17) DO(18) DO(19) DO(20) DO(21) DO(22) DO(23)
+#define NEW512(i) __m512 s##i = _mm512_setzero_ps();
+#define NEW256(i) __m256 s##i = _mm256_setzero_ps();
+#define USE512(i) __asm__ volatile("" ::"v"(s##i));
+#define USE256(i) __asm__ volatile("" ::"x"(s##i));
+#define ONE_PAIR const __m512i one = _mm512_set1_epi16(0x3f80)
+#define ONE512 const __m512 one = _mm512_set1_ps(1.0f)
+#define ONE256 const __m256 one = _mm256_set1_ps(1.0f)
+#define CHAINS(NAME, TARGET, EACH, NEW, OP, USE, ONE)             \
+	__attribute__((target(TARGET))) static void NAME(long rounds) { \
+		ONE;                                                        \
+		EACH(NEW)                                                   \
+		for (long r = 0; r < rounds; r++) {                         \
+			EACH(OP)                                                \
+		}                                                           \
+		EACH(USE)                                                   \
+	}
+// The instruction is ours, so that it can be neither folded nor left out.
+#define DOT512(i) __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(s##i) : "v"(one));
+#define FMA512(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(s##i) : "v"(one));
+#define FMA256(i) __asm__ volatile("vfmadd231ps %1, %1, %0" : "+x"(s##i) : "x"(one));
+
+CHAINS(dot512_8, "avx512f,avx512bf16", EACH8, NEW512, DOT512, USE512, ONE_PAIR)
+CHAINS(dot512_14, "avx512f,avx512bf16", EACH14, NEW512, DOT512, USE512, ONE_PAIR)
+CHAINS(dot512_24, "avx512f,avx512bf16", EACH24, NEW512, DOT512, USE512, ONE_PAIR)
+CHAINS(fma512_8, "avx512f", EACH8, NEW512, FMA512, USE512, ONE512)
+CHAINS(fma512_14, "avx512f", EACH14, NEW512, FMA512, USE512, ONE512)
+CHAINS(fma512_24, "avx512f", EACH24, NEW512, FMA512, USE512, ONE512)
+CHAINS(fma256_8, "avx2,fma", EACH8, NEW256, FMA256, USE256, ONE256)
+CHAINS(fma256_12, "avx2,fma", EACH12, NEW256, FMA256, USE256, ONE256)
+CHAINS(fma256_14, "avx2,fma", EACH14, NEW256, FMA256, USE256, ONE256)
+#endif
+
+#define SCALARS(N)                                                  \
+	static void scalar_##N(long rounds) {                           \
+		float sum[N] = {0};                                         \
+		for (long r = 0; r < rounds; r++)                           \
+			for (int i = 0; i < N; i++) {                           \
+				sum[i] = sum[i] * 0.5f + 1.0f;                      \
+				__asm__ volatile("" : "+m"(sum));                   \
+			}                                                       \
+	}
+SCALARS(4)
+SCALARS(8)
+SCALARS(16)
+
+typedef struct kind {
+	const char *name;
+	double flops; // of one instruction
+	struct {
+		int chains;
+		void (*run)(long rounds);
+	} variants[TDM_PEAK_VARIANTS];
+} kind;
+
+static const kind kinds[] = {
+#if defined(__x86_64__)
+	{"avx512bf16", 64, {{8, dot512_8}, {14, dot512_14}, {24, dot512_24}}},
+	{"avx512mixed", 64, {{8, dot512_8}, {14, dot512_14}, {24, dot512_24}}},
+	{"avx512", 32, {{8, fma512_8}, {14, fma512_14}, {24, fma512_24}}},
+	{"avx2", 16, {{8, fma256_8}, {12, fma256_12}, {14, fma256_14}}},
+#endif
+	{"portable", 2, {{4, scalar_4}, {8, scalar_8}, {16, scalar_16}}},
+};
+
+typedef struct peak_job {
+	void (*run)(long rounds);
+	long rounds;
+} peak_job;
+
+static void run_peak(void *argument, const tdm_team *team) {
+	const peak_job *j = argument;
+	(void)team;
+	j->run(j->rounds);
+}
+
+double tdm_limit_peak(tdm_pool *pool, int threads, const tdm_kernels *k, int variant, long rounds) {
+	size_t i = 0;
+	while (i + 1 < sizeof kinds / sizeof kinds[0] && strcmp(kinds[i].name, k->name) != 0)
+		i++;
+	peak_job j = {kinds[i].variants[variant].run, rounds};
+	tdm_pool_run(pool, threads, run_peak, &j);
+	return kinds[i].flops * kinds[i].variants[variant].chains * (double)rounds * threads;
+}
+
+// A variant reads its part in 1 or 4 streams of 64-byte lines, and asks for lines
+// ahead or leaves that to the processor.
+static const struct {
+	int streams;
+	size_t ahead;
+} reads[TDM_READ_VARIANTS] = {{1, 0}, {1, 512}, {1, 2048}, {4, 0}, {4, 512}, {4, 2048}};
+
+typedef struct read_job {
+	const uint8_t *memory;
+	size_t bytes;
+	int variant;
+} read_job;
+
+typedef uint64_t line __attribute__((vector_size(64), aligned(64), may_alias));
+
+#define READ_LINES(NAME, ATTRIBUTE)                                                                    \
+	ATTRIBUTE static void NAME(const uint8_t *p, size_t bytes, int streams, size_t ahead) {            \
+		line sum = {0}, other = {0};                                                                   \
+		size_t part = bytes / (size_t)streams;                                                         \
+		for (size_t at = 0; at < part; at += 128)                                                      \
+			for (int s = 0; s < streams; s++) {                                                        \
+				const uint8_t *q = p + (size_t)s * part + at;                                          \
+				if (ahead) {                                                                           \
+					__builtin_prefetch(q + ahead);                                                     \
+					__builtin_prefetch(q + ahead + 64);                                                \
+				}                                                                                      \
+				sum ^= *(const line *)q;                                                               \
+				other ^= *(const line *)(q + 64);                                                      \
+			}                                                                                          \
+		uint64_t all = 0;                                                                              \
+		sum ^= other;                                                                                  \
+		for (int i = 0; i < 8; i++)                                                                    \
+			all ^= sum[i];                                                                             \
+		__asm__ volatile("" ::"r"(all));                                                               \
+	}
+READ_LINES(read_plain, )
+#if defined(__x86_64__)
+READ_LINES(read_avx2, __attribute__((target("avx2"))))
+READ_LINES(read_avx512, __attribute__((target("avx512f"))))
+#endif
+
+static void run_read(void *argument, const tdm_team *team) {
+	const read_job *j = argument;
+	size_t part = j->bytes / (size_t)team->threads;
+	const uint8_t *from = j->memory + part * (size_t)team->thread;
+	void (*read)(const uint8_t *, size_t, int, size_t) = read_plain;
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx512f"))
+		read = read_avx512;
+	else if (__builtin_cpu_supports("avx2"))
+		read = read_avx2;
+#endif
+	read(from, part, reads[j->variant].streams, reads[j->variant].ahead);
+}
+
+double tdm_limit_read(tdm_pool *pool, int threads, const uint8_t *memory, size_t bytes, int variant) {
+	read_job j = {memory, bytes, variant};
+	tdm_pool_run(pool, threads, run_read, &j);
+	return (double)bytes;
+}
+
+void tdm_limit_touch(uint8_t *memory, size_t bytes) { memset(memory, 1, bytes); }

@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// Limited is what an engine implements that knows what its device can reach.
+type Limited interface {
+	// Limits are what was measured or given; zero: not known. It is safe for
+	// concurrent use.
+	Limits() latency.Limits
+}
+
+// elementBytes is the size of a weight and of an element of KV: bf16.
+const elementBytes = 2
+
+// Cost is what a part of a step needs of a device at least.
+type Cost struct {
+	// FLOPs counts a multiplication and an addition as two.
+	FLOPs float64
+	// ReadBytes is what has to be read from memory: weights once, and KV.
+	ReadBytes float64
+}
+
+// Costs counts what steps of one model need. It is a value without change, safe
+// for concurrent use.
+//
+// FLOPs are 2·(weights of the linear layers) a token, the causal half of
+// attention's two products, and one row of the head for each token drawn. Bytes
+// are the weights, which a step reads once, the head only if a token is drawn, and
+// the keys and values of each sequence's context.
+type Costs struct {
+	layerWeights float64 // of all layers' linear parts
+	headWeights  float64
+	attention    float64 // FLOPs of one token looking at one position
+	contextBytes float64 // KV of one position
+}
+
+// NewCosts counts for a model.
+func NewCosts(spec model.Spec) Costs {
+	layers, hidden := float64(spec.Layers), float64(spec.HiddenSize)
+	q, kv := float64(spec.Heads*spec.HeadSize), float64(spec.KVHeads*spec.HeadSize)
+	return Costs{
+		layerWeights: layers * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
+		headWeights:  hidden * float64(spec.VocabSize),
+		attention:    4 * q * layers,
+		contextBytes: 2 * kv * layers * elementBytes,
+	}
+}
+
+// Step is the cost of a step, by phase. The weights that a mixed step reads are
+// counted once, for the prompts.
+func (c Costs) Step(w latency.StepWork) (prefill, decode Cost) {
+	prefill, decode = c.part(w.Prefill), c.part(w.Decode)
+	first := &prefill
+	if w.Prefill.Tokens == 0 {
+		first = &decode
+	}
+	if !w.Empty() {
+		first.ReadBytes += c.layerWeights * elementBytes
+		if w.Prefill.Samples+w.Decode.Samples > 0 {
+			first.ReadBytes += c.headWeights * elementBytes
+		}
+	}
+	return prefill, decode
+}
+
+func (c Costs) part(w latency.Work) Cost {
+	return Cost{
+		// A chunk's tokens look at (end²−start²)/2 positions, all together.
+		FLOPs:     2*c.layerWeights*float64(w.Tokens) + c.attention*w.Squares/2 + 2*c.headWeights*float64(w.Samples),
+		ReadBytes: c.contextBytes * w.Context,
+	}
+}
+
+// Work is what the batch computes.
+func (b Batch) Work() latency.StepWork {
+	var work latency.StepWork
+	for _, s := range b.Sequences {
+		work.Add(s.Start, len(s.Tokens), s.Sample != nil)
+	}
+	return work
+}

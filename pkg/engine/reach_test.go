@@ -1,0 +1,41 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+func TestCosts(t *testing.T) {
+	// Linear weights of a layer: 8·(2·8 + 2·4) + 3·8·10 = 432.
+	spec := model.Spec{HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, FFNSize: 10, VocabSize: 100}
+	const (
+		weights = 3 * 432.0
+		head    = 800.0
+		look    = 4 * 8 * 3.0     // FLOPs of a token at a position: two products
+		kv      = 2 * 4 * 3 * 2.0 // bytes of a position
+	)
+	prompt := engine.Sequence{Tokens: make([]int32, 10), Start: 20}
+	last := engine.Sequence{Tokens: make([]int32, 10), Start: 20, Sample: &engine.Sample{Params: sampler.Params{}}}
+	token := engine.Sequence{Tokens: make([]int32, 1), Start: 20, Sample: &engine.Sample{}}
+	for _, c := range []struct {
+		name            string
+		batch           []engine.Sequence
+		prefill, decode engine.Cost
+	}{
+		{"nothing", nil, engine.Cost{}, engine.Cost{}},
+		{"a chunk", []engine.Sequence{prompt}, engine.Cost{FLOPs: 20*weights + look*250, ReadBytes: 2*weights + 30*kv}, engine.Cost{}},
+		{"the last chunk", []engine.Sequence{last}, engine.Cost{FLOPs: 20*weights + look*250 + 2*head, ReadBytes: 2*weights + 2*head + 30*kv}, engine.Cost{}},
+		{"two tokens", []engine.Sequence{token, token}, engine.Cost{}, engine.Cost{FLOPs: 4*weights + look*41 + 4*head, ReadBytes: 2*weights + 2*head + 42*kv}},
+		{"mixed", []engine.Sequence{prompt, token},
+			engine.Cost{FLOPs: 20*weights + look*250, ReadBytes: 2*weights + 2*head + 30*kv},
+			engine.Cost{FLOPs: 2*weights + look*20.5 + 2*head, ReadBytes: 21 * kv}},
+	} {
+		prefill, decode := engine.NewCosts(spec).Step(engine.Batch{Sequences: c.batch}.Work())
+		if prefill != c.prefill || decode != c.decode {
+			t.Errorf("%s: %+v and %+v, want %+v and %+v", c.name, prefill, decode, c.prefill, c.decode)
+		}
+	}
+}
