@@ -14,6 +14,8 @@ func newBenchCommand() *cobra.Command {
 	asGroup(cmd)
 	cmd.AddCommand(
 		newBenchServeCommand(),
+		newBenchModesCommand(),
+		newBenchCompareCommand(),
 		newBenchClientCommand(),
 	)
 	return cmd

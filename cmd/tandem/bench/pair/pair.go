@@ -1,0 +1,209 @@
+// Package pair puts two meshes under the same load, in turns: disaggregated beside
+// aggregated serving, a simulated engine beside the real one. What disturbs the
+// machine then disturbs both alike.
+//
+// Commands import it. It starts the meshes' processes and ends them before Run
+// returns.
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+)
+
+// Side is one of the two.
+type Side struct {
+	// Name is what reports call it.
+	Name string
+	// Plan is its mesh, Mode what requests ask for.
+	Plan rig.Plan
+	Mode inferencev1.Mode
+}
+
+// Options say how to compare.
+type Options struct {
+	// Load is what is sent in a step; its Rate and Sweep are not used.
+	Load serve.Config
+	// Rates to measure; nil: those of serve.Rates around the larger capacity of the
+	// two.
+	Rates []float64
+	// Share of the first side's capacity, if above 0, is the only rate instead.
+	Share float64
+	// Rounds is how often every rate is measured on each side.
+	Rounds int
+}
+
+// Result is what was measured.
+type Result struct {
+	// Capacity of each side, requests a second, as serve's Estimate found it; 0 if the
+	// rates were given.
+	Capacity [2]float64
+	// Steps in the order in which they were measured.
+	Steps []Step
+	// Outcomes are the reports of the sides.
+	Outcomes [2]*serve.Outcome
+	// Interrupted: it was ended early.
+	Interrupted bool
+}
+
+// Step is one rate, measured on both sides, one after the other.
+type Step struct {
+	Rate    float64
+	Figures [2]report.Figures
+	// CPUSeconds that each part used meanwhile, by side and part.
+	CPUSeconds [2]map[string]float64
+	// Seconds that it took, warm-up and drain included.
+	Seconds [2]float64
+}
+
+// side is one side, running.
+type side struct {
+	Side
+	mesh    *rig.Mesh
+	target  target.Target
+	session *serve.Session
+}
+
+// Run starts both meshes, measures and stops them. An end of ctx ends it early, with
+// the steps that are whole.
+func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress) (_ *Result, err error) {
+	var running [2]*side
+	defer func() {
+		for _, s := range running {
+			if s != nil {
+				err = errors.Join(err, s.stop())
+			}
+		}
+	}()
+	for i, wanted := range sides {
+		if running[i], err = start(ctx, wanted, o.Load, named{progress, wanted.Name}); err != nil {
+			return nil, fmt.Errorf("%s: %w", wanted.Name, err)
+		}
+	}
+	result := &Result{}
+	rates, err := o.rates(ctx, running, result)
+	if err != nil {
+		return nil, err
+	}
+	for round := range max(o.Rounds, 1) {
+		for n, rate := range rates {
+			step, whole, err := both(ctx, running, rate, (round+n)%2)
+			if err != nil {
+				return nil, err
+			}
+			if !whole {
+				result.Interrupted = true
+				return result, result.finish(running)
+			}
+			result.Steps = append(result.Steps, step)
+		}
+	}
+	return result, result.finish(running)
+}
+
+// rates are those to measure.
+func (o Options) rates(ctx context.Context, running [2]*side, result *Result) ([]float64, error) {
+	if o.Rates != nil {
+		return o.Rates, nil
+	}
+	for i, s := range running {
+		var err error
+		if result.Capacity[i], err = s.session.Estimate(ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	if o.Share > 0 {
+		return []float64{o.Share * result.Capacity[0]}, nil
+	}
+	return serve.Rates(max(result.Capacity[0], result.Capacity[1])), nil
+}
+
+// both takes one step; first says which side begins. It is not whole if ctx ended
+// it.
+func both(ctx context.Context, running [2]*side, rate float64, first int) (Step, bool, error) {
+	step := Step{Rate: rate}
+	for _, i := range [2]int{first, 1 - first} {
+		s := running[i]
+		before := s.mesh.CPUSeconds()
+		var err error
+		if step.Figures[i], err = s.session.Step(ctx, fmt.Sprintf("%.4g requests a second", rate), rate); err != nil {
+			return step, false, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		if err := s.mesh.Failed(); err != nil {
+			return step, false, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		step.CPUSeconds[i], step.Seconds[i] = s.mesh.CPUSeconds(), s.session.Last().Drained.Seconds()
+		for part, seconds := range before {
+			step.CPUSeconds[i][part] -= seconds
+		}
+		if s.session.Last().Interrupted {
+			return step, false, nil
+		}
+	}
+	return step, true, nil
+}
+
+// finish makes the reports of the sides.
+func (r *Result) finish(running [2]*side) error {
+	if len(r.Steps) == 0 {
+		return errors.New("ended before anything was measured")
+	}
+	for i, s := range running {
+		r.Outcomes[i] = s.session.SweepOutcome()
+		r.Outcomes[i].Report.Name = s.Name
+	}
+	return nil
+}
+
+func start(ctx context.Context, wanted Side, load serve.Config, progress serve.Progress) (*side, error) {
+	mesh, err := rig.Start(ctx, wanted.Plan)
+	if err != nil {
+		return nil, err
+	}
+	s := &side{Side: wanted, mesh: mesh}
+	s.target, err = target.NewTandem(target.TandemConfig{Address: mesh.Address, Mode: wanted.Mode})
+	if err == nil {
+		load.Rate, load.Sweep, load.FindMax, load.Concurrency = 1, "", false, 0
+		s.session, err = serve.NewSession(ctx, load, s.target, progress)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+func (s *side) stop() error {
+	var errs []error
+	if s.target != nil {
+		errs = append(errs, s.target.Close())
+	}
+	return errors.Join(append(errs, s.mesh.Stop())...)
+}
+
+// named puts a side's name before what a run says of itself.
+type named struct {
+	serve.Progress
+	name string
+}
+
+func (n named) Begin(what string, total time.Duration) { n.Progress.Begin(n.name+", "+what, total) }
+
+// median of values, of which there is at least one.
+func median(values []float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	n := len(values)
+	return (values[(n-1)/2] + values[n/2]) / 2
+}
