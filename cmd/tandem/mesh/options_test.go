@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 func TestByteSize(t *testing.T) {
@@ -124,6 +125,12 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
 		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
+		{"budget-queue", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[latency.StageQueue] = -1 }},
+		{"budget-transfer-exposed", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[latency.StageTransferExposed] = 1 << 60 }},
+		{"budget-ttft", func(o *mesh.UpOptions) {
+			o.Router.Budget.Declared.Totals[latency.TotalTTFT], o.Router.Budget.Declared.Stages[latency.StagePrefill] = 1, 2
+		}},
+		{"budget-window", func(o *mesh.UpOptions) { o.Router.Budget.Window = 0 }},
 		{"prefill", func(o *mesh.UpOptions) { o.PrefillWorkers = -1 }},
 		{"prefill", func(o *mesh.UpOptions) { o.PrefillWorkers = 1000 }},
 		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 0 }},
