@@ -44,6 +44,9 @@ func TestConversationOfIDs(t *testing.T) {
 			if added := len(next.Prompt.TokenIDs) - len(sofar); added < 10 || added > 50 || !slices.Equal(sofar, next.Prompt.TokenIDs[:len(sofar)]) {
 				t.Fatalf("turn %d adds %d tokens", turn+1, added)
 			}
+			if said, before := next.Prompt.TokenIDs[len(sofar):], q.Prompt.TokenIDs[len(q.Prompt.TokenIDs)-10:]; slices.Equal(said[:10], before) || slices.Equal(said[len(said)-10:], before) || slices.Equal(said[:10], next.Prompt.TokenIDs[30:40]) {
+				t.Fatalf("turn %d says what was said before", turn+1)
+			}
 			if think < time.Second || think > 2*time.Second || next.Seed == q.Seed {
 				t.Fatalf("turn %d: %v to think, seed %d after %d", turn+1, think, next.Seed, q.Seed)
 			}
@@ -71,12 +74,12 @@ func TestConversationOfText(t *testing.T) {
 // A conversation ends where its next turn would not fit, and after a failure.
 func TestConversationEnds(t *testing.T) {
 	params := server
-	params.ContextTokens = 100
+	params.ContextTokens = 85
 	source := sourceOf(t, params, "--turns=50", "--prompt-tokens=20", "--output-tokens=10")
 	q := take(t, source, 1)[0]
 	turns := 1
 	for {
-		if len(q.Prompt.TokenIDs)+q.MaxTokens > 100 {
+		if len(q.Prompt.TokenIDs)+q.MaxTokens > 85 {
 			t.Fatalf("turn %d has %d tokens", q.Turn, len(q.Prompt.TokenIDs))
 		}
 		next, _ := q.Then(answerTo(q, true, false))
@@ -86,11 +89,11 @@ func TestConversationEnds(t *testing.T) {
 		q = next
 		turns++
 	}
-	if turns != 3 { // 20+10, 30+20+10, 60+20+10; the fourth would end at 120
-		t.Errorf("%d turns, want 3", turns)
+	if turns != 2 { // 20+10, 30+20+10; the third has 60+20 and no room for 10
+		t.Errorf("%d turns, want 2", turns)
 	}
 	warner, ok := source.(workload.Warner)
-	if !ok || !slices.Equal(warner.Warnings(), []string{"1 conversations ended early: the next turn would not have fitted the context of 100 tokens"}) {
+	if !ok || !slices.Equal(warner.Warnings(), []string{"1 conversations ended early: the next turn would not have fitted the context of 85 tokens"}) {
 		t.Error("no warning of the early end")
 	}
 	q = take(t, source, 1)[0]
