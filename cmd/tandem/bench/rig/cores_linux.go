@@ -1,11 +1,8 @@
 package rig
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,29 +32,14 @@ func onCores(cores []int, start func() error) error {
 	return err
 }
 
-// clockTicks is USER_HZ, in which Linux counts: 100 on every architecture that Go
-// runs on.
-const clockTicks = 100
-
-// cpuSeconds is what a process has used, user and system.
+// cpuSeconds is what a process has used, user and system: its CPU clock, made of
+// its id as clock_getcpuclockid(3) does. It counts nanoseconds, where
+// /proc/PID/stat has ticks of 10 ms.
 func cpuSeconds(pid int) (float64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
+	const scheduled = 2 // CPUCLOCK_SCHED of the kernel
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &used); err != nil {
+		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
 	}
-	// The name in parentheses may contain anything; fields 14 and 15 of the line are
-	// the 12th and 13th after it.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
-	}
-	var ticks float64
-	for _, field := range fields[11:13] {
-		n, err := strconv.ParseFloat(string(field), 64)
-		if err != nil {
-			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-		}
-		ticks += n
-	}
-	return ticks / clockTicks, nil
+	return float64(used.Nano()) / 1e9, nil
 }

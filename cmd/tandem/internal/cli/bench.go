@@ -15,8 +15,10 @@ func newBenchCommand() *cobra.Command {
 	cmd.AddCommand(
 		newBenchServeCommand(),
 		newBenchModesCommand(),
+		newBenchSimulatedCommand(),
 		newBenchCompareCommand(),
 		newBenchClientCommand(),
+		newBenchTracingCommand(),
 	)
 	return cmd
 }

@@ -1,0 +1,213 @@
+package tracecost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Options say what is measured.
+type Options struct {
+	// Model is the model's directory; empty: the bundled one.
+	Model string
+	// Share of the requests that one of the meshes traces, 0 to 1.
+	Share float64
+	// Pairs of blocks, 6 at least, and Requests in each block.
+	Pairs, Requests int
+	// Concurrency is how many requests run at a time.
+	Concurrency int
+	// PromptTokens and OutputTokens of each request.
+	PromptTokens, OutputTokens int
+	// StepMs is how long the simulated engines take for a step, in milliseconds.
+	StepMs float64
+	// Progress is told of each pair, if set.
+	Progress func(pair int, tracedMs, untracedMs float64)
+}
+
+// minPairs is what Student's t is worth something with.
+const minPairs = 6
+
+// Validate says which option is out of range, by its flag.
+func (o Options) Validate() error {
+	switch {
+	case !(o.Share >= 0 && o.Share <= 1): // so that NaN is refused too
+		return fmt.Errorf("--sample: %v is not a share: give 0 to 1", o.Share)
+	case o.Pairs < minPairs || o.Pairs > 10_000:
+		return fmt.Errorf("--pairs: %d is outside %d to 10000", o.Pairs, minPairs)
+	case o.Requests < 1 || o.Requests > 1_000_000:
+		return fmt.Errorf("--requests: %d is outside 1 to 1000000", o.Requests)
+	case o.Concurrency < 1 || o.Concurrency > 1024:
+		return fmt.Errorf("--concurrency: %d is outside 1 to 1024", o.Concurrency)
+	case o.PromptTokens < 1 || o.PromptTokens > 1<<20:
+		return fmt.Errorf("--prompt: %d is outside 1 to %d", o.PromptTokens, 1<<20)
+	case o.OutputTokens < 1 || o.OutputTokens > 1<<20:
+		return fmt.Errorf("--output: %d is outside 1 to %d", o.OutputTokens, 1<<20)
+	case !(o.StepMs > 0 && o.StepMs <= 1000):
+		return fmt.Errorf("--step-ms: %v is outside 0 to 1000", o.StepMs)
+	}
+	return nil
+}
+
+// Result is what was measured.
+type Result struct {
+	Share            float64 `json:"sample"`
+	Pairs            int     `json:"pairs"`
+	RequestsPerBlock int     `json:"requests_per_block"`
+	Concurrency      int     `json:"concurrency"`
+	PromptTokens     int     `json:"prompt_tokens"`
+	OutputTokens     int     `json:"output_tokens"`
+	// TracedMs and UntracedMs are CPU milliseconds a request, of router and workers
+	// together.
+	TracedMs   Interval `json:"traced_cpu_ms_per_request"`
+	UntracedMs Interval `json:"untraced_cpu_ms_per_request"`
+	// ApartPercent is by how much a pair's first is above its second.
+	ApartPercent Interval `json:"apart_percent"`
+	// Spans came to the collector.
+	Spans int64 `json:"spans"`
+	// WallSeconds is how long the pairs took.
+	WallSeconds float64 `json:"wall_seconds"`
+}
+
+// side is one of the two meshes.
+type side struct {
+	mesh   *rig.Mesh
+	conn   *grpc.ClientConn
+	client inferencev1.InferenceClient
+}
+
+const startTimeout = time.Minute
+
+func startSide(ctx context.Context, arguments []string) (*side, error) {
+	m, err := rig.Start(ctx, rig.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: startTimeout})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.Dial(m.Address, rpc.ClientConfig{Name: "tandem-bench"})
+	if err != nil {
+		return nil, errors.Join(err, m.Stop())
+	}
+	return &side{mesh: m, conn: conn, client: inferencev1.NewInferenceClient(conn)}, nil
+}
+
+func (s *side) stop() error { return errors.Join(s.conn.Close(), s.mesh.Stop()) }
+
+// cpuSeconds is what the mesh has used, all parts together.
+func (s *side) cpuSeconds() (float64, error) {
+	if err := s.mesh.Failed(); err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	parts := s.mesh.CPUSeconds()
+	for _, seconds := range parts {
+		sum += seconds
+	}
+	if len(parts) != 3 {
+		return 0, fmt.Errorf("the CPU time of %d of 3 processes is known", len(parts))
+	}
+	return sum, nil
+}
+
+// Measure starts two meshes with simulated engines, one that traces and one that
+// does not, and sends both the same requests in turns. The CPU time of a pair is
+// what each mesh used while both had their block: spans are sent up to five
+// seconds after their request, and what a mesh uses while it has nothing to do
+// is then in both figures alike.
+func Measure(ctx context.Context, o Options) (_ *Result, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	spans, err := startCollector()
+	if err != nil {
+		return nil, fmt.Errorf("start a collector: %w", err)
+	}
+	defer spans.stop()
+	common := []string{"--engine", "simulated", "--simulated-base-ms", strconv.FormatFloat(o.StepMs, 'g', -1, 64), "--simulated-per-token-ms", "0", "--simulated-per-context-token-ms", "0"}
+	if o.Model != "" {
+		common = append(common, "--model", o.Model)
+	}
+	var sides [2]*side // traced, untraced
+	for i, arguments := range [][]string{
+		{"--trace-endpoint", spans.address, "--trace-sample", strconv.FormatFloat(o.Share, 'g', -1, 64)},
+		{"--trace-endpoint", "none"},
+	} {
+		s, err := startSide(ctx, append(append([]string(nil), common...), arguments...))
+		if err != nil {
+			return nil, fmt.Errorf("start a mesh: %w", err)
+		}
+		defer func() { err = errors.Join(err, s.stop()) }()
+		sides[i] = s
+	}
+	result, err := o.compare(ctx, sides)
+	if err != nil {
+		return nil, err
+	}
+	result.Spans = spans.spans.Load()
+	if o.Share > 0 && result.Spans == 0 {
+		return nil, errors.New("no span came: send more --requests, or raise --sample")
+	}
+	return result, nil
+}
+
+// compare sends the pairs of blocks, the first of which warms up.
+func (o Options) compare(ctx context.Context, sides [2]*side) (*Result, error) {
+	vocabulary, err := vocabularyOf(ctx, sides[0].client)
+	if err != nil {
+		return nil, err
+	}
+	var traced, untraced, apart []float64
+	var before [2]float64
+	began := time.Now()
+	for pair := range o.Pairs + 1 {
+		b := block{number: uint64(pair), requests: o.Requests, concurrency: o.Concurrency, promptTokens: o.PromptTokens, maxTokens: o.OutputTokens, vocabulary: vocabulary}
+		for turn := range 2 {
+			s := sides[(turn+pair)%2] // who goes first changes
+			if err := b.send(ctx, s.client); err != nil {
+				return nil, errors.Join(err, s.mesh.Failed())
+			}
+		}
+		var used [2]float64
+		for i, s := range sides {
+			total, err := s.cpuSeconds()
+			if err != nil {
+				return nil, err
+			}
+			used[i], before[i] = (total-before[i])/float64(o.Requests)*1e3, total
+		}
+		if pair == 0 {
+			began = time.Now()
+			continue
+		}
+		traced, untraced = append(traced, used[0]), append(untraced, used[1])
+		apart = append(apart, (used[0]/used[1]-1)*100)
+		if o.Progress != nil {
+			o.Progress(pair, used[0], used[1])
+		}
+	}
+	return &Result{
+		Share: o.Share, Pairs: o.Pairs, RequestsPerBlock: o.Requests, Concurrency: o.Concurrency, PromptTokens: o.PromptTokens, OutputTokens: o.OutputTokens,
+		TracedMs: intervalOf(traced), UntracedMs: intervalOf(untraced), ApartPercent: intervalOf(apart),
+		WallSeconds: time.Since(began).Seconds(),
+	}, nil
+}
+
+// vocabularyOf is the number of tokens of the model that is served. The last
+// ones are left out: they may be special.
+func vocabularyOf(ctx context.Context, client inferencev1.InferenceClient) (int, error) {
+	models, err := client.ListModels(ctx, &inferencev1.ListModelsRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the model: %w", err)
+	}
+	if len(models.GetModels()) != 1 {
+		return 0, fmt.Errorf("%d models are served, not one", len(models.GetModels()))
+	}
+	return max(1, int(models.GetModels()[0].GetVocabularySize())-16), nil
+}

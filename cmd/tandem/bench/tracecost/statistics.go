@@ -1,0 +1,46 @@
+package tracecost
+
+import (
+	"math"
+	"slices"
+)
+
+// z is the 97.5% quantile of the normal distribution.
+const z = 1.959963984540054
+
+// studentT is the 97.5% quantile of Student's t with v degrees of freedom, at
+// least 5, to 0.1% (Abramowitz and Stegun, Handbook of Mathematical Functions,
+// 26.7.5).
+func studentT(v float64) float64 {
+	return z +
+		(math.Pow(z, 3)+z)/(4*v) +
+		(5*math.Pow(z, 5)+16*math.Pow(z, 3)+3*z)/(96*v*v) +
+		(3*math.Pow(z, 7)+19*math.Pow(z, 5)+17*math.Pow(z, 3)-15*z)/(384*v*v*v)
+}
+
+// Interval is a mean with the 95% confidence interval that Student's t gives it.
+type Interval struct {
+	Mean float64 `json:"mean"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+	// Median stands beside it: a few disturbed pairs do not move it.
+	Median float64 `json:"median"`
+}
+
+// intervalOf is the interval of independent values, six at least.
+func intervalOf(values []float64) Interval {
+	n := float64(len(values))
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	mean := sum / n
+	squares := 0.0
+	for _, v := range values {
+		squares += (v - mean) * (v - mean)
+	}
+	half := studentT(n-1) * math.Sqrt(squares/(n-1)/n)
+	sorted := slices.Sorted(slices.Values(values))
+	median := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	return Interval{Mean: mean, Low: mean - half, High: mean + half, Median: median}
+}
