@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -132,4 +134,34 @@ func TestExplainSlowest(t *testing.T) {
 	} {
 		checkFailure(t, run(t.Context(), "", nil, append([]string{"explain", "--addr", addr}, c.args...)...), 2, c.want)
 	}
+}
+
+// The section of a configuration file is the flags.
+func TestBudgetInAConfigurationFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tandem.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("budget:\n  ttft: 500ms\n  queue: 50ms\n  transfer-exposed: 20ms\n  tpot: 30ms\n")
+	got := run(t.Context(), "", nil, "config", "print", "serve", "--target=router", "--json", "--config", file)
+	var printed map[string]struct{ Value, Source any }
+	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
+		t.Fatalf("%v in %+v", err, got)
+	}
+	for flag, want := range map[string]string{"budget-ttft": "500ms", "budget-queue": "50ms", "budget-transfer-exposed": "20ms", "budget-prefill": "0s"} {
+		if printed[flag].Value != want {
+			t.Errorf("%s is %+v, want %s", flag, printed[flag], want)
+		}
+	}
+	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 {
+		t.Errorf("%+v", got)
+	}
+	write("budget:\n  ttft: 500ms\n  queue: 200ms\n  prefill: 400ms\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--budget-ttft is 500ms, and its stages add up to 600ms: raise it or lower one of budget-queue 200ms, budget-prefill 400ms")
+	write("budget:\n  quee: 200ms\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `unknown key "budget.quee": did you mean "budget-queue"?`)
+	write("budget:\n  queue: 200\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "is not a valid value")
 }
