@@ -1,0 +1,85 @@
+package pair
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+)
+
+// Difference is one figure on both sides: the median over rounds. Its JSON is public.
+type Difference struct {
+	Latency    measure.Latency `json:"latency"`
+	Percentile string          `json:"percentile"`
+	// Milliseconds by side, with the least and the greatest of the rounds.
+	Milliseconds [2]float64    `json:"ms"`
+	Range        [2][2]float64 `json:"range_ms"`
+	// Relative is how much the second side is above the first: 0.1 is 10%.
+	Relative float64 `json:"relative"`
+	// Rounds that both sides had the figure in.
+	Rounds int `json:"rounds"`
+}
+
+// Differences are p50 and p99 of TTFT and TPOT on both sides, over all rounds of a
+// result of one rate.
+func (r *Result) Differences() []Difference {
+	var all []Difference
+	for _, l := range []struct {
+		name measure.Latency
+		of   func(report.Figures) *measure.Distribution
+	}{
+		{measure.TTFT, func(f report.Figures) *measure.Distribution { return f.TTFT }},
+		{measure.TPOT, func(f report.Figures) *measure.Distribution { return f.TPOT }},
+	} {
+		for _, p := range []struct {
+			name string
+			of   func(*measure.Distribution) *float64
+		}{
+			{"p50", func(d *measure.Distribution) *float64 { return d.P50 }},
+			{"p99", func(d *measure.Distribution) *float64 { return d.P99 }},
+		} {
+			var sides [2][]float64
+			for _, step := range r.Steps {
+				a, b := p.of(l.of(step.Figures[0])), p.of(l.of(step.Figures[1]))
+				if a != nil && b != nil {
+					sides[0], sides[1] = append(sides[0], *a), append(sides[1], *b)
+				}
+			}
+			if len(sides[0]) == 0 {
+				continue
+			}
+			d := Difference{Latency: l.name, Percentile: p.name, Rounds: len(sides[0])}
+			for i, values := range sides {
+				d.Milliseconds[i] = median(values)
+				d.Range[i] = [2]float64{math.Inf(1), math.Inf(-1)}
+				for _, v := range values {
+					d.Range[i] = [2]float64{min(d.Range[i][0], v), max(d.Range[i][1], v)}
+				}
+			}
+			d.Relative = d.Milliseconds[1]/d.Milliseconds[0] - 1
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// WriteDifferences writes Differences as a table of Markdown.
+func (r *Result) WriteDifferences(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "| median of rounds (least to most), ms | %s | %s | difference |\n|---|---|---|---|\n", r.name(0), r.name(1)); err != nil {
+		return err
+	}
+	for _, d := range r.Differences() {
+		cell := func(side int) string {
+			return fmt.Sprintf("%s (%s to %s)", milliseconds(d.Milliseconds[side]), milliseconds(d.Range[side][0]), milliseconds(d.Range[side][1]))
+		}
+		if _, err := fmt.Fprintf(w, "| %s %s | %s | %s | %+.1f%% |\n", names[d.Latency], d.Percentile, cell(0), cell(1), 100*d.Relative); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names of latencies for people.
+var names = map[measure.Latency]string{measure.TTFT: "TTFT", measure.TPOT: "TPOT"}

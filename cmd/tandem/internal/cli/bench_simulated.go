@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
+)
+
+func newBenchSimulatedCommand() *cobra.Command {
+	var (
+		load           serve.Config
+		model, profile string
+		mode           string
+		share          float64
+		rounds         int
+	)
+	cmd := &cobra.Command{
+		Use:   "simulated",
+		Short: "Compare the simulated engine with the real one that its profile was taken of",
+		Long: `Starts two meshes of one worker with one thread, or with --mode disaggregated of
+one prefill and one decode worker: one with the CPU engine, one with the simulated
+engine and --profile. Both get the same load in turns, at a share of the real one's
+capacity, and the percentiles of both stand side by side.
+
+Where there are at least two cores, workers have the first ones to themselves and
+the router has the rest: a simulated worker uses no core, so it would otherwise
+leave more of the machine to the rest of its mesh than a real one.`,
+		Example: `  tandem profile --threads 1 --out fable.json
+  tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64`,
+		Args: exactly(),
+	}
+	fs := cmd.Flags()
+	load.RegisterRunFlags(fs)
+	fs.StringVar(&model, "model", "", "directory of the model (default: the bundled one)")
+	fs.StringVar(&profile, "profile", "", "step times of the real engine, as 'tandem profile --out' wrote them")
+	fs.StringVar(&mode, "mode", "aggregated", "where the phases run: aggregated or disaggregated")
+	oneOf(cmd, "mode", "aggregated", "disaggregated")
+	fs.Float64Var(&share, "load", 0.7, "rate, as a share of the capacity of the real engine")
+	fs.IntVar(&rounds, "rounds", 5, "how often to measure each")
+	asJSON := addJSON(cmd, "print one JSON object")
+	onlyOnCommandLine(cmd, "profile")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case profile == "":
+			return usageError(cmd, "--profile is missing: take one with 'tandem profile --out FILE'")
+		case !(share > 0 && share <= 2):
+			return usageError(cmd, fmt.Sprintf("--load: %v is outside 0 to 2", share))
+		case rounds < 1:
+			return usageError(cmd, "--rounds has to be at least 1")
+		}
+		if _, err := os.Stat(profile); err != nil {
+			return fmt.Errorf("--profile: %w", err)
+		}
+		load.Rate = 1 // of no meaning here, but asked for
+		if err := load.Validate(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		wanted, err := benchMode(mode)
+		if err != nil {
+			return usageError(cmd, err.Error())
+		}
+		actual := rig.Plan{Decode: 1, Worker: rig.Threads(1), StartTimeout: pairStartTimeout}
+		if mode == "disaggregated" {
+			actual.Prefill = 1
+		}
+		if model != "" {
+			actual.Arguments = []string{"--model", model}
+		}
+		actual.Cores, actual.RouterCores = apart(runtime.NumCPU(), actual.Prefill+actual.Decode)
+		simulated := actual
+		simulated.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
+		simulated.Worker = []string{"--profile", profile}
+		live := newLoadProgress(cmd.ErrOrStderr())
+		result, err := pair.Run(cmd.Context(), [2]pair.Side{
+			{Name: "cpu", Plan: actual, Mode: wanted},
+			{Name: "simulated", Plan: simulated, Mode: wanted},
+		}, pair.Options{Load: load, Share: share, Rounds: rounds}, live)
+		live.finish()
+		if err != nil {
+			return err
+		}
+		if result.Interrupted {
+			return errors.Join(errInterruptedPair, result.WriteDifferences(cmd.OutOrStdout()))
+		}
+		if *asJSON {
+			encoder := json.NewEncoder(cmd.OutOrStdout())
+			encoder.SetIndent("", "  ")
+			return encoder.Encode(map[string]any{
+				"rate": result.Steps[0].Rate, "capacity_rps": result.Capacity, "differences": result.Differences(),
+			})
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%.3g requests a second, %.0f%% of the %.3g that the CPU engine completed with 64 kept running (simulated: %.3g)\n\n",
+			result.Steps[0].Rate, 100*share, result.Capacity[0], result.Capacity[1])
+		return result.WriteDifferences(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+var errInterruptedPair = &exitError{status: exitInterrupted, message: "interrupted: the table is of the rounds that were whole"}
+
+// apart gives each worker a core of its own and the router the rest; nil if there are
+// not that many, or only one.
+func apart(cores, workers int) ([][]int, []int) {
+	if cores <= workers {
+		return nil, nil
+	}
+	var each [][]int
+	for i := range workers {
+		each = append(each, []int{i})
+	}
+	rest := []int{}
+	for i := workers; i < cores; i++ {
+		rest = append(rest, i)
+	}
+	return each, rest
+}
