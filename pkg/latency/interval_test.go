@@ -151,7 +151,7 @@ func TestIntervalCoverage(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			const runs = 400
+			const runs = 200
 			held, given, size := 0, 0, 0.0
 			for seed := range uint64(runs) {
 				next := p.next(rand.New(rand.NewPCG(seed, 7)))

@@ -96,8 +96,12 @@ func distribution(s sample) (*Distribution, *latency.Histogram) {
 	d.CI = map[string][2]float64{}
 	d.Needs = map[string]int64{}
 	d.Effective = map[string]float64{}
-	for _, p := range percentiles {
-		e := estimate(s, h, p.q)
+	shares := make([]float64, len(percentiles))
+	for i, p := range percentiles {
+		shares[i] = p.q
+	}
+	for i, e := range estimate(s, h, shares...) {
+		p := percentiles[i]
 		*p.of(d) = e.value
 		if e.ci != nil {
 			d.CI[p.name] = *e.ci
@@ -121,27 +125,41 @@ type estimated struct {
 	effective float64
 }
 
-// estimate is a quantile with its interval. The share at most the quantile, group by
-// group, tells how far the samples are independent.
-func estimate(s sample, h *latency.Histogram, q float64) estimated {
-	quantile := h.Quantile(q)
-	hits, totals := make([]float64, s.groups), make([]float64, s.groups)
+// estimate is quantiles with their intervals. The share at most the quantile, group
+// by group, tells how far the samples are independent. Where many samples are equal
+// to the quantile, as gaps that one stall made long, the share below it tells more.
+func estimate(s sample, h *latency.Histogram, shares ...float64) []estimated {
+	quantiles := make([]time.Duration, len(shares))
+	upTo, below := make([][]float64, len(shares)), make([][]float64, len(shares))
+	for i, q := range shares {
+		quantiles[i], upTo[i], below[i] = h.Quantile(q), make([]float64, s.groups), make([]float64, s.groups)
+	}
+	totals := make([]float64, s.groups)
 	s.each(func(group int, d time.Duration, n int64) {
 		totals[group] += float64(n)
-		if d <= quantile+time.Microsecond/2 { // as the histogram rounds
-			hits[group] += float64(n)
+		for i, quantile := range quantiles {
+			if d <= quantile+time.Microsecond/2 { // as the histogram rounds
+				upTo[i][group] += float64(n)
+			}
+			if d < quantile-quantile/1000-time.Microsecond { // under its bucket
+				below[i][group] += float64(n)
+			}
 		}
 	})
-	e := estimated{effective: latency.EffectiveSize(hits, totals)}
-	needs := latency.QuantileNeeds(q, confidence)
-	e.needs = int64(math.Ceil(float64(needs) * float64(h.Count()) / e.effective))
-	if h.Count() >= needs {
-		e.value = pointer(milliseconds(quantile))
+	all := make([]estimated, len(shares))
+	for i, q := range shares {
+		e := &all[i]
+		e.effective = min(latency.EffectiveSize(upTo[i], totals), latency.EffectiveSize(below[i], totals))
+		needs := latency.QuantileNeeds(q, confidence)
+		e.needs = int64(math.Ceil(float64(needs) * float64(h.Count()) / e.effective))
+		if h.Count() >= needs {
+			e.value = pointer(milliseconds(quantiles[i]))
+		}
+		if low, high, ok := h.Interval(q, e.effective, confidence); ok {
+			e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
+		}
 	}
-	if low, high, ok := h.Interval(q, e.effective, confidence); ok {
-		e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
-	}
-	return e
+	return all
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

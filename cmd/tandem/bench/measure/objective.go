@@ -182,7 +182,7 @@ func objective(due []*record.Record, t latency.Term) Objective {
 		o.Met = t.Within(h.Max())
 		return o
 	}
-	e := estimate(s, h, t.Percentile/100)
+	e := estimate(s, h, t.Percentile/100)[0]
 	o.Measured, o.CI = e.value, e.ci
 	if e.value == nil {
 		return o

@@ -264,3 +264,32 @@ func TestDefinitionsCoverTheLatencies(t *testing.T) {
 		}
 	}
 }
+
+// A stall of the server delays a token of every stream at that moment: one event,
+// however many gaps it made long.
+func TestOneStallOfManyStreams(t *testing.T) {
+	const streams, tokens = 20, 1000
+	make20 := func(stalled func(stream, token int) bool) *measure.Summary {
+		run := &record.Run{To: time.Minute}
+		for i := range streams {
+			var arrivals []record.Arrival
+			at := 20 * ms
+			for k := range tokens {
+				arrivals = append(arrivals, record.Arrival{At: at, Tokens: 1})
+				if at += 20 * ms; stalled(i, k) {
+					at += 500 * ms
+				}
+			}
+			run.Records = append(run.Records, one(0, arrivals...))
+		}
+		return measure.Summarize(run, measure.Options{})
+	}
+	together := make20(func(_, k int) bool { return k == 500 }).ITL
+	apart := make20(func(i, k int) bool { return k == (i*47)%990+5 }).ITL
+	if together.Effective["p999"] > 2000 || apart.Effective["p999"] < 3*together.Effective["p999"] {
+		t.Errorf("together worth %v, apart %v of %d gaps", together.Effective["p999"], apart.Effective["p999"], apart.Count)
+	}
+	if _, ok := together.CI["p999"]; ok || together.Needs["p999"] < together.Count {
+		t.Errorf("one stall has the interval %v and needs %d", together.CI["p999"], together.Needs["p999"])
+	}
+}
