@@ -31,6 +31,8 @@ type Plan struct {
 	ITL  standin.Delay `json:"itl"`
 	// Connections is how many the streams are spread over; 0: the target's default.
 	Connections int `json:"connections"`
+	// HTTP: by OpenAI's completions, server-sent events, instead of gRPC.
+	HTTP bool `json:"http,omitempty"`
 	// Seed is where all chance comes from.
 	Seed uint64 `json:"seed"`
 }

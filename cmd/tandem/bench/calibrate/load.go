@@ -37,7 +37,7 @@ type request struct {
 // Load holds the plan's streams against the stand-in at address and writes what it
 // saw to out. The end of ctx is an error.
 func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
-	server, err := target.NewTandem(target.TandemConfig{Address: address, Connections: p.Connections})
+	server, err := dial(p, address)
 	if err != nil {
 		return err
 	}
@@ -70,6 +70,13 @@ func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 	return gob.NewEncoder(out).Encode(s)
 }
 
+func dial(p Plan, address string) (target.Target, error) {
+	if p.HTTP {
+		return target.NewOpenAI(target.OpenAIConfig{URL: "http://" + address, TokenIDs: true, VocabularySize: vocabularySize})
+	}
+	return target.NewTandem(target.TandemConfig{Address: address, Connections: p.Connections})
+}
+
 // cpuShare is the share of its cores that the process used from From to To.
 func cpuShare(run *record.Run) float64 {
 	var first, last record.Sample
@@ -88,6 +95,9 @@ func cpuShare(run *record.Run) float64 {
 	return (last.CPUSeconds - first.CPUSeconds) / seconds
 }
 
+// vocabularySize bounds the prompts' token ids.
+const vocabularySize = 1 << 15
+
 // poisson is a source of requests that come independently of one another.
 type poisson struct {
 	plan   Plan
@@ -99,7 +109,7 @@ type poisson struct {
 func newPoisson(p Plan) *poisson {
 	s := &poisson{plan: p, chance: rand.New(rand.NewPCG(p.Seed, 1))}
 	for range p.PromptTokens {
-		s.prompt = append(s.prompt, s.chance.Uint32N(1<<15))
+		s.prompt = append(s.prompt, s.chance.Uint32N(vocabularySize))
 	}
 	return s
 }

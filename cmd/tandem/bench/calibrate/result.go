@@ -22,6 +22,8 @@ type Result struct {
 	CPUShare   float64 `json:"cpu_share"`
 	GCShare    float64 `json:"gc_share"`
 	GCPauseMax float64 `json:"gc_pause_max_ms"`
+	// ServerCPUSeconds is what the stand-in used from its start on.
+	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
 	// Pinned: generator and stand-in had a core each, of their own.
 	Pinned bool `json:"pinned"`
 	// DispatchDelay is from when a request was due to when the generator began to send
@@ -72,7 +74,7 @@ func join(p Plan, server served, client seen) (*Result, error) {
 	shift := time.Duration(client.Start - server.Start)
 	r := &Result{
 		Plan: p, StreamsMax: client.Client.InFlightMax, Cores: client.Client.Cores, CPUShare: client.CPUShare,
-		GCPauseMax: milliseconds(client.Client.GCPauseMax), Bottleneck: client.Client.Bottleneck,
+		GCPauseMax: milliseconds(client.Client.GCPauseMax), Bottleneck: client.Client.Bottleneck, ServerCPUSeconds: server.CPUSeconds,
 	}
 	if client.Client.CPUSeconds > 0 {
 		r.GCShare = client.Client.GCSeconds / client.Client.CPUSeconds

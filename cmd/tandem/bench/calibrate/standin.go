@@ -32,7 +32,11 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen on the loopback: %w", err)
 	}
-	server := standin.NewServer(engine)
+	server, err := serve(p, engine)
+	if err != nil {
+		listener.Close()
+		return err
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
@@ -51,8 +55,22 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	case err := <-failed:
 		return err
 	}
+	used := cpuSeconds()
 	server.Stop()
-	return gob.NewEncoder(out).Encode(served{start, cpuSeconds(), engine.Log()})
+	return gob.NewEncoder(out).Encode(served{start, used, engine.Log()})
+}
+
+// server is a stand-in by some protocol.
+type server interface {
+	Serve(net.Listener) error
+	Stop()
+}
+
+func serve(p Plan, engine *standin.Engine) (server, error) {
+	if p.HTTP {
+		return standin.NewOpenAIServer(engine, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+	}
+	return standin.NewServer(engine), nil
 }
 
 // monotonic is a moment by the machine's monotonic clock, which processes share.

@@ -111,6 +111,7 @@ type benchClientFlags struct {
 	tokenRate                                  float64
 	duration, ttft, ttftJitter, itl, itlJitter time.Duration
 	seed                                       uint64
+	http                                       bool
 }
 
 func (f *benchClientFlags) add(cmd *cobra.Command) {
@@ -125,6 +126,7 @@ func (f *benchClientFlags) add(cmd *cobra.Command) {
 	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the stand-in injects; 0: from --token-rate")
 	fs.DurationVar(&f.itlJitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
 	fs.IntVar(&f.connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
+	fs.BoolVar(&f.http, "http", false, "by OpenAI's HTTP API instead of gRPC")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of arrivals and jitter")
 }
 
@@ -139,7 +141,7 @@ func (f *benchClientFlags) plan() (calibrate.Plan, error) {
 	p := calibrate.Plan{
 		Streams: f.streams, Duration: f.duration, TokensPerStream: f.tokens, PromptTokens: f.promptTokens,
 		TTFT: standin.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: standin.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
-		Connections: f.connections, Seed: f.seed,
+		Connections: f.connections, HTTP: f.http, Seed: f.seed,
 	}
 	return p, p.Validate()
 }
