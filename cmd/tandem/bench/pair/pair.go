@@ -176,7 +176,6 @@ func start(ctx context.Context, wanted Side, load serve.Config, progress serve.P
 	s := &side{Side: wanted, mesh: mesh}
 	s.target, err = target.NewTandem(target.TandemConfig{Address: mesh.Address, Mode: wanted.Mode})
 	if err == nil {
-		load.Rate, load.Sweep, load.FindMax, load.Concurrency = 1, "", false, 0
 		s.session, err = serve.NewSession(ctx, load, s.target, progress)
 	}
 	if err != nil {

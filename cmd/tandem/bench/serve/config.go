@@ -79,7 +79,7 @@ const maxRate = 1e6
 // Validate checks what can be checked without a server.
 func (c *Config) Validate() error {
 	// First, since it finds out whether a trace has times.
-	if err := c.Workload.Validate(); err != nil {
+	if err := c.ValidateRun(); err != nil {
 		return err
 	}
 	ways := 0
@@ -97,10 +97,21 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--rate: %v is outside 0 to %v requests a second", c.Rate, maxRate)
 	case c.Concurrency < 0:
 		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
+	case c.Workload.OwnTimes() && (ways > 0 || c.Rate != 0):
+		return errors.New("the trace brings its own times: pass --speed instead of --rate, --concurrency, --sweep or --find-max")
 	case ways == 0 && c.Rate == 0 && !c.Workload.OwnTimes():
 		return errors.New("say how much load: --rate R, --concurrency N, --sweep, --find-max or --trace FILE")
-	case ways > 0 && c.Workload.OwnTimes():
-		return errors.New("a trace brings its own times: pass --speed instead of --concurrency, --sweep or --find-max")
+	}
+	_, err := c.rates()
+	return err
+}
+
+// ValidateRun checks what RegisterRunFlags registers.
+func (c *Config) ValidateRun() error {
+	if err := c.Workload.Validate(); err != nil {
+		return err
+	}
+	switch {
 	case c.Duration <= 0 || c.Duration > 24*time.Hour:
 		return fmt.Errorf("--duration: %v is outside 0s to 24h", c.Duration)
 	case c.Warmup < 0 || c.Warmup > time.Hour:
@@ -113,9 +124,6 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--drain-timeout: %v is negative", c.DrainTimeout)
 	case c.InFlightLimit <= 0 || c.InFlightLimit > 1<<20:
 		return fmt.Errorf("--max-in-flight: %d is outside 1 to %d", c.InFlightLimit, 1<<20)
-	}
-	if _, err := c.rates(); err != nil {
-		return err
 	}
 	_, err := c.objectives()
 	return err

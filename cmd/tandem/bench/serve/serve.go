@@ -22,6 +22,9 @@ type Outcome struct {
 // Run measures a server as cfg says. An end of ctx ends it early: what was measured
 // until then comes back, marked as interrupted, without an error.
 func Run(ctx context.Context, cfg Config, server target.Target, progress Progress) (*Outcome, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
 	s, err := NewSession(ctx, cfg, server, progress)
 	if err != nil {
 		return nil, err

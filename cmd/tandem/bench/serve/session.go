@@ -45,9 +45,10 @@ type Session struct {
 	sources    int // made so far
 }
 
-// NewSession asks the server what it is. The caller closes the target.
+// NewSession asks the server what it is. The caller closes the target. What cfg says
+// of rates does not matter here.
 func NewSession(ctx context.Context, cfg Config, server target.Target, progress Progress) (*Session, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
 	}
 	s := &Session{cfg: cfg, target: server, progress: progress}
@@ -110,6 +111,9 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 		return nil, err
 	}
 	s.sources++
+	if concurrency == 0 {
+		rate = s.cfg.Workload.MeanRate(s.params(rate, 0, total)) // a ramp's is not its last
+	}
 	s.progress.Begin(what, total)
 	run, err := drive.Run(ctx, drive.Options{
 		Target: s.target, Source: source, Offered: rate, Concurrency: concurrency,

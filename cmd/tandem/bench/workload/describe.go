@@ -9,6 +9,7 @@ import (
 
 // Describe says in a few lines what load a source makes, for people and reports.
 // The Spec must be valid.
+// A Rate of 0 in open loop stands for the rates of a search.
 func (s *Spec) Describe(p Params) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -76,12 +77,16 @@ func (s *Spec) describeArrivals(p Params) string {
 	if s.OwnTimes() {
 		return fmt.Sprintf("as recorded, %g times as fast", s.Speed)
 	}
-	text := fmt.Sprintf("%s, %g a second", s.Arrival, p.Rate)
+	rate := fmt.Sprintf("%g a second", p.Rate)
+	if p.Rate == 0 {
+		rate = "each rate"
+	}
+	text := fmt.Sprintf("%s, %s", s.Arrival, rate)
 	switch s.Arrival {
 	case Gamma:
-		text = fmt.Sprintf("gamma of shape %g, %g a second", s.Burstiness, p.Rate)
+		text = fmt.Sprintf("gamma of shape %g, %s", s.Burstiness, rate)
 	case Ramp:
-		text = fmt.Sprintf("ramp from %g to %g a second", s.RampFrom, p.Rate)
+		text = fmt.Sprintf("ramp from %g to %s", s.RampFrom, rate)
 	}
 	if p.Duration > 0 {
 		text += fmt.Sprintf(" for %s", p.Duration)

@@ -61,8 +61,7 @@ report says how much each part used.`,
 		if threads < 1 || rounds < 1 {
 			return usageError(cmd, "--threads and --rounds have to be at least 1")
 		}
-		load.Rate = 1 // of no meaning here, but asked for
-		if err := load.Validate(); err != nil {
+		if err := load.ValidateRun(); err != nil {
 			return usageError(cmd, err.Error())
 		}
 		worker := rig.Threads(threads)

@@ -59,8 +59,7 @@ leave more of the machine to the rest of its mesh than a real one.`,
 		if _, err := os.Stat(profile); err != nil {
 			return fmt.Errorf("--profile: %w", err)
 		}
-		load.Rate = 1 // of no meaning here, but asked for
-		if err := load.Validate(); err != nil {
+		if err := load.ValidateRun(); err != nil {
 			return usageError(cmd, err.Error())
 		}
 		wanted, err := benchMode(mode)
