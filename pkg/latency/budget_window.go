@@ -55,7 +55,8 @@ func (r *ring[T]) each(now time.Time, visit func(value *T, filling bool)) {
 }
 
 // Range and resolution of a window: quantiles are at most 1% too high, never too
-// low. A slot takes 32 KiB, and none before something is put into it.
+// low. A slot takes 32 KiB, and none before something is put into it; a Histogram,
+// which tells apart ten times as much, would take six times that.
 const (
 	windowLeast  = time.Microsecond
 	windowMost   = 24 * time.Hour
