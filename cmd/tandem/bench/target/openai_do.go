@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
@@ -30,6 +31,9 @@ const (
 	// What Code is if there is no status to blame: the connection failed, or the
 	// stream was not what it should be.
 	codeConnection, codeStream = "connection", "stream"
+	// codeClient: this machine could not send the request; the server knows nothing
+	// of it.
+	codeClient = "client"
 )
 
 // failure is an answer that went wrong, with its code.
@@ -80,6 +84,8 @@ func end(ctx context.Context, err error, r *record.Record) {
 		return
 	case errors.As(err, &f):
 		r.Code, r.Error = f.code, f.message
+	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
+		r.Code, r.Error = codeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
 	default:
 		r.Code, r.Error = codeConnection, shortened(rootCause(err).Error())
 	}
@@ -89,6 +95,8 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Outcome = record.Cancelled
 	case ctx.Err() != nil:
 		r.Outcome = record.TimedOut
+	case r.Code == codeClient:
+		r.Outcome = record.Unsent
 	case refused && len(r.Arrivals) == 0:
 		r.Outcome = record.Rejected
 	default:
@@ -100,11 +108,11 @@ func end(ctx context.Context, err error, r *record.Record) {
 func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering) error {
 	model := t.model.Load()
 	if model == nil {
-		return &failure{codeStream, "no model is known: call Describe before, or set one"}
+		return &failure{codeClient, "no model is known: call Describe before, or set one"}
 	}
 	body, err := t.body(*model, q)
 	if err != nil {
-		return &failure{codeStream, err.Error()}
+		return &failure{codeClient, err.Error()}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

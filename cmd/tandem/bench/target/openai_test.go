@@ -209,7 +209,7 @@ func TestOpenAIDescribeFindsOut(t *testing.T) {
 func TestOpenAINeedsAModel(t *testing.T) {
 	subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *target.OpenAIConfig) { cfg.Model = "" })
 	r, answer := do(t.Context(), t, subject, ask())
-	compare(t, seen{Outcome: record.Failed, Code: "stream", Error: "no model is known", Prompt: -1, Cached: -1}, r, answer)
+	compare(t, seen{Outcome: record.Unsent, Code: "client", Error: "no model is known", Prompt: -1, Cached: -1}, r, answer)
 }
 
 // ending is a context that ends when the test says, as if its time had passed.

@@ -405,6 +405,6 @@ func TestOpenAIPromptDoesNotFit(t *testing.T) {
 	} {
 		subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *target.OpenAIConfig) { cfg.API = c.api })
 		r, answer := do(t.Context(), t, subject, &workload.Request{Prompt: c.prompt, MaxTokens: 1})
-		compare(t, seen{Outcome: record.Failed, Code: "stream", Error: c.want, Prompt: -1, Cached: -1}, r, answer)
+		compare(t, seen{Outcome: record.Unsent, Code: "client", Error: c.want, Prompt: -1, Cached: -1}, r, answer)
 	}
 }
