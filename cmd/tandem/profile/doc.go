@@ -52,8 +52,9 @@ type Point struct {
 	// Batch sequences of one token each after Context; 0: none.
 	Batch   int `json:"batch,omitempty"`
 	Context int `json:"context,omitempty"`
-	// Repeats is how often it was measured, MedianMs the median, Spread half of
-	// what lies between the 16th and the 84th percentile, over the median.
+	// Repeats is how often it was measured, MedianMs the median, Spread how far the
+	// 16th percentile is below it, over it: what other processes take away makes
+	// steps longer only, and is not of the engine.
 	Repeats  int     `json:"repeats"`
 	MedianMs float64 `json:"median_ms"`
 	Spread   float64 `json:"spread"`
@@ -290,7 +291,7 @@ func (p *Point) sum() {
 	p.Repeats = len(p.times)
 	p.MedianMs = rank(p.times, 0.5)
 	if p.MedianMs > 0 {
-		p.Spread = (rank(p.times, 0.84) - rank(p.times, 0.16)) / 2 / p.MedianMs
+		p.Spread = 1 - rank(p.times, 0.16)/p.MedianMs
 	}
 }
 

@@ -42,6 +42,8 @@ func stageText(stage string) string {
 		return "reading and checking the weights"
 	case "pack":
 		return "packing the weights"
+	case "profile":
+		return "measuring"
 	case "write":
 		return "writing the weights"
 	}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/cmd/tandem/profile"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// profileFlags are what `profile` is told.
+type profileFlags struct {
+	model, preset, out   string
+	threads, blockTokens int
+	kvMemory             mesh.ByteSize
+	maxContext, maxChunk int
+	maxSequences         int
+	duration             time.Duration
+	layers               bool
+
+	distServe, entry, tensorParallel string
+}
+
+func newProfileCommand() *cobra.Command {
+	f := profileFlags{kvMemory: 1 << 30}
+	cmd := &cobra.Command{
+		Use:   "profile [--model DIR | --preset NAME]",
+		Short: "Measure how long an engine's steps take, and what it reaches",
+		Long: `Measures the CPU engine on this machine: steps of prompt chunks and of single
+tokens, of many sizes and contexts, again and again in turn. It fits a model of
+their time, compares it with what was measured, and says what the engine reaches
+of what the processor can do at most, measured in the same run.
+
+The file that --out writes is what the simulated engine obeys:
+tandem up --engine simulated --profile FILE. With --from-distserve it is made of
+DistServe's published coefficients instead.
+
+Run it while the machine does nothing else; it says when it finds otherwise.`,
+		Example: `  tandem profile --threads 1 --out fable.json
+  tandem profile --preset bench-200m --threads 1 --duration 5m --out 200m.json
+  tandem profile --layers
+  tandem profile --from-distserve profiler.json --entry facebook/opt-13b --tensor-parallel 1 --out a100.json`,
+		Args: exactly(),
+	}
+	flags := cmd.Flags()
+	var presets []string
+	for _, shape := range model.Presets() {
+		presets = append(presets, shape.Name)
+	}
+	flags.StringVar(&f.model, "model", "", "directory of the model (default: the bundled one)")
+	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
+	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
+	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
+	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
+	flags.IntVar(&f.maxChunk, "max-chunk", 512, "longest prompt chunk to measure, in tokens")
+	flags.IntVar(&f.maxSequences, "max-sequences", 64, "most sequences in a step")
+	flags.DurationVar(&f.duration, "duration", time.Minute, "about how long to measure")
+	flags.BoolVar(&f.layers, "layers", false, "also say what each layer takes")
+	flags.StringVar(&f.out, "out", "", "file to write the profile to")
+	flags.StringVar(&f.distServe, "from-distserve", "", "file of DistServe's coefficients to convert, instead of measuring")
+	flags.StringVar(&f.entry, "entry", "", "model in that file, such as facebook/opt-13b")
+	flags.StringVar(&f.tensorParallel, "tensor-parallel", "1", "degree of tensor parallelism in that file")
+	oneOf(cmd, "preset", presets...)
+	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
+	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		var report *profileReport
+		var err error
+		if f.distServe != "" {
+			report, err = f.convert()
+		} else {
+			report, err = f.measure(cmd.Context(), cmd.ErrOrStderr())
+		}
+		if err != nil {
+			return err
+		}
+		if f.out != "" {
+			if err := writeProfile(f.out, report.Profile); err != nil {
+				return err
+			}
+		}
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(report)
+		}
+		report.print(cmd.OutOrStdout(), f.out)
+		return nil
+	}
+	return cmd
+}
+
+// check finds mistakes on the command line.
+func (f *profileFlags) check() error {
+	switch {
+	case f.model != "" && f.preset != "":
+		return errors.New("--model and --preset are both given: one is measured")
+	case f.distServe != "" && f.entry == "":
+		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
+	case f.distServe == "" && f.entry != "":
+		return errors.New("--entry needs --from-distserve, the file that it is in")
+	case f.threads < 0 || f.threads > 1023:
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.duration < time.Second || f.duration > 24*time.Hour:
+		return fmt.Errorf("--duration: %v is outside 1s to 24h", f.duration)
+	case f.maxContext < 2:
+		return fmt.Errorf("--max-context: %d is less than 2", f.maxContext)
+	case f.maxSequences < 1 || f.maxSequences > 4096:
+		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", f.maxSequences)
+	case f.maxChunk < 2 || f.maxChunk > 1<<20:
+		return fmt.Errorf("--max-chunk: %d is outside 2 to %d", f.maxChunk, 1<<20)
+	case f.kvMemory == mesh.Auto:
+		return errors.New("--kv-memory: give a size, such as 1GiB")
+	}
+	return nil
+}
+
+func (f *profileFlags) convert() (*profileReport, error) {
+	file, err := os.Open(f.distServe)
+	if err != nil {
+		return nil, fmt.Errorf("--from-distserve: %w", err)
+	}
+	defer file.Close()
+	converted, err := latency.ReadDistServe(file, f.entry, f.tensorParallel)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.distServe, err)
+	}
+	return &profileReport{Profile: converted, Valid: true}, nil
+}
+
+// directory is the model's; remove undoes what was written for it.
+func (f *profileFlags) directory(ctx context.Context, p *progress) (dir string, remove func() error, err error) {
+	if f.preset == "" {
+		dir, err = modeldir.Find(f.model)
+		return dir, func() error { return nil }, err
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return "", nil, err
+	}
+	parent, err := os.MkdirTemp("", "tandem-profile-")
+	if err != nil {
+		return "", nil, fmt.Errorf("make room for the random weights: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(parent) }
+	dir = filepath.Join(parent, shape.Name)
+	if err := model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: p.report}); err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return dir, remove, nil
+}
+
+// measure loads the model, measures and frees everything again.
+func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
+	p := newProgress(stderr)
+	defer p.finish()
+	dir, remove, err := f.directory(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
+	if err != nil {
+		return nil, err
+	}
+	weights, err := cpu.Load(m, f.threads, "", func(done, total int64) { p.report("pack", done, total) })
+	if err = errors.Join(err, m.Close()); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, weights.Close()) }()
+	e, err := weights.NewEngine(cpu.Config{
+		KVBytes: int64(f.kvMemory), BlockTokens: f.blockTokens, MaxBatchTokens: f.maxChunk + f.maxSequences, MaxSequences: f.maxSequences,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cpu engine: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+
+	const forLimits = 500 * time.Millisecond // before, and again after
+	before, err := weights.MeasureLimits(ctx, forLimits)
+	if err != nil {
+		return nil, err
+	}
+	result, err := profile.Measure(ctx, e, profile.Options{
+		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Progress: p.report,
+	})
+	if err != nil {
+		return nil, err
+	}
+	limits, err := weights.MeasureLimits(ctx, forLimits)
+	if err != nil {
+		return nil, err
+	}
+	limits.Valid = limits.Valid && before.Valid // undisturbed all the time
+	limits.FLOPsPerSecond = max(limits.FLOPsPerSecond, before.FLOPsPerSecond)
+	limits.ReadBytesPerSecond = max(limits.ReadBytesPerSecond, before.ReadBytesPerSecond)
+	made := result.Profile
+	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, mesh.EngineCPU, weights.Threads(), &limits
+	made.Device, made.Source = weights.ISA(), "tandem profile"
+	return newProfileReport(result, weights.Bytes()), nil
+}
+
+// writeProfile writes the file whole or not at all.
+func writeProfile(path string, p *latency.Profile) error {
+	file, err := os.CreateTemp(filepath.Dir(path), ".profile-*")
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	err = errors.Join(p.Write(file), file.Chmod(0o644), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("--out: %w", err), os.Remove(file.Name()))
+	}
+	return nil
+}
