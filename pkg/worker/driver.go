@@ -118,6 +118,7 @@ func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *traced
 	d.model = model
 	d.mu.Unlock()
 	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
+	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
 	return scheduler.StepDone{Tokens: out.Tokens, Compute: out.Compute}
 }
 

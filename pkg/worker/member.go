@@ -70,6 +70,9 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	if err := metrics.countReach(cfg.Registerer, cfg.Identity.ID, cfg.Engine); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	driver, err := NewDriver(Config{
 		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, LayerDone: cfg.LayerDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {

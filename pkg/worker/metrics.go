@@ -19,6 +19,7 @@ type Metrics struct {
 	ends       *prometheus.CounterVec
 	blocks     *prometheus.GaugeVec
 	sequences  *prometheus.GaugeVec
+	reach      *reach // nil: not counted
 }
 
 // NewMetrics registers the metrics, all with the label worker.

@@ -94,7 +94,14 @@ func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress)
 		return err
 	}
 	e.spec, e.weights = m.Spec(), weights
-	return nil
+	switch {
+	case e.profile != nil && e.profile.Limits != nil:
+		weights.SetLimits(*e.profile.Limits)
+	case o.Metrics != "":
+		// Now, while nothing computes: the metrics compare the engine with it.
+		_, err = weights.MeasureLimits(ctx, 0)
+	}
+	return err
 }
 
 // add makes one more engine, with KV pages of its own, for the worker id.

@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// limitReadBytes is what is read to measure memory: more than most caches hold.
+	// limitReadBytes is what is read to measure memory: more than caches hold.
+	// quickReadBytes is enough for most and fits beside a small model.
 	limitReadBytes = 256 << 20
+	quickReadBytes = 64 << 20
 	// undisturbedRead and undisturbedPeak are what a machine reaches at least that
 	// does nothing else: bytes a second, and FLOP/s of a thread with avx512bf16.
 	undisturbedRead = 36e9
@@ -18,8 +20,8 @@ const (
 )
 
 // MeasureLimits measures what the compute threads reach: multiply-adds, and reading
-// memory. It takes the threads' turn and some 100 ms, or budget if that is longer.
-// The result is kept: Limits and the engines' Limits return it.
+// memory. It takes the threads' turn for budget; with 0 for some 50 ms and with
+// less memory. The result is kept: Limits and the engines' Limits return it.
 func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (latency.Limits, error) {
 	if err := w.acquire(); err != nil { // so that the pool stays
 		return latency.Limits{}, fmt.Errorf("measure limits: %w", err)
@@ -29,7 +31,11 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 		return latency.Limits{}, fmt.Errorf("measure limits: wait for the compute threads: %w", err)
 	}
 	defer w.turn.leave()
-	flops, read, err := w.pool.Limits(w.set, budget, limitReadBytes)
+	size := limitReadBytes
+	if budget <= 0 {
+		size = quickReadBytes
+	}
+	flops, read, err := w.pool.Limits(w.set, budget, size)
 	if err != nil {
 		return latency.Limits{}, fmt.Errorf("measure limits: %w", err)
 	}
