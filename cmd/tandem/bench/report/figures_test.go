@@ -154,4 +154,18 @@ func TestWarnings(t *testing.T) {
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {
 		t.Errorf("want -, got +\n%s", diff)
 	}
+
+	// In a search each matter stands once, with the rates that have it.
+	r = reporttest.New("")
+	other := reporttest.Figures(reporttest.Run(aggregated, 7, 5*time.Second, 1))
+	busy := other
+	busy.Rate, busy.Client.Bottleneck = 9, "all of its cores were busy"
+	r.SetSearch(search.Result{}, []report.Figures{busy, other, reporttest.Figures(run)})
+	want = []string{
+		"at 5, 9 requests/s; at the last of them: the client was the bottleneck, so these figures are its own and there is no verdict: all of its cores were busy",
+		"at 5 requests/s: 1 request was due but never sent; no latency has them",
+	}
+	if diff := cmp.Diff(want, r.Warnings); diff != "" {
+		t.Errorf("want -, got +\n%s", diff)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
@@ -136,6 +137,12 @@ var functions = template.FuncMap{
 	"columns": columnNames,
 	"rows":    htmlRows,
 	"whatIfs": whatIfRows,
+	"anySearch": func(all []Named) bool {
+		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Search != nil })
+	},
+	"anyTail": func(all []Named) bool {
+		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Tail != nil })
+	},
 	"summary": func(r *Report) *measure.Summary { return &r.Summary },
 }
 

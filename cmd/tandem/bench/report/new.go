@@ -39,7 +39,7 @@ func New(i Invocation) *Report {
 // SetRun gives the report its only run.
 func (r *Report) SetRun(f Figures) {
 	r.Figures = f
-	r.warnOf(f, "")
+	r.warnOf(f)
 }
 
 // SetSearch gives the report a search and all its runs, in any order. The run that
@@ -55,8 +55,8 @@ func (r *Report) SetSearch(result search.Result, runs []Figures) {
 		if result.MaxRate != nil && f.Rate == *result.MaxRate {
 			r.Figures = f
 		}
-		r.warnOf(f, "at "+number(f.Rate)+" requests/s: ")
 	}
+	r.warnOf(r.Runs...)
 }
 
 // Warn adds what a reader of the figures must know, once.
@@ -66,16 +66,35 @@ func (r *Report) Warn(text string) {
 	}
 }
 
-func (r *Report) warnOf(f Figures, where string) {
-	if f.Client.Bottleneck != "" {
-		r.Warn(where + "the client was the bottleneck, so these figures are its own and there is no verdict: " + f.Client.Bottleneck)
+// warnOf warns of what some of the runs have, each matter once.
+func (r *Report) warnOf(runs ...Figures) {
+	warn := func(has func(Figures) bool, text func(Figures) string) {
+		var rates []string
+		var last Figures
+		for _, f := range runs {
+			if has(f) {
+				rates, last = append(rates, number(f.Rate)), f
+			}
+		}
+		switch {
+		case len(rates) == 0:
+		case len(runs) == 1:
+			r.Warn(text(last))
+		case len(rates) == 1:
+			r.Warn("at " + rates[0] + " requests/s: " + text(last))
+		default:
+			r.Warn("at " + strings.Join(rates, ", ") + " requests/s; at the last of them: " + text(last))
+		}
 	}
-	if f.Unsent > 0 {
-		r.Warn(where + count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them")
-	}
-	if f.Requests == 0 {
-		r.Warn(where + "no request was due in the measured window")
-	}
+	warn(func(f Figures) bool { return f.Client.Bottleneck != "" }, func(f Figures) string {
+		return "the client was the bottleneck, so these figures are its own and there is no verdict: " + f.Client.Bottleneck
+	})
+	warn(func(f Figures) bool { return f.Unsent > 0 }, func(f Figures) string {
+		return count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them"
+	})
+	warn(func(f Figures) bool { return f.Requests == 0 }, func(Figures) string {
+		return "no request was due in the measured window"
+	})
 }
 
 // ThisHost describes the machine that runs this process. What it cannot find out is

@@ -84,7 +84,8 @@ type Host struct {
 	OS     string `json:"os"`
 }
 
-// Point is one second of a run.
+// Point is one second of a run; of a run of more than half an hour, as many whole
+// seconds as lie between two points.
 type Point struct {
 	// S is the second's start.
 	S float64 `json:"s"`

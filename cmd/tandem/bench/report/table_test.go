@@ -122,6 +122,22 @@ func TestHostileTextsStayText(t *testing.T) {
 	}
 }
 
+// A comparison has no headings above nothing.
+func TestComparisonOfSingleRuns(t *testing.T) {
+	a, b := reporttest.Single("", aggregated, 5, 5*time.Second), reporttest.Single("", disaggregated, 5, 5*time.Second)
+	named := []report.Named{{Name: "a", Report: a}, {Name: "b", Report: b}}
+	page := func() string {
+		return written(t, func(w io.Writer) error { return report.WriteComparisonHTML(w, "t", named) })
+	}
+	if got := page(); strings.Contains(got, "Latency against rate") || !strings.Contains(got, "Where the time went") {
+		t.Error("want the time's whereabouts and no rates")
+	}
+	a.Tail, b.Tail = nil, nil
+	if strings.Contains(page(), "Where the time went") {
+		t.Error("where the time went is not known")
+	}
+}
+
 func TestComparisonNeedsNames(t *testing.T) {
 	r := reporttest.Single("", aggregated, 5, 5*time.Second)
 	for name, named := range map[string][]report.Named{
