@@ -18,43 +18,47 @@ func TestLimits(t *testing.T) {
 	}
 	m := synthesize(t, shape)
 	for _, isa := range []string{"", "portable"} {
-		w, err := cpu.Load(m, 2, isa, nil)
-		if err != nil {
-			t.Fatal(err)
+		t.Run(isa, func(t *testing.T) { checkLimits(t, m, isa) })
+	}
+}
+
+func checkLimits(t *testing.T, m *model.Model, isa string) {
+	w, err := cpu.Load(m, 2, isa, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
 		}
-		defer func() {
-			if err := w.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-		e, err := w.NewEngine(cpu.Config{Blocks: 8})
-		if err != nil {
-			t.Fatal(err)
+	}()
+	e, err := w.NewEngine(cpu.Config{Blocks: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
 		}
-		defer func() {
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-		if got := e.(engine.Limited).Limits(); got != (latency.Limits{}) {
-			t.Errorf("before they are measured: %+v", got)
-		}
-		limits, err := w.MeasureLimits(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Any processor does these; the upper bounds would be a broken clock or loop.
-		if limits.FLOPsPerSecond < 1e7 || limits.FLOPsPerSecond > 1e15 || limits.ReadBytesPerSecond < 1e8 || limits.ReadBytesPerSecond > 1e13 {
-			t.Errorf("%q: %+v", isa, limits)
-		}
-		if got := e.(engine.Limited).Limits(); got != limits {
-			t.Errorf("the engine says %+v, want %+v", got, limits)
-		}
-		t.Logf("%q: %+v", isa, limits)
-		cancelled, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := w.MeasureLimits(cancelled, 0); err == nil {
-			t.Error("a cancelled measurement gave limits")
-		}
+	}()
+	if got := e.(engine.Limited).Limits(); got != (latency.Limits{}) {
+		t.Errorf("before they are measured: %+v", got)
+	}
+	limits, err := w.MeasureLimits(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Any processor does these; the upper bounds would be a broken clock or loop.
+	if limits.FLOPsPerSecond < 1e7 || limits.FLOPsPerSecond > 1e15 || limits.ReadBytesPerSecond < 1e8 || limits.ReadBytesPerSecond > 1e13 {
+		t.Errorf("%q: %+v", isa, limits)
+	}
+	if got := e.(engine.Limited).Limits(); got != limits {
+		t.Errorf("the engine says %+v, want %+v", got, limits)
+	}
+	t.Logf("%q: %+v", isa, limits)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.MeasureLimits(cancelled, 0); err == nil {
+		t.Error("a cancelled measurement gave limits")
 	}
 }

@@ -179,7 +179,7 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 		return nil, err
 	}
 	weights, err := cpu.Load(m, f.threads, "", func(done, total int64) { p.report("pack", done, total) })
-	if err = errors.Join(err, m.Close()); err != nil {
+	if err := errors.Join(err, m.Close()); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
