@@ -73,7 +73,7 @@ type Config struct {
 	// LinkBytesPerSecond is the bandwidth at which KV arrives in the pages, counted
 	// in the bytes of a real engine, whatever SliceBytes is. 0: at once.
 	LinkBytesPerSecond float64
-	// Precise ends steps within some 10 µs of their time, on Linux, where Go's
+	// Precise ends steps within some tens of µs of their time, on Linux, where Go's
 	// timers can be a millisecond late. It is not for virtual time. Close must be
 	// called.
 	Precise bool

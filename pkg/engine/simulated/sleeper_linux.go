@@ -11,7 +11,7 @@ import (
 )
 
 // kernelTimer waits by a timer of the kernel that the runtime's poller watches
-// like a socket: it is some 10 µs late instead of up to a millisecond, and holds no
+// like a socket: it is some tens of µs late instead of up to a millisecond, and holds no
 // thread, so that hundreds of engines can wait at once.
 type kernelTimer struct {
 	file *os.File
