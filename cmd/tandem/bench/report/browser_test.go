@@ -301,7 +301,8 @@ func TestComparisonInABrowser(t *testing.T) {
 		if !strings.Contains(budgets, "p50 "+n.Name) {
 			t.Errorf("no budget of %s", n.Name)
 		}
-		if got, want := find(t, all, "data-chart=percentiles", "data-curves=ttft_ms").points()[n.Name+", TTFT"], len(n.Report.Curves["ttft_ms"]); got != want {
+		// Neither passed anywhere, so they are compared at the least rate.
+		if got, want := find(t, all, "data-chart=percentiles", "data-curves=ttft_ms").points()[n.Name+", TTFT"], len(n.Report.Runs[0].Curves["ttft_ms"]); want < 20 || got != want {
 			t.Errorf("the curve of %s has %d points of %d", n.Name, got, want)
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
 )
 
@@ -30,6 +32,8 @@ type page struct {
 	Title      string
 	Comparison bool
 	Reports    []Named
+	// At says of which rate the figures of a comparison are.
+	At string
 	// Policy forbids the page everything but its own style and script: no network,
 	// and nothing that a server slipped into a text can run.
 	Policy       string
@@ -45,11 +49,13 @@ func WriteHTML(w io.Writer, r *Report) error {
 	if title == "" {
 		title = strings.TrimSpace("Latency under load: " + r.Target.Model)
 	}
-	return writePage(w, title, []Named{{Name: title, Report: r}})
+	return writePage(w, title, "", []Named{{Name: title, Report: r}})
 }
 
 // WriteComparisonHTML writes several reports as one such page: their curves over one
-// another, their budgets beside each other. Each needs a name of its own.
+// another, their budgets beside each other. Each needs a name of its own. Of searches
+// it compares the runs at the highest rate that passed in all of them, otherwise at
+// the least that all have; without one, each report's own figures, and says so.
 func WriteComparisonHTML(w io.Writer, title string, reports []Named) error {
 	seen := map[string]bool{}
 	for _, n := range reports {
@@ -61,10 +67,52 @@ func WriteComparisonHTML(w io.Writer, title string, reports []Named) error {
 	if len(reports) < 2 {
 		return fmt.Errorf("write comparison: got %d reports; it takes at least two", len(reports))
 	}
-	return writePage(w, title, reports)
+	at := "each at its own rate"
+	if rate, ok := commonRate(reports); ok {
+		at = "at " + number(rate) + " requests/s"
+		reports = atRate(reports, rate)
+	}
+	return writePage(w, title, at, reports)
 }
 
-func writePage(w io.Writer, title string, reports []Named) error {
+// commonRate is the rate at which searches are compared.
+func commonRate(reports []Named) (rate float64, ok bool) {
+	best, least := math.Inf(-1), math.Inf(1)
+	for _, f := range reports[0].Report.Runs {
+		everywhere, passed := true, true
+		for _, n := range reports {
+			everywhere = everywhere && slices.ContainsFunc(n.Report.Runs, func(g Figures) bool { return g.Rate == f.Rate })
+			passed = passed && n.Report.Search != nil && slices.ContainsFunc(n.Report.Search.Steps, func(s search.Step) bool { return s.Rate == f.Rate && s.Passed })
+		}
+		if everywhere {
+			least = min(least, f.Rate)
+		}
+		if everywhere && passed {
+			best = max(best, f.Rate)
+		}
+	}
+	if !math.IsInf(best, 0) {
+		return best, true
+	}
+	return least, !math.IsInf(least, 0)
+}
+
+// atRate is the reports with the figures of their last run at a rate.
+func atRate(reports []Named, rate float64) []Named {
+	out := make([]Named, len(reports))
+	for i, n := range reports {
+		r := *n.Report
+		for _, f := range r.Runs {
+			if f.Rate == rate {
+				r.Figures = f
+			}
+		}
+		out[i] = Named{Name: n.Name, Report: &r}
+	}
+	return out
+}
+
+func writePage(w io.Writer, title, at string, reports []Named) error {
 	style, err := file("style.css")
 	if err != nil {
 		return err
@@ -84,7 +132,7 @@ func writePage(w io.Writer, title string, reports []Named) error {
 		return fmt.Errorf("write page: %w", err)
 	}
 	p := page{
-		Title: title, Comparison: len(reports) > 1, Reports: reports,
+		Title: title, Comparison: len(reports) > 1, Reports: reports, At: at,
 		Policy: "default-src 'none'; style-src " + hash(style) + "; script-src " + hash(script) + "; base-uri 'none'; form-action 'none'",
 		// Style and script are our own files; what json makes of data cannot leave its element.
 		Style: template.CSS(style), Script: template.JS(script), Data: template.JS(data),

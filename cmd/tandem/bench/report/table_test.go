@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
 )
 
@@ -119,6 +120,42 @@ func TestHostileTextsStayText(t *testing.T) {
 	})
 	if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") {
 		t.Error("a server's text became part of the page")
+	}
+}
+
+// Searches are compared at one rate, the highest that all of them passed.
+func TestComparisonAtOneRate(t *testing.T) {
+	sweep := func(passed map[float64]bool, rates ...float64) *report.Report {
+		r := reporttest.New("")
+		var result search.Result
+		var runs []report.Figures
+		for _, rate := range rates {
+			f := reporttest.Figures(reporttest.Run(aggregated, rate, 5*time.Second, 1))
+			result.Steps = append(result.Steps, search.Step{Rate: rate, Summary: &f.Summary, Passed: passed[rate]})
+			runs = append(runs, f)
+		}
+		r.SetSearch(result, runs)
+		return r
+	}
+	a := sweep(map[float64]bool{2: true, 4: true, 6: true}, 2, 4, 6)
+	for _, test := range []struct {
+		b    *report.Report
+		want string
+	}{
+		{sweep(map[float64]bool{2: true, 4: true}, 2, 4, 6), "Percentiles, at 4 requests/s"},
+		{sweep(nil, 4, 6), "Percentiles, at 4 requests/s"},
+		{sweep(map[float64]bool{3: true}, 3, 6), "Percentiles, at 6 requests/s"},
+		{sweep(map[float64]bool{3: true}, 3), "Percentiles, each at its own rate"},
+		{reporttest.Single("", aggregated, 5, 5*time.Second), "Percentiles, each at its own rate"},
+	} {
+		named := []report.Named{{Name: "a", Report: a}, {Name: "b", Report: test.b}}
+		page := written(t, func(w io.Writer) error { return report.WriteComparisonHTML(w, "t", named) })
+		if !strings.Contains(page, test.want) {
+			t.Errorf("no %q; it has %q", test.want, regexp.MustCompile(`Percentiles, [^<]*`).FindString(page))
+		}
+	}
+	if a.Rate != 2 {
+		t.Errorf("the report's own figures changed to those at %v/s", a.Rate)
 	}
 }
 
