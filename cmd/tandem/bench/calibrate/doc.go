@@ -29,6 +29,9 @@ type Plan struct {
 	// TTFT and ITL are what the stand-in injects.
 	TTFT standin.Delay `json:"ttft"`
 	ITL  standin.Delay `json:"itl"`
+	// Coalesce is how long the stand-in may keep a token to send more together: it
+	// costs less so, and real servers send the tokens of a step together.
+	Coalesce time.Duration `json:"coalesce_ns"`
 	// Connections is how many the streams are spread over; 0: the target's default.
 	Connections int `json:"connections"`
 	// HTTP: by OpenAI's completions, server-sent events, instead of gRPC.
@@ -77,5 +80,5 @@ func (p Plan) tokens() float64 {
 }
 
 func (p Plan) shape() standin.Shape {
-	return standin.Shape{TTFT: p.TTFT, ITL: p.ITL, Seed: p.Seed}
+	return standin.Shape{TTFT: p.TTFT, ITL: p.ITL, Coalesce: p.Coalesce, Seed: p.Seed}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 )
 
@@ -38,7 +39,7 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 		return err
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(rawnet.Listener(listener)) }()
 	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
 		server.Stop()
 		return err

@@ -69,7 +69,7 @@ func NewEngine(shape Shape, keep bool, timer pace.Timer) (*Engine, error) {
 		return nil, err
 	}
 	return &Engine{
-		shape: shape, keep: keep, wheel: NewWheel(time.Now(), timer), live: make(map[*serving]struct{}),
+		shape: shape, keep: keep, wheel: NewWheel(time.Now(), timer, shape.Coalesce), live: make(map[*serving]struct{}),
 	}, nil
 }
 

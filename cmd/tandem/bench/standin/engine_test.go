@@ -162,7 +162,7 @@ func (e *event) Fire() (time.Duration, bool) {
 
 func TestWheelCallsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := standin.NewWheel(time.Now(), pace.Portable())
+		w := standin.NewWheel(time.Now(), pace.Portable(), 0)
 		var calls []string
 		w.At(30*ms, &event{name: "late", left: 1, calls: &calls, wheel: w})
 		w.At(10*ms, &event{name: "often", every: 10 * ms, left: 3, calls: &calls, wheel: w})

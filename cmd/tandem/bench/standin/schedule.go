@@ -17,6 +17,9 @@ type Shape struct {
 	// carries one, and the last; they come together when the last of them is due.
 	// 0: 1.
 	TokensPerMessage int
+	// Coalesce is how long a token may wait for others, so that they are sent together;
+	// it is not part of the schedule. 0: each goes out when it is due.
+	Coalesce time.Duration
 	// Freezes are the times in which the server stands still: nothing is accepted or
 	// sent, and no delay passes. In order, without overlap.
 	Freezes []Freeze
@@ -54,8 +57,8 @@ func (s Shape) Validate() error {
 		}
 		end = f.At + f.For
 	}
-	if s.TokensPerMessage < 0 || s.Slots < 0 || s.Queue < 0 {
-		return errors.New("tokens per message, slots and queue count from 0")
+	if s.TokensPerMessage < 0 || s.Coalesce < 0 || s.Slots < 0 || s.Queue < 0 {
+		return errors.New("tokens per message, coalescing, slots and queue count from 0")
 	}
 	if bad := func(share float64) bool { return !(share >= 0 && share <= 1) }; bad(s.RejectShare) || bad(s.FailShare) {
 		return errors.New("shares are from 0 to 1")

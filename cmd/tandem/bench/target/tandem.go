@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -110,9 +111,11 @@ func NewTandem(cfg TandemConfig) (Target, error) {
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxEventBytes)),
 	}
-	if cfg.Dialer != nil {
-		options = append(options, grpc.WithContextDialer(cfg.Dialer))
+	dialer := cfg.Dialer
+	if dialer == nil {
+		dialer = rawnet.Dial
 	}
+	options = append(options, grpc.WithContextDialer(dialer))
 	for range cfg.Connections {
 		conn, err := grpc.NewClient(address, options...)
 		if err != nil {

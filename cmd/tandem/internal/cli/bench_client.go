@@ -110,6 +110,7 @@ type benchClientFlags struct {
 	streams, tokens, promptTokens, connections int
 	tokenRate                                  float64
 	duration, ttft, ttftJitter, itl, itlJitter time.Duration
+	coalesce                                   time.Duration
 	seed                                       uint64
 	http                                       bool
 }
@@ -125,6 +126,7 @@ func (f *benchClientFlags) add(cmd *cobra.Command) {
 	fs.DurationVar(&f.ttftJitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
 	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the stand-in injects; 0: from --token-rate")
 	fs.DurationVar(&f.itlJitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
+	fs.DurationVar(&f.coalesce, "coalesce", 0, "how long the stand-in may keep a token to send more together: with thousands of streams it has no time for each")
 	fs.IntVar(&f.connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
 	fs.BoolVar(&f.http, "http", false, "by OpenAI's HTTP API instead of gRPC")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of arrivals and jitter")
@@ -141,7 +143,7 @@ func (f *benchClientFlags) plan() (calibrate.Plan, error) {
 	p := calibrate.Plan{
 		Streams: f.streams, Duration: f.duration, TokensPerStream: f.tokens, PromptTokens: f.promptTokens,
 		TTFT: standin.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: standin.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
-		Connections: f.connections, HTTP: f.http, Seed: f.seed,
+		Coalesce: f.coalesce, Connections: f.connections, HTTP: f.http, Seed: f.seed,
 	}
 	return p, p.Validate()
 }
@@ -176,8 +178,8 @@ func (o *benchClientOutput) print(r *calibrate.Result) error {
 	p := r.Plan
 	fmt.Fprintf(o.out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
 		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
-	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms\n",
-		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax)
+	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the stand-in used %.1f s of CPU\n",
+		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
 	if !r.Pinned {
 		fmt.Fprintln(o.out, "generator and stand-in share their cores: the figures are worse than with a core each")
 	}
