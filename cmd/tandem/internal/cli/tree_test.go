@@ -27,6 +27,9 @@ func TestEveryCommandHelps(t *testing.T) {
 		"tandem help":       "prints help",
 		"tandem up":         "runs until it is stopped",
 		"tandem serve":      "runs until it is stopped",
+		// Parts of `tandem bench client`, which reads what they write.
+		"tandem bench client standin": "runs until it is stopped",
+		"tandem bench client load":    "writes for its parent",
 	}
 	count := 0
 	walk(cli.NewRoot(nil), func(cmd *cobra.Command) {
