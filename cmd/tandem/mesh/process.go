@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -45,7 +46,7 @@ type process struct {
 
 // connect joins the process to etcd and NATS. etcd must answer in time; NATS may
 // come later.
-func (p *process) connect(ctx context.Context, name, service string) error {
+func (p *process) connect(ctx context.Context, name string, tracer trace.Tracer) error {
 	starting, cancel := context.WithTimeout(ctx, p.options.StartTimeout)
 	defer cancel()
 	members, err := membership.Connect(starting, membership.Config{Endpoints: p.options.Etcd, LeaseTTL: p.options.LeaseTTL}, p.logger)
@@ -53,7 +54,7 @@ func (p *process) connect(ctx context.Context, name, service string) error {
 		return err
 	}
 	p.members = members
-	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name, Registerer: p.registry, Tracer: p.tracing.Tracer(service, name)}, p.logger)
+	conn, err := signals.Connect(signals.Config{URLs: p.options.NATS, Name: name, Registerer: p.registry, Tracer: tracer}, p.logger)
 	if err != nil {
 		return errors.Join(err, members.Close())
 	}

@@ -140,7 +140,7 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	}
 	defer p.stopTracing(ctx)
 	// Before the model is loaded: that etcd is away should not be found late.
-	if err := p.connect(ctx, o.ID, "tandem-"+o.Target); err != nil {
+	if err := p.connect(ctx, o.ID, p.tracing.Tracer("tandem-"+o.Target, o.ID)); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()

@@ -112,7 +112,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 
 	p.options, p.engines = o.Options, engines // with the addresses of the servers
 	// It takes in signals for the router alone.
-	if err := p.connect(ctx, "tandem-up", "tandem-router"); err != nil {
+	if err := p.connect(ctx, "tandem-up", p.tracing.Tracer("tandem-router", "router-1")); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
