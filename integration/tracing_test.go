@@ -75,7 +75,7 @@ func spansOf(t *testing.T, m *cluster.InProcess, kept *keptSpans, requestID stri
 func textOf(attributes []attribute.KeyValue, key attribute.Key) string {
 	for _, a := range attributes {
 		if a.Key == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""

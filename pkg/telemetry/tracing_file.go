@@ -241,6 +241,6 @@ func otlpValueOf(v attribute.Value) otlpValue {
 		}
 		return otlpValue{Array: &otlpStrings{values}}
 	}
-	value := v.Emit()
+	value := v.String()
 	return otlpValue{String: &value}
 }

@@ -63,7 +63,7 @@ func the(t *testing.T, spans map[string][]sdktrace.ReadOnlySpan, name string) sd
 func attributeOf(span sdktrace.ReadOnlySpan, key string) string {
 	for _, a := range span.Attributes() {
 		if a.Key == attribute.Key(key) {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""

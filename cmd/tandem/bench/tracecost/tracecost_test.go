@@ -1,0 +1,48 @@
+package tracecost_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
+)
+
+// The table is any book's.
+func TestStudentT(t *testing.T) {
+	for v, want := range map[float64]float64{5: 2.571, 9: 2.262, 19: 2.093, 29: 2.045, 1e6: 1.960} {
+		if got := tracecost.StudentT(v); math.Abs(got-want) > 0.004 {
+			t.Errorf("%v degrees: %v, want %v", v, got, want)
+		}
+	}
+}
+
+func TestInterval(t *testing.T) {
+	got := tracecost.IntervalOf([]float64{1, 2, 3, 4, 5, 9})
+	// Mean 4, standard deviation √8, so 2.571·√(8/6) on either side.
+	if got.Mean != 4 || got.Median != 3.5 || math.Abs(got.Low-(4-2.9687)) > 0.005 || math.Abs(got.High-(4+2.9687)) > 0.005 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := tracecost.Options{Share: 0.01, Pairs: 20, Requests: 100, Concurrency: 8, PromptTokens: 10, OutputTokens: 10, StepMs: 1}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+	for flag, change := range map[string]func(*tracecost.Options){
+		"--sample":      func(o *tracecost.Options) { o.Share = math.NaN() },
+		"--pairs":       func(o *tracecost.Options) { o.Pairs = 5 },
+		"--requests":    func(o *tracecost.Options) { o.Requests = 0 },
+		"--concurrency": func(o *tracecost.Options) { o.Concurrency = 0 },
+		"--prompt":      func(o *tracecost.Options) { o.PromptTokens = 0 },
+		"--output":      func(o *tracecost.Options) { o.OutputTokens = -1 },
+		"--step-ms":     func(o *tracecost.Options) { o.StepMs = 0 },
+	} {
+		o := good
+		change(&o)
+		if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), flag+": ") {
+			t.Errorf("want an error of %s, got %v", flag, err)
+		}
+	}
+}
