@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
@@ -78,7 +79,10 @@ func (d *dispatcher) collect() {
 	for _, q := range turns {
 		heap.Push(&d.turns, q)
 	}
-	d.free = append(d.free, free...)
+	if len(free) > 0 {
+		d.free = append(d.free, free...)
+		slices.Sort(d.free) // one that failed is free later than it ended
+	}
 	if d.head == nil && !d.ended {
 		d.head, d.ended = d.source.next()
 		late := d.head != nil && d.starved && d.Concurrency == 0 && d.clock.Now()-d.head.Due > lateFromSource

@@ -61,6 +61,10 @@ const (
 	interruptedDrain = time.Second
 	// lateFromSource is the lateness that counts as the source's.
 	lateFromSource = time.Millisecond
+	// failedPause is how long a place stays empty in closed loop after a request that
+	// failed or was refused: without it, a server that refuses at once would be flooded
+	// with as many as the client can send.
+	failedPause = 100 * time.Millisecond
 	// sampleEvery is the time between samples.
 	sampleEvery = 250 * time.Millisecond
 )

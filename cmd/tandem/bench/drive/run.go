@@ -171,7 +171,11 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 		if next != nil {
 			r.turns = append(r.turns, next)
 		} else {
-			r.free = append(r.free, rec.End)
+			free := rec.End
+			if failed(rec.Outcome) {
+				free += failedPause
+			}
+			r.free = append(r.free, free)
 		}
 		r.mu.Unlock()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -41,8 +42,12 @@ type Config struct {
 	InFlightLimit int
 	// Workload is what is sent.
 	Workload workload.Spec
-	// DurationSet: the user gave Duration; a trace is otherwise played to its end.
+	// DurationSet: the user gave Duration; a trace is otherwise played to its end, and
+	// a preset lasts as long as its rules want.
 	DurationSet bool
+	// Timer makes what waits for the moments at which requests are due; nil: the most
+	// precise one. Tests on virtual time pass pace.Portable.
+	Timer func() pace.Timer
 }
 
 // SweepAuto asks for a sweep around the capacity, which is estimated first.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
@@ -114,12 +115,16 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	if concurrency == 0 {
 		rate = s.cfg.Workload.MeanRate(s.params(rate, 0, total)) // a ramp's is not its last
 	}
+	var timer pace.Timer
+	if s.cfg.Timer != nil {
+		timer = s.cfg.Timer()
+	}
 	s.progress.Begin(what, total)
 	run, err := drive.Run(ctx, drive.Options{
 		Target: s.target, Source: source, Offered: rate, Concurrency: concurrency,
 		Warmup: warmup, Duration: length,
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
-		Progress: s.progress.Sample,
+		Progress: s.progress.Sample, Timer: timer,
 	})
 	if warner, is := source.(workload.Warner); is {
 		s.warnings = append(s.warnings, warner.Warnings()...)
