@@ -246,7 +246,7 @@ func TestBudgetNamesWhoBrokeIt(t *testing.T) {
 		if d := m.sample("tandem_budget_declared_seconds", "stage", "queue"); d != nil {
 			t.Errorf("nothing is declared for the queue: %v", d)
 		}
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		budget, err = m.control.GetBudget(t.Context(), &controlv1.GetBudgetRequest{})
 		if err != nil || budget.GetRequests() != 0 || budget.GetBreaches() != 0 || len(budget.GetOverruns()) != 0 {
 			t.Errorf("after its time: %v, %v", err, budget)
