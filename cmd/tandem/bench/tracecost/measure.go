@@ -135,6 +135,13 @@ func Measure(ctx context.Context, o Options) (_ *Result, err error) {
 		common = append(common, "--model", o.Model)
 	}
 	var sides [2]*side // traced, untraced
+	defer func() {
+		for _, s := range sides {
+			if s != nil {
+				err = errors.Join(err, s.stop())
+			}
+		}
+	}()
 	for i, arguments := range [][]string{
 		{"--trace-endpoint", spans.address, "--trace-sample", strconv.FormatFloat(o.Share, 'g', -1, 64)},
 		{"--trace-endpoint", "none"},
@@ -143,7 +150,6 @@ func Measure(ctx context.Context, o Options) (_ *Result, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("start a mesh: %w", err)
 		}
-		defer func() { err = errors.Join(err, s.stop()) }()
 		sides[i] = s
 	}
 	result, err := o.compare(ctx, sides)

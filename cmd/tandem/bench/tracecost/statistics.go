@@ -12,10 +12,8 @@ const z = 1.959963984540054
 // least 5, to 0.1% (Abramowitz and Stegun, Handbook of Mathematical Functions,
 // 26.7.5).
 func studentT(v float64) float64 {
-	return z +
-		(math.Pow(z, 3)+z)/(4*v) +
-		(5*math.Pow(z, 5)+16*math.Pow(z, 3)+3*z)/(96*v*v) +
-		(3*math.Pow(z, 7)+19*math.Pow(z, 5)+17*math.Pow(z, 3)-15*z)/(384*v*v*v)
+	const z3, z5, z7 = z * z * z, z * z * z * z * z, z * z * z * z * z * z * z
+	return z + (z3+z)/(4*v) + (5*z5+16*z3+3*z)/(96*v*v) + (3*z7+19*z5+17*z3-15*z)/(384*v*v*v)
 }
 
 // Interval is a mean with the 95% confidence interval that Student's t gives it.
