@@ -15,7 +15,7 @@ func timers() map[string]func() pace.Timer {
 func TestWaitIsNeverEarly(t *testing.T) {
 	for name, build := range timers() {
 		timer := build()
-		for _, wait := range []time.Duration{-time.Second, 0, time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond} {
+		for _, wait := range []time.Duration{-time.Second, 0, time.Microsecond, 300 * time.Microsecond, 3 * time.Millisecond, 7 * time.Millisecond} {
 			until := time.Now().Add(wait)
 			timer.Wait(until)
 			if early := time.Until(until); early > 0 {
