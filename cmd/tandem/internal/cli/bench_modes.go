@@ -54,9 +54,12 @@ report says how much each part used.`,
 	asJSON := addJSON(cmd, "print both reports as JSON instead of a table")
 	onlyOnCommandLine(cmd, "report", "markdown", "out")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		given, err := search.ParseRates(rates)
-		if err != nil {
-			return usageError(cmd, "--rates: "+err.Error())
+		var given []float64
+		if rates != "" {
+			var err error
+			if given, err = search.ParseRates(rates); err != nil {
+				return usageError(cmd, "--rates: "+err.Error())
+			}
 		}
 		if threads < 1 || rounds < 1 {
 			return usageError(cmd, "--threads and --rounds have to be at least 1")

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,12 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
   tandem bench serve --find-max --slo "ttft:p99<200ms" --prompt-tokens 256 --output-tokens 64
   tandem bench serve --trace conversation_trace.jsonl --speed 2 --json
   tandem bench serve --openai http://127.0.0.1:8000 --concurrency 8`,
-		Args: exactly(),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("sweep") {
+				return usageError(cmd, fmt.Sprintf("rates belong to the flag: write --sweep=%s", strings.Join(args, ",")))
+			}
+			return exactly()(cmd, args)
+		},
 	}
 	config.RegisterFlags(cmd.Flags())
 	server.add(cmd)
@@ -46,6 +52,9 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		config.DurationSet = cmd.Flags().Changed("duration")
 		if err := config.Validate(); err != nil {
 			return usageError(cmd, err.Error())
+		}
+		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
+			return usageError(cmd, "--addr and --openai name two servers: pass one of them")
 		}
 		if err := outputs.check(); err != nil {
 			return err

@@ -26,7 +26,6 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	b.openai.RegisterFlags(fs)
 	onlyOnCommandLine(cmd, "openai-key", "openai-header", "openai-body")
-	cmd.MarkFlagsMutuallyExclusive("openai", "addr")
 }
 
 // open makes the target, which the caller closes.

@@ -1,0 +1,233 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+)
+
+const ms = time.Millisecond
+
+// quick is a stand-in's latency.
+var quick = standin.Shape{TTFT: standin.Delay{Mean: 20 * ms}, ITL: standin.Delay{Mean: 2 * ms}}
+
+// standingIn serves shape by gRPC and returns its address.
+func standingIn(t *testing.T, shape standin.Shape) string {
+	t.Helper()
+	engine := startEngine(t, shape)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := standin.NewServer(engine)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+func startEngine(t *testing.T, shape standin.Shape) *standin.Engine {
+	t.Helper()
+	engine, err := standin.NewEngine(shape, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return engine
+}
+
+// figures are the keys that scripts read.
+type figures struct {
+	Schema                     string
+	Requests, Errors, Rejected *int
+	Completed                  int
+	TTFT                       map[string]any `json:"ttft_ms"`
+	ITL                        map[string]any `json:"itl_ms"`
+	TPOT                       map[string]any `json:"tpot_ms"`
+	E2E                        map[string]any `json:"e2e_ms"`
+	OutputTokensPerS           *float64       `json:"output_tokens_per_s"`
+	Goodput                    *float64       `json:"goodput_rps"`
+	Attainment                 *float64       `json:"slo_attainment"`
+	Target                     struct{ Kind, Model string }
+	Interrupted                bool
+	Command                    []string
+}
+
+// checkKeys checks that the keys of the contract are there.
+func (f figures) checkKeys(t *testing.T) {
+	t.Helper()
+	if f.Requests == nil || f.Errors == nil || f.Rejected == nil || f.OutputTokensPerS == nil || f.Goodput == nil || f.Attainment == nil {
+		t.Errorf("a key is missing: %+v", f)
+	}
+	for name, latency := range map[string]map[string]any{"ttft": f.TTFT, "itl": f.ITL, "tpot": f.TPOT, "e2e": f.E2E} {
+		for _, percentile := range []string{"p50", "p90", "p95", "p99", "p999", "max"} {
+			if _, there := latency[percentile]; !there {
+				t.Errorf("%s has no %s: %v", name, percentile, latency)
+			}
+		}
+	}
+}
+
+func benched(t *testing.T, want int, args ...string) figures {
+	t.Helper()
+	got := run(t.Context(), "", nil, append([]string{"bench", "serve", "--json"}, args...)...)
+	if got.status != want {
+		t.Fatalf("status %d, want %d: %s", got.status, want, got.stderr)
+	}
+	var f figures
+	if err := json.Unmarshal([]byte(got.stdout), &f); err != nil {
+		t.Fatalf("%v in %s", err, got.stdout)
+	}
+	f.checkKeys(t)
+	return f
+}
+
+func TestBenchServeWritesEveryForm(t *testing.T) {
+	addr, dir := standingIn(t, quick), t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	f := benched(t, 0, "--addr", addr, "--rate=100", "--arrival=constant", "--duration=1s", "--warmup=200ms",
+		"--prompt-tokens=4", "--output-tokens=3", "--slo=ttft:p99<10s", "--name=test",
+		"--out", file("r.json"), "--report", file("r.html"), "--csv", file("r.csv"), "--hdr", file("r.hdr"))
+	if f.Completed < 95 || f.Completed > 101 || f.Completed != *f.Requests || *f.Attainment != 1 || f.Target.Kind != "tandem" || f.Interrupted {
+		t.Errorf("%+v", f)
+	}
+	for name, want := range map[string]string{"r.json": `"schema": "tandem.bench.serve/1`, "r.html": "<!doctype html>", "r.csv": "outcome", "r.hdr": "histogram log format"} {
+		text, err := os.ReadFile(file(name))
+		if err != nil || !strings.Contains(strings.ToLower(string(text)), want) {
+			t.Errorf("%s: %v, %d bytes without %q", name, err, len(text), want)
+		}
+	}
+	same := run(t.Context(), "", nil, "bench", "compare", file("r.json"), file("r.json"), "--json")
+	var compared struct {
+		Regressions *int
+		Changes     []any
+	}
+	if err := json.Unmarshal([]byte(same.stdout), &compared); err != nil || same.status != 0 || compared.Regressions == nil || *compared.Regressions != 0 || len(compared.Changes) == 0 {
+		t.Errorf("a report compared with itself: %v, %+v", err, same)
+	}
+}
+
+func TestBenchServeMeasuresOpenAI(t *testing.T) {
+	server, err := standin.NewOpenAIServer(startEngine(t, quick), standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	for _, api := range []string{"completions", "chat"} {
+		f := benched(t, 0, "--openai", listening.URL, "--openai-api", api, "--concurrency=4", "--duration=500ms", "--warmup=0s",
+			"--prompt-tokens=4", "--output-tokens=3")
+		if f.Completed == 0 || *f.Errors != 0 || f.Target.Kind != "openai" || f.Target.Model != standin.Model {
+			t.Errorf("%s: %+v", api, f)
+		}
+	}
+}
+
+// Ctrl-C ends with the report of what was measured.
+func TestBenchServeInterrupted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	got := run(ctx, "", nil, "bench", "serve", "--addr", standingIn(t, quick), "--rate=100", "--duration=1h", "--warmup=0s",
+		"--prompt-tokens=4", "--output-tokens=3", "--json")
+	var f figures
+	if err := json.Unmarshal([]byte(got.stdout), &f); err != nil || got.status != 130 || !f.Interrupted || f.Completed == 0 {
+		t.Errorf("%v: %+v", err, got)
+	}
+	if !strings.Contains(got.stderr, "interrupted: the report is of what was measured") {
+		t.Errorf("it says %q", got.stderr)
+	}
+}
+
+func TestBenchServeThatNobodyAnswers(t *testing.T) {
+	f := benched(t, 1, "--addr", standingIn(t, standin.Shape{RejectShare: 1}), "--rate=50", "--duration=500ms", "--warmup=0s")
+	if f.Completed != 0 || *f.Rejected == 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestBenchMistakes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	azure := write("azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,many,109\n")
+	mooncake := write("mooncake.jsonl", `{"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": [0]}`+"\n"+`{"timestamp": 1, "input_length": 10, "output_length": 5, "hash_ids": [0}`+"\n")
+	report := write("report.json", `{"schema":"tandem.bench.serve/9.0"}`)
+	addr := standingIn(t, quick)
+	serve := func(args ...string) []string { return append([]string{"bench", "serve"}, args...) }
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{serve(), 2, "say how much load"},
+		{serve("--addr=127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
+		{serve("--openai=http://127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
+		{serve("--openai=ftp://x", "--rate=1"), 1, "ftp"},
+		{serve("--addr=x:1", "--openai=http://y", "--rate=1"), 2, "openai"},
+		{serve("--rate=1", "--slo=ttft:p99<500"), 2, "--slo"},
+		{serve("--rate=1", "--slo=tfft:p99<500ms"), 2, "tfft"},
+		{serve("--rate=1", "--mode=both"), 1, "--mode"},
+		{serve("--rate=1", "--prompt-tokens=many"), 2, "prompt-tokens"},
+		{serve("--sweep=1,two"), 2, "two"},
+		{serve("--sweep", "1,2"), 2, "--sweep=1,2"},
+		{serve("--addr", addr, "--trace", azure), 1, "azure.csv:3:"},
+		{serve("--addr", addr, "--trace", mooncake), 1, "mooncake.jsonl:2:"},
+		{serve("--trace", mooncake, "--rate=3"), 2, "--speed"},
+		{serve("--rate=1", "--report", filepath.Join(dir, "no", "r.html")), 1, "make it first"},
+		{serve("--rate=1", "--out", dir), 1, "name a file"},
+		{[]string{"bench", "compare", report}, 2, "needs the report from after"},
+		{[]string{"bench", "compare", report, report}, 1, "9.0"},
+		{[]string{"bench", "compare", azure, azure}, 1, "azure.csv"},
+		{[]string{"bench", "compare", "a", "b", "--threshold=-1"}, 2, "--threshold"},
+		{[]string{"bench", "modes", "--rates=x"}, 2, "--rates"},
+		{[]string{"bench", "modes", "--threads=0"}, 2, "--threads"},
+		{[]string{"bench", "simulated"}, 2, "tandem profile --out"},
+		{[]string{"bench", "simulated", "--profile", filepath.Join(dir, "none")}, 1, "none"},
+	} {
+		got := run(t.Context(), "", nil, c.args...)
+		// Where a server was asked first, a line of progress may stand before the error.
+		if got.stderr = strings.TrimPrefix(got.stderr, "trace\n"); got.stdout != "" {
+			t.Errorf("%v prints %q", c.args, got.stdout)
+		}
+		checkFailure(t, got, c.status, c.want)
+	}
+}
+
+// A rate that the client cannot send ends with a report that says so, and no verdict.
+func TestBenchServeAboveWhatTheClientCanSend(t *testing.T) {
+	got := run(t.Context(), "", nil, "bench", "serve", "--addr", standingIn(t, standin.Shape{TTFT: standin.Delay{Mean: time.Minute}}),
+		"--rate=20000", "--duration=300ms", "--warmup=0s", "--drain-timeout=0s", "--max-in-flight=50", "--output-tokens=2", "--prompt-tokens=2", "--json")
+	var f struct {
+		Unsent  int
+		Verdict string
+		Client  struct{ Bottleneck string }
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &f); err != nil {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	if f.Unsent == 0 || f.Verdict != "NONE" || !strings.Contains(f.Client.Bottleneck, "50") {
+		t.Errorf("%+v", f)
+	}
+}
