@@ -103,12 +103,14 @@ func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress)
 			}
 			if !whole {
 				result.Interrupted = true
-				return result, result.finish(running)
+				err = result.finish(running)
+				return result, err
 			}
 			result.Steps = append(result.Steps, step)
 		}
 	}
-	return result, result.finish(running)
+	err = result.finish(running)
+	return result, err
 }
 
 // rates are those to measure.
