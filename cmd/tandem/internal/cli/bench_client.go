@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/calibrate"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 )
 
@@ -100,7 +101,11 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 // newBenchClientPart is a command that `bench client` runs in a process of its own.
 func newBenchClientPart(use, short string, run func(*cobra.Command, []string) error, args ...string) *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Hidden: true, Args: exactly(args...), RunE: run,
+		Use: use, Short: short, Hidden: true, Args: exactly(args...),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			defer drive.DeferCollector()()
+			return run(cmd, args)
+		},
 		Example: "  tandem bench client --streams 2000",
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
@@ -80,6 +81,7 @@ report says how much each part used.`,
 				Prefill: 1, Decode: 1, Worker: worker, Arguments: all, StartTimeout: pairStartTimeout,
 			}},
 		}
+		defer drive.DeferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		result, err := pair.Run(cmd.Context(), sides, pair.Options{Load: load, Rates: given, Rounds: rounds}, live)
 		live.finish()

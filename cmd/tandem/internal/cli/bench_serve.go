@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
 )
@@ -63,6 +64,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		if err != nil {
 			return err
 		}
+		defer drive.DeferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		out, err := serve.Run(cmd.Context(), config, to, live)
 		live.finish()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
@@ -77,6 +78,7 @@ leave more of the machine to the rest of its mesh than a real one.`,
 		simulated := actual
 		simulated.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
 		simulated.Worker = []string{"--profile", profile}
+		defer drive.DeferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		result, err := pair.Run(cmd.Context(), [2]pair.Side{
 			{Name: "cpu", Plan: actual, Mode: wanted},
