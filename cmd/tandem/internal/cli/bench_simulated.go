@@ -22,6 +22,7 @@ func newBenchSimulatedCommand() *cobra.Command {
 		mode           string
 		share          float64
 		rounds         int
+		pin            bool
 	)
 	cmd := &cobra.Command{
 		Use:   "simulated",
@@ -31,9 +32,9 @@ one prefill and one decode worker: one with the CPU engine, one with the simulat
 engine and --profile. Both get the same load in turns, at a share of the real one's
 capacity, and the percentiles of both stand side by side.
 
-Where there are at least two cores, workers have the first ones to themselves and
-the router has the rest: a simulated worker uses no core, so it would otherwise
-leave more of the machine to the rest of its mesh than a real one.`,
+A simulated worker computes nothing and so leaves more of the machine to the rest of
+its mesh than a real one. With --pin the difference is less: each worker has one of
+the first cores to itself, and the router the others.`,
 		Example: `  tandem profile --threads 1 --out fable.json
   tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64`,
 		Args: exactly(),
@@ -45,6 +46,7 @@ leave more of the machine to the rest of its mesh than a real one.`,
 	fs.StringVar(&mode, "mode", "aggregated", "where the phases run: aggregated or disaggregated")
 	oneOf(cmd, "mode", "aggregated", "disaggregated")
 	fs.Float64Var(&share, "load", 0.7, "rate, as a share of the capacity of the real engine")
+	fs.BoolVar(&pin, "pin", false, "bind each worker to a core of its own, and the router to the others")
 	fs.IntVar(&rounds, "rounds", 5, "how often to measure each")
 	asJSON := addJSON(cmd, "print one JSON object")
 	onlyOnCommandLine(cmd, "profile")
@@ -74,7 +76,12 @@ leave more of the machine to the rest of its mesh than a real one.`,
 		if model != "" {
 			actual.Arguments = []string{"--model", model}
 		}
-		actual.Cores, actual.RouterCores = apart(runtime.NumCPU(), actual.Prefill+actual.Decode)
+		if pin {
+			actual.Cores, actual.RouterCores = apart(runtime.NumCPU(), actual.Prefill+actual.Decode)
+			if actual.Cores == nil {
+				return usageError(cmd, fmt.Sprintf("--pin: %d cores are too few for %d workers and a router", runtime.NumCPU(), actual.Prefill+actual.Decode))
+			}
+		}
 		simulated := actual
 		simulated.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
 		simulated.Worker = []string{"--profile", profile}
