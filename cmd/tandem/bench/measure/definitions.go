@@ -95,7 +95,7 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "percentiles",
-			Text:   "The least value that the share does not exceed, from an HDR histogram with microseconds and three digits, of completed requests that were due in the window. ci: the 95% confidence interval from order statistics, at the number of independent samples that the requests are worth. A percentile that even independent samples of that number could not carry is n/a (p99 takes 368).",
+			Text:   "The least value that the share does not exceed, from an HDR histogram with microseconds and three digits, of requests that were due in the window: what came, however the request ended; tpot_ms and the e2e_ms of completed ones. ci: the 95% confidence interval from order statistics, at the number of independent samples that the requests are worth. A percentile that even independent samples of that number could not carry is n/a (p99 takes 368).",
 			VLLM:   "interpolated between samples (numpy.percentile), of any number of samples, without interval",
 			AIPerf: "of any number of samples",
 			SGLang: "interpolated between samples (numpy.percentile), of any number of samples, without interval",
@@ -137,12 +137,12 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "objectives",
-			Text:   "Each term of the SLO: the percentile over requests against its bound. confirmed: MLPerf's early stopping says with 99% confidence that the true percentile is within.",
+			Text:   "Each term of the SLO: the percentile over requests against its bound. What was refused, failed or timed out counts as endless, and so does what had waited longer than the bound when the run was over; what was cut off before that is left out, unless it could decide whether the bound is kept: then there is no figure. confirmed: MLPerf's early stopping says with 99% confidence that the true percentile is within.",
 			MLPerf: "the same rule; there queries that fail are not counted apart",
 		},
 		{
 			Name:   "verdict",
-			Text:   "From the slope of the backlog (requests due but not ended) over the window, with a 95% confidence interval: STABLE, BACKLOGGED if it grew but not in step with time, OVERLOADED if in step with time or if more than 1% of the requests were not served, NONE if the client was the bottleneck or the run too short.",
+			Text:   "From the slope of the backlog (requests due but not ended) over the window, with a 95% confidence interval: STABLE, BACKLOGGED if it grew but not in step with time, OVERLOADED if in step with time, if more than 1% of the requests were not served, or if of those that had twice as long as the first ten took more than 1%, or of those that had as long more than half, had not ended when the run was over; NONE if the client was the bottleneck or the run too short.",
 			MLPerf: "a run is valid or not",
 		},
 	}

@@ -58,20 +58,24 @@ func longestGap(r *record.Record) time.Duration {
 	return longest
 }
 
-// requestLatencies are the latencies of which a completed request has one each.
+// requestLatencies are the latencies of which a request has one each: once it came,
+// however the request ended, or, if whole, only of a completed request. Of what came
+// nothing is left out: a server that is late is late most of all for requests that
+// do not end in time.
 var requestLatencies = []struct {
 	name  Latency
+	whole bool
 	value func(*record.Record) time.Duration
 	of    func(*Summary) **Distribution
 }{
-	{TTFT, func(r *record.Record) time.Duration { return between(r.Due, r.First()) }, func(s *Summary) **Distribution { return &s.TTFT }},
-	{TTFTSent, func(r *record.Record) time.Duration { return between(r.Sent, r.First()) }, func(s *Summary) **Distribution { return &s.TTFTSent }},
-	{SecondToken, secondToken, func(s *Summary) **Distribution { return &s.SecondToken }},
-	{TPOT, tpot, func(s *Summary) **Distribution { return &s.TPOT }},
-	{E2E, func(r *record.Record) time.Duration { return between(r.Due, r.Last()) }, func(s *Summary) **Distribution { return &s.E2E }},
-	{E2ESent, func(r *record.Record) time.Duration { return between(r.Sent, r.Last()) }, func(s *Summary) **Distribution { return &s.E2ESent }},
-	{NormalizedE2E, normalizedE2E, func(s *Summary) **Distribution { return &s.NormalizedE2E }},
-	{AdmissionDelay, func(r *record.Record) time.Duration { return between(r.Sent, r.Admitted) }, func(s *Summary) **Distribution { return &s.AdmissionDelay }},
+	{TTFT, false, func(r *record.Record) time.Duration { return between(r.Due, r.First()) }, func(s *Summary) **Distribution { return &s.TTFT }},
+	{TTFTSent, false, func(r *record.Record) time.Duration { return between(r.Sent, r.First()) }, func(s *Summary) **Distribution { return &s.TTFTSent }},
+	{SecondToken, false, secondToken, func(s *Summary) **Distribution { return &s.SecondToken }},
+	{TPOT, true, tpot, func(s *Summary) **Distribution { return &s.TPOT }},
+	{E2E, true, func(r *record.Record) time.Duration { return between(r.Due, r.Last()) }, func(s *Summary) **Distribution { return &s.E2E }},
+	{E2ESent, true, func(r *record.Record) time.Duration { return between(r.Sent, r.Last()) }, func(s *Summary) **Distribution { return &s.E2ESent }},
+	{NormalizedE2E, true, normalizedE2E, func(s *Summary) **Distribution { return &s.NormalizedE2E }},
+	{AdmissionDelay, false, func(r *record.Record) time.Duration { return between(r.Sent, r.Admitted) }, func(s *Summary) **Distribution { return &s.AdmissionDelay }},
 }
 
 // collect is the values of those requests that have one.

@@ -2,7 +2,6 @@ package measure
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
@@ -35,10 +34,33 @@ func requestLatency(r *record.Record, name string) time.Duration {
 	}
 }
 
+// atLeast is the least that a latency of a request can be that had not ended at
+// until: what came, or how long the client had waited for it. Unset if that says
+// nothing.
+func atLeast(r *record.Record, name string, until time.Duration) time.Duration {
+	switch name {
+	case "ttft", "e2e":
+		if d := requestLatency(r, "ttft"); name == "ttft" && d != unset {
+			return d
+		}
+		return between(r.Due, until)
+	case "second_token":
+		if d := secondToken(r); d != unset {
+			return d
+		}
+		return between(r.First(), until)
+	case "itl":
+		return max(longestGap(r), between(r.Last(), until))
+	default: // "tpot": the tokens to come may be quick
+		return unset
+	}
+}
+
 // met says whether a request kept every bound of the SLO, whatever the percentile of
 // its term is: the goodput of DistServe (Zhong et al., OSDI '24) and Mooncake (Qin et
 // al., FAST '25). A latency that it does not have, such as the TPOT of one token,
-// breaks no bound. What the server refused, failed or was too slow for is bad.
+// breaks no bound. What the server refused, failed or was too slow for is bad, and so
+// is what had broken a bound when it was cancelled.
 func met(r *record.Record, slo latency.SLO) meets {
 	switch r.Outcome {
 	case record.Completed:
@@ -50,12 +72,7 @@ func met(r *record.Record, slo latency.SLO) meets {
 		return kept
 	case record.Cancelled, record.Pending:
 		for _, t := range slo.Terms {
-			waited := between(r.Due, r.End)
-			late := t.Latency == "e2e" || t.Latency == "ttft" && r.First() == unset
-			if d := requestLatency(r, t.Latency); t.Latency == "ttft" && d != unset {
-				waited, late = d, true
-			}
-			if late && waited != unset && !t.Within(waited) {
+			if d := atLeast(r, t.Latency, r.End); d != unset && !t.Within(d) {
 				return bad
 			}
 		}
@@ -110,87 +127,4 @@ func wilson(share, n float64) [2]float64 {
 	center := (share + z*z/(2*n)) / (1 + z*z/n)
 	half := z / (1 + z*z/n) * math.Sqrt(share*(1-share)/n+z*z/(4*n*n))
 	return [2]float64{max(0, center-half), min(1, center+half)}
-}
-
-// objectives measures each term over the requests that it is for.
-func objectives(due []*record.Record, options Options) []Objective {
-	var all []Objective
-	measureAll := func(class string, slo latency.SLO, in func(*record.Record) bool) {
-		if len(slo.Terms) == 0 {
-			return
-		}
-		var records []*record.Record
-		for _, r := range due {
-			if in(r) {
-				records = append(records, r)
-			}
-		}
-		for _, t := range slo.Terms {
-			o := objective(records, t)
-			o.Class = class
-			all = append(all, o)
-		}
-	}
-	measureAll("", options.SLO, func(r *record.Record) bool {
-		_, own := options.ClassSLO[r.Class]
-		return !own
-	})
-	classes := make([]string, 0, len(options.ClassSLO))
-	for class := range options.ClassSLO {
-		classes = append(classes, class)
-	}
-	slices.Sort(classes)
-	for _, class := range classes {
-		measureAll(class, options.ClassSLO[class], func(r *record.Record) bool { return r.Class == class })
-	}
-	return all
-}
-
-func objective(due []*record.Record, t latency.Term) Objective {
-	o := Objective{Term: t.String()}
-	var completed []*record.Record
-	over, counted := int64(0), int64(0)
-	for _, r := range due {
-		switch r.Outcome {
-		case record.Completed:
-			completed = append(completed, r)
-			d := requestLatency(r, t.Latency)
-			if d == unset {
-				continue
-			}
-			counted++
-			if !t.Within(d) {
-				over++
-			}
-		case record.Rejected, record.Failed, record.TimedOut:
-			counted++
-			over++
-		default:
-		}
-	}
-	s := gaps(completed, false)
-	if t.Latency != "itl" {
-		s = perRequest(collect(completed, func(r *record.Record) time.Duration { return requestLatency(r, t.Latency) }))
-	}
-	h := latency.NewHistogram()
-	s.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
-	if h.Count() == 0 {
-		return o
-	}
-	if t.Percentile == 100 {
-		o.Measured = pointer(milliseconds(h.Max()))
-		o.Met = t.Within(h.Max())
-		return o
-	}
-	e := estimate(s, h, t.Percentile/100)[0]
-	o.Measured, o.CI = e.value, e.ci
-	if e.value == nil {
-		return o
-	}
-	o.Met = *e.value < milliseconds(t.Bound) || t.Inclusive && *e.value == milliseconds(t.Bound)
-	if t.Latency != "itl" {
-		o.NeedsRequests = latency.EarlyStopping(over, t.Percentile, latency.MLPerfConfidence)
-		o.Early = o.Met && counted >= o.NeedsRequests
-	}
-	return o
 }

@@ -63,14 +63,18 @@ func summarize(run *record.Run, records []*record.Record, options Options) *Summ
 	s.outcomes(due)
 	s.means(completed)
 	for _, l := range requestLatencies {
-		*l.of(s), _ = distribution(perRequest(collect(completed, l.value)))
+		of := due
+		if l.whole {
+			of = completed
+		}
+		*l.of(s), _ = distribution(perRequest(collect(of, l.value)))
 	}
 	s.DispatchDelay, _ = distribution(perRequest(collect(due, func(r *record.Record) time.Duration { return between(r.Due, r.Dispatched) })))
-	s.ITL, _ = distribution(gaps(completed, false))
-	s.ITLMessage, _ = distribution(gaps(completed, true))
+	s.ITL, _ = distribution(gaps(due, false))
+	s.ITLMessage, _ = distribution(gaps(due, true))
 	s.rates(run, records, options)
 	s.attainment(due, options)
-	s.Objectives = objectives(due, options)
+	s.Objectives = objectives(due, run.Drained, options)
 	return s
 }
 

@@ -32,8 +32,9 @@ type Summary struct {
 	OutputTokensMean float64 `json:"output_tokens_mean"`
 	CachedTokensMean float64 `json:"cached_tokens_mean"`
 
-	// The latencies, of completed requests that have them; Definitions says what each
-	// is. Never nil.
+	// The latencies, of the requests that have them: what came, however the request
+	// ended; TPOT and E2E only of completed ones. Definitions says what each is. Never
+	// nil.
 	TTFT           *Distribution `json:"ttft_ms"`
 	TTFTSent       *Distribution `json:"ttft_sent_ms"`
 	SecondToken    *Distribution `json:"second_token_ms"`
@@ -127,10 +128,16 @@ type Objective struct {
 	// all that have no SLO of their own.
 	Term  string `json:"term"`
 	Class string `json:"class,omitempty"`
-	// Measured is that percentile in milliseconds, nil if the sample cannot carry it;
-	// CI its confidence interval, nil if there is none.
+	// Measured is that percentile in milliseconds over all requests that tell it, those
+	// that the server did not serve taken as endless; nil if the sample cannot carry
+	// it, and Why says why not. CI is its confidence interval, nil if there is none.
 	Measured *float64    `json:"measured_ms"`
 	CI       *[2]float64 `json:"ci_ms,omitempty"`
+	Why      string      `json:"why,omitempty"`
+	// Missed: there is no figure, yet the percentile is over the bound, since it falls
+	// on requests that were not served or had waited longer than it when the run ended.
+	// Neither Met nor Missed without a figure: nothing can be told.
+	Missed bool `json:"missed,omitempty"`
 	// Met: the percentile is under the bound. Early: MLPerf's early-stopping rule
 	// confirms it for the true percentile with 99% confidence. The rule takes
 	// requests for independent; one that was refused, failed or timed out counts as

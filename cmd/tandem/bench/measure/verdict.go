@@ -30,6 +30,11 @@ const (
 	material = 0.01
 	inStep   = 0.7
 	absorbed = 0.7
+	// large is the growth, as a share of what was offered, that is taken for what it is
+	// though its interval is too wide to be sure: a short run has wide ones, and calling
+	// it stable would be the worse mistake. It has to be at least largeLeast requests.
+	large      = 0.05
+	largeLeast = 20
 )
 
 // faults are codes by which a server says that the request itself was wrong, which
@@ -71,6 +76,10 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	if s.Requests < minRequests {
 		return None, fmt.Sprintf("%d requests say nothing of a trend; it takes %d", s.Requests, minRequests)
 	}
+	if yes, took := unfinished(run); yes {
+		return Overloaded, fmt.Sprintf("%d of %d requests had not ended %v after the last was due; the first took at most %v", s.Cancelled, s.Requests,
+			(run.Drained - run.To).Round(time.Millisecond), took.Round(time.Millisecond))
+	}
 	if seen != "" {
 		return None, seen
 	}
@@ -80,6 +89,8 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	switch {
 	case grew && trend.fit >= inStep && trend.end >= absorbed*trend.peak:
 		return Overloaded, growth + ", in step with time"
+	case trend.slope > large*s.OfferedRPS && trend.slope*(run.To-run.From).Seconds() > largeLeast && trend.slower && trend.end >= absorbed*trend.peak:
+		return Backlogged, growth + fmt.Sprintf("; %.0f requests waited at the end: a longer run would say more", trend.end)
 	case grew:
 		return Backlogged, growth + fmt.Sprintf(", not in step with time: %.0f at its peak, %.0f at the end", trend.peak, trend.end)
 	case trend.end > 2*trend.usual+3*math.Sqrt(trend.usual)+3 && trend.end >= absorbed*trend.peak:
@@ -107,7 +118,8 @@ type trend struct {
 // requests took: until then it fills on any server. The second result says why no
 // line can be fitted, empty if one was.
 func backlog(run *record.Run) (trend, string) {
-	from := max(run.From, filled(run))
+	took, _ := filled(run)
+	from := max(run.From, took)
 	if window := run.To - run.From; run.To-from < window/2 {
 		return trend{}, fmt.Sprintf("the window of %v is too short for requests that take %v; let it last at least %v",
 			window.Round(time.Millisecond), from.Round(time.Millisecond), (4 * from).Round(time.Second))
@@ -167,10 +179,10 @@ func steady(offered [batches]float64) bool {
 }
 
 // filled is when the first requests of a run had ended: the time that it took to
-// serve the first ten, once.
-func filled(run *record.Run) time.Duration {
+// serve the first ten, once. whole is whether there were as many.
+func filled(run *record.Run) (took time.Duration, whole bool) {
 	const first = 10
-	took, n := time.Duration(0), 0
+	n := 0
 	for _, r := range run.Records {
 		if r.Outcome != record.Completed {
 			continue
@@ -180,7 +192,41 @@ func filled(run *record.Run) time.Duration {
 			break
 		}
 	}
-	return took
+	return took, n == first
+}
+
+// patience is how many times as long as the first ones a request must have had until
+// the run was over for it to count that it did not end, and the share of such requests
+// that is too many: some take longer than others, but few much longer, and most do
+// not.
+var patience = []struct{ times, share float64 }{{2, failing}, {1, 0.5}}
+
+// unfinished is whether too many requests of the window had not ended when the run
+// was over, though they had longer than the first ones took, took. A server that
+// shares its time among all that it has accepted may serve hardly any to the end when
+// there are too many, so that no backlog can be seen growing. Where fewer than ten
+// ended, requests may as well be that long.
+func unfinished(run *record.Run) (yes bool, took time.Duration) {
+	took, whole := filled(run)
+	if !whole || run.Interrupted {
+		return false, took
+	}
+	for _, p := range patience {
+		n, of := 0, 0
+		for _, r := range run.Records {
+			if r.Due < run.From || r.Due > run.To || float64(run.Drained-r.Due) < p.times*float64(took) {
+				continue
+			}
+			of++
+			if r.Outcome == record.Cancelled {
+				n++
+			}
+		}
+		if n > 1 && float64(n) > p.share*float64(of) {
+			return true, took
+		}
+	}
+	return false, took
 }
 
 // fit is the least-squares line through batch means that are width seconds apart,

@@ -1,0 +1,170 @@
+package measure
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// endless is the latency of what never came: the most that a histogram holds.
+const endless = time.Hour
+
+// objectives measures each term over the requests that it is for. drained is when the
+// run was over.
+func objectives(due []*record.Record, drained time.Duration, options Options) []Objective {
+	var all []Objective
+	measureAll := func(class string, slo latency.SLO, in func(*record.Record) bool) {
+		if len(slo.Terms) == 0 {
+			return
+		}
+		var records []*record.Record
+		for _, r := range due {
+			if in(r) {
+				records = append(records, r)
+			}
+		}
+		for _, t := range slo.Terms {
+			o := objective(records, drained, t)
+			o.Class = class
+			all = append(all, o)
+		}
+	}
+	measureAll("", options.SLO, func(r *record.Record) bool {
+		_, own := options.ClassSLO[r.Class]
+		return !own
+	})
+	classes := make([]string, 0, len(options.ClassSLO))
+	for class := range options.ClassSLO {
+		classes = append(classes, class)
+	}
+	slices.Sort(classes)
+	for _, class := range classes {
+		measureAll(class, options.ClassSLO[class], func(r *record.Record) bool { return r.Class == class })
+	}
+	return all
+}
+
+// told is what the requests tell of a term.
+type told struct {
+	sample
+	// over and counted are requests, not gaps; endless of them, or gaps, never came;
+	// open could still have been anything when the run was over.
+	over, counted, endless, open int64
+}
+
+// tell sorts requests by what they say of a term. One that was refused, failed or
+// timed out counts as endless, and one that was cut off or never sent if it had
+// waited longer than the bound by then.
+func tell(due []*record.Record, drained time.Duration, t latency.Term) told {
+	var all told
+	values := make([]time.Duration, 0, len(due))
+	never := func() {
+		all.over++
+		all.counted++
+		all.endless++
+		values = append(values, endless)
+	}
+	for _, r := range due {
+		switch r.Outcome {
+		case record.Completed:
+			if d := requestLatency(r, t.Latency); d != unset {
+				all.counted++
+				if !t.Within(d) {
+					all.over++
+				}
+				values = append(values, d)
+			}
+		case record.Rejected, record.Failed, record.TimedOut:
+			never()
+		default:
+			until := r.End
+			if until == unset {
+				until = max(drained, r.Due)
+			}
+			came := requestLatency(r, t.Latency)
+			switch least := atLeast(r, t.Latency, until); {
+			case came != unset && (t.Latency == "ttft" || t.Latency == "second_token"):
+				all.counted++
+				if !t.Within(came) {
+					all.over++
+				}
+				values = append(values, came)
+			case least != unset && !t.Within(least):
+				never()
+			default:
+				all.open++
+			}
+		}
+	}
+	if t.Latency != "itl" {
+		all.sample = perRequest(values)
+		return all
+	}
+	// The gaps that came, of all requests, and one for each that never did.
+	came, lost := gaps(due, false), all.endless
+	all.sample = sample{came.groups + 1, func(yield func(int, time.Duration, int64)) {
+		came.each(yield)
+		if lost > 0 {
+			yield(came.groups, endless, lost)
+		}
+	}}
+	return all
+}
+
+func objective(due []*record.Record, drained time.Duration, t latency.Term) Objective {
+	o := Objective{Term: t.String()}
+	all := tell(due, drained, t)
+	h := latency.NewHistogram()
+	all.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
+	if h.Count() == 0 {
+		o.Why = "no request tells it"
+		return o
+	}
+	share := t.Percentile / 100
+	if t.Percentile != 100 && h.Count() < latency.QuantileNeeds(share, confidence) {
+		o.Why = fmt.Sprintf("%d are too few for it, it takes %d", h.Count(), latency.QuantileNeeds(share, confidence))
+		return o
+	}
+	// at is the percentile if open latencies more are added, of which below are the
+	// shortest of all and the others the longest.
+	at := func(open, below int64) time.Duration {
+		n := h.Count() + open
+		rank := int64(math.Ceil(share*float64(n)-1e-6)) - below
+		switch {
+		case rank > h.Count()-all.endless:
+			return endless
+		case rank < 1:
+			return 0
+		case t.Percentile == 100:
+			return h.Max()
+		}
+		return h.AtRank(rank)
+	}
+	value := at(0, 0)
+	within := func(d time.Duration) bool { return d < endless && t.Within(d) }
+	if within(at(all.open, all.open)) != within(at(all.open, 0)) {
+		o.Why = fmt.Sprintf("%d requests were cut off before they told, enough to decide it", all.open)
+		return o
+	}
+	if value >= endless {
+		o.Missed, o.Why = true, fmt.Sprintf("it falls on the %d that were not served, or not in time, of %d", all.endless, h.Count())
+		return o
+	}
+	o.Measured = pointer(milliseconds(value))
+	o.Met = within(value)
+	if t.Percentile == 100 {
+		return o
+	}
+	if ci := estimate(all.sample, h, share)[0].ci; ci != nil && ci[1] < milliseconds(endless) {
+		o.CI = ci
+	}
+	if t.Latency != "itl" {
+		o.NeedsRequests = latency.EarlyStopping(all.over, t.Percentile, latency.MLPerfConfidence)
+		o.Early = o.Met && all.counted >= o.NeedsRequests
+	}
+	return o
+}
