@@ -23,7 +23,7 @@ type FindMaxOptions struct {
 	// Repeats is how often chance may be wrong: a rate that fails narrowly is tried
 	// again until more than Repeats runs of it agree, and the rate that is found must
 	// have passed more than Repeats times. Negative: never again; 0: 1, that is the
-	// best of three.
+	// best of three. A step that tells nothing is also tried again so often.
 	Repeats int
 }
 
@@ -79,11 +79,15 @@ type findMax struct {
 	low, high float64
 	// again is a rate that needs another run, 0 if none does.
 	again float64
+	// ceiling is the least rate of which nothing can be told since the client is the
+	// limit there, 0 if there is none; stuck: nothing could be told for another reason.
+	ceiling float64
+	stuck   bool
 }
 
 // votes are the runs at one rate.
 type votes struct {
-	passed, failed int
+	passed, failed, unknown int
 	// clear: a run failed by far.
 	clear bool
 }
@@ -94,6 +98,10 @@ type votes struct {
 // With a server whose steps pass up to a threshold T between Min and Max and fail
 // above it, the result is within Tolerance under T, after at most about
 // |log(T/Start)/log(Factor)| + log2(log(Factor)/log(1+Tolerance)) + 3 steps.
+//
+// A rate at which the client is the limit ends the way up: below it the search only
+// looks for one that passes, and confirms it. A rate of which nothing can be told for
+// another reason ends the search: a lower one has even fewer requests.
 func NewFindMax(options FindMaxOptions) *Search {
 	if options.Validate() != nil {
 		options = FindMaxOptions{}
@@ -107,6 +115,14 @@ func (f *findMax) next() (float64, bool) {
 		return 0, false
 	case f.again > 0:
 		return f.again, true
+	case f.stuck && f.low == 0:
+		return 0, false
+	case f.stuck || f.low > 0 && f.capped():
+		return f.low, f.votes[f.low].passed <= f.Repeats // confirm it
+	case f.capped() && f.ceiling > f.Min:
+		return max(f.ceiling/f.Factor, f.Min), true
+	case f.capped():
+		return 0, false
 	case f.low == 0 && f.high == 0:
 		return f.Start, true
 	case f.high == 0 && f.low < f.Max:
@@ -123,6 +139,9 @@ func (f *findMax) next() (float64, bool) {
 	return 0, false
 }
 
+// capped is whether the client is the limit before the server is.
+func (f *findMax) capped() bool { return f.ceiling > 0 && (f.high == 0 || f.ceiling < f.high) }
+
 // between is the middle of the bracket on a logarithmic scale, to four digits where
 // they can tell it from the ends.
 func (f *findMax) between() float64 {
@@ -133,7 +152,7 @@ func (f *findMax) between() float64 {
 	return middle
 }
 
-func (f *findMax) done(rate float64, passed, narrow bool) {
+func (f *findMax) done(rate float64, found finding) {
 	f.taken++
 	f.again = 0
 	v := f.votes[rate]
@@ -141,11 +160,15 @@ func (f *findMax) done(rate float64, passed, narrow bool) {
 		v = &votes{}
 		f.votes[rate] = v
 	}
-	if passed {
+	switch found {
+	case passed:
 		v.passed++
-	} else {
+	case failed, failedNarrowly:
 		v.failed++
-		v.clear = v.clear || !narrow
+		v.clear = v.clear || found == failed
+	default:
+		f.unknown(rate, v, found)
+		return
 	}
 	switch {
 	case v.failed == 0 || v.passed > f.Repeats:
@@ -156,6 +179,23 @@ func (f *findMax) done(rate float64, passed, narrow bool) {
 		f.failed(rate)
 	default:
 		f.again = rate
+	}
+}
+
+// unknown takes a step that tells nothing.
+func (f *findMax) unknown(rate float64, v *votes, found finding) {
+	v.unknown++
+	switch {
+	case v.unknown <= f.Repeats:
+		f.again = rate
+	case v.passed > v.failed:
+		// What passed is not confirmed, but stands.
+		v.passed = max(v.passed, f.Repeats+1)
+		f.stuck = true
+	case found == limited:
+		f.ceiling = rate // below all others, since none above one is asked for
+	default:
+		f.stuck = true
 	}
 }
 

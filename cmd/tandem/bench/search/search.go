@@ -20,48 +20,97 @@ type Search struct {
 // plan is how the next rate follows from the steps so far.
 type plan interface {
 	next() (rate float64, ok bool)
-	done(rate float64, passed, narrow bool)
+	done(rate float64, found finding)
 }
+
+// finding is what a step says of its rate.
+type finding uint8
+
+const (
+	passed finding = iota
+	// failed by far, or narrowly, so that it may have been chance.
+	failed
+	failedNarrowly
+	// limited: the client was the limit; untold: the run says too little.
+	limited
+	untold
+)
 
 // Next is the rate to try, requests a second; ok is false when the search is over.
 // It stays the same until Done.
 func (s *Search) Next() (rate float64, ok bool) { return s.plan.next() }
 
-// Done tells what the step at the rate of Next showed. Of step, Rate and Summary are
-// read; whether it passed follows from the summary. A nil Summary, for a step that
-// could not be run, did not pass; Why then says why.
+// Stretch is how many times longer than usual the step at the rate of Next should
+// last: 1, and twice as much for each earlier one at that rate that was too short.
+func (s *Search) Stretch() float64 {
+	rate, _ := s.Next()
+	times := 1.0
+	for _, step := range s.steps {
+		if step.Rate == rate && step.Unknown && step.Client == "" {
+			times *= 2
+		}
+	}
+	return times
+}
+
+// Done tells what the step at the rate of Next showed. Of step, Rate, Summary and
+// Client are read; whether it passed follows from them. Of a nil Summary, for a step
+// that could not be run, nothing is known; Why then says why.
 func (s *Search) Done(step Step) {
-	step.Passed, step.Why = judge(step)
+	var found finding
+	found, step.Why = judge(step)
+	step.Passed, step.Unknown = found == passed, found == limited || found == untold
 	s.steps = append(s.steps, step)
-	s.plan.done(step.Rate, step.Passed, narrow(step))
+	s.plan.done(step.Rate, found)
 }
 
 // Steps are those done so far, in the order in which they were done.
 func (s *Search) Steps() []Step { return slices.Clone(s.steps) }
 
-// judge says whether a step passed, otherwise why not.
-func judge(step Step) (passed bool, why string) {
+// judge says whether a step passed, otherwise why not. What the client limited says
+// nothing of the server. An objective that was measured and missed decides also
+// where the run was too short for a verdict.
+func judge(step Step) (found finding, why string) {
 	s := step.Summary
-	if s == nil {
-		return false, cmp.Or(step.Why, "it was not measured")
-	}
-	if s.Verdict != measure.Stable {
-		return false, string(s.Verdict) + ": " + s.Reason
-	}
-	for _, o := range s.Objectives {
-		if o.Met {
-			continue
+	switch {
+	case s == nil:
+		return untold, cmp.Or(step.Why, "it was not measured")
+	case step.Client != "":
+		return limited, "the client was the limit: " + step.Client
+	case s.Verdict != measure.Stable && s.Verdict != measure.None:
+		why = string(s.Verdict) + ": " + s.Reason
+		if narrow(s) {
+			return failedNarrowly, why
 		}
+		return failed, why
+	}
+	unsure := ""
+	for _, o := range s.Objectives {
 		name := o.Term
 		if o.Class != "" {
 			name += " of class " + o.Class
 		}
-		if o.Measured == nil {
-			return false, fmt.Sprintf("%s: %d completed requests are too few for it", name, s.Completed)
+		switch {
+		case o.Met:
+		case o.Measured != nil:
+			why = fmt.Sprintf("%s: measured %.4g ms", name, *o.Measured)
+			if narrow(s) {
+				return failedNarrowly, why
+			}
+			return failed, why
+		case o.Missed && s.Verdict == measure.Stable:
+			return failed, name + ": " + o.Why
+		case unsure == "":
+			unsure = name + ": " + cmp.Or(o.Why, fmt.Sprintf("%d completed requests are too few for it", s.Completed))
 		}
-		return false, fmt.Sprintf("%s: measured %.4g ms", name, *o.Measured)
 	}
-	return true, ""
+	switch {
+	case s.Verdict == measure.None:
+		return untold, string(s.Verdict) + ": " + s.Reason
+	case unsure != "":
+		return untold, unsure
+	}
+	return passed, ""
 }
 
 // near is how far, relative to its bound, an objective may be missed by chance.
@@ -70,9 +119,8 @@ const near = 1.1
 // narrow is whether a step may have failed by chance: the server kept up or nearly
 // did, and each objective that it missed has its bound in the interval of what was
 // measured or within a tenth of it.
-func narrow(step Step) bool {
-	s := step.Summary
-	if s == nil || s.Verdict == measure.None || s.Verdict == measure.Overloaded {
+func narrow(s *measure.Summary) bool {
+	if s.Verdict == measure.Overloaded {
 		return false
 	}
 	for _, o := range s.Objectives {
@@ -111,14 +159,46 @@ func (s *Search) Result() Result {
 	}
 	if result.MaxRate != nil {
 		for _, r := range rates {
-			if r.rate > *result.MaxRate && !r.passed() {
+			if r.rate > *result.MaxRate && r.failed() {
 				result.Bracket = &[2]float64{*result.MaxRate, r.rate}
 				break
 			}
 		}
 	}
+	result.Limited = limit(rates, result.MaxRate)
 	result.Knee = knee(rates)
 	return result
+}
+
+// limit says why the server may do more than the highest rate that passed, empty if
+// it may not.
+func limit(rates []tried, most *float64) string {
+	for _, r := range rates {
+		if most != nil && r.rate <= *most {
+			continue
+		}
+		if r.failed() {
+			return ""
+		}
+		if r.passed() || len(r.steps) == 0 {
+			continue
+		}
+		text := ""
+		if most != nil {
+			text = fmt.Sprintf("at least %.4g/s; ", *most)
+		}
+		last := r.steps[len(r.steps)-1]
+		for _, step := range r.steps {
+			if step.Unknown {
+				last = step
+			}
+		}
+		if last.Client != "" {
+			return text + fmt.Sprintf("the client was the limit at %.4g/s: %s", r.rate, last.Client)
+		}
+		return text + fmt.Sprintf("nothing could be told at %.4g/s: %s", r.rate, last.Why)
+	}
+	return ""
 }
 
 // tried is all steps at one rate.
@@ -140,15 +220,28 @@ func byRate(steps []Step) []tried {
 	return all
 }
 
-// passed: more than half of the steps did.
+// passed: more than half of the steps that tell anything did.
 func (t tried) passed() bool {
-	n := 0
+	yes, no := t.votes()
+	return yes > no
+}
+
+// failed: at least half of the steps that tell anything did.
+func (t tried) failed() bool {
+	yes, no := t.votes()
+	return no > 0 && no >= yes
+}
+
+func (t tried) votes() (yes, no int) {
 	for _, step := range t.steps {
-		if step.Passed {
-			n++
+		switch {
+		case step.Passed:
+			yes++
+		case !step.Unknown:
+			no++
 		}
 	}
-	return 2*n > len(t.steps)
+	return yes, no
 }
 
 // broke: more than half of the steps with a verdict were not stable.
@@ -207,7 +300,11 @@ func (r Result) String() string {
 	add("breaking", r.Breaking)
 	add("best goodput at", r.MaxGoodput)
 	if len(parts) == 0 {
-		return "no rate passed"
+		parts = []string{"no rate passed"}
 	}
-	return strings.Join(parts, ", ")
+	text := strings.Join(parts, ", ")
+	if r.Limited != "" {
+		text += " (" + r.Limited + ")"
+	}
+	return text
 }

@@ -106,7 +106,9 @@ func TestFindMaxEndsWhateverItHears(t *testing.T) {
 				t.Fatalf("asked for %v", rate)
 			}
 			a := answers[rate]
-			switch rapid.IntRange(0, 3).Draw(t, "answer") {
+			switch rapid.IntRange(0, 4).Draw(t, "answer") {
+			case 4:
+				return short()
 			case 0:
 				answers[rate] = [2]int{a[0], a[1] + 1}
 				return failing()
@@ -172,8 +174,8 @@ func TestFindMaxAtTheEnds(t *testing.T) {
 	}{
 		{"nothing passes", func(float64) *measure.Summary { return failing() }, []float64{4, 2, 1, 0.5}, nil},
 		{"everything passes", func(float64) *measure.Summary { return passing() }, []float64{4, 8, 16, 20, 20}, pointer(20.0)},
-		{"nothing was measured", func(float64) *measure.Summary { return nil }, []float64{4, 2, 1, 0.5}, nil},
-		{"the client is too slow", func(float64) *measure.Summary { return &measure.Summary{Verdict: measure.None} }, []float64{4, 2, 1, 0.5}, nil},
+		{"nothing was measured", func(float64) *measure.Summary { return nil }, []float64{4, 4}, nil},
+		{"every run is too short", func(float64) *measure.Summary { return short() }, []float64{4, 4}, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := search.NewFindMax(search.FindMaxOptions{Start: 4, Min: 0.5, Max: 20})
@@ -188,6 +190,88 @@ func TestFindMaxAtTheEnds(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func short() *measure.Summary {
+	return &measure.Summary{Verdict: measure.None, Reason: "the window is too short"}
+}
+
+// Where the client is the limit a search ends with what passed below; it neither
+// takes the client's limit for the server's nor goes on above it.
+func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		from    float64 // the least rate at which the client is the limit
+		breaks  float64 // the least rate that fails
+		asked   []float64
+		max     *float64
+		limited string
+		bracket bool
+	}{
+		{"above what passed", 10, 100, []float64{4, 8, 16, 16, 8}, pointer(8.0), "at least 8/s; the client was the limit at 16/s: it was late", false},
+		{"from the first step on", 3, 100, []float64{4, 4, 2, 2}, pointer(2.0), "at least 2/s; the client was the limit at 4/s: it was late", false},
+		{"everywhere", 0, 100, []float64{4, 4, 2, 2, 1, 1, 0.5, 0.5}, nil, "the client was the limit at 0.5/s: it was late", false},
+		{"above what the server takes", 15, 3, []float64{4, 2, 2.828, 2.828}, pointer(2.828), "", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := search.NewFindMax(search.FindMaxOptions{Start: 4, Min: 0.5, Max: 64, Tolerance: 0.5})
+			var asked []float64
+			for rate, ok := s.Next(); ok; rate, ok = s.Next() {
+				if asked = append(asked, rate); len(asked) > 50 {
+					t.Fatalf("no end after %v", asked)
+				}
+				if s.Stretch() != 1 {
+					t.Errorf("a longer step at %v does not help the client", rate)
+				}
+				step := search.Step{Rate: rate, Summary: passing()}
+				switch {
+				case rate >= test.from:
+					step.Summary, step.Client = short(), "it was late"
+				case rate >= test.breaks:
+					step.Summary = failing()
+				}
+				s.Done(step)
+			}
+			if d := cmp.Diff(test.asked, asked); d != "" {
+				t.Error(d)
+			}
+			r := s.Result()
+			if d := cmp.Diff(test.max, r.MaxRate); d != "" || r.Limited != test.limited || (r.Bracket != nil) != test.bracket {
+				t.Errorf("%s, limited %q, bracket %v", d, r.Limited, r.Bracket)
+			}
+			if !strings.Contains(r.String(), r.Limited) {
+				t.Errorf("%q says nothing of its limit", r)
+			}
+			for _, step := range r.Steps {
+				if step.Unknown != (step.Client != "") || step.Unknown && step.Passed {
+					t.Errorf("%+v", step)
+				}
+			}
+		})
+	}
+}
+
+// A step that is too short to tell is repeated twice as long; what it then shows
+// counts alone.
+func TestFindMaxStretchesWhatIsTooShort(t *testing.T) {
+	s := search.NewFindMax(search.FindMaxOptions{Start: 4, Tolerance: 0.5, Max: 64})
+	var stretched []float64
+	drive(t, s, func(rate float64) *measure.Summary {
+		times := s.Stretch()
+		switch {
+		case rate > 10:
+			return failing()
+		case rate == 8 && times == 1:
+			return short()
+		case times > 1:
+			stretched = append(stretched, rate)
+		}
+		return passing()
+	})
+	r := s.Result()
+	if r.MaxRate == nil || *r.MaxRate != 8 || r.Limited != "" || r.Bracket == nil || len(stretched) == 0 || stretched[0] != 8 {
+		t.Errorf("%s, bracket %v, stretched %v", r, r.Bracket, stretched)
 	}
 }
 
@@ -213,10 +297,12 @@ func TestWhyAStepDidNotPass(t *testing.T) {
 		return &measure.Summary{Verdict: measure.Stable, Completed: 12, Objectives: []measure.Objective{{Term: "e2e:p50<9s", Met: true}, o}}
 	}
 	for want, summary := range map[string]*measure.Summary{
-		"":                                objective(measure.Objective{Term: "ttft:p99<1s", Met: true}),
-		"it was not measured":             nil,
-		"OVERLOADED: the backlog grew":    failing(),
-		"ttft:p99<500ms: measured 510 ms": barely(),
+		"":                              objective(measure.Objective{Term: "ttft:p99<1s", Met: true}),
+		"it was not measured":           nil,
+		"OVERLOADED: the backlog grew":  failing(),
+		"NONE: the window is too short": short(),
+		"ttft:p99<2s: the percentile is a request that was not served":        objective(measure.Objective{Term: "ttft:p99<2s", Missed: true, Why: "the percentile is a request that was not served"}),
+		"ttft:p99<500ms: measured 510 ms":                                     barely(),
 		"ttft:p99<1s of class chat: 12 completed requests are too few for it": objective(measure.Objective{Term: "ttft:p99<1s", Class: "chat"}),
 	} {
 		s := search.NewSweep([]float64{1})

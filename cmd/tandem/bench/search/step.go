@@ -13,10 +13,16 @@ type Step struct {
 	Rate float64 `json:"rate"`
 	// Summary is what was measured.
 	Summary *measure.Summary `json:"summary"`
-	// Passed: the verdict is Stable and every objective was met.
-	Passed bool `json:"passed"`
-	// Why not, in one sentence; empty if it did.
+	// Passed: the verdict is Stable and every objective was met. Unknown: the step
+	// tells neither that nor the opposite, since the client was the limit or the run
+	// too short; it then counts neither for nor against its rate.
+	Passed  bool `json:"passed"`
+	Unknown bool `json:"unknown,omitempty"`
+	// Why it did not pass, in one sentence; empty if it did.
 	Why string `json:"why,omitempty"`
+	// Client says why the client, not the server, limited the step; empty if it did
+	// not.
+	Client string `json:"client_limit,omitempty"`
 }
 
 // Result is a finished search. Its JSON is public.
@@ -28,8 +34,13 @@ type Result struct {
 	Knee     *float64 `json:"knee_rps"`
 	Breaking *float64 `json:"breaking_rps"`
 	// MaxRate is the highest rate that passed, nil if none did; with the bracket it
-	// was found in. MaxGoodput is the step with the highest goodput's rate.
+	// was found in, up to the least rate that failed. MaxGoodput is the step with the
+	// highest goodput's rate.
 	MaxRate    *float64    `json:"max_rps"`
 	Bracket    *[2]float64 `json:"bracket_rps,omitempty"`
 	MaxGoodput *float64    `json:"max_goodput_rps"`
+	// Limited says in a sentence that the server may do more than MaxRate, since of a
+	// rate above it, and below any that failed, nothing could be told, and why; empty
+	// if that is not so.
+	Limited string `json:"limited,omitempty"`
 }

@@ -26,7 +26,7 @@ func (s *sweep) next() (float64, bool) {
 	return s.rates[0], true
 }
 
-func (s *sweep) done(float64, bool, bool) {
+func (s *sweep) done(float64, finding) {
 	if len(s.rates) > 0 {
 		s.rates = s.rates[1:]
 	}
