@@ -30,6 +30,15 @@ func random(seed, purpose, thing, part uint64) *rand.Rand {
 	return rand.New(pcg)
 }
 
+// repeated is the seed of what differs between runs at one rate; of the first one it
+// is the seed itself.
+func repeated(seed uint64, repeat int) uint64 {
+	if repeat == 0 {
+		return seed
+	}
+	return mix(seed ^ mix(uint64(repeat)))
+}
+
 const golden = 0x9E3779B97F4A7C15
 
 // mix is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable

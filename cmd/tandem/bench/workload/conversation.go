@@ -95,7 +95,7 @@ func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, sa
 func (m *maker) invented(session, class int) func(turn int) utterance {
 	return func(turn int) utterance {
 		var pcg rand.PCG
-		seeded(&pcg, m.spec.Seed, forTurns, uint64(session), uint64(turn))
+		seeded(&pcg, m.chance, forTurns, uint64(session), uint64(turn))
 		random := rand.New(&pcg)
 		drawn := m.spec.draw(random, class)
 		return utterance{

@@ -12,6 +12,7 @@ import (
 type maker struct {
 	spec     *Spec
 	step     uint64
+	chance   uint64 // seed of all but the contents of prompts
 	text     bool
 	alphabet *alphabet // nil with text
 	context  int
@@ -20,7 +21,7 @@ type maker struct {
 }
 
 func newMaker(s *Spec, p Params) (*maker, error) {
-	m := &maker{spec: s, step: uint64(p.Step), text: s.text(p), context: s.context(p)}
+	m := &maker{spec: s, step: uint64(p.Step), chance: repeated(s.Seed, p.Repeat), text: s.text(p), context: s.context(p)}
 	if m.context < s.SharedPrefixTokens+2 {
 		return nil, fmt.Errorf("--shared-prefix-tokens is %d and the context has %d tokens: leave room for a prompt and an answer", s.SharedPrefixTokens, m.context)
 	}

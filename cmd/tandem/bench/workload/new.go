@@ -26,7 +26,7 @@ func (s *Spec) New(p Params) (Source, error) {
 		return nil, err
 	}
 	a := &arrivals{
-		random: random(s.Seed, forArrivals, 0, 0), process: s.Arrival,
+		random: random(repeated(s.Seed, p.Repeat), forArrivals, 0, 0), process: s.Arrival,
 		rate: p.Rate, from: s.RampFrom, shape: s.Burstiness,
 		until: p.Duration.Seconds(), closed: p.Concurrency > 0,
 	}

@@ -21,6 +21,10 @@ type Params struct {
 	// has prompts of its own, so that none finds those of the last in a prefix cache;
 	// arrivals and lengths come from the same numbers in all.
 	Step int
+	// Repeat counts the runs at one rate from 0. Each has arrivals, lengths, classes
+	// and turns of its own, so that a second run says more than the first; runs at
+	// different rates with the same Repeat share them.
+	Repeat int
 	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
 	VocabularySize, ContextTokens int
 	// Avoid are ids that no prompt may have, such as special tokens.
@@ -31,7 +35,7 @@ type Params struct {
 
 func (p Params) validate(s *Spec) error {
 	switch {
-	case p.Concurrency < 0 || p.Duration < 0 || p.Step < 0 || p.VocabularySize < 0 || p.ContextTokens < 0:
+	case p.Concurrency < 0 || p.Duration < 0 || p.Step < 0 || p.Repeat < 0 || p.VocabularySize < 0 || p.ContextTokens < 0:
 		return fmt.Errorf("workload: a negative parameter: %+v", p)
 	case p.Concurrency > 0 || s.OwnTimes():
 		return nil

@@ -27,7 +27,7 @@ func newReplay(m *maker, a *arrivals, p Params) (*replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	seed := m.spec.Seed
+	seed := m.chance
 	return &replay{
 		maker: m, file: file, arrivals: a, until: p.Duration,
 		kinds: random(seed, forClasses, 0, 0), turns: random(seed, forTurns, 0, 0),
@@ -130,7 +130,7 @@ func (r *replay) recorded(entry trace.Entry, class int) *Request {
 		maker: r.maker, session: session, class: class, turns: turns, tokens: systemTokens + tokens,
 		say: func(turn int) utterance {
 			said := r.scaled(entry.Turns[turn])
-			said.think = r.think(random(r.spec.Seed, forTurns, uint64(session), uint64(turn)))
+			said.think = r.think(random(r.chance, forTurns, uint64(session), uint64(turn)))
 			return said
 		},
 	}.attach(q)

@@ -243,3 +243,56 @@ func TestSeeds(t *testing.T) {
 		t.Errorf("seeds %d and %d, want two", a.Seed, b.Seed)
 	}
 }
+
+// A repeat of a run has arrivals, lengths, classes and turns of its own; the first is
+// the run without repeats.
+func TestRepeats(t *testing.T) {
+	type drawn struct {
+		due    time.Duration
+		class  string
+		tokens int
+		more   bool
+	}
+	run := func(repeat int) [50]drawn {
+		params := workload.Params{Rate: 10, VocabularySize: 1000, Repeat: repeat}
+		var all [50]drawn
+		for i, q := range take(t, sourceOf(t, params, "--seed=5", "--class=a=1", "--class=b=1", "--output-tokens=uniform:1-1000", "--turns=uniform:1-2"), len(all)) {
+			all[i] = drawn{q.Due, q.Class, q.MaxTokens, q.Then != nil}
+		}
+		return all
+	}
+	runs := [3][50]drawn{run(0), run(1), run(2)}
+	if again := run(1); again != runs[1] {
+		t.Errorf("the repeat 1 is %v, then %v", runs[1], again)
+	}
+	for i, a := range runs {
+		for k, b := range runs[:i] {
+			var due, class, tokens, more int
+			for n := range a {
+				for _, same := range []struct {
+					count *int
+					is    bool
+				}{{&due, a[n].due == b[n].due}, {&class, a[n].class == b[n].class}, {&tokens, a[n].tokens == b[n].tokens}, {&more, a[n].more == b[n].more}} {
+					if same.is {
+						*same.count++
+					}
+				}
+			}
+			if due > 0 || class == len(a) || tokens > 5 || more == len(a) {
+				t.Errorf("runs %d and %d share %d moments, %d classes, %d lengths, %d turns of %d", k, i, due, class, tokens, more, len(a))
+			}
+		}
+	}
+	if _, err := specOf(t).New(workload.Params{Rate: 1, VocabularySize: 1000, Repeat: -1}); err == nil {
+		t.Error("a repeat of -1")
+	}
+}
+
+func TestClassShares(t *testing.T) {
+	if shares := specOf(t).ClassShares(); shares != nil {
+		t.Errorf("without classes %v", shares)
+	}
+	if shares := specOf(t, "--class=a=1", "--class=b=3").ClassShares(); len(shares) != 2 || shares["a"] != 0.25 || shares["b"] != 0.75 {
+		t.Errorf("%v", shares)
+	}
+}

@@ -259,6 +259,22 @@ func (s *Spec) ClassNames() []string {
 	return names
 }
 
+// ClassShares is which share of the requests each class has, by name; nil without
+// classes.
+func (s *Spec) ClassShares() map[string]float64 {
+	if len(s.classes) == 0 {
+		return nil
+	}
+	total, shares := 0.0, map[string]float64{}
+	for _, class := range s.classes {
+		total += class.weight
+	}
+	for _, class := range s.classes {
+		shares[class.name] = class.weight / total
+	}
+	return shares
+}
+
 // replays: the trace's requests are sent, not only its lengths used.
 func (s *Spec) replays() bool { return s.Trace != "" && !s.usesEmpirical() }
 

@@ -15,7 +15,7 @@ type synthetic struct {
 }
 
 func newSynthetic(m *maker, a *arrivals) *synthetic {
-	seed := m.spec.Seed
+	seed := m.chance
 	return &synthetic{
 		maker: m, arrivals: a,
 		lengths: random(seed, forLengths, 0, 0), kinds: random(seed, forClasses, 0, 0), turns: random(seed, forTurns, 0, 0),
