@@ -7,11 +7,13 @@ package compare
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 )
 
 // Schema is the version of a Comparison's JSON.
@@ -39,9 +41,14 @@ type Comparison struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Changes are all figures that both have.
 	Changes []Change `json:"changes"`
-	// Regressions and Improvements count the significant changes.
+	// Regressions and Improvements count the significant changes of primary figures,
+	// Others those of the rest.
 	Regressions  int `json:"regressions"`
 	Improvements int `json:"improvements"`
+	Others       int `json:"other_changes"`
+	// Demand is how many times as wide as at 95% each interval is taken, so that all
+	// comparisons of primary figures together are hardly ever wrong by chance.
+	Demand float64 `json:"interval_factor"`
 }
 
 // Change is one figure in both reports.
@@ -50,8 +57,12 @@ type Change struct {
 	Figure string `json:"figure"`
 	// Rate is of the step of a search that it belongs to, 0: the report's own figures.
 	Rate float64 `json:"rate,omitempty"`
-	A    float64 `json:"a"`
-	B    float64 `json:"b"`
+	// Primary figures decide whether there is a regression: the median and p99 of TTFT,
+	// ITL, TPOT and E2E, goodput and attainment, the highest rate, and a verdict that
+	// turned.
+	Primary bool    `json:"primary,omitempty"`
+	A       float64 `json:"a"`
+	B       float64 `json:"b"`
 	// CIs are the 95% confidence intervals, nil if there is none.
 	ACI *[2]float64 `json:"a_ci,omitempty"`
 	BCI *[2]float64 `json:"b_ci,omitempty"`
@@ -61,21 +72,34 @@ type Change struct {
 	Words string `json:"words,omitempty"`
 	// Verdict says what the change is worth.
 	Verdict Verdict `json:"verdict"`
+
+	better direction
 }
 
 // Verdict says what a change is worth.
 type Verdict string
 
-// The verdicts. A change is significant if the confidence intervals do not overlap
-// and it is above the threshold. Two intervals of 95% that do not overlap happen to
-// equal servers in about one of 150 comparisons.
+// The verdicts. A change is significant if it is above the threshold and the
+// confidence intervals do not overlap, each widened to what makes all comparisons of
+// primary figures together right with 95% (C. E. Bonferroni, 1936): a sweep compares
+// some hundred figures, and of so many one differs by chance.
 const (
 	Same        Verdict = "same"
 	Regression  Verdict = "regression"
 	Improvement Verdict = "improvement"
+	// Worse and Better: a significant change of a figure that is not primary.
+	Worse  Verdict = "worse"
+	Better Verdict = "better"
 	// Unknown: one of the two has no interval.
 	Unknown Verdict = "unknown"
 )
+
+// primary are the figures that decide.
+var primary = map[string]bool{
+	"ttft_ms.p50": true, "ttft_ms.p99": true, "itl_ms.p50": true, "itl_ms.p99": true,
+	"tpot_ms.p50": true, "tpot_ms.p99": true, "e2e_ms.p50": true, "e2e_ms.p99": true,
+	"goodput_rps": true, "slo_attainment": true, "max_rps": true, "verdict": true,
+}
 
 // floorMs is what latencies may differ by before it means anything: clocks and
 // histograms tell no less apart.
@@ -93,16 +117,52 @@ func Reports(a, b *report.Report, options Options) *Comparison {
 	} else {
 		c.searches(a, b)
 	}
-	for _, change := range c.Changes {
-		switch change.Verdict {
-		case Regression:
-			c.Regressions++
-		case Improvement:
-			c.Improvements++
-		default:
+	c.decide()
+	return c
+}
+
+// decide judges the changes that are not judged yet, now that it is known how many
+// there are, and counts.
+func (c *Comparison) decide() {
+	comparisons := 0
+	for i := range c.Changes {
+		change := &c.Changes[i]
+		change.Primary = primary[change.Figure]
+		if change.Primary && change.ACI != nil && change.BCI != nil {
+			comparisons++
 		}
 	}
-	return c
+	c.Demand = demand(comparisons)
+	for i := range c.Changes {
+		change := &c.Changes[i]
+		if change.Verdict == "" {
+			change.Verdict = c.verdict(change)
+		}
+		switch {
+		case change.Verdict == Regression && change.Primary:
+			c.Regressions++
+		case change.Verdict == Improvement && change.Primary:
+			c.Improvements++
+		case change.Verdict == Regression:
+			change.Verdict = Worse
+			c.Others++
+		case change.Verdict == Improvement:
+			change.Verdict = Better
+			c.Others++
+		}
+	}
+}
+
+// demand is how many times wider than for one comparison with 95% the intervals have
+// to be for n of them.
+func demand(n int) float64 {
+	quantile := func(n int) float64 { return math.Sqrt2 * math.Erfinv(1-0.05/float64(n)) }
+	return quantile(max(n, 1)) / quantile(1)
+}
+
+// apart is whether two values' intervals do not overlap, each a factor wider.
+func apart(a, b float64, aCI, bCI [2]float64, factor float64) bool {
+	return a+factor*(aCI[1]-a) < b-factor*(b-bCI[0]) || b+factor*(bCI[1]-b) < a-factor*(a-aCI[0])
 }
 
 func name(r *report.Report) string {
@@ -117,11 +177,11 @@ func (c *Comparison) searches(a, b *report.Report) {
 	from, to := a.Search, b.Search
 	switch {
 	case from.MaxRate != nil && to.MaxRate != nil:
-		c.add(Change{Figure: "max_rps", A: *from.MaxRate, B: *to.MaxRate, ACI: from.Bracket, BCI: to.Bracket}, higher)
+		c.maxima(from, to)
 	case from.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate passes now", Verdict: Regression})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate passes now", Verdict: told(to, Regression)})
 	case to.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate passed before", Verdict: Improvement})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate passed before", Verdict: told(from, Improvement)})
 	}
 	for _, pair := range []struct {
 		figure string
@@ -157,6 +217,47 @@ func (c *Comparison) searches(a, b *report.Report) {
 	}
 }
 
+const (
+	// leastTolerance is how near to the highest rate a search comes that did not say
+	// how near it came.
+	leastTolerance = 0.05
+	// tolerances is how many times that far apart two such rates have to be: chance
+	// decides where a search ends, and its bracket is no confidence interval.
+	tolerances = 3
+)
+
+// maxima compares the highest rates that two searches found.
+func (c *Comparison) maxima(from, to *search.Result) {
+	tolerance := leastTolerance
+	for _, r := range []*search.Result{from, to} {
+		if r.Bracket != nil && r.Bracket[0] > 0 {
+			tolerance = max(tolerance, r.Bracket[1]/r.Bracket[0]-1)
+		}
+	}
+	change := relative(Change{Figure: "max_rps", A: *from.MaxRate, B: *to.MaxRate})
+	ratio := max(change.B/change.A, change.A/change.B)
+	switch {
+	case ratio <= 1+c.Threshold:
+		change.Verdict = Same
+	case ratio <= 1+tolerances*tolerance:
+		change.Verdict = Unknown
+	case change.B > change.A:
+		change.Verdict = told(from, Improvement)
+	default:
+		change.Verdict = told(to, Regression)
+	}
+	c.Changes = append(c.Changes, change)
+}
+
+// told is the verdict on a search that found less than another, unknown if it says
+// itself that there may be more.
+func told(less *search.Result, verdict Verdict) Verdict {
+	if less.Limited != "" {
+		return Unknown
+	}
+	return verdict
+}
+
 // direction says which way is better.
 type direction bool
 
@@ -170,9 +271,9 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	if a.Verdict != b.Verdict && a.Verdict != measure.None && b.Verdict != measure.None && a.Verdict != "" && b.Verdict != "" {
 		change := Change{Figure: "verdict", Rate: rate, Words: fmt.Sprintf("%s, before %s", b.Verdict, a.Verdict), Verdict: Unknown}
 		switch {
-		case a.Verdict == measure.Stable && b.Verdict == measure.Overloaded:
+		case a.Verdict == measure.Stable && b.Verdict == measure.Overloaded && turned(&a.Summary, &b.Summary):
 			change.Verdict = Regression
-		case a.Verdict == measure.Overloaded && b.Verdict == measure.Stable:
+		case a.Verdict == measure.Overloaded && b.Verdict == measure.Stable && turned(&b.Summary, &a.Summary):
 			change.Verdict = Improvement
 		}
 		c.Changes = append(c.Changes, change)
@@ -209,6 +310,26 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	}
 }
 
+// turned is whether a server that kept up and one that did not differ by more than
+// chance: close to its capacity one server does now this, now that. Their backlogs'
+// slopes say so, unless requests were not served, which is no chance.
+func turned(stable, overloaded *measure.Summary) bool {
+	slope := [2]float64{}
+	if stable.BacklogSlopeCI == slope || overloaded.BacklogSlopeCI == slope {
+		return true
+	}
+	const some = 0.01
+	refused := overloaded.Rejected + overloaded.Errors + overloaded.TimedOut + overloaded.Unsent + overloaded.Cancelled
+	if float64(refused) > some*float64(overloaded.Requests) {
+		return true
+	}
+	return apart(stable.BacklogSlope, overloaded.BacklogSlope, stable.BacklogSlopeCI, overloaded.BacklogSlopeCI, slopeDemand)
+}
+
+// slopeDemand is how many times wider the intervals of slopes are taken: as for some
+// forty comparisons, since a sweep has about ten steps with four figures each.
+const slopeDemand = 1.65
+
 func interval(of map[string][2]float64, name string) *[2]float64 {
 	if ci, ok := of[name]; ok {
 		return &ci
@@ -216,31 +337,39 @@ func interval(of map[string][2]float64, name string) *[2]float64 {
 	return nil
 }
 
-// add judges a change and keeps it.
+// add keeps a change, to be judged when all are known.
 func (c *Comparison) add(change Change, better direction) {
-	delta := change.B - change.A
-	floor := 0.0
-	if better == lower {
-		floor = floorMs
-	}
+	change.better = better
+	c.Changes = append(c.Changes, relative(change))
+}
+
+// relative fills in the change in percent.
+func relative(change Change) Change {
 	if change.A != 0 {
-		percent := 100 * delta / change.A
+		percent := 100 * (change.B - change.A) / change.A
 		change.Percent = &percent
 	}
-	small := abs(delta) <= c.Threshold*change.A || abs(delta) <= floor
-	switch {
-	case small:
-		change.Verdict = Same
-	case change.ACI == nil || change.BCI == nil:
-		change.Verdict = Unknown
-	case change.ACI[0] <= change.BCI[1] && change.BCI[0] <= change.ACI[1]:
-		change.Verdict = Same
-	case (delta > 0) == bool(better):
-		change.Verdict = Improvement
-	default:
-		change.Verdict = Regression
+	return change
+}
+
+func (c *Comparison) verdict(change *Change) Verdict {
+	delta := change.B - change.A
+	floor := 0.0
+	if change.better == lower {
+		floor = floorMs
 	}
-	c.Changes = append(c.Changes, change)
+	switch {
+	case abs(delta) <= c.Threshold*change.A || abs(delta) <= floor:
+		return Same
+	case change.ACI == nil || change.BCI == nil:
+		return Unknown
+	case !apart(change.A, change.B, *change.ACI, *change.BCI, c.Demand):
+		return Same
+	case (delta > 0) == bool(change.better):
+		return Improvement
+	default:
+		return Regression
+	}
 }
 
 func abs(v float64) float64 { return max(v, -v) }

@@ -104,13 +104,14 @@ func of(p99 float64, ci [2]float64, rps float64, rpsCI [2]float64) *report.Repor
 		Schema: report.Schema,
 		Figures: report.Figures{Summary: measure.Summary{
 			Verdict: measure.Stable, TTFT: &measure.Distribution{Count: 1000, P99: pointer(p99), CI: map[string][2]float64{"p99": ci}},
-			CompletedRPS: rps, RateCI: map[string][2]float64{"completed_rps": rpsCI},
+			Goodput: rps, RateCI: map[string][2]float64{"goodput_rps": rpsCI},
 		}},
 	}
 }
 
 func TestSignificance(t *testing.T) {
 	a := of(100, [2]float64{95, 105}, 10, [2]float64{9.9, 10.1})
+	sure := of(100, [2]float64{99.9, 100.1}, 10, [2]float64{9.99, 10.01})
 	noInterval := of(500, [2]float64{}, 10, [2]float64{9.9, 10.1})
 	noInterval.TTFT.CI = nil
 	zero := of(0, [2]float64{0, 0}, 0, [2]float64{0, 0})
@@ -125,8 +126,9 @@ func TestSignificance(t *testing.T) {
 		{"slower", a, of(120, [2]float64{115, 125}, 8, [2]float64{7.9, 8.1}), 0, compare.Regression, compare.Regression},
 		{"faster", a, of(80, [2]float64{75, 85}, 12, [2]float64{11, 13}), 0, compare.Improvement, compare.Improvement},
 		{"intervals overlap", a, of(120, [2]float64{104, 140}, 9, [2]float64{8, 10}), 0, compare.Same, compare.Same},
-		{"sure but small", a, of(104, [2]float64{105.5, 106}, 9.6, [2]float64{9.59, 9.61}), 0, compare.Same, compare.Same},
-		{"sure and above another threshold", a, of(104, [2]float64{105.5, 106}, 9.6, [2]float64{9.59, 9.61}), 0.01, compare.Regression, compare.Regression},
+		{"sure but small", sure, of(104, [2]float64{103.9, 104.1}, 9.6, [2]float64{9.59, 9.61}), 0, compare.Same, compare.Same},
+		{"apart, but not for as many figures", sure, of(120, [2]float64{101, 139}, 12, [2]float64{10.1, 13.9}), 0, compare.Same, compare.Same},
+		{"sure and above another threshold", sure, of(104, [2]float64{103.9, 104.1}, 9.6, [2]float64{9.59, 9.61}), 0.01, compare.Regression, compare.Regression},
 		{"no interval", a, noInterval, 0, compare.Unknown, compare.Same},
 		{"from nothing", zero, a, 0, compare.Regression, compare.Improvement},
 		{"microseconds", of(0.002, [2]float64{0.002, 0.002}, 1, [2]float64{1, 1}), of(0.004, [2]float64{0.004, 0.004}, 1, [2]float64{1, 1}), 0, compare.Same, compare.Same},
@@ -141,8 +143,99 @@ func TestSignificance(t *testing.T) {
 					regressions++
 				}
 			}
-			if got["ttft_ms.p99"] != test.latency || got["completed_rps"] != test.rate || c.Regressions != regressions {
-				t.Errorf("latency %s, rate %s, %d regressions", got["ttft_ms.p99"], got["completed_rps"], c.Regressions)
+			if got["ttft_ms.p99"] != test.latency || got["goodput_rps"] != test.rate || c.Regressions != regressions {
+				t.Errorf("latency %s, rate %s, %d regressions", got["ttft_ms.p99"], got["goodput_rps"], c.Regressions)
+			}
+		})
+	}
+}
+
+// Figures that do not decide are told apart, and do not fail.
+func TestOtherFiguresDoNotFail(t *testing.T) {
+	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
+	for r, p95 := range map[*report.Report]float64{a: 10, b: 20} {
+		r.TTFT.P95, r.TTFT.CI["p95"] = &p95, [2]float64{p95 * 0.99, p95 * 1.01}
+	}
+	c := compare.Reports(a, b, compare.Options{})
+	if c.Regressions != 0 || c.Others != 1 {
+		t.Errorf("%d regressions, %d others", c.Regressions, c.Others)
+	}
+	for _, change := range c.Changes {
+		if decides := change.Figure != "ttft_ms.p95" && change.Figure != "completed_rps" && change.Figure != "output_tokens_per_s"; change.Primary != decides {
+			t.Errorf("%s decides: %v", change.Figure, change.Primary)
+		}
+		if (change.Verdict == compare.Worse) != (change.Figure == "ttft_ms.p95") {
+			t.Errorf("%s is %s", change.Figure, change.Verdict)
+		}
+	}
+}
+
+// Where the steps are close to the capacity the verdict turns by chance.
+func TestVerdictThatTurnedByChance(t *testing.T) {
+	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
+	b.Verdict = measure.Overloaded
+	a.BacklogSlope, a.BacklogSlopeCI = 0.1, [2]float64{-0.1, 0.3}
+	b.BacklogSlope, b.BacklogSlopeCI = 0.4, [2]float64{0.2, 0.6}
+	if c := compare.Reports(a, b, compare.Options{}); c.Regressions != 0 {
+		t.Errorf("%+v", c.Changes)
+	}
+	b.BacklogSlope, b.BacklogSlopeCI = 4, [2]float64{3.8, 4.2}
+	if c := compare.Reports(a, b, compare.Options{}); c.Regressions != 1 {
+		t.Errorf("%+v", c.Changes)
+	}
+	b.BacklogSlopeCI, b.Requests, b.Rejected = [2]float64{-4, 5}, 100, 10
+	if c := compare.Reports(a, b, compare.Options{}); c.Regressions != 1 {
+		t.Errorf("%+v", c.Changes)
+	}
+}
+
+// Two sweeps of one server, each figure of each step compared: what decides calls
+// hardly any pair different; and a server that is a quarter slower is found out.
+func TestFalsePositivesOfSweeps(t *testing.T) {
+	const pairs = 10
+	sweep := func(seed uint64, slower float64) *report.Report {
+		var rates []float64
+		for _, load := range []float64{0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.15} {
+			rates = append(rates, 20*load)
+		}
+		searching := search.NewSweep(rates)
+		r := &report.Report{Schema: report.Schema, Target: target.Description{Kind: "tandem", Model: "m"}}
+		for i, rate := range rates {
+			f := served(seed*100+uint64(i), rate/20, slower).Figures
+			f.Rate = rate
+			r.Runs = append(r.Runs, f)
+			searching.Done(search.Step{Rate: rate, Summary: &f.Summary})
+		}
+		result := searching.Result()
+		r.Search = &result
+		return r
+	}
+	for _, test := range []struct {
+		name        string
+		slower      float64
+		most, least int
+	}{
+		{"alike", 1, 0, 0},
+		{"a quarter slower", 1.25, pairs, pairs},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			found, changes, others := 0, 0, 0
+			for i := range uint64(pairs) {
+				c := compare.Reports(sweep(2*i, 1), sweep(2*i+1, test.slower), compare.Options{})
+				changes, others = changes+len(c.Changes), others+c.Others
+				if c.Regressions > 0 || test.slower == 1 && c.Improvements > 0 {
+					found++
+					for _, change := range c.Changes {
+						if test.slower == 1 && change.Primary && (change.Verdict == compare.Regression || change.Verdict == compare.Improvement) {
+							t.Logf("pair %d: %s at %v: %v %v, %v %v, %s", i, change.Figure, change.Rate, change.A, change.ACI, change.B, change.BCI, change.Words)
+						}
+					}
+				}
+			}
+			t.Logf("significant in %d of %d pairs, of %d figures each, %d others", found, pairs, changes/pairs, others)
+			if found > test.most || found < test.least {
+				t.Errorf("%d of %d pairs, want %d to %d", found, pairs, test.least, test.most)
 			}
 		})
 	}
@@ -196,8 +289,17 @@ func TestSearches(t *testing.T) {
 	if c := compare.Reports(a, none, compare.Options{}); c.Regressions != 1 {
 		t.Errorf("%+v", c.Changes)
 	}
-	if c := compare.Reports(a, found(9.8, nil), compare.Options{}); c.Regressions != 0 {
-		t.Errorf("brackets that overlap: %+v", c.Changes)
+	for rate, want := range map[float64]compare.Verdict{
+		9.8: compare.Same, 9: compare.Unknown, 8.8: compare.Unknown, 11.4: compare.Unknown, 8: compare.Regression, 12: compare.Improvement,
+	} {
+		if c := compare.Reports(a, found(rate, nil), compare.Options{}); c.Changes[0].Figure != "max_rps" || c.Changes[0].Verdict != want || c.Changes[0].ACI != nil {
+			t.Errorf("from 10 to %v: %+v, want %s", rate, c.Changes[0], want)
+		}
+	}
+	limited := found(5, nil)
+	limited.Search.Limited = "at least 5/s; the client was the limit at 10/s"
+	if c := compare.Reports(a, limited, compare.Options{}); c.Regressions != 0 {
+		t.Errorf("at least 5: %+v", c.Changes[0])
 	}
 }
 
@@ -240,7 +342,7 @@ func TestTableAndJSON(t *testing.T) {
 	if err := c.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"A  before", "B  bench serve", "warning: the servers", "ttft_ms.p99", "100 [95, 105]", "150 [145, 155]", "+50.0%", "REGRESSION", "1 significant regressions, 0 improvements", "above 5%"} {
+	for _, want := range []string{"A  before", "B  bench serve", "warning: the servers", "ttft_ms.p99", "100 [95, 105]", "150 [145, 155]", "+50.0%", "REGRESSION", "1 significant regressions, 0 improvements of figures that decide, 0 changes of others", "above 5%"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())
 		}

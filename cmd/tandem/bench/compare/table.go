@@ -30,8 +30,8 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("write comparison: %w", err)
 	}
-	fmt.Fprintf(out, "\n%d significant regressions, %d improvements (intervals apart and a change above %s%%)\n",
-		c.Regressions, c.Improvements, number(100*c.Threshold))
+	fmt.Fprintf(out, "\n%d significant regressions, %d improvements of figures that decide, %d changes of others (95%% intervals apart if each is %.1f times as wide, and a change above %s%%)\n",
+		c.Regressions, c.Improvements, c.Others, c.Demand, number(100*c.Threshold))
 	if out.err != nil {
 		return fmt.Errorf("write comparison: %w", out.err)
 	}
@@ -64,6 +64,8 @@ func (c Change) word() string {
 		return "REGRESSION"
 	case Improvement:
 		return "improvement"
+	case Worse, Better:
+		return string(c.Verdict)
 	case Unknown:
 		return "unsure"
 	default:

@@ -15,9 +15,11 @@ func newBenchCompareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE AFTER",
 		Short: "Say what changed between two reports, and fail if something got worse",
-		Long: `Compares two reports that 'bench serve --out FILE' wrote. A change counts if the
-95% confidence intervals do not overlap and it is larger than --threshold. The exit
-status is 1 if anything got worse by that measure.`,
+		Long: `Compares two reports that 'bench serve --out FILE' wrote. A change counts if it is
+larger than --threshold and the 95% confidence intervals do not overlap, each as much
+wider as it takes for all comparisons to hold together. The exit status is 1 if a
+figure that decides got worse by that measure: the median or p99 of TTFT, ITL, TPOT or
+E2E, goodput, attainment, the highest rate, or the verdict. Others are only told.`,
 		Example: `  tandem bench serve --rate 20 --out before.json
   tandem bench serve --rate 20 --out after.json
   tandem bench compare before.json after.json --threshold 0.1`,
