@@ -2,6 +2,7 @@ package target
 
 import (
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,12 +92,6 @@ func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Insecure, "openai-insecure", c.Insecure, "do not check the server's certificate")
 }
 
-// Validate checks the configuration; the error says what to do.
-func (c *OpenAIConfig) Validate() error {
-	_, err := newSettings(*c)
-	return err
-}
-
 // settings are a configuration, checked and taken apart.
 type settings struct {
 	cfg    OpenAIConfig
@@ -143,6 +139,15 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 	}
 	if cfg.APIKey != "" {
 		s.header.Set("Authorization", "Bearer "+cfg.APIKey)
+	}
+	// What the URL has of a user becomes a header, as it would, and leaves the URL,
+	// which reports and errors name.
+	if u := s.base.User; u != nil {
+		if s.header.Get("Authorization") == "" {
+			password, _ := u.Password()
+			s.header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)))
+		}
+		s.base.User = nil
 	}
 	if cfg.Body != "" {
 		err := json.Unmarshal([]byte(cfg.Body), &s.extra)
@@ -205,6 +210,8 @@ type openAI struct {
 	endpoint  string
 	// model is what is asked for, once it is known.
 	model atomic.Pointer[string]
+	// endings are the streams whose answers have ended and which may end themselves.
+	endings sync.WaitGroup
 }
 
 // NewOpenAI is a target for a server that follows OpenAI's HTTP API. It does not
@@ -244,8 +251,9 @@ func NewOpenAI(cfg OpenAIConfig) (Target, error) {
 	return t, nil
 }
 
-// Close implements Target.
+// Close implements Target. It waits for the ends of streams, 100 ms at most.
 func (t *openAI) Close() error {
+	t.endings.Wait()
 	t.transport.CloseIdleConnections()
 	return nil
 }

@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// afterDone is how long the end of a stream is waited for after its last event;
-	// its connection is then free for another request. The answer ended before.
+	// afterDone is how long the end of a stream is waited for after its last event:
+	// with it, its connection is free for another request. The answer ended before.
 	afterDone = 100 * time.Millisecond
 	// maxAfterDone is how much may come in that time.
 	maxAfterDone = 4 << 10
 	// What Code is if there is no status to blame: the connection failed, or the
 	// stream was not what it should be.
 	codeConnection, codeStream = "connection", "stream"
-	// codeClient: this machine could not send the request; the server knows nothing
-	// of it.
-	codeClient = "client"
+	// CodeClient is the code of a record if this machine could not send the request,
+	// whose outcome is then Unsent: the server knows nothing of it.
+	CodeClient = "client"
 )
 
 // failure is an answer that went wrong, with its code.
@@ -85,7 +85,9 @@ func end(ctx context.Context, err error, r *record.Record) {
 	case errors.As(err, &f):
 		r.Code, r.Error = f.code, f.message
 	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
-		r.Code, r.Error = codeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
+		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
+	case ctx.Err() != nil: // what that made of the connection says less
+		r.Code, r.Error = codeConnection, ctx.Err().Error()
 	default:
 		r.Code, r.Error = codeConnection, shortened(rootCause(err).Error())
 	}
@@ -95,7 +97,7 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Outcome = record.Cancelled
 	case ctx.Err() != nil:
 		r.Outcome = record.TimedOut
-	case r.Code == codeClient:
+	case r.Code == CodeClient:
 		r.Outcome = record.Unsent
 	case refused && len(r.Arrivals) == 0:
 		r.Outcome = record.Rejected
@@ -106,16 +108,44 @@ func end(ctx context.Context, err error, r *record.Record) {
 
 // exchange sends the request and takes the answer.
 func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// The end of the stream may come after that of the request, whose context ends
+	// then: it must not take the connection along.
+	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unlink := context.AfterFunc(ctx, cancel)
+	err := t.open(stream, q, s)
+	if err == nil {
+		err = s.read()
+	}
+	unlink()
+	if err != nil {
+		s.close()
+		cancel()
+		return err
+	}
+	t.endings.Go(func() {
+		timer := time.AfterFunc(afterDone, cancel)
+		// Whether it ends well is of no interest any more.
+		_, _ = io.Copy(io.Discard, io.LimitReader(s.body, maxAfterDone))
+		s.close()
+		timer.Stop()
+		cancel()
+	})
+	return nil
+}
+
+// open sends the request and takes the answer up to where its events begin.
+func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) error {
 	model := t.model.Load()
 	if model == nil {
-		return &failure{codeClient, "no model is known: call Describe before, or set one"}
+		return &failure{CodeClient, "no model is known: call Describe before, or set one"}
 	}
 	body, err := t.body(*model, q)
 	if err != nil {
-		return &failure{codeClient, err.Error()}
+		return &failure{CodeClient, err.Error()}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
 		if info.Err == nil {
 			s.sent.Store(int64(s.clock.Now()))
@@ -128,11 +158,11 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 	request.Header = t.header.Clone()
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "text/event-stream")
-	response, err := t.client.Do(request)
+	response, err := t.client.Do(request) //nolint:bodyclose // exchange does, also after the request
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	s.body = response.Body
 	s.r.ID = response.Header.Get("X-Request-Id")
 	if response.StatusCode != http.StatusOK {
 		return statusFailure(response)
@@ -143,14 +173,6 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 	s.r.Admitted = s.clock.Now()
 	s.clock.CountAdmitted()
 	s.r.Arrivals = make([]record.Arrival, 0, min(max(q.MaxTokens, 1), arrivalsAtFirst))
-	s.body = response.Body
-	if err := s.read(); err != nil {
-		return err
-	}
-	timer := time.AfterFunc(afterDone, cancel)
-	defer timer.Stop()
-	// Whether it ends well is of no interest any more.
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxAfterDone))
 	return nil
 }
 
@@ -174,7 +196,7 @@ var readings = sync.Pool{New: func() any { return &reading{events: sse.NewReader
 type answering struct {
 	clock Clock
 	r     *record.Record
-	body  io.Reader
+	body  io.ReadCloser // nil before there is an answer
 	// sent is Record.Sent, which another goroutine finds out.
 	sent atomic.Int64
 	// at is when the last bytes came.
@@ -189,6 +211,13 @@ type answering struct {
 	keep bool
 	ids  []uint32
 	text strings.Builder
+}
+
+// close gives the connection back if the answer has ended, and closes it if not.
+func (s *answering) close() {
+	if s.body != nil {
+		_ = s.body.Close() // whatever it says, no more comes
+	}
 }
 
 // Read implements io.Reader: the answer, with a stamp on the last bytes.
