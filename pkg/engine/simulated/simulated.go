@@ -32,6 +32,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/pace"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
@@ -145,21 +146,15 @@ func New(cfg Config) (*Engine, error) {
 		pages:   pages{layout: layout, blocks: make([]atomic.Pointer[[]byte], cfg.Blocks)},
 		profile: cfg.Profile,
 		fate:    newMisfortune(cfg.Trouble),
+		sleep:   cfg.newSleeper(),
 	}
 	e.closing, e.endLink = context.WithCancel(context.Background())
 	if e.profile == nil {
 		e.profile = cfg.StepTime.Profile()
 	}
-	var err error
-	if e.sleep, err = cfg.newSleeper(); err != nil {
-		return nil, fmt.Errorf("simulated engine: %w", err)
-	}
 	if cfg.LinkBytesPerSecond > 0 {
-		slice := float64(SliceBytes(cfg.Spec, cfg.BlockTokens)) / cfg.LinkBytesPerSecond * float64(time.Second)
-		e.pages.link = &link{slice: time.Duration(slice), ctx: e.closing, turn: make(chan struct{}, 1)}
-		if e.pages.link.sleep, err = cfg.newSleeper(); err != nil {
-			return nil, errors.Join(fmt.Errorf("simulated engine: %w", err), e.sleep.close())
-		}
+		slice := time.Duration(cfg.sliceSeconds() * float64(time.Second))
+		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), sleep: cfg.newSleeper()}
 	}
 	return e, nil
 }
@@ -182,6 +177,9 @@ func (cfg *Config) complete() error {
 		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", cfg.SliceBytes, cfg.BlockTokens, recordBytes)
 	case !(cfg.LinkBytesPerSecond >= 0) || math.IsInf(cfg.LinkBytesPerSecond, 1): // NaN too
 		return fmt.Errorf("a link of %v bytes a second", cfg.LinkBytesPerSecond)
+	case cfg.LinkBytesPerSecond > 0 && cfg.sliceSeconds() > maxSliceSeconds:
+		return fmt.Errorf("a link of %v bytes a second takes more than an hour for a slice of %d bytes: make it faster",
+			cfg.LinkBytesPerSecond, SliceBytes(cfg.Spec, cfg.BlockTokens))
 	}
 	if cfg.Profile != nil {
 		if err := cfg.Profile.Validate(); err != nil {
@@ -191,14 +189,23 @@ func (cfg *Config) complete() error {
 	return cfg.Trouble.Validate()
 }
 
-func (cfg *Config) newSleeper() (sleeper, error) {
+// maxSliceSeconds bounds the time of one slice on the link, so that the time of all
+// slices of a chunk can be counted.
+const maxSliceSeconds = 3600
+
+// sliceSeconds is the time of one slice on the link.
+func (cfg *Config) sliceSeconds() float64 {
+	return float64(SliceBytes(cfg.Spec, cfg.BlockTokens)) / cfg.LinkBytesPerSecond
+}
+
+func (cfg *Config) newSleeper() sleeper {
 	switch {
 	case cfg.Wait != nil:
-		return given(cfg.Wait), nil
+		return given(cfg.Wait)
 	case cfg.Precise:
-		return newPreciseSleeper()
+		return paced{pace.New()}
 	}
-	return timers{}, nil
+	return paced{pace.Portable()}
 }
 
 // hasPlainToken says whether draw can end.

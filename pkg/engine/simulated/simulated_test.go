@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,8 @@ func TestNewRefusesWhatCannotRun(t *testing.T) {
 		{"no layers", "layers", func(c *simulated.Config) { c.Spec.Layers = 0 }},
 		{"no vocabulary", "vocabulary", func(c *simulated.Config) { c.Spec.VocabSize = 1 }},
 		{"slice too small for its records", "slice", func(c *simulated.Config) { c.SliceBytes = 31 }},
+		{"link that stands still", "a link of 1e-300", func(c *simulated.Config) { c.LinkBytesPerSecond = 1e-300 }},
+		{"link of no number", "a link of NaN", func(c *simulated.Config) { c.LinkBytesPerSecond = math.NaN() }},
 		{"every token is special", "token", func(c *simulated.Config) { c.Spec.VocabSize, c.Spec.EOS = 3, []int32{0, 2} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

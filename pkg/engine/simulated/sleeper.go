@@ -3,6 +3,8 @@ package simulated
 import (
 	"context"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // sleeper waits. One goroutine at a time uses it.
@@ -13,25 +15,11 @@ type sleeper interface {
 	close() error
 }
 
-// timers waits by Go's timers, which are up to a millisecond late in a process
-// that is otherwise idle, and which testing/synctest knows.
-type timers struct{}
+// paced waits by a timer, which nobody else wakes.
+type paced struct{ pace.Timer }
 
-func (timers) wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (timers) close() error { return nil }
+func (p paced) wait(ctx context.Context, d time.Duration) error { return pace.Wait(ctx, p.Timer, d) }
+func (p paced) close() error                                    { return p.Close() }
 
 // given waits by the caller's function.
 type given func(ctx context.Context, d time.Duration) error

@@ -1,6 +1,7 @@
 package simulated
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -23,7 +24,7 @@ type Trouble struct {
 	Slow float64
 	// FailProbability is that of a step to fail, after its time has passed.
 	FailProbability float64
-	// Stalls are times in which the device stands still.
+	// Stalls are times in which the device stands still. They may overlap.
 	Stalls []Stall
 	// Dies is whether the device is lost DiesAt after New: steps that run then
 	// fail, and all later ones at once.
@@ -69,8 +70,7 @@ type misfortune struct {
 }
 
 func newMisfortune(t Trouble) *misfortune {
-	t.Stalls = slices.Clone(t.Stalls)
-	slices.SortFunc(t.Stalls, func(a, b Stall) int { return int(a.At - b.At) })
+	t.Stalls = apart(t.Stalls)
 	if t.Slow == 0 {
 		t.Slow = 1
 	}
@@ -80,6 +80,20 @@ func newMisfortune(t Trouble) *misfortune {
 		// A log-normal variable of mean 1 has the variance exp(σ²) − 1.
 		sigma: math.Sqrt(math.Log1p(t.Jitter * t.Jitter)),
 	}
+}
+
+// apart is the same times, rising and with something between any two: where stalls
+// overlap the device stands still once.
+func apart(stalls []Stall) []Stall {
+	var all []Stall
+	for _, s := range slices.SortedFunc(slices.Values(stalls), func(a, b Stall) int { return cmp.Compare(a.At, b.At) }) {
+		if n := len(all); n > 0 && s.At-all[n-1].At <= all[n-1].For {
+			all[n-1].For = max(all[n-1].For, s.At-all[n-1].At+s.For)
+		} else {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // duration is what a step takes that should take d, and whether it fails. Both are

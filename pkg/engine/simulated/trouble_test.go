@@ -53,6 +53,7 @@ func TestTrouble(t *testing.T) {
 		{"a stall within a step", simulated.Trouble{Stalls: []simulated.Stall{{At: 14 * ms, For: 100 * ms}}}, []time.Duration{10 * ms, 110 * ms, 10 * ms}},
 		{"a stall between two steps", simulated.Trouble{Stalls: []simulated.Stall{{At: 10 * ms, For: 100 * ms}}}, []time.Duration{10 * ms, 110 * ms, 10 * ms}},
 		{"two stalls in one step, in any order", simulated.Trouble{Stalls: []simulated.Stall{{At: 50 * ms, For: 40 * ms}, {At: 5 * ms, For: 42 * ms}}}, []time.Duration{92 * ms, 10 * ms, 10 * ms}},
+		{"stalls that overlap count once", simulated.Trouble{Stalls: []simulated.Stall{{At: 5 * ms, For: 40 * ms}, {At: 15 * ms, For: 5 * ms}, {At: 25 * ms, For: 30 * ms}, {At: 55 * ms, For: 10 * ms}}}, []time.Duration{70 * ms, 10 * ms, 10 * ms}},
 		{"death", simulated.Trouble{Dies: true, DiesAt: 15 * ms}, []time.Duration{10 * ms, -10 * ms, 0}},
 		{"death from the start", simulated.Trouble{Dies: true}, []time.Duration{0, 0, 0}},
 		{"every step fails", simulated.Trouble{FailProbability: 1}, []time.Duration{-10 * ms, -10 * ms, -10 * ms}},

@@ -34,10 +34,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 const (

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 var steady = standin.Shape{TTFT: standin.Delay{Mean: 200 * ms}, ITL: standin.Delay{Mean: 100 * ms}}

@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // run is one run of the generator.
@@ -49,7 +49,6 @@ type run struct {
 	unsent     int
 	ended0     time.Duration // when sending stopped
 	stopped    string        // why the client stopped by itself
-	behind     time.Duration // how late it was then
 }
 
 // Run sends the requests of a source until the time is over, the source ends or ctx
@@ -62,7 +61,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 		return nil, err
 	}
 	if o.Timer == nil {
-		o.Timer = pace.New()
+		o.Timer = pace.NewSpinning()
 	}
 	requests, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // Config says what to measure. RegisterFlags fills it with defaults that work.

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

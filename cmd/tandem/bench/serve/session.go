@@ -11,13 +11,13 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // Progress is told how far a benchmark is. It is called from one goroutine at a

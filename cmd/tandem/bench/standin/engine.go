@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // How a request ends that is not served whole.

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // Event is something that happens at a moment. Fire is called by the wheel's
@@ -46,7 +46,7 @@ func (a entry) before(b entry) bool {
 // millisecond cost less so, like the tokens of one step of a real server.
 func NewWheel(start time.Time, timer pace.Timer, coalesce time.Duration) *Wheel {
 	if timer == nil {
-		timer = pace.New()
+		timer = pace.NewSpinning()
 	}
 	w := &Wheel{start: start, timer: timer, coalesce: coalesce, done: make(chan struct{})}
 	go w.run()

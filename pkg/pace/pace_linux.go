@@ -13,9 +13,10 @@ import (
 // precise waits for a read of a timerfd, whose deadline is the same moment by Go's
 // clock: whichever comes first ends it.
 type precise struct {
-	file *os.File
-	fd   int
-	read [8]byte
+	file  *os.File
+	fd    int // of file, which must stay reachable while it is used
+	spins bool
+	read  [8]byte
 
 	mu sync.Mutex
 	// waiting: a read runs, which Wake has to end. woken: a Wake came that no Wait has
@@ -23,13 +24,21 @@ type precise struct {
 	waiting, woken bool
 }
 
-func newPrecise() Timer {
+func newPrecise(spins bool) Timer {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return nil // a sandbox without timerfd: the portable timer does
 	}
-	return &precise{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd}
+	return &precise{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd, spins: spins}
 }
+
+// A processor that slept takes some time to run again, more than a read's return
+// takes otherwise. A wait of at least spinGap ends in a loop of spinLead that lets
+// others run, so at most 2% of one processor are spent on it.
+const (
+	spinGap  = 5 * time.Millisecond
+	spinLead = 100 * time.Microsecond
+)
 
 func (p *precise) Wait(until time.Time) {
 	left := time.Until(until)
@@ -41,7 +50,7 @@ func (p *precise) Wait(until time.Time) {
 	}
 	p.waiting = true
 	lead := time.Duration(0)
-	if left > spinGap {
+	if p.spins && left > spinGap {
 		lead = spinLead
 	}
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(left - lead))}
@@ -54,22 +63,29 @@ func (p *precise) Wait(until time.Time) {
 	p.waiting = false
 	p.mu.Unlock()
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		// Without a read that blocks, wait by Go's clock: a loop must not spin.
-		timer := time.NewTimer(min(left, 100*time.Millisecond))
-		<-timer.C
+		p.waitWithoutFile(until)
+		return
 	}
-	for !p.wasWoken() && time.Until(until) > 0 && lead > 0 {
+	// Not more than lead is left here.
+	for !p.wasWoken() && lead > 0 && time.Until(until) > 0 {
 		runtime.Gosched()
 	}
 }
 
-// A processor that slept takes some time to run again, more than a read's return
-// takes otherwise. A wait of at least spinGap ends in a loop of spinLead that lets
-// others run, so at most 2% of one processor are spent on it.
-const (
-	spinGap  = 5 * time.Millisecond
-	spinLead = 100 * time.Microsecond
-)
+// withoutFile is how often a timer whose descriptor cannot be read looks whether it
+// was woken.
+const withoutFile = 10 * time.Millisecond
+
+// waitWithoutFile waits by Go's clock.
+func (p *precise) waitWithoutFile(until time.Time) {
+	for !p.wasWoken() {
+		left := time.Until(until)
+		if left <= 0 {
+			return
+		}
+		<-time.NewTimer(min(left, withoutFile)).C
+	}
+}
 
 // wasWoken reports whether Wake was called since the last Wait, and forgets it.
 func (p *precise) wasWoken() bool {

@@ -9,15 +9,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
 // BenchmarkLateness says how late each way of waiting comes, idle and beside a
 // goroutine that keeps every processor busy.
 func BenchmarkLateness(b *testing.B) {
-	ways := map[string]func() pace.Timer{"go": pace.Portable, "new": pace.New, "thread": newThread}
+	ways := map[string]func() pace.Timer{"go": pace.Portable, "new": pace.New, "spinning": pace.NewSpinning, "thread": newThread}
 	for _, load := range []string{"idle", "busy"} {
-		for _, way := range []string{"go", "new", "thread"} {
+		for _, way := range []string{"go", "new", "spinning", "thread"} {
 			b.Run(load+"/"+way, func(b *testing.B) {
 				var stop atomic.Bool
 				defer stop.Store(true)

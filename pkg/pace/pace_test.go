@@ -1,15 +1,21 @@
 package pace_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pace"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 func timers() map[string]func() pace.Timer {
-	return map[string]func() pace.Timer{"portable": pace.Portable, "new": pace.New}
+	return map[string]func() pace.Timer{"portable": pace.Portable, "new": pace.New, "spinning": pace.NewSpinning}
 }
 
 func TestWaitIsNeverEarly(t *testing.T) {
@@ -42,6 +48,32 @@ func TestWakeEndsAWait(t *testing.T) {
 			}()
 			timer.Wake()
 			<-done
+		}
+		if err := timer.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The end of a context ends a wait, and no later one.
+func TestWaitWithAContext(t *testing.T) {
+	for name, build := range timers() {
+		timer := build()
+		for range 100 {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- pace.Wait(ctx, timer, time.Hour) }()
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			until := time.Now().Add(100 * time.Microsecond)
+			if err := pace.Wait(t.Context(), timer, time.Until(until)); err != nil || time.Until(until) > 0 {
+				t.Fatalf("%s: %v, %s early", name, err, time.Until(until))
+			}
+			if err := pace.Wait(ctx, timer, 0); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: no time to wait: %v", name, err)
+			}
 		}
 		if err := timer.Close(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package pace
-
-func newPrecise() Timer { return nil }
