@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -89,7 +88,7 @@ report says how much each part used.`,
 			return err
 		}
 		for i := range result.Outcomes {
-			result.Outcomes[i].Report.Command = os.Args[1:]
+			result.Outcomes[i].Report.Command = command(cmd)
 		}
 		var errs []error
 		for _, file := range []struct {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,6 +50,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 	outputs.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		config.DurationSet = cmd.Flags().Changed("duration")
+		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
 			return usageError(cmd, err.Error())
 		}
@@ -59,6 +59,9 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		}
 		if err := outputs.check(); err != nil {
 			return err
+		}
+		if err := server.promise(config); err != nil {
+			return usageError(cmd, err.Error())
 		}
 		to, err := server.open()
 		if err != nil {
@@ -77,7 +80,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 			}
 			return err
 		}
-		out.Report.Name, out.Report.Command = outputs.name, os.Args[1:]
+		out.Report.Name, out.Report.Command = outputs.name, command(cmd)
 		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
 			return err
 		}

@@ -7,11 +7,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 const ms = time.Millisecond
@@ -195,6 +201,8 @@ func TestBenchMistakes(t *testing.T) {
 		{serve("--addr", addr, "--trace", azure), 1, "azure.csv:3:"},
 		{serve("--addr", addr, "--trace", mooncake), 1, "mooncake.jsonl:2:"},
 		{serve("--trace", mooncake, "--rate=3"), 2, "--speed"},
+		{serve("--rate=1", "--send-slo", "--slo=e2e:p99<1s"), 2, "no bound to send"},
+		{serve("--openai=http://y", "--rate=1", "--send-slo", "--slo=ttft:p99<1s"), 2, "OpenAI's API has no place"},
 		{serve("--rate=1", "--report", filepath.Join(dir, "no", "r.html")), 1, "make it first"},
 		{serve("--rate=1", "--out", dir), 1, "name a file"},
 		{[]string{"bench", "compare", report}, 2, "needs the report from after"},
@@ -229,5 +237,72 @@ func TestBenchServeAboveWhatTheClientCanSend(t *testing.T) {
 	}
 	if f.Unsent == 0 || f.Verdict != "NONE" || !strings.Contains(f.Client.Bottleneck, "50") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// What may go to anyone holds no key: neither in a report nor in what is made of it.
+func TestBenchServeKeepsSecrets(t *testing.T) {
+	server, err := standin.NewOpenAIServer(startEngine(t, quick), standin.OpenAIOptions{Dialect: standin.DialectVLLM, APIKey: "geheim-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	plain := []string{"--concurrency=2", "--duration=300ms", "--warmup=0s", "--prompt-tokens=4", "--output-tokens=3"}
+	secret := []string{
+		"--openai", strings.Replace(listening.URL, "://", "://user:geheim-2@", 1), "--openai-key", "geheim-1", "--openai-header", "X-Key: geheim-3",
+	}
+	joined := []string{secret[0] + "=" + secret[1], secret[2] + "=" + secret[3], secret[4] + "=" + secret[5]}
+	address := strings.Replace(listening.URL, "://", "://***@", 1)
+
+	f := benched(t, 0, append(append([]string{"--out", file("a.json"), "--report", file("a.html"), "--csv", file("a.csv"), "--hdr", file("a.hdr")}, secret...), plain...)...)
+	if f.Completed == 0 {
+		t.Fatalf("%+v", f)
+	}
+	shown := strings.Join(f.Command, " ")
+	for _, want := range []string{"bench serve --json --out", "--openai " + address, "--openai-key *** --openai-header X-Key: *** --concurrency=2"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the command reads %q, without %q", shown, want)
+		}
+	}
+	f = benched(t, 0, append(append([]string{"--out", file("b.json")}, joined...), plain...)...)
+	shown = strings.Join(f.Command, " ")
+	if want := "--openai=" + address + " --openai-key=*** --openai-header=X-Key: *** "; !strings.Contains(shown, want) {
+		t.Errorf("the command reads %q, without %q", shown, want)
+	}
+	table := run(t.Context(), "", nil, append(append([]string{"bench", "serve"}, secret...), plain...)...)
+	compared := run(t.Context(), "", nil, "bench", "compare", file("a.json"), file("b.json"), "--threshold=99")
+	for name, got := range map[string]outcome{"table": table, "comparison": compared} {
+		if got.status != 0 || strings.Contains(got.stdout+got.stderr, "geheim") {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	for _, name := range []string{"a.json", "a.html", "a.csv", "a.hdr", "b.json"} {
+		text, err := os.ReadFile(file(name))
+		if err != nil || strings.Contains(string(text), "geheim") {
+			t.Errorf("%s has a secret (%v)", name, err)
+		}
+	}
+}
+
+// The router is told the SLO's bounds if that is asked for, and only then.
+func TestBenchServeSendsTheSLO(t *testing.T) {
+	for _, send := range []bool{false, true} {
+		asked := make(chan *inferencev1.GenerateRequest, 1000)
+		f := &fakeRouter{generate: func(r *inferencev1.GenerateRequest, _ grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+			asked <- r
+			return status.Error(codes.ResourceExhausted, "full")
+		}}
+		got := run(t.Context(), "", nil, "bench", "serve", "--addr", f.start(t), "--concurrency=1", "--duration=50ms", "--warmup=0s",
+			"--slo=ttft:p99<400ms,ttft:p50<100ms,tpot:p99<30ms,e2e:p99<9s", "--send-slo="+strconv.FormatBool(send))
+		if got.status != 1 || len(asked) == 0 {
+			t.Fatalf("%d requests: %+v", len(asked), got)
+		}
+		slo := (<-asked).GetSlo()
+		if send && (slo.GetTtft().AsDuration() != 400*ms || slo.GetTpot().AsDuration() != 30*ms) || !send && slo != nil {
+			t.Errorf("asked to send it %t, it is %v", send, slo)
+		}
 	}
 }

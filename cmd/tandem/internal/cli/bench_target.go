@@ -1,12 +1,19 @@
 package cli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -14,6 +21,8 @@ import (
 type benchTarget struct {
 	addr, mode, model string
 	connections       int
+	sendSLO           bool
+	ttft, tpot        time.Duration // what requests ask of the router; 0: nothing
 	openai            target.OpenAIConfig
 }
 
@@ -24,8 +33,48 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.StringVar(&b.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
+	fs.BoolVar(&b.sendSLO, "send-slo", false, "tell the router the bounds that --slo or --preset has for ttft and tpot, with each request")
 	b.openai.RegisterFlags(fs)
 	onlyOnCommandLine(cmd, "openai-key", "openai-header", "openai-body")
+}
+
+// promise takes the bounds that the router is told from an SLO.
+func (b *benchTarget) promise(config serve.Config) error {
+	if !b.sendSLO {
+		return nil
+	}
+	if b.openai.URL != "" {
+		return errors.New("--send-slo is for a router: OpenAI's API has no place for an SLO")
+	}
+	var slo latency.SLO
+	if config.Preset != "" {
+		preset, err := search.FindPreset(config.Preset)
+		if err != nil {
+			return err
+		}
+		slo = preset.SLO
+	}
+	if config.SLO != "" {
+		var err error
+		if slo, err = latency.ParseSLO(config.SLO); err != nil {
+			return err
+		}
+	}
+	// Of several bounds on one latency it is the highest percentile's that nearly all
+	// requests have to keep.
+	slices.SortStableFunc(slo.Terms, func(a, b latency.Term) int { return cmp.Compare(a.Percentile, b.Percentile) })
+	for _, term := range slo.Terms {
+		switch term.Latency {
+		case "ttft":
+			b.ttft = term.Bound
+		case "tpot":
+			b.tpot = term.Bound
+		}
+	}
+	if b.ttft == 0 && b.tpot == 0 {
+		return errors.New("--send-slo finds no bound to send: pass --slo with ttft or tpot, such as ttft:p99<500ms")
+	}
+	return nil
 }
 
 // open makes the target, which the caller closes.
@@ -43,7 +92,7 @@ func (b *benchTarget) open() (target.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return target.NewTandem(target.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections})
+	return target.NewTandem(target.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
 }
 
 func benchMode(name string) (inferencev1.Mode, error) {

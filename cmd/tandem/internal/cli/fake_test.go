@@ -38,6 +38,10 @@ func (f *fakeRouter) Generate(r *inferencev1.GenerateRequest, s grpc.ServerStrea
 	return f.generate(r, s)
 }
 
+func (f *fakeRouter) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inferencev1.ListModelsResponse, error) {
+	return &inferencev1.ListModelsResponse{Models: []*inferencev1.Model{{Name: "fake", VocabularySize: 100, ContextTokens: 4096}}}, nil
+}
+
 func (f *fakeRouter) ListWorkers(context.Context, *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {
 	return f.workers[0], nil
 }

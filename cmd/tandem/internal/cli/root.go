@@ -39,7 +39,7 @@ func Run(ctx context.Context, p Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
+	if err := root.ExecuteContext(withArguments(ctx, p.Args)); err != nil {
 		return fail(p.Stderr, err)
 	}
 	return exitOK
