@@ -338,7 +338,7 @@ func hostile(text string) *report.Report {
 	r.SetRun(reporttest.Figures(run))
 	r.Target.Model, r.Target.Server, r.Target.Address = text, text, text
 	r.Codes = map[string]int{text: 1}
-	r.Command = []string{"tandem", text}
+	r.Command = []string{text}
 	r.Workload = []string{text}
 	r.Warn(text)
 	return r

@@ -48,27 +48,18 @@ func row(i int, run *record.Run, r *record.Record) []string {
 		}
 		return cell(milliseconds(d))
 	}
-	since := func(from, to time.Duration) string {
-		if from == record.Unset || to == record.Unset {
-			return ""
-		}
-		return cell(milliseconds(to - from))
-	}
+	latency := func(l measure.Latency) string { return moment(measure.OfRequest(l, r)) }
 	tokens := func(n int) string {
 		if n < 0 {
 			return ""
 		}
 		return strconv.Itoa(n)
 	}
-	tpot := ""
-	if n := arrived(r); n > 1 {
-		tpot = cell(milliseconds(r.Last()-r.First()) / float64(n-1))
-	}
 	fields := []string{
 		strconv.Itoa(i), cell(run.Offered), strconv.Itoa(r.Index), text(r.ID), text(r.Class),
 		strconv.Itoa(r.Session), strconv.Itoa(r.Turn), strconv.FormatBool(r.Due >= run.From && r.Due <= run.To),
 		moment(r.Due), moment(r.Dispatched), moment(r.Sent), moment(r.Admitted), moment(r.First()), moment(r.Last()), moment(r.End),
-		since(r.Due, r.First()), tpot, since(r.Due, r.Last()),
+		latency(measure.TTFT), latency(measure.TPOT), latency(measure.E2E),
 		r.Outcome.String(), text(r.Code), text(r.Error), text(r.FinishReason),
 		tokens(r.PromptTokens), tokens(r.CachedTokens), tokens(r.OutputTokens),
 	}
@@ -87,15 +78,6 @@ func row(i int, run *record.Run, r *record.Record) []string {
 		return append(fields, mode, text(route.GetPrefill()), text(route.GetDecode()), strconv.FormatUint(uint64(route.GetRetries()), 10))
 	}
 	return append(fields, "", "", "", "")
-}
-
-// arrived is the number of tokens that came.
-func arrived(r *record.Record) int {
-	n := 0
-	for _, a := range r.Arrivals {
-		n += int(a.Tokens)
-	}
-	return n
 }
 
 // cell is a number without needless digits.

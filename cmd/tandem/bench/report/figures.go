@@ -122,20 +122,17 @@ func series(run *record.Run) []Point {
 				p.Failed++
 			}
 		}
-		tokens := 0
 		for _, a := range r.Arrivals {
-			tokens += int(a.Tokens)
 			if p := at(a.At); p != nil {
 				p.Tokens += int64(a.Tokens)
 			}
 		}
-		if r.Outcome != record.Completed || tokens == 0 {
-			continue
-		}
 		i := min(int(r.Due/width), len(points)-1)
-		ttft[i] = append(ttft[i], milliseconds(r.First()-r.Due))
-		if tokens > 1 {
-			tpot[i] = append(tpot[i], milliseconds(r.Last()-r.First())/float64(tokens-1))
+		if d := measure.OfRequest(measure.TTFT, r); d != record.Unset {
+			ttft[i] = append(ttft[i], milliseconds(d))
+		}
+		if d := measure.OfRequest(measure.TPOT, r); d != record.Unset {
+			tpot[i] = append(tpot[i], milliseconds(d))
 		}
 	}
 	backlog := 0

@@ -1,7 +1,9 @@
 package report_test
 
 import (
+	"io"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +41,7 @@ func TestSeries(t *testing.T) {
 	want := []report.Point{
 		{S: 0, Due: 2, Admitted: 2, Backlog: 2, Tokens: 2, TTFTP50: pointer(250.0), TTFTMax: pointer(500.0), TPOTP50: pointer(250.0), TPOTMax: pointer(500.0)},
 		{S: 1, Due: 1, Ended: 1, Backlog: 2, Tokens: 4},
-		{S: 2, Due: 2, Ended: 2, Failed: 1, Backlog: 2, Tokens: 4},
+		{S: 2, Due: 2, Ended: 2, Failed: 1, Backlog: 2, Tokens: 4, TTFTP50: pointer(500.0), TTFTMax: pointer(500.0)},
 		{S: 3, Admitted: 1, Ended: 1, Failed: 1, Backlog: 1, Tokens: 2},
 	}
 	if diff := cmp.Diff(want, figuresOf(run).Series); diff != "" {
@@ -140,19 +142,45 @@ func TestTheRunThatStands(t *testing.T) {
 	}
 }
 
+// A step that could not be run is shown as one.
+func TestAStepWithoutASummary(t *testing.T) {
+	r := reporttest.New("")
+	f := reporttest.Figures(reporttest.Run(aggregated, 5, 5*time.Second, 1))
+	r.SetSearch(search.Result{Steps: []search.Step{{Rate: 5, Summary: &f.Summary}, {Rate: 7, Why: "it was not measured"}}}, []report.Figures{f})
+	table := tableOf(t, r, 80)
+	page := written(t, func(w io.Writer) error { return report.WriteHTML(w, r) })
+	again, err := report.Read(strings.NewReader(written(t, r.WriteJSON)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"table": table, "page": page, "table of what was read": tableOf(t, again, 80)} {
+		if !strings.Contains(text, "it was not measured") || !strings.Contains(text, string(measure.None)) {
+			t.Errorf("the %s does not say so:\n%s", name, text)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	run := reporttest.Run(aggregated, 5, 5*time.Second, 1)
 	run.Client.Bottleneck = "its two cores were busy"
 	run.Records[len(run.Records)-1].Outcome = record.Unsent
+	run.Records[len(run.Records)-2].Outcome, run.Records[len(run.Records)-3].Outcome = record.Cancelled, record.Cancelled
 	r := reporttest.New("")
 	r.SetRun(reporttest.Figures(run))
 	r.SetRun(reporttest.Figures(run))
 	want := []string{
 		"the client was the bottleneck, so these figures are its own and there is no verdict: its two cores were busy",
 		"1 request was due but never sent; no latency has them",
+		"2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {
 		t.Errorf("want -, got +\n%s", diff)
+	}
+	r = reporttest.New("")
+	r.Interrupted = true
+	r.SetRun(reporttest.Figures(run))
+	if got := r.Warnings[2]; got != "2 requests still ran when the run was interrupted: percentiles near the top are lower bounds" {
+		t.Errorf("of a run that was interrupted: %s", got)
 	}
 
 	// In a search each matter stands once, with the rates that have it.
@@ -164,6 +192,7 @@ func TestWarnings(t *testing.T) {
 	want = []string{
 		"at 5, 9 requests/s; at the last of them: the client was the bottleneck, so these figures are its own and there is no verdict: all of its cores were busy",
 		"at 5 requests/s: 1 request was due but never sent; no latency has them",
+		"at 5 requests/s: 2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {
 		t.Errorf("want -, got +\n%s", diff)

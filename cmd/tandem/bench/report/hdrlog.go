@@ -7,6 +7,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 )
 
@@ -16,8 +17,8 @@ const hdrSpan = 24 * time.Hour
 // WriteHDR writes an HDR histogram log of version 1.3, which HdrHistogram's tools
 // read: for each run one interval a latency, tagged ttft, ttft_sent, second_token,
 // itl, tpot, e2e and e2e_sent. Values are nanoseconds with three digits, so that the
-// tools' usual ratio of 1,000,000 shows milliseconds. The requests are those that
-// were due in the run's window and completed.
+// tools' usual ratio of 1,000,000 shows milliseconds. They are those of the summary:
+// of requests that were due in the run's window.
 func WriteHDR(w io.Writer, runs []*record.Run) error {
 	out := hdrhistogram.NewHistogramLogWriter(w)
 	write := func(f func() error) error {
@@ -59,6 +60,12 @@ func WriteHDR(w io.Writer, runs []*record.Run) error {
 	return nil
 }
 
+// perRequest are the latencies in the log of which a request has one each, by tag.
+var perRequest = map[string]measure.Latency{
+	"ttft": measure.TTFT, "ttft_sent": measure.TTFTSent, "second_token": measure.SecondToken,
+	"tpot": measure.TPOT, "e2e": measure.E2E, "e2e_sent": measure.E2ESent,
+}
+
 // histograms are the latencies of one run.
 func histograms(run *record.Run) []*hdrhistogram.Histogram {
 	tags := []string{"ttft", "ttft_sent", "second_token", "itl", "tpot", "e2e", "e2e_sent"}
@@ -77,31 +84,20 @@ func histograms(run *record.Run) []*hdrhistogram.Histogram {
 		_ = by[tag].RecordValues(int64(min(max(d, 0), hdrSpan)), n)
 	}
 	for _, r := range run.Records {
-		if r.Outcome != record.Completed || r.Due < run.From || r.Due > run.To || len(r.Arrivals) == 0 {
+		if r.Due < run.From || r.Due > run.To {
 			continue
 		}
-		note("ttft", r.First()-r.Due, 1)
-		note("e2e", r.Last()-r.Due, 1)
-		if r.Sent != record.Unset {
-			note("ttft_sent", r.First()-r.Sent, 1)
-			note("e2e_sent", r.Last()-r.Sent, 1)
+		for tag, l := range perRequest {
+			if d := measure.OfRequest(l, r); d != record.Unset {
+				note(tag, d, 1)
+			}
 		}
-		if n := arrived(r); n > 1 {
-			note("tpot", (r.Last()-r.First())/time.Duration(n-1), 1)
-		}
-		second := record.Unset
 		for i, a := range r.Arrivals {
 			if i > 0 {
 				note("itl", a.At-r.Arrivals[i-1].At, 1)
 			}
 			// Tokens of one message came together.
 			note("itl", 0, int64(a.Tokens)-1)
-			if second == record.Unset && (i > 0 || a.Tokens > 1) {
-				second = a.At
-			}
-		}
-		if second != record.Unset {
-			note("second_token", second-r.First(), 1)
 		}
 	}
 	return out

@@ -170,9 +170,9 @@ var functions = template.FuncMap{
 	"number": number, "duration": duration, "percent": percent, "count": count,
 	"outcomes": outcomes, "objective": objective, "sendDifference": sendDifference,
 	"stage": stageName, "latency": latencyName,
-	"join":  strings.Join,
-	"quote": quoted,
-	"ms":    orNA,
+	"join":    strings.Join,
+	"command": func(arguments []string) string { return quoted(append([]string{"tandem"}, arguments...)) },
+	"ms":      orNA,
 	"rate": func(v *float64) string {
 		if v == nil {
 			return "none"

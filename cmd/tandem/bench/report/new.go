@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -18,7 +19,8 @@ import (
 type Invocation struct {
 	// Name is what the user calls it; may be empty.
 	Name string
-	// Command is the arguments, the program's name first.
+	// Command is the arguments, without the program's name and without secrets: a
+	// report may go to anyone.
 	Command []string
 	// Began is the wall clock's time.
 	Began time.Time
@@ -36,7 +38,7 @@ func New(i Invocation) *Report {
 	}
 }
 
-// SetRun gives the report its only run.
+// SetRun gives the report its only run. Interrupted, if so, is set before.
 func (r *Report) SetRun(f Figures) {
 	r.Figures = f
 	r.warnOf(f)
@@ -44,7 +46,15 @@ func (r *Report) SetRun(f Figures) {
 
 // SetSearch gives the report a search and all its runs, in any order. The run that
 // stands for it is that of the highest rate that passed, otherwise the first.
+// Interrupted, if so, is set before.
 func (r *Report) SetSearch(result search.Result, runs []Figures) {
+	result.Steps = slices.Clone(result.Steps)
+	for i, step := range result.Steps {
+		if step.Summary == nil { // it could not be run
+			result.Steps[i].Summary = &measure.Summary{Verdict: measure.None, Reason: step.Why}
+			complete(result.Steps[i].Summary)
+		}
+	}
 	r.Search = &result
 	r.Runs = slices.Clone(runs)
 	slices.SortStableFunc(r.Runs, func(a, b Figures) int { return cmp.Compare(a.Rate, b.Rate) })
@@ -91,6 +101,13 @@ func (r *Report) warnOf(runs ...Figures) {
 	})
 	warn(func(f Figures) bool { return f.Unsent > 0 }, func(f Figures) string {
 		return count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them"
+	})
+	ended := "the drain timeout ended"
+	if r.Interrupted {
+		ended = "the run was interrupted"
+	}
+	warn(func(f Figures) bool { return f.Cancelled > 0 }, func(f Figures) string {
+		return count(f.Cancelled, "request", "requests") + " still ran when " + ended + ": percentiles near the top are lower bounds"
 	})
 	warn(func(f Figures) bool { return f.Requests == 0 }, func(Figures) string {
 		return "no request was due in the measured window"

@@ -18,12 +18,12 @@ import (
 const Schema = "tandem.bench.serve/1.0"
 
 // Report is one invocation of a benchmark. Its JSON is public: keys are only added.
-// The figures stand at the top level, those of the last step of a search too.
+// The figures stand at the top level, those of one step of a search too.
 type Report struct {
 	Schema string `json:"schema"`
 	// Name is what the user calls it; empty: nothing.
 	Name string `json:"name,omitempty"`
-	// Version is of the tandem that measured, Command its arguments.
+	// Version is of the tandem that measured, Command its arguments, without secrets.
 	Version string    `json:"version"`
 	Command []string  `json:"command"`
 	Began   time.Time `json:"began"`
@@ -97,10 +97,10 @@ type Point struct {
 	Failed   int   `json:"failed"`
 	Backlog  int   `json:"backlog"`
 	Tokens   int64 `json:"tokens"`
-	// TTFT of the requests due in it, milliseconds; nil if none completed.
+	// TTFT of the requests due in it, milliseconds; nil if no token came.
 	TTFTP50 *float64 `json:"ttft_p50_ms"`
 	TTFTMax *float64 `json:"ttft_max_ms"`
-	// TPOT likewise.
+	// TPOT of those that were completed; nil if none has one.
 	TPOTP50 *float64 `json:"tpot_p50_ms"`
 	TPOTMax *float64 `json:"tpot_max_ms"`
 }

@@ -93,16 +93,8 @@ func TestStepsCSV(t *testing.T) {
 // HdrHistogram's own reader finds what was written.
 func TestHDRLog(t *testing.T) {
 	runs := []*record.Run{reporttest.Run(disaggregated, 6, 20*time.Second, 1), reporttest.Run(disaggregated, 12, 20*time.Second, 2)}
-	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, func(w io.Writer) error { return report.WriteHDR(w, runs) })))
 	got := map[string][]*hdrhistogram.Histogram{}
-	for {
-		h, err := log.NextIntervalHistogram()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h == nil {
-			break
-		}
+	for _, h := range hdrOf(t, runs...) {
 		got[h.Tag()] = append(got[h.Tag()], h)
 	}
 	for _, tag := range []string{"ttft", "ttft_sent", "second_token", "itl", "tpot", "e2e", "e2e_sent"} {
@@ -126,8 +118,8 @@ func TestHDRLog(t *testing.T) {
 				}
 			}
 		}
-		if n := got["ttft"][i].TotalCount(); n != int64(f.Completed) {
-			t.Errorf("run %d: %d requests in the log, %d completed", i, n, f.Completed)
+		if n := got["ttft"][i].TotalCount(); n != f.TTFT.Count {
+			t.Errorf("run %d: %d requests in the log, %d in the report", i, n, f.TTFT.Count)
 		}
 		if start := got["ttft"][i].StartTimeMs(); start != run.Began.Add(run.From).UnixMilli() {
 			t.Errorf("run %d begins at %d", i, start)
@@ -135,22 +127,57 @@ func TestHDRLog(t *testing.T) {
 	}
 }
 
-// Tokens of one message have no time between them.
-func TestHDRLogOfMessages(t *testing.T) {
+// Where the server counts other tokens than came, as of one without text, all that
+// is written has the same TPOT.
+func TestTPOTIsTheSameEverywhere(t *testing.T) {
 	ms := time.Millisecond
-	run := &record.Run{Began: time.Unix(1, 0), To: time.Second, Records: []*record.Record{{
-		Outcome: record.Completed, Sent: record.Unset, Arrivals: []record.Arrival{{At: 100 * ms, Tokens: 3}, {At: 140 * ms, Tokens: 2}}, End: 140 * ms,
+	run := &record.Run{Began: time.Unix(1, 0), To: time.Second, Drained: time.Second, Records: []*record.Record{{
+		Outcome: record.Completed, Sent: record.Unset, Admitted: record.Unset, OutputTokens: 6, End: 200 * ms,
+		Arrivals: []record.Arrival{{At: 100 * ms, Tokens: 1}, {At: 200 * ms, Tokens: 1}},
 	}}}
-	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, func(w io.Writer) error { return report.WriteHDR(w, []*record.Run{run}) })))
-	counts := map[string]int64{}
+	f := figuresOf(run)
+	if got := f.TPOT.Max; got == nil || *got != 20 {
+		t.Fatalf("TPOT is %v in the summary, want 20: 100 ms for 5 tokens", got)
+	}
+	if p := f.Series[0]; p.TPOTMax == nil || *p.TPOTMax != 20 {
+		t.Errorf("TPOT is %v in the series", p.TPOTMax)
+	}
+	if row := csvOf(t, func(w io.Writer) error { return report.WriteCSV(w, []*record.Run{run}) })[0]; row["tpot_ms"] != "20" {
+		t.Errorf("TPOT is %s in the rows", row["tpot_ms"])
+	}
+	for _, h := range hdrOf(t, run) {
+		if got := h.Max(); h.Tag() == "tpot" && (got < int64(20*ms)*999/1000 || got > int64(20*ms)*1001/1000) {
+			t.Errorf("TPOT is %d ns in the log", got)
+		}
+	}
+}
+
+// hdrOf reads the log of some runs.
+func hdrOf(t *testing.T, runs ...*record.Run) []*hdrhistogram.Histogram {
+	t.Helper()
+	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, func(w io.Writer) error { return report.WriteHDR(w, runs) })))
+	var all []*hdrhistogram.Histogram
 	for {
 		h, err := log.NextIntervalHistogram()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if h == nil {
-			break
+			return all
 		}
+		all = append(all, h)
+	}
+}
+
+// Tokens of one message have no time between them.
+func TestHDRLogOfMessages(t *testing.T) {
+	ms := time.Millisecond
+	run := &record.Run{Began: time.Unix(1, 0), To: time.Second, Records: []*record.Record{{
+		Outcome: record.Completed, Sent: record.Unset, OutputTokens: 5, End: 140 * ms,
+		Arrivals: []record.Arrival{{At: 100 * ms, Tokens: 3}, {At: 140 * ms, Tokens: 2}},
+	}}}
+	counts := map[string]int64{}
+	for _, h := range hdrOf(t, run) {
 		counts[h.Tag()] = h.TotalCount()
 		if h.Tag() == "itl" && h.ValueAtPercentile(75) > int64(ms) {
 			t.Errorf("three of four gaps are 0, and p75 is %d ns", h.ValueAtPercentile(75))

@@ -101,7 +101,11 @@ func (t *table) search(r *Report) {
 	}
 	t.gap()
 	for _, step := range s.Steps {
-		if step.Why != "" {
+		switch {
+		case step.Why == "":
+		case step.Unknown:
+			t.line("", "%s/s tells neither way: %s", number(step.Rate), step.Why)
+		default:
 			t.line("", "%s/s did not pass: %s", number(step.Rate), step.Why)
 		}
 	}
@@ -112,6 +116,9 @@ func (t *table) search(r *Report) {
 		t.line("", "highest rate that passed: %s/s", number(*s.MaxRate))
 	default:
 		t.line("", "no rate passed")
+	}
+	if s.Limited != "" {
+		t.line("", "%s", s.Limited)
 	}
 	if s.Knee != nil {
 		t.line("", "knee, from where latency rises faster than the rate: %s/s", number(*s.Knee))
@@ -205,7 +212,12 @@ func objective(o measure.Objective) string {
 	if o.Class != "" {
 		text += " for " + o.Class
 	}
-	if o.Measured == nil {
+	switch {
+	case o.Missed:
+		return text + ": NOT met: " + o.Why
+	case o.Measured == nil && o.Why != "":
+		return text + ": nothing to say: " + o.Why
+	case o.Measured == nil: // a report from before there was a reason
 		return text + ": the sample cannot carry it"
 	}
 	text += ": " + duration(*o.Measured)

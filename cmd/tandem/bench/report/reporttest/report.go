@@ -27,7 +27,7 @@ func Figures(run *record.Run) report.Figures {
 // New is a report of a server without figures.
 func New(name string) *report.Report {
 	return report.New(report.Invocation{
-		Name: name, Command: []string{"tandem", "bench", "serve", "--addr", "127.0.0.1:9000", "--slo", SLO.String(), "--sweep", "2,4,8"},
+		Name: name, Command: []string{"bench", "serve", "--addr", "127.0.0.1:9000", "--slo", SLO.String(), "--sweep", "2,4,8"},
 		Began:    began,
 		Target:   target.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096},
 		Workload: []string{"poisson arrivals, seed 1", "prompts of 64 to 464 tokens, outputs of 4 to 32"},
