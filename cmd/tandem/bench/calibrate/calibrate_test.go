@@ -73,6 +73,23 @@ func TestBothParts(t *testing.T) {
 	}
 }
 
+// closed is an output that nobody reads.
+type closed struct{}
+
+func (closed) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A stand-in whose parent is gone ends, and has nothing left that runs.
+func TestStandinWithoutAParent(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for _, http := range []bool{false, true} {
+		p := plan()
+		p.HTTP = http
+		if err := calibrate.Standin(t.Context(), p, strings.NewReader(""), closed{}); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("HTTP %v: %v", http, err)
+		}
+	}
+}
+
 func TestFindMax(t *testing.T) {
 	cases := []struct {
 		name          string

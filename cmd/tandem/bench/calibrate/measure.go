@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 )
 
 // Processes says how the two parts of a measurement are started: each argument list
@@ -35,10 +37,9 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*p.length()+p.Duration+childTimeout)
 	defer cancel()
-	clientCore, serverCore := -1, -1
-	all := cores()
-	if len(all) > 1 {
-		clientCore, serverCore = all[0], all[1]
+	var clientCore, serverCore []int // any
+	if all := processor.Cores(); len(all) > 1 {
+		clientCore, serverCore = all[:1], all[1:2]
 	}
 
 	server := exec.CommandContext(ctx, processes.Binary, processes.Standin(p)...)
@@ -52,7 +53,7 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := onCore(serverCore, server.Start); err != nil {
+	if err := processor.On(serverCore, server.Start); err != nil {
 		return nil, fmt.Errorf("start the stand-in: %w", err)
 	}
 	out := bufio.NewReader(stdout)
@@ -67,13 +68,13 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	if err != nil {
 		return nil, errors.Join(ctx.Err(), err)
 	}
-	result.Pinned = clientCore >= 0
+	result.Pinned = clientCore != nil
 	return result, nil
 }
 
 // measure runs the generator against the stand-in, ends that, and joins what both
 // say.
-func measure(ctx context.Context, p Plan, processes Processes, core int, out *bufio.Reader, stdin io.Closer) (*Result, error) {
+func measure(ctx context.Context, p Plan, processes Processes, cores []int, out *bufio.Reader, stdin io.Closer) (*Result, error) {
 	address, err := out.ReadString('\n')
 	if err != nil {
 		return nil, fmt.Errorf("the stand-in did not say where it listens: %w", err)
@@ -81,7 +82,7 @@ func measure(ctx context.Context, p Plan, processes Processes, core int, out *bu
 	client := exec.CommandContext(ctx, processes.Binary, processes.Load(p, strings.TrimSpace(address))...)
 	var said, report bytes.Buffer
 	client.Stdout, client.Stderr = &report, &said
-	if err := onCore(core, client.Start); err != nil {
+	if err := processor.On(cores, client.Start); err != nil {
 		return nil, fmt.Errorf("start the generator: %w", err)
 	}
 	if err := client.Wait(); err != nil {

@@ -3,11 +3,15 @@ package calibrate
 import (
 	"context"
 	"encoding/gob"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"sync"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 )
@@ -38,10 +42,15 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 		listener.Close()
 		return err
 	}
+	var serving sync.WaitGroup
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(rawnet.Listener(listener)) }()
-	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
+	serving.Go(func() { failed <- server.Serve(rawnet.Listener(listener)) })
+	stop := func() {
 		server.Stop()
+		serving.Wait()
+	}
+	if _, err := fmt.Fprintln(out, listener.Addr()); err != nil {
+		stop()
 		return err
 	}
 	ended := make(chan struct{})
@@ -54,10 +63,11 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	case <-ended:
 	case <-ctx.Done():
 	case err := <-failed:
-		return err
+		stop() // what it has taken so far
+		return errors.Join(errors.New("the stand-in cannot go on serving"), err)
 	}
-	used := cpuSeconds()
-	server.Stop()
+	used, _ := processor.CPUSeconds(os.Getpid()) // 0 where the system does not say
+	stop()
 	return gob.NewEncoder(out).Encode(served{start, used, engine.Log()})
 }
 

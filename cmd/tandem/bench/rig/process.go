@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 )
 
 // process is one part of a mesh.
@@ -50,7 +52,7 @@ func launch(binary, name string, arguments []string, cores []int) (*process, err
 	if err != nil {
 		return nil, err
 	}
-	if err := onCores(cores, p.cmd.Start); err != nil {
+	if err := processor.On(cores, p.cmd.Start); err != nil {
 		return nil, err
 	}
 	go func() {

@@ -2,8 +2,9 @@
 // own, for benchmarks that compare them. etcd and NATS are embedded in the process
 // that measures, where they do next to nothing while nobody comes or goes.
 //
-// The packages of cmd/tandem/bench and commands import it. A Mesh owns its processes
-// and servers; Stop ends them all.
+// The packages of cmd/tandem/bench and commands import it. A Mesh owns its processes,
+// a goroutine for each that reads what it prints and waits for its end, and the
+// servers; Stop ends them all.
 package rig
 
 import (
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 )
 
@@ -121,7 +123,7 @@ func (m *Mesh) add(ctx context.Context, binary, role, id string, cores []int, ar
 func (m *Mesh) CPUSeconds() map[string]float64 {
 	used := make(map[string]float64, len(m.parts))
 	for _, p := range m.parts {
-		if seconds, err := cpuSeconds(p.pid()); err == nil {
+		if seconds, err := processor.CPUSeconds(p.pid()); err == nil {
 			used[p.name] = seconds
 		}
 	}

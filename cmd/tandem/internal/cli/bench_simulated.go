@@ -2,15 +2,15 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"os"
-	"runtime"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
 )
@@ -34,7 +34,7 @@ capacity, and the percentiles of both stand side by side.
 
 A simulated worker computes nothing and so leaves more of the machine to the rest of
 its mesh than a real one. With --pin the difference is less: each worker has one of
-the first cores to itself, and the router the others.`,
+the cores that this process may use to itself, and the router the others.`,
 		Example: `  tandem profile --threads 1 --out fable.json
   tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64`,
 		Args: exactly(),
@@ -77,9 +77,9 @@ the first cores to itself, and the router the others.`,
 			actual.Arguments = []string{"--model", model}
 		}
 		if pin {
-			actual.Cores, actual.RouterCores = apart(runtime.NumCPU(), actual.Prefill+actual.Decode)
-			if actual.Cores == nil {
-				return usageError(cmd, fmt.Sprintf("--pin: %d cores are too few for %d workers and a router", runtime.NumCPU(), actual.Prefill+actual.Decode))
+			cores, workers := processor.Cores(), actual.Prefill+actual.Decode
+			if actual.Cores, actual.RouterCores = apart(cores, workers); actual.Cores == nil {
+				return usageError(cmd, fmt.Sprintf("--pin: %d cores are too few for %d workers and a router", len(cores), workers))
 			}
 		}
 		simulated := actual
@@ -95,38 +95,40 @@ the first cores to itself, and the router the others.`,
 		if err != nil {
 			return err
 		}
-		if result.Interrupted {
-			return errors.Join(errInterruptedPair, result.WriteDifferences(cmd.OutOrStdout()))
-		}
-		if *asJSON {
-			encoder := json.NewEncoder(cmd.OutOrStdout())
-			encoder.SetIndent("", "  ")
-			return encoder.Encode(map[string]any{
-				"rate": result.Steps[0].Rate, "capacity_rps": result.Capacity, "differences": result.Differences(),
-			})
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%.3g requests a second, %.0f%% of the %.3g that the CPU engine completed with 64 kept running (simulated: %.3g)\n\n",
-			result.Steps[0].Rate, 100*share, result.Capacity[0], result.Capacity[1])
-		return result.WriteDifferences(cmd.OutOrStdout())
+		return printSimulated(cmd.OutOrStdout(), result, share, *asJSON)
 	}
 	return cmd
 }
 
-var errInterruptedPair = &exitError{status: exitInterrupted, message: "interrupted: the table is of the rounds that were whole"}
+// printSimulated prints what was measured; the error says if that is not all.
+func printSimulated(w io.Writer, result *pair.Result, share float64, asJSON bool) error {
+	var err error
+	if rate := result.Steps[0].Rate; asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(map[string]any{
+			"rate": rate, "capacity_rps": result.Capacity, "differences": result.Differences(), "interrupted": result.Interrupted,
+		})
+	} else {
+		fmt.Fprintf(w, "%.3g requests a second, %.0f%% of the %.3g that the CPU engine completed with 64 kept running (simulated: %.3g)\n\n",
+			rate, 100*share, result.Capacity[0], result.Capacity[1])
+		err = result.WriteDifferences(w)
+	}
+	if err == nil && result.Interrupted {
+		err = &exitError{status: exitInterrupted, message: "interrupted: the figures are of the rounds that were whole"}
+	}
+	return err
+}
 
-// apart gives each worker a core of its own and the router the rest; nil if there are
-// not that many, or only one.
-func apart(cores, workers int) ([][]int, []int) {
-	if cores <= workers {
+// apart gives each worker one of the cores to itself and the router the rest; nil if
+// there are not that many.
+func apart(cores []int, workers int) ([][]int, []int) {
+	if len(cores) <= workers {
 		return nil, nil
 	}
 	var each [][]int
 	for i := range workers {
-		each = append(each, []int{i})
+		each = append(each, cores[i:i+1])
 	}
-	rest := []int{}
-	for i := workers; i < cores; i++ {
-		rest = append(rest, i)
-	}
-	return each, rest
+	return each, cores[workers:]
 }

@@ -1,0 +1,64 @@
+package processor
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cores are the numbers of the cores that this process may use, rising; nil: the
+// system does not say. They need not begin at 0, nor be without gaps.
+func Cores() []int {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil
+	}
+	var all []int
+	for core := range 64 * len(set) { // the set's words have 64 bits at most
+		if set.IsSet(core) {
+			all = append(all, core)
+		}
+	}
+	return all
+}
+
+// On calls start on a thread that may run on the given cores only, as may then the
+// processes that it starts; nil: on any. It returns what start does, which is not
+// called if there is no such thread.
+func On(cores []int, start func() error) error {
+	if cores == nil {
+		return start()
+	}
+	result := make(chan error, 1)
+	go func() {
+		// Never unlocked: the thread ends with this goroutine, so that no other one ever
+		// runs on those cores alone.
+		runtime.LockOSThread()
+		result <- bound(cores, start)
+	}()
+	return <-result
+}
+
+func bound(cores []int, start func() error) error {
+	var wanted unix.CPUSet
+	for _, core := range cores {
+		wanted.Set(core)
+	}
+	if err := unix.SchedSetaffinity(0, &wanted); err != nil {
+		return fmt.Errorf("run on cores %v: %w", cores, err)
+	}
+	return start()
+}
+
+// CPUSeconds is what a process has used, user and system: its CPU clock, made of its
+// id as clock_getcpuclockid(3) does. It counts nanoseconds, where /proc/PID/stat has
+// ticks of 10 ms.
+func CPUSeconds(pid int) (float64, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED of the kernel
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &used); err != nil {
+		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
+	}
+	return float64(used.Nano()) / 1e9, nil
+}

@@ -1,0 +1,83 @@
+package processor_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A process that is started on a core may use that one only, and its parent all of
+// its own afterwards.
+func TestOn(t *testing.T) {
+	all := processor.Cores()
+	if len(all) == 0 || !slices.IsSorted(all) {
+		t.Fatalf("cores %v", all)
+	}
+	last := all[len(all)-1]
+	child := exec.Command("grep", "Cpus_allowed_list", "/proc/self/status")
+	var said strings.Builder
+	child.Stdout = &said
+	if err := processor.On([]int{last}, child.Start); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, list, _ := strings.Cut(said.String(), ":"); strings.TrimSpace(list) != strconv.Itoa(last) {
+		t.Errorf("a process on core %d says %q", last, said.String())
+	}
+	for range 100 { // on whatever thread this goroutine is
+		if now := processor.Cores(); !slices.Equal(now, all) {
+			t.Fatalf("afterwards there are the cores %v, before %v", now, all)
+		}
+		seen := make(chan []int)
+		go func() { seen <- processor.Cores() }()
+		if now := <-seen; !slices.Equal(now, all) {
+			t.Fatalf("another goroutine has the cores %v, before %v", now, all)
+		}
+	}
+}
+
+func TestOnFails(t *testing.T) {
+	wrong := errors.New("wrong")
+	for _, cores := range [][]int{nil, processor.Cores()} {
+		if err := processor.On(cores, func() error { return wrong }); !errors.Is(err, wrong) {
+			t.Errorf("on %v: %v", cores, err)
+		}
+	}
+	for _, cores := range [][]int{{}, {1023}} {
+		called := false
+		err := processor.On(cores, func() error { called = true; return nil })
+		if called || err == nil || !strings.Contains(err.Error(), "run on cores") {
+			t.Errorf("on %v: called %v, %v", cores, called, err)
+		}
+	}
+}
+
+func TestCPUSeconds(t *testing.T) {
+	before, err := processor.CPUSeconds(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for i := range 10_000_000 {
+		sum ^= i * i
+	}
+	after, err := processor.CPUSeconds(os.Getpid())
+	if err != nil || after <= before {
+		t.Errorf("from %v to %v s, %v (%d)", before, after, err, sum)
+	}
+	if _, err := processor.CPUSeconds(1 << 22); err == nil { // above the kernel's largest
+		t.Error("a process that cannot be has a CPU time")
+	}
+}
