@@ -16,8 +16,9 @@ type Difference struct {
 	// Milliseconds by side, with the least and the greatest of the rounds.
 	Milliseconds [2]float64    `json:"ms"`
 	Range        [2][2]float64 `json:"range_ms"`
-	// Relative is how much the second side is above the first: 0.1 is 10%.
-	Relative float64 `json:"relative"`
+	// Relative is how much the second side is above the first: 0.1 is 10%. Nil if the
+	// first is 0.
+	Relative *float64 `json:"relative"`
 	// Rounds that both sides had the figure in.
 	Rounds int `json:"rounds"`
 }
@@ -58,7 +59,10 @@ func (r *Result) Differences() []Difference {
 					d.Range[i] = [2]float64{min(d.Range[i][0], v), max(d.Range[i][1], v)}
 				}
 			}
-			d.Relative = d.Milliseconds[1]/d.Milliseconds[0] - 1
+			if first := d.Milliseconds[0]; first > 0 {
+				relative := d.Milliseconds[1]/first - 1
+				d.Relative = &relative
+			}
 			all = append(all, d)
 		}
 	}
@@ -74,7 +78,11 @@ func (r *Result) WriteDifferences(w io.Writer) error {
 		cell := func(side int) string {
 			return fmt.Sprintf("%s (%s to %s)", milliseconds(d.Milliseconds[side]), milliseconds(d.Range[side][0]), milliseconds(d.Range[side][1]))
 		}
-		if _, err := fmt.Fprintf(w, "| %s %s | %s | %s | %+.1f%% |\n", names[d.Latency], d.Percentile, cell(0), cell(1), 100*d.Relative); err != nil {
+		relative := "n/a"
+		if d.Relative != nil {
+			relative = fmt.Sprintf("%+.1f%%", 100**d.Relative)
+		}
+		if _, err := fmt.Fprintf(w, "| %s %s | %s | %s | %s |\n", names[d.Latency], d.Percentile, cell(0), cell(1), relative); err != nil {
 			return err
 		}
 	}

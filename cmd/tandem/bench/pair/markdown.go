@@ -117,13 +117,9 @@ func milliseconds(ms float64) string {
 	return fmt.Sprintf("%.2f", ms)
 }
 
-// stages in the order in which a request passes them.
-var stages = [...]tail.Stage{
-	tail.Dispatch, tail.Tokenize, tail.Queue, tail.Decide, tail.Reserve, tail.Prefill, tail.TransferExposed, tail.Decode, tail.Other,
-}
-
 // budgets is where the time of E2E went, a row for each rate, side and percentile.
 func (r *Result) budgets(out *strings.Builder) {
+	stages := tail.Stages()
 	out.WriteString("| requests/s | | E2E |")
 	for _, stage := range stages {
 		fmt.Fprintf(out, " %s |", strings.ReplaceAll(string(stage), "_", " "))
