@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -23,6 +24,7 @@ type block struct {
 	promptTokens int
 	maxTokens    int
 	vocabulary   int
+	timeout      time.Duration // of one request
 }
 
 // send sends them all, so many at a time, and returns the first error.
@@ -46,6 +48,8 @@ func (b block) send(ctx context.Context, client inferencev1.InferenceClient) err
 
 // one sends a request and reads its answer.
 func (b block) one(ctx context.Context, client inferencev1.InferenceClient, i uint64) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("it had not ended after %s", b.timeout))
+	defer cancel()
 	// Prompts differ, so that no prefix cache helps.
 	random := rand.New(rand.NewPCG(b.number, i))
 	ids := make([]uint32, b.promptTokens)
@@ -64,6 +68,9 @@ func (b block) one(ctx context.Context, client inferencev1.InferenceClient, i ui
 	}
 	if errors.Is(err, io.EOF) {
 		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	return err
 }

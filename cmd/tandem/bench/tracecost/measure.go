@@ -173,7 +173,7 @@ func (o Options) compare(ctx context.Context, sides [2]*side) (*Result, error) {
 	var before [2]float64
 	began := time.Now()
 	for pair := range o.Pairs + 1 {
-		b := block{number: uint64(pair), requests: o.Requests, concurrency: o.Concurrency, promptTokens: o.PromptTokens, maxTokens: o.OutputTokens, vocabulary: vocabulary}
+		b := block{number: uint64(pair), requests: o.Requests, concurrency: o.Concurrency, promptTokens: o.PromptTokens, maxTokens: o.OutputTokens, vocabulary: vocabulary, timeout: o.requestTimeout()}
 		for turn := range 2 {
 			s := sides[(turn+pair)%2] // who goes first changes
 			if err := b.send(ctx, s.client); err != nil {
@@ -203,6 +203,14 @@ func (o Options) compare(ctx context.Context, sides [2]*side) (*Result, error) {
 		TracedMs: intervalOf(traced), UntracedMs: intervalOf(untraced), ApartPercent: intervalOf(apart),
 		WallSeconds: time.Since(began).Seconds(),
 	}, nil
+}
+
+// requestTimeout is what a request may take on a machine that is slow: a minute, and
+// ten times the steps of a prompt that is computed a token at a time, and of the answer;
+// not so long that it could not be counted.
+func (o Options) requestTimeout() time.Duration {
+	steps := 10 * o.StepMs * float64(o.PromptTokens+o.OutputTokens) * float64(time.Millisecond)
+	return time.Minute + time.Duration(min(steps, float64(1000*time.Hour)))
 }
 
 // vocabularyOf is the number of tokens of the model that is served. The last

@@ -1,9 +1,16 @@
 package tracecost_test
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
 )
@@ -22,6 +29,33 @@ func TestInterval(t *testing.T) {
 	// Mean 4, standard deviation √8, so 2.571·√(8/6) on either side.
 	if got.Mean != 4 || got.Median != 3.5 || math.Abs(got.Low-(4-2.9687)) > 0.005 || math.Abs(got.High-(4+2.9687)) > 0.005 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// mute is a server that never answers.
+type mute struct{ inferencev1.InferenceClient }
+
+func (mute) Generate(ctx context.Context, _ *inferencev1.GenerateRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[inferencev1.GenerateEvent], error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// A request that hangs ends the block, after a time that its steps could not take.
+func TestARequestHasADeadline(t *testing.T) {
+	for _, c := range []struct {
+		options tracecost.Options
+		want    time.Duration
+	}{
+		{tracecost.Options{PromptTokens: 60, OutputTokens: 40, StepMs: 1}, 61 * time.Second},
+		{tracecost.Options{PromptTokens: 1 << 20, OutputTokens: 1 << 20, StepMs: 1000}, 1000*time.Hour + time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			err := tracecost.Send(t.Context(), c.options, mute{})
+			if took := time.Since(began); took != c.want || err == nil || !strings.HasPrefix(err.Error(), "request 1: it had not ended after ") {
+				t.Errorf("after %s, want %s: %v", took, c.want, err)
+			}
+		})
 	}
 }
 
