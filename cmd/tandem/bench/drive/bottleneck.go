@@ -6,17 +6,22 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 )
 
 const (
 	// dispatchDelayMost is the dispatch delay at p99 that never counts, and
-	// dispatchDelayShare what does not count as a share of the median TTFT.
+	// dispatchDelayShare what does not count as a share of TTFT at p99: the delay is
+	// part of every latency and named in the report, and a tenth of the tail is what a
+	// reader of a tail may put up with.
 	dispatchDelayMost  = time.Millisecond
-	dispatchDelayShare = .01
+	dispatchDelayShare = .1
 	// cpuShareMost is the share of its cores that the client may use.
 	cpuShareMost = .9
-	// sourceLateShare is the share of requests that the source may make too late.
-	sourceLateShare = .01
+	// lateShare is the share of requests that may be dispatched, or made, too late, and
+	// lateLeast how many have to be: one of a few requests is chance.
+	lateShare = .01
+	lateLeast = 2
 )
 
 // bottleneck says why the client was the limit; empty if it was not. The rules are
@@ -30,7 +35,10 @@ func (r *run) bottleneck(run *record.Run) string {
 		return fmt.Sprintf("%d of %d requests were not sent, since %d were in flight already: the server keeps up with less, or raise the limit of requests in flight",
 			r.unsent, total, r.InFlightLimit)
 	}
-	if float64(r.sourceLate) > sourceLateShare*float64(total) {
+	if n, why := unsendable(run.Records); n > 0 {
+		return fmt.Sprintf("%d of %d requests could not be sent: %s", n, total, why)
+	}
+	if tooMany(r.sourceLate, total) {
 		return fmt.Sprintf("%d of %d requests were made only after they were due: the client cannot make prompts that fast%s; lower the rate or shorten the prompts",
 			r.sourceLate, total, rateOf(run))
 	}
@@ -45,7 +53,15 @@ func (r *run) bottleneck(run *record.Run) string {
 		}
 	}
 	share := cpuShare(run)
-	if delay, most := percentile(delays, .99), max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(percentile(ttfts, .5)))); delay > most {
+	most := max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(percentile(ttfts, .99))))
+	late := 0
+	for _, delay := range delays {
+		if delay > most {
+			late++
+		}
+	}
+	if tooMany(late, len(delays)) {
+		delay := percentile(delays, .99)
 		return fmt.Sprintf("the client sent requests late (p99 %s after they were due, %s is allowed) with %.0f%% of its %d cores in use%s: lower the rate or give it more cores",
 			delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), 100*share, run.Client.Cores, rateOf(run))
 	}
@@ -53,6 +69,25 @@ func (r *run) bottleneck(run *record.Run) string {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
 	}
 	return ""
+}
+
+// tooMany: so many of n requests were late that it is neither chance nor below p99.
+func tooMany(late, n int) bool {
+	return late >= lateLeast && float64(late) > lateShare*float64(n)
+}
+
+// unsendable counts the requests that this machine could not send, and says why the
+// first could not.
+func unsendable(records []*record.Record) (n int, why string) {
+	for _, rec := range records {
+		if rec.Outcome == record.Unsent && rec.Code == target.CodeClient {
+			if n == 0 {
+				why = rec.Error
+			}
+			n++
+		}
+	}
+	return n, why
 }
 
 // rateOf says what rate was reached, if one was asked for.

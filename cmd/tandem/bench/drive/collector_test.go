@@ -2,38 +2,100 @@ package drive_test
 
 import (
 	"math"
+	"os"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 )
 
-func TestDeferCollectorIsUndone(t *testing.T) {
-	percent := debug.SetGCPercent(77)
-	defer debug.SetGCPercent(percent)
+// withCollector runs a test with the collector set so, whatever the environment says.
+func withCollector(t *testing.T, percent int, limit int64) {
+	t.Helper()
+	percentBefore, limitBefore := debug.SetGCPercent(percent), debug.SetMemoryLimit(limit)
+	t.Cleanup(func() {
+		debug.SetGCPercent(percentBefore)
+		debug.SetMemoryLimit(limitBefore)
+	})
+}
+
+var garbage []byte
+
+// cycles is how often the collector ran by itself while 200 MB became garbage.
+func cycles() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}}
+	metrics.Read(sample)
+	before := sample[0].Value.Uint64()
+	for range 200 {
+		garbage = make([]byte, 1<<20)
+	}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64() - before
+}
+
+func TestDeferCollector(t *testing.T) {
+	if available, known := drive.MemoryAvailable(os.DirFS("/")); !known || available < 4<<30 {
+		t.Skipf("%d MiB are available (known: %t): too little to defer it", available>>20, known)
+	}
+	withCollector(t, 100, math.MaxInt64)
+	runtime.GC()
+	if cycles() == 0 {
+		t.Fatal("the collector did not run before")
+	}
 	restore := drive.DeferCollector()
-	if limit := debug.SetMemoryLimit(-1); limit <= 0 || limit > 4<<30 {
-		t.Errorf("the limit is %d bytes", limit)
+	if n := cycles(); n != 0 {
+		t.Errorf("the collector ran %d times", n)
 	}
-	if percent := debug.SetGCPercent(-1); percent != -1 {
-		t.Errorf("the collector runs at %d%%", percent)
-	}
+	// A second time in one process too it costs no memory.
 	restore()
-	if percent := debug.SetGCPercent(77); percent != 77 {
-		t.Errorf("the collector runs at %d%% afterwards, 77%% before", percent)
+	runtime.GC()
+	if cycles() == 0 {
+		t.Error("the collector does not run afterwards")
 	}
-	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
-		t.Errorf("the limit is %d bytes afterwards, there was none", limit)
+	debug.FreeOSMemory()
+	before := resident(t)
+	defer drive.DeferCollector()()
+	if taken := resident(t) - before; taken > 64<<20 {
+		t.Errorf("it takes %d MiB", taken>>20)
+	}
+	if percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1); percent != 100 || limit != math.MaxInt64 {
+		t.Errorf("the collector runs at %d%% and %d bytes", percent, limit)
 	}
 }
 
-// A limit that the user set, as by GOMEMLIMIT, is not raised.
-func TestDeferCollectorKeepsALowerLimit(t *testing.T) {
-	before := debug.SetMemoryLimit(64 << 20)
-	defer debug.SetMemoryLimit(before)
-	restore := drive.DeferCollector()
-	if limit := debug.SetMemoryLimit(-1); limit != 64<<20 {
-		t.Errorf("the limit is %d bytes, the user's was 64 MiB", limit)
+// What the user set, as by GOGC and GOMEMLIMIT, stays in force.
+func TestDeferCollectorLeavesSettingsAlone(t *testing.T) {
+	for _, set := range []struct {
+		percent int
+		limit   int64
+	}{{50, math.MaxInt64}, {100, 64 << 20}, {-1, 64 << 20}} {
+		withCollector(t, set.percent, set.limit)
+		runtime.GC()
+		restore := drive.DeferCollector()
+		if cycles() == 0 {
+			t.Errorf("at %d%% and %d MiB the collector does not run", set.percent, set.limit>>20)
+		}
+		if percent, limit := debug.SetGCPercent(set.percent), debug.SetMemoryLimit(-1); percent != set.percent || limit != set.limit {
+			t.Errorf("the collector runs at %d%% and %d bytes, was set to %d%% and %d", percent, limit, set.percent, set.limit)
+		}
+		restore()
 	}
-	restore()
+}
+
+// resident is the memory that the process has of the machine, bytes.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
 }

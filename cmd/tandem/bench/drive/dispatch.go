@@ -53,7 +53,6 @@ func (r *run) dispatch() {
 			continue
 		}
 		if r.Concurrency == 0 && now-due > behindLimit {
-			r.behind = now - due
 			r.stopped = fmt.Sprintf("the client fell %.0f s behind the requests that were due and stopped sending", (now - due).Seconds())
 			d.close(now)
 			return
@@ -156,10 +155,11 @@ func (d *dispatcher) over() bool {
 	return len(d.run.turns) == 0 && (len(d.run.free) == 0 || d.head == nil)
 }
 
-// close ends the sending. What was due before and is not sent is recorded so.
+// close ends the sending. What was due before and is not sent is recorded so, unless
+// the run was interrupted: then the last request that was sent is the last.
 func (d *dispatcher) close(at time.Duration) {
 	d.ended0 = at
-	if d.Concurrency > 0 {
+	if d.Concurrency > 0 || d.stop.Load() {
 		return
 	}
 	why := "the run ended before it was sent"

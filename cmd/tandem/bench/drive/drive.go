@@ -2,8 +2,9 @@
 // and measures what the generator itself had a share in.
 //
 // The packages of cmd/tandem/bench and the command line import it. A Run owns one
-// goroutine for each request in flight and four of its own (the source, the
-// dispatcher, the samples, the wait for the end); all have ended when it returns.
+// goroutine for each request in flight and three of its own (the source, the samples,
+// the wait for the end), and dispatches in its caller's; all have ended when it
+// returns.
 //
 // # Open loop
 //
@@ -17,12 +18,15 @@
 // A Run says in record.Client.Bottleneck that its figures are the client's own, if
 //
 //   - a request was due while InFlightLimit requests ran;
+//   - this machine could not send a request, as with too few open files;
 //   - the client fell so far behind, or its records took so much memory, that it
 //     stopped sending;
-//   - more than one request in a hundred came from the source after it was due;
+//   - more than one request in a hundred came from the source after it was due, and
+//     more than one in all;
 //   - the dispatch delay (Dispatched - Due) of requests after the warm-up is, at
-//     p99, above a millisecond and above a hundredth of the median TTFT from the
-//     send: below that, a latency is not told wrong by what anyone would act on;
+//     p99, above a millisecond and above a tenth of the TTFT from the send at p99: it
+//     is part of every latency and named, but the tail would be the client's own. Of
+//     a hundred requests or fewer it takes two that are so late;
 //   - the process used more than nine tenths of its cores between From and To.
 //
 // The first that applies is said.
@@ -32,6 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
@@ -44,8 +49,11 @@ const (
 	// DefaultInFlightLimit is the most requests at one time. Each costs the client some
 	// 40 KiB.
 	DefaultInFlightLimit = 16384
-	// DefaultMemoryLimit is how much the records of a run may take, bytes.
+	// DefaultMemoryLimit is how much the records of a run may take, bytes, where that is
+	// less than a quarter of the memory that is available; leastMemoryLimit is what they
+	// may take anyway.
 	DefaultMemoryLimit = 2 << 30
+	leastMemoryLimit   = 16 << 20
 	// recordBytes is what a record takes without its arrivals, as measured: the server's
 	// timings and route are most of it. arrivalBytes is one arrival's share.
 	recordBytes  = 900
@@ -92,7 +100,8 @@ type Options struct {
 	// InFlightLimit is the most requests at one time; 0: DefaultInFlightLimit.
 	InFlightLimit int
 	// MemoryLimit is about how much memory the records may take, bytes; 0:
-	// DefaultMemoryLimit. Sending stops there.
+	// DefaultMemoryLimit, or a quarter of what is available if that is less. Sending
+	// stops there.
 	MemoryLimit int64
 	// Progress gets each sample when it is taken, from one goroutine; nil: nobody.
 	Progress func(record.Sample)
@@ -107,6 +116,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MemoryLimit == 0 {
 		o.MemoryLimit = DefaultMemoryLimit
+		if available, known := memoryAvailable(os.DirFS("/")); known {
+			o.MemoryLimit = max(leastMemoryLimit, min(o.MemoryLimit, available/memoryShare))
+		}
 	}
 	return o
 }

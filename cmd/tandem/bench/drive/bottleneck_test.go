@@ -1,0 +1,118 @@
+package drive_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/pkg/pace"
+)
+
+// outOfFiles is a server that every tenth request does not reach, since this machine
+// has no file left for its connection.
+type outOfFiles struct{ target.Target }
+
+func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock target.Clock, r *record.Record) workload.Answer {
+	if q.Session%10 != 9 {
+		return o.Target.Do(ctx, q, clock, r)
+	}
+	r.End = clock.Now()
+	r.Outcome, r.Code, r.Error = record.Unsent, target.CodeClient, "too many open files"
+	return workload.Answer{}
+}
+
+// What this machine could not send is not the server's failure.
+func TestOutOfFilesIsTheClientsBottleneck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		run, err := drive.Run(t.Context(), drive.Options{
+			Target: outOfFiles{rig(t, steady)}, Timer: pace.Portable(),
+			Source: &source{every: 50 * ms, tokens: 3}, Offered: 20, Duration: 20 * time.Second, DrainTimeout: time.Minute,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "40 of 400 requests could not be sent: too many open files"; run.Client.Bottleneck != want {
+			t.Errorf("bottleneck %q, want %q", run.Client.Bottleneck, want)
+		}
+		if s := measure.Summarize(run, measure.Options{}); s.Verdict != measure.None || s.Unsent != 40 {
+			t.Errorf("%d unsent, %s: %s", s.Unsent, s.Verdict, s.Reason)
+		}
+	})
+}
+
+// late is a timer that comes late to some of its waits.
+type late struct {
+	pace.Timer
+	waits int
+	by    func(wait int) time.Duration
+}
+
+func (l *late) Wait(until time.Time) {
+	l.Timer.Wait(until)
+	l.waits++
+	if by := l.by(l.waits); by > 0 {
+		time.Sleep(by)
+	}
+}
+
+// One request of a few that went out late is chance, two are not, and of many it
+// takes more than one in a hundred.
+func TestLateDispatch(t *testing.T) {
+	for _, c := range []struct {
+		requests, late int
+		bottleneck     bool
+	}{{50, 0, false}, {50, 1, false}, {50, 2, true}, {400, 4, false}, {400, 5, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			run, err := drive.Run(t.Context(), drive.Options{
+				Target: rig(t, standin.Shape{TTFT: standin.Delay{Mean: 20 * ms}}), Source: &source{every: 100 * ms, count: c.requests, tokens: 1},
+				Offered: 10, DrainTimeout: time.Minute,
+				Timer: &late{Timer: pace.Portable(), by: func(wait int) time.Duration {
+					if wait > 5 && wait <= 5+c.late {
+						return 10 * ms
+					}
+					return 0
+				}},
+			})
+			if err != nil || len(run.Records) != c.requests {
+				t.Fatalf("%v, %d requests", err, len(run.Records))
+			}
+			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, "sent requests late (p99 10ms") {
+				t.Errorf("%d of %d late: bottleneck %q", c.late, c.requests, got)
+			}
+		})
+	}
+}
+
+// What became due as the user ended the run is nobody's failure.
+func TestInterruptedWhileBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		run, err := drive.Run(ctx, drive.Options{
+			Target: rig(t, steady), Source: &source{every: 10 * ms, tokens: 1}, Offered: 100, Duration: time.Hour, DrainTimeout: time.Minute,
+			Timer: &late{Timer: pace.Portable(), by: func(wait int) time.Duration {
+				if wait == 300 {
+					cancel()
+					return 500 * ms
+				}
+				return 0
+			}},
+		})
+		if err != nil || !run.Interrupted || len(run.Records) == 0 {
+			t.Fatalf("%v: interrupted %t, %d requests", err, run.Interrupted, len(run.Records))
+		}
+		for _, r := range run.Records {
+			if r.Outcome != record.Completed {
+				t.Fatalf("due at %s: %s %s", r.Due, r.Outcome, r.Error)
+			}
+		}
+	})
+}

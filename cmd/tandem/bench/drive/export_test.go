@@ -1,0 +1,4 @@
+package drive
+
+// MemoryAvailable is memoryAvailable.
+var MemoryAvailable = memoryAvailable

@@ -1,0 +1,118 @@
+package drive
+
+import (
+	"io/fs"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// memoryAvailable is the memory that this process may still take, bytes: the least of
+// what the system has, what the limits of its control groups leave, where the page
+// cache gives way, and what its address space has room for. known is false where no
+// file of Linux's says. root is the root of the file system.
+func memoryAvailable(root fs.FS) (available int64, known bool) {
+	available = math.MaxInt64
+	atMost := func(bytes int64) { available, known = min(available, max(bytes, 0)), true }
+	system := values(root, "proc/meminfo")
+	if kib, ok := system["MemAvailable:"]; ok {
+		atMost(kib << 10)
+	}
+	// Where the system lets nobody have more than it could keep, memory counts from
+	// when it is asked for.
+	if strict, ok := number(root, "proc/sys/vm/overcommit_memory"); ok && strict == 2 {
+		atMost((system["CommitLimit:"] - system["Committed_AS:"]) << 10)
+	}
+	limits, _ := fs.ReadFile(root, "proc/self/limits")
+	for line := range strings.Lines(string(limits)) {
+		soft, ok := strings.CutPrefix(line, "Max address space")
+		if !ok {
+			continue
+		}
+		if f := strings.Fields(soft); len(f) > 0 {
+			if bytes, err := strconv.ParseInt(f[0], 10, 64); err == nil { // or "unlimited"
+				atMost(bytes - values(root, "proc/self/status")["VmSize:"]<<10)
+			}
+		}
+	}
+	memberships, _ := fs.ReadFile(root, "proc/self/cgroup")
+	for line := range strings.Lines(string(memberships)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		of := version2
+		switch {
+		case f[0] == "0" && f[1] == "":
+		case slices.Contains(strings.Split(f[1], ","), "memory"):
+			of = version1
+		default:
+			continue
+		}
+		// A group has at most what those above it have. In a container the path may be
+		// the host's; then the root is its own.
+		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
+			if bytes, ok := of.left(root, path.Join(of.mount, dir)); ok {
+				atMost(bytes)
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return available, known
+}
+
+// groups is where a version of control groups keeps what is asked of it here.
+type groups struct {
+	mount    string
+	limits   []string
+	used     string
+	inactive string // in memory.stat: cache that is given back first
+}
+
+var (
+	version1 = groups{"sys/fs/cgroup/memory", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"}
+	version2 = groups{"sys/fs/cgroup", []string{"memory.max", "memory.high"}, "memory.current", "inactive_file"}
+)
+
+// left is what the limits of one group leave; false if it has none.
+func (g groups) left(root fs.FS, dir string) (bytes int64, limited bool) {
+	least := int64(math.MaxInt64)
+	for _, name := range g.limits {
+		if limit, ok := number(root, path.Join(dir, name)); ok { // or "max"
+			least, limited = min(least, limit), true
+		}
+	}
+	used, ok := number(root, path.Join(dir, g.used))
+	if !limited || !ok {
+		return 0, false
+	}
+	return least - max(used-values(root, path.Join(dir, "memory.stat"))[g.inactive], 0), true
+}
+
+// number is the only number in a file.
+func number(root fs.FS, name string) (int64, bool) {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n, err == nil
+}
+
+// values are the numbers of a file whose lines begin with a name and a number.
+func values(root fs.FS, name string) map[string]int64 {
+	all := map[string]int64{}
+	text, _ := fs.ReadFile(root, name)
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) >= 2 {
+			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				all[f[0]] = n
+			}
+		}
+	}
+	return all
+}
