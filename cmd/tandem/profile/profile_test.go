@@ -2,6 +2,7 @@ package profile_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -95,6 +96,58 @@ func TestMeasureFindsTheProfile(t *testing.T) {
 			t.Errorf("reach %v and %v, %d left out", result.FLOPsPerSecond, result.ReadBytesPerSecond, result.LeftOut)
 		}
 	})
+}
+
+// TestBetween: the caller looks three times, spread over the measurement, and can
+// end it.
+func TestBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at []time.Duration
+		began := time.Now()
+		o := profile.Options{Duration: 4 * time.Minute, Between: func() error {
+			at = append(at, time.Since(began))
+			return nil
+		}}
+		if _, err := profile.Measure(t.Context(), newEngine(t, func(*simulated.Config) {}), o); err != nil {
+			t.Fatal(err)
+		}
+		if len(at) != 3 {
+			t.Fatalf("looked at %v", at)
+		}
+		for i, d := range at {
+			if due := time.Duration(i+1) * time.Minute; d < due || d > due+10*time.Second {
+				t.Errorf("looked at %v, which should be soon after each minute", at)
+			}
+		}
+		enough := errors.New("enough")
+		o.Between = func() error { return enough }
+		if _, err := profile.Measure(t.Context(), newEngine(t, func(*simulated.Config) {}), o); !errors.Is(err, enough) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// TestLimits: a machine is compared with itself.
+func TestLimits(t *testing.T) {
+	limits := func(flops, read float64, valid bool) latency.Limits {
+		return latency.Limits{FLOPsPerSecond: flops, ReadBytesPerSecond: read, Valid: valid}
+	}
+	for _, c := range []struct {
+		name     string
+		measured []latency.Limits
+		want     latency.Limits
+	}{
+		{"none", nil, limits(0, 0, false)},
+		{"one, of a slow machine", []latency.Limits{limits(1e9, 1e9, true)}, limits(1e9, 1e9, true)},
+		{"they agree", []latency.Limits{limits(236e9, 31e9, true), limits(220e9, 34e9, true)}, limits(236e9, 34e9, true)},
+		{"slower afterwards", []latency.Limits{limits(236e9, 34e9, true), limits(230e9, 34e9, true), limits(180e9, 34e9, true)}, limits(236e9, 34e9, false)},
+		{"memory was slower before", []latency.Limits{limits(236e9, 20e9, true), limits(236e9, 34e9, true)}, limits(236e9, 34e9, false)},
+		{"disturbed meanwhile", []latency.Limits{limits(236e9, 34e9, true), limits(236e9, 34e9, false), limits(236e9, 34e9, true)}, limits(236e9, 34e9, false)},
+	} {
+		if got := profile.Limits(c.measured...); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
 }
 
 // TestMeasureKeepsItsTime: a slow engine leaves out the longest steps.

@@ -13,15 +13,15 @@ const (
 	// quickReadBytes is enough for most and fits beside a small model.
 	limitReadBytes = 256 << 20
 	quickReadBytes = 64 << 20
-	// undisturbedRead and undisturbedPeak are what a machine reaches at least that
-	// does nothing else: bytes a second, and FLOP/s of a thread with avx512bf16.
-	undisturbedRead = 36e9
-	undisturbedPeak = 450e9
+	// undisturbedShare of the time a thread has a processor at least, on a machine that
+	// does nothing else.
+	undisturbedShare = 0.9
 )
 
 // MeasureLimits measures what the compute threads reach: multiply-adds, and reading
 // memory. It takes the threads' turn for budget; with 0 for some 50 ms and with
-// less memory. The result is kept: Limits and the engines' Limits return it.
+// less memory. The result is kept: Limits and the engines' Limits return it. It is
+// not valid if others had the processors for some of the time.
 func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (latency.Limits, error) {
 	if err := w.acquire(); err != nil { // so that the pool stays
 		return latency.Limits{}, fmt.Errorf("measure limits: %w", err)
@@ -35,13 +35,12 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 	if budget <= 0 {
 		size = quickReadBytes
 	}
-	flops, read, err := w.pool.Limits(w.set, budget, size)
+	reached, err := w.pool.Limits(w.set, budget, size)
 	if err != nil {
 		return latency.Limits{}, fmt.Errorf("measure limits: %w", err)
 	}
-	limits := latency.Limits{FLOPsPerSecond: flops, ReadBytesPerSecond: read, Valid: read >= undisturbedRead}
-	if w.set.Name() == "avx512bf16" && flops < undisturbedPeak*float64(w.pool.Threads()) {
-		limits.Valid = false
+	limits := latency.Limits{
+		FLOPsPerSecond: reached.FLOPsPerSecond, ReadBytesPerSecond: reached.ReadBytesPerSecond, Valid: reached.CPUShare >= undisturbedShare,
 	}
 	w.SetLimits(limits)
 	return limits, nil

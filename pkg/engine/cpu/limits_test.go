@@ -2,7 +2,10 @@ package cpu_test
 
 import (
 	"context"
+	"os/exec"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -19,6 +22,38 @@ func TestLimits(t *testing.T) {
 	m := synthesize(t, shape)
 	for _, isa := range []string{"", "portable"} {
 		t.Run(isa, func(t *testing.T) { checkLimits(t, m, isa) })
+	}
+}
+
+// TestLimitsSeeOthers: a measurement is not valid while other processes want the
+// processors too.
+func TestLimitsSeeOthers(t *testing.T) {
+	shape, err := model.Preset("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cpu.Load(synthesize(t, shape), runtime.NumCPU(), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 2 * runtime.NumCPU() {
+		other := exec.Command("sh", "-c", "while :; do :; done")
+		if err := other.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = other.Process.Kill()
+			_ = other.Wait() // killed
+		})
+	}
+	limits, err := w.MeasureLimits(t.Context(), 200*time.Millisecond)
+	if err != nil || limits.Valid {
+		t.Errorf("two others for each processor: %+v, %v", limits, err)
 	}
 }
 

@@ -191,24 +191,26 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 
-	const forLimits = 500 * time.Millisecond // before, and again after
-	before, err := weights.MeasureLimits(ctx, forLimits)
-	if err != nil {
+	const forLimits = 500 * time.Millisecond // before, meanwhile and after
+	var measured []latency.Limits
+	measure := func() error {
+		limits, err := weights.MeasureLimits(ctx, forLimits)
+		measured = append(measured, limits)
+		return err
+	}
+	if err := measure(); err != nil {
 		return nil, err
 	}
 	result, err := profile.Measure(ctx, e, profile.Options{
-		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Progress: p.report,
+		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: p.report,
 	})
 	if err != nil {
 		return nil, err
 	}
-	limits, err := weights.MeasureLimits(ctx, forLimits)
-	if err != nil {
+	if err := measure(); err != nil {
 		return nil, err
 	}
-	limits.Valid = limits.Valid && before.Valid // undisturbed all the time
-	limits.FLOPsPerSecond = max(limits.FLOPsPerSecond, before.FLOPsPerSecond)
-	limits.ReadBytesPerSecond = max(limits.ReadBytesPerSecond, before.ReadBytesPerSecond)
+	limits := profile.Limits(measured...)
 	made := result.Profile
 	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, mesh.EngineCPU, weights.Threads(), &limits
 	made.Device, made.Source = weights.ISA(), "tandem profile"

@@ -8,21 +8,32 @@ import "C"
 import (
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // peakRounds keeps one run of the peak's loop under some milliseconds, so that a
 // run without interruption is likely among several.
 const peakRounds = 200_000
 
+// Reached is what the threads of a pool reach.
+type Reached struct {
+	FLOPsPerSecond, ReadBytesPerSecond float64
+	// CPUShare is how much of the time the threads had a processor, about 1 on a
+	// machine that does nothing else. What else this process computed counts too.
+	CPUShare float64
+}
+
 // Limits measures what the pool's threads reach with the instructions of s: the
 // best rate of several variants, each run in turn until budget is over, and once
 // at least. readBytes is the size of the memory that is read, which should be
 // larger than any cache. It must not overlap another computation on the pool.
-func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (flopsPerSecond, readBytesPerSecond float64, err error) {
+func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (Reached, error) {
+	var r Reached
 	readBytes = roundUp(readBytes, p.threads<<16)
 	memory, err := Allocate(readBytes)
 	if err != nil {
-		return 0, 0, fmt.Errorf("measure the speed of memory: %w", err)
+		return r, fmt.Errorf("measure the speed of memory: %w", err)
 	}
 	defer memory.Free()
 	start := (*C.uint8_t)(memory.start)
@@ -31,20 +42,39 @@ func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (flopsPerSecon
 	if s.Name() == "portable" {
 		rounds /= 8
 	}
+	used, err := cpuTime()
+	if err != nil {
+		return r, err
+	}
 	began := time.Now()
 	for first := true; first || time.Since(began) < budget; first = false {
 		for v := range C.int(C.TDM_PEAK_VARIANTS) {
-			flopsPerSecond = max(flopsPerSecond, rate(func() C.double {
+			r.FLOPsPerSecond = max(r.FLOPsPerSecond, rate(func() C.double {
 				return C.tdm_limit_peak(p.c, C.int(p.threads), s.c, v, rounds)
 			}))
 		}
 		for v := range C.int(C.TDM_READ_VARIANTS) {
-			readBytesPerSecond = max(readBytesPerSecond, rate(func() C.double {
+			r.ReadBytesPerSecond = max(r.ReadBytesPerSecond, rate(func() C.double {
 				return C.tdm_limit_read(p.c, C.int(p.threads), start, C.size_t(readBytes), v)
 			}))
 		}
 	}
-	return flopsPerSecond, readBytesPerSecond, nil
+	took := time.Since(began)
+	now, err := cpuTime()
+	if err != nil {
+		return r, err
+	}
+	r.CPUShare = (now - used).Seconds() / (took.Seconds() * float64(p.threads))
+	return r, nil
+}
+
+// cpuTime is what this process has used of its processors.
+func cpuTime() (time.Duration, error) {
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
+		return 0, fmt.Errorf("read the CPU time: %w", err)
+	}
+	return time.Duration(used.Nano()), nil
 }
 
 func rate(run func() C.double) float64 {

@@ -1,0 +1,60 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// fewest repeats for a point's spread to count.
+const fewest = 8
+
+// fit makes the profile and compares it with every point.
+func (r *Result) fit() error {
+	phases := make(map[string][]latency.Measured)
+	var spreads []float64
+	for _, p := range r.Points {
+		switch p.Kind {
+		case Prefill:
+			phases[Prefill] = append(phases[Prefill], latency.Measured{Work: p.work.Prefill, Ms: p.MedianMs})
+		case Decode:
+			phases[Decode] = append(phases[Decode], latency.Measured{Work: p.work.Decode, Ms: p.MedianMs})
+		}
+		if p.Repeats >= fewest {
+			spreads = append(spreads, p.Spread)
+		}
+	}
+	if len(phases[Prefill]) == 0 || len(phases[Decode]) == 0 {
+		return errors.New("profile: the time did not suffice for one step of each kind: pass a longer --duration")
+	}
+	profile := &latency.Profile{Version: latency.ProfileVersion, Errors: make(map[string]latency.FitError)}
+	var err error
+	if profile.Prefill, profile.Errors[Prefill], err = latency.Fit(phases[Prefill], latency.FitOptions{Square: true, Context: true, Sample: true, MostRegimes: 3}); err != nil {
+		return err
+	}
+	if profile.Decode, profile.Errors[Decode], err = latency.Fit(phases[Decode], latency.FitOptions{Context: true, MostRegimes: 4}); err != nil {
+		return err
+	}
+	var mixed []float64
+	for _, p := range r.Points {
+		p.FittedMs = float64(profile.Predict(p.work)) / float64(time.Millisecond)
+		p.Error = p.FittedMs/p.MedianMs - 1
+		if p.Kind == Mixed {
+			mixed = append(mixed, p.Error)
+		}
+	}
+	profile.Errors[Mixed] = latency.NewFitError(mixed)
+	if len(spreads) > 0 {
+		slices.Sort(spreads)
+		profile.Jitter = math.Round(min(rank(spreads, 0.5), latency.MaxJitter)*1e4) / 1e4
+	}
+	if err := profile.Validate(); err != nil {
+		return fmt.Errorf("what was measured makes no profile: %w", err)
+	}
+	r.Profile = profile
+	return nil
+}

@@ -1,0 +1,106 @@
+package profile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+)
+
+const (
+	// most repeats of one point.
+	most = 300
+	// betweens is how often Options.Between is called.
+	betweens = 3
+)
+
+// measure goes through the points again and again, each time in another order, so
+// that a disturbance hits all alike. The first time goes from short steps to long
+// ones and ends when a third of the time is over.
+func measure(ctx context.Context, e engine.Engine, points []*Point, o Options) ([]*Point, error) {
+	order := slices.Clone(points)
+	costs := engine.NewCosts(e.Model())
+	size := func(p *Point) float64 {
+		prefill, decode := costs.Step(p.work)
+		return prefill.FLOPs + decode.FLOPs
+	}
+	slices.SortStableFunc(order, func(a, b *Point) int { return cmp.Compare(size(a), size(b)) })
+	began := time.Now()
+	spent := func() time.Duration {
+		d := time.Since(began)
+		if o.Progress != nil {
+			o.Progress("profile", int64(min(d, o.Duration)), int64(o.Duration))
+		}
+		return d
+	}
+	calls := 0
+	between := func() error {
+		if o.Between == nil || calls == betweens || time.Since(began) < o.Duration*time.Duration(calls+1)/(betweens+1) {
+			return nil
+		}
+		calls++
+		return o.Between()
+	}
+	const warm = 3 // steps that are not counted
+	for i := range warm {
+		if err := order[min(i, len(order)-1)].once(ctx, e, false); err != nil {
+			return nil, err
+		}
+	}
+	for i, p := range order {
+		if i > 0 && spent() > o.Duration/3 {
+			order = order[:i]
+			break
+		}
+		if err := errors.Join(p.once(ctx, e, true), between()); err != nil {
+			return nil, err
+		}
+	}
+	chance := rand.New(rand.NewPCG(3, 4))
+	for round := 1; round < most && spent() < o.Duration; round++ {
+		chance.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, p := range order {
+			if err := errors.Join(p.once(ctx, e, true), between()); err != nil {
+				return nil, err
+			}
+			if round > 2 && spent() > o.Duration {
+				break
+			}
+		}
+	}
+	measured := slices.DeleteFunc(slices.Clone(points), func(p *Point) bool { return len(p.times) == 0 })
+	for _, p := range measured {
+		p.sum()
+	}
+	return measured, nil
+}
+
+func (p *Point) once(ctx context.Context, e engine.Engine, counts bool) error {
+	out, err := e.Step(ctx, p.batch)
+	if err != nil {
+		return fmt.Errorf("profile: %s step: %w", p.Kind, err)
+	}
+	if counts {
+		p.times = append(p.times, float64(out.Compute)/float64(time.Millisecond))
+	}
+	return nil
+}
+
+func (p *Point) sum() {
+	slices.Sort(p.times)
+	p.Repeats = len(p.times)
+	p.MedianMs = rank(p.times, 0.5)
+	if p.MedianMs > 0 {
+		p.Spread = 1 - rank(p.times, 0.16)/p.MedianMs
+	}
+}
+
+// rank is the q-quantile of sorted numbers.
+func rank(sorted []float64, q float64) float64 {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
