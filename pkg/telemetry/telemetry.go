@@ -1,8 +1,10 @@
 // Package telemetry builds what a process reports about itself: its logger, its
-// metrics registry and its version.
+// metrics registry, its version and its traces.
 //
-// Mains and tests import it; services receive a *slog.Logger and a
-// prometheus.Registerer instead. It owns nothing and starts no goroutine.
+// Mains and tests import it; services receive a *slog.Logger, a
+// prometheus.Registerer and a trace.Tracer instead. A Tracing owns its file, its
+// connection to a collector and a goroutine for each of the two; Close ends them.
+// Nothing else owns anything or starts goroutines.
 package telemetry
 
 import (

@@ -36,6 +36,9 @@ type TracingConfig struct {
 	FileBytes int64
 	// Exporter gets spans too; for tests. Tracing shuts it down.
 	Exporter sdktrace.SpanExporter
+
+	// variable of the environment that Endpoint is from; empty: the caller.
+	variable string
 }
 
 // Environment variables of OpenTelemetry that say where spans go.
@@ -60,8 +63,8 @@ func (c TracingConfig) FromEnvironment(environment func(string) string) TracingC
 		return c
 	}
 	for _, name := range []string{envTracesEndpoint, envEndpoint} {
-		if c.Endpoint == "" && c.File == "" {
-			c.Endpoint = environment(name)
+		if endpoint := environment(name); endpoint != "" && c.Endpoint == "" && c.File == "" {
+			c.Endpoint, c.variable = endpoint, name
 		}
 	}
 	return c
@@ -70,6 +73,9 @@ func (c TracingConfig) FromEnvironment(environment func(string) string) TracingC
 // Validate says what is wrong with it.
 func (c TracingConfig) Validate() error {
 	if _, err := endpointOptions(c.Endpoint); err != nil {
+		if c.variable != "" {
+			return fmt.Errorf("environment variable %s: %w", c.variable, err)
+		}
 		return err
 	}
 	if c.File != "" && c.FileBytes < minFileBytes {

@@ -83,8 +83,11 @@ func (f *traceFile) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan
 }
 
 // turn keeps the full file as the old one. f.mu is held.
+//
+// A file that is not there any more was renamed already, by a turn that could not
+// open the new one, or was removed by somebody else: then only that is left to do.
 func (f *traceFile) turn() error {
-	if err := os.Rename(f.name, f.name+".1"); err != nil {
+	if err := os.Rename(f.name, f.name+".1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("trace file is full: %w", err)
 	}
 	full := f.file

@@ -70,6 +70,24 @@ func TestTracingFromTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestTracingConfigNamesTheVariable(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		environment := func(asked string) string {
+			if asked == name {
+				return "collector"
+			}
+			return ""
+		}
+		err := telemetry.TracingConfig{}.FromEnvironment(environment).Validate()
+		if err == nil || !strings.Contains(err.Error(), name+":") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := (telemetry.TracingConfig{Endpoint: "a"}).FromEnvironment(environment).Validate(); err == nil || strings.Contains(err.Error(), name) {
+			t.Errorf("an endpoint of a flag beside %s: %v", name, err)
+		}
+	}
+}
+
 func TestNoTracing(t *testing.T) {
 	tracing, err := telemetry.NewTracing(telemetry.TracingConfig{}, quiet, nil)
 	if tracing != nil || err != nil {
@@ -276,6 +294,32 @@ func TestTraceFile(t *testing.T) {
 	}
 	if !strings.Contains(fmt.Sprint(got[0].ResourceSpans[0].Resource.Attributes), "{service.name map[stringValue:tandem-router]}") {
 		t.Errorf("resource: %v", got[0].ResourceSpans[0].Resource.Attributes)
+	}
+}
+
+// A full file whose name is gone is no end of tracing: the next one is opened.
+func TestTraceFileThatIsGone(t *testing.T) {
+	const most = 1 << 20
+	name := filepath.Join(t.TempDir(), "traces.jsonl")
+	registry := prometheus.NewRegistry()
+	tracing, err := telemetry.NewTracing(telemetry.TracingConfig{File: name, FileBytes: most}, quiet, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	tracer := tracing.Tracer("tandem-router", "router-1")
+	text := strings.Repeat("x", 1000)
+	for range 1500 {
+		_, span := tracer.Start(t.Context(), "work", trace.WithAttributes(attribute.String("text", text)))
+		span.End()
+	}
+	if err := tracing.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, bytes := lines(t, name); bytes > most || len(got) == 0 {
+		t.Errorf("%d lines, %d bytes of %d", len(got), bytes, most)
 	}
 }
 

@@ -58,7 +58,11 @@ func (o *TraceOptions) validate() error {
 
 // startTracing starts the exporters, if any are configured.
 func (p *process) startTracing() error {
-	tracing, err := telemetry.NewTracing(p.options.Trace.config().FromEnvironment(os.Getenv), p.logger, p.registry)
+	config := p.options.Trace.config().FromEnvironment(os.Getenv)
+	if err := config.Validate(); err != nil {
+		return err // which names the variable: the flags were checked before
+	}
+	tracing, err := telemetry.NewTracing(config, p.logger, p.registry)
 	if err != nil {
 		return fmt.Errorf("--trace-endpoint or --trace-file: %w", err)
 	}

@@ -40,6 +40,19 @@ func TestTraceOptions(t *testing.T) {
 	}
 }
 
+// What is wrong in the environment is called by its name there.
+func TestTraceEndpointOfTheEnvironment(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "collector")
+			err := mesh.Run(t.Context(), upOptions(t), quiet, prometheus.NewRegistry(), neverLoads(t), nil)
+			if err == nil || !strings.Contains(err.Error(), "environment variable "+name+": ") || strings.Contains(err.Error(), "--trace") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
 // A mesh whose collector is away serves as ever, and stops.
 func TestMeshWithoutItsCollector(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
