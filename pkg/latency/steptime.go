@@ -1,10 +1,3 @@
-// Package latency holds models of how long things take. StepTime learns, on
-// line, how long an engine's step takes; routers and the simulator predict with
-// it. Budget says how long a request's stages may take and which of them broke
-// it, and Window keeps what they took in the last while.
-//
-// Anything under pkg and services may import it. It starts no goroutines, reads
-// no clock and does no I/O.
 package latency
 
 import "time"

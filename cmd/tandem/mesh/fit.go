@@ -4,13 +4,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
-
-// kvElementBytes is the size of one element of the CPU engine's keys and values:
-// bf16.
-const kvElementBytes = 2
 
 // maxSimulatedBlockTokens and maxSimulatedBlocks bound the blocks of the simulated
 // engine.
@@ -50,7 +47,7 @@ const autoKVMemory ByteSize = 1 << 30
 // simulated engine has the same number of blocks, of fewer bytes.
 func (o *Options) checkModel(spec model.Spec) error {
 	e := &o.Engine
-	sliceBytes := 2 * spec.KVHeads * spec.HeadSize * e.BlockTokens * kvElementBytes
+	sliceBytes := simulated.SliceBytes(spec, e.BlockTokens)
 	if e.Name == EngineCPU || e.SimulatedDevice.RealPages {
 		if err := o.checkCredit(sliceBytes); err != nil {
 			return err
