@@ -8,6 +8,9 @@ func Invocation(program string) string { return invocation(program) }
 // Apart is apart.
 func Apart(cores []int, workers int) (each [][]int, rest []int) { return apart(cores, workers) }
 
+// PrintSimulated is printSimulated.
+var PrintSimulated = printSimulated
+
 // NewProgress is newProgress, on a terminal or not.
 func NewProgress(out io.Writer, terminal bool) (report func(stage string, done, total int64), finish func()) {
 	p := newProgress(out)

@@ -92,8 +92,8 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 			return err
 		}
 		if f.out != "" {
-			if err := writeProfile(f.out, report.Profile); err != nil {
-				return err
+			if err := writeFile(f.out, report.Profile.Write); err != nil {
+				return fmt.Errorf("--out: %w", err)
 			}
 		}
 		if *asJSON {
@@ -215,20 +215,4 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, mesh.EngineCPU, weights.Threads(), &limits
 	made.Device, made.Source = weights.ISA(), "tandem profile"
 	return newProfileReport(result, weights.Bytes()), nil
-}
-
-// writeProfile writes the file whole or not at all.
-func writeProfile(path string, p *latency.Profile) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".profile-*")
-	if err != nil {
-		return fmt.Errorf("--out: %w", err)
-	}
-	err = errors.Join(p.Write(file), file.Chmod(0o644), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("--out: %w", err), os.Remove(file.Name()))
-	}
-	return nil
 }

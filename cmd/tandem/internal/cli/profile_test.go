@@ -64,7 +64,7 @@ func TestProfile(t *testing.T) {
 	if p.Model != "tiny" || p.Engine != "cpu" || p.Threads != 1 || p.Limits == nil || len(p.Layers["prefill"].LayersMs) != 2 || p.Decode[0].Terms != report.Profile.Decode[0].Terms {
 		t.Errorf("wrote %+v", p)
 	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(out), ".profile-*")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(out), ".tandem-*")); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	got = run(t.Context(), "", nil, args...)
