@@ -3,6 +3,8 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,9 +47,14 @@ type Config struct {
 	// DurationSet: the user gave Duration; a trace is otherwise played to its end, and
 	// a preset lasts as long as its rules want.
 	DurationSet bool
+	// KeepRecords keeps the records of all runs for Outcome.Runs, as far as they take no
+	// more memory than one run may; otherwise only those of the last.
+	KeepRecords bool
 	// Timer makes what waits for the moments at which requests are due; nil: the most
 	// precise one. Tests on virtual time pass pace.Portable.
 	Timer func() pace.Timer
+	// workloadValid: Workload was validated, which reads its files.
+	workloadValid bool
 }
 
 // SweepAuto asks for a sweep around the capacity, which is estimated first.
@@ -59,7 +66,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: keep this many requests running")
 	fs.StringVar(&c.Sweep, "sweep", "", "measure one rate after the other: --sweep around the server's capacity, or --sweep=1,2,4")
 	fs.Lookup("sweep").NoOptDefVal = SweepAuto
-	fs.BoolVar(&c.FindMax, "find-max", false, "search for the highest rate that is stable and meets --slo")
+	fs.BoolVar(&c.FindMax, "find-max", false, "search for the highest rate that is stable and meets --slo, beginning at --rate or half of the server's capacity; steps last until their percentiles can be told, at most 20 minutes")
 	c.RegisterRunFlags(fs)
 }
 
@@ -81,7 +88,8 @@ func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
 // maxRate bounds rates: more than any client sends, so a mistake.
 const maxRate = 1e6
 
-// Validate checks what can be checked without a server.
+// Validate checks what can be checked without a server. Workload is read and checked
+// once, so it stays as it is from then on.
 func (c *Config) Validate() error {
 	// First, since it finds out whether a trace has times.
 	if err := c.ValidateRun(); err != nil {
@@ -106,15 +114,32 @@ func (c *Config) Validate() error {
 		return errors.New("the trace brings its own times: pass --speed instead of --rate, --concurrency, --sweep or --find-max")
 	case ways == 0 && c.Rate == 0 && !c.Workload.OwnTimes():
 		return errors.New("say how much load: --rate R, --concurrency N, --sweep, --find-max or --trace FILE")
+	case c.Workload.Arrival == workload.Ramp && (c.Sweep != "" || c.FindMax):
+		return errors.New("--arrival ramp passes through all rates in one run: with --sweep and --find-max, which measure one rate at a time, leave it out")
 	}
-	_, err := c.rates()
-	return err
+	rates, err := c.rates()
+	if err != nil {
+		return err
+	}
+	o, err := c.objectives()
+	if err != nil {
+		return err
+	}
+	for _, rate := range append(rates, c.Rate) {
+		if _, err := c.length(o, rate); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ValidateRun checks what RegisterRunFlags registers.
 func (c *Config) ValidateRun() error {
-	if err := c.Workload.Validate(); err != nil {
-		return err
+	if !c.workloadValid {
+		if err := c.Workload.Validate(); err != nil {
+			return err
+		}
+		c.workloadValid = true
 	}
 	switch {
 	case c.Duration <= 0 || c.Duration > 24*time.Hour:
@@ -152,6 +177,8 @@ type objectives struct {
 	classes     map[string]latency.SLO
 	minRequests int64
 	minDuration time.Duration
+	// stepRequests is how many requests a step of a search needs to be told by.
+	stepRequests int64
 }
 
 func (c *Config) objectives() (objectives, error) {
@@ -177,11 +204,82 @@ func (c *Config) objectives() (objectives, error) {
 		if !found || name == "" {
 			return o, fmt.Errorf("--class-slo: %q is not NAME=TERMS, such as chat=ttft:p99<200ms", class)
 		}
+		if names := c.Workload.ClassNames(); !slices.Contains(names, name) {
+			if len(names) == 0 {
+				return o, fmt.Errorf("--class-slo %s: requests have no classes: add --class %s=WEIGHT, or pass --slo", name, name)
+			}
+			return o, fmt.Errorf("--class-slo: there is no class %q; there are %s", name, strings.Join(names, ", "))
+		}
 		if o.classes[name], err = latency.ParseSLO(terms); err != nil {
 			return o, fmt.Errorf("--class-slo %s: %w", name, err)
 		}
 	}
+	o.stepRequests = o.tellable(c.Workload.ClassShares())
 	return o, nil
+}
+
+const (
+	// leastRequests is what a verdict takes.
+	leastRequests = 20
+	// sloConfidence is that with which a percentile has to be told.
+	sloConfidence = 0.95
+	// maxStep is how long a step of a search lasts at most for the sake of its SLO, as
+	// long as nobody asks for more; maxRun what nobody may ask for.
+	maxStep = 20 * time.Minute
+	maxRun  = 24 * time.Hour
+)
+
+// tellable is how many requests tell a verdict and every percentile of the SLOs, of
+// classes by their share of the requests. Arrivals come by chance: it is so many that
+// fewer than needed are due hardly ever. Gaps between tokens are always many more.
+func (o objectives) tellable(shares map[string]float64) int64 {
+	most := float64(leastRequests)
+	need := func(slo latency.SLO, share float64) {
+		for _, t := range slo.Terms {
+			if t.Latency != "itl" && t.Percentile < 100 && share > 0 {
+				most = max(most, float64(latency.QuantileNeeds(t.Percentile/100, sloConfidence))/share)
+			}
+		}
+	}
+	others := 1.0
+	for name, slo := range o.classes {
+		need(slo, shares[name])
+		others -= shares[name]
+	}
+	if others > 1e-9 {
+		need(o.all, others)
+	}
+	const deviations = 4
+	return int64(min(math.Ceil(most+deviations*math.Sqrt(most)), 1e12))
+}
+
+// length is how long requests are sent in one run at a rate, 0: until the source
+// ends.
+func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
+	if c.Workload.OwnTimes() && !c.DurationSet {
+		return 0, nil
+	}
+	length := max(c.Duration, o.minDuration)
+	if rate <= 0 {
+		return length, nil
+	}
+	seconds := float64(o.minRequests) / rate
+	if !(seconds <= maxRun.Seconds()) {
+		return 0, fmt.Errorf("%d requests at %s a second take %.3g hours, the most is %.0f: lower --min-requests or raise the rate",
+			o.minRequests, number(rate), seconds/3600, maxRun.Hours())
+	}
+	return max(length, time.Duration(seconds*float64(time.Second))), nil
+}
+
+// stepLength is length for a step of a search: long enough to tell whether the SLO is
+// met if that takes no more than maxStep, and stretched by a factor within it.
+func (c *Config) stepLength(o objectives, rate, stretch float64) (time.Duration, error) {
+	length, err := c.length(o, rate)
+	if err != nil || length == 0 || rate <= 0 {
+		return length, err
+	}
+	enough := max(float64(o.stepRequests)/rate, length.Seconds()) * max(stretch, 1)
+	return max(length, time.Duration(min(enough, maxStep.Seconds())*float64(time.Second))), nil
 }
 
 // presetNames are the names that --preset takes.

@@ -15,7 +15,8 @@ import (
 type Outcome struct {
 	// Report is complete but for what its caller knows: Name and Command.
 	Report *report.Report
-	// Runs are the records behind it, in the order of Report.Runs, or the only one.
+	// Runs are the records behind it, in the order of Report.Runs, or the only one; of
+	// several only the last if Config.KeepRecords is not set.
 	Runs []*record.Run
 }
 
@@ -33,7 +34,7 @@ func Run(ctx context.Context, cfg Config, server target.Target, progress Progres
 	if err != nil {
 		return nil, err
 	}
-	if len(s.runs) == 0 {
+	if len(s.figures) == 0 {
 		return nil, errors.New("ended before anything was measured")
 	}
 	return s.Outcome(result), nil
@@ -50,9 +51,9 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 		}
 		return s.search(ctx, search.NewSweep(rates))
 	case s.cfg.FindMax:
-		start := s.cfg.Rate
-		if start == 0 {
-			start = 1
+		start, err := s.startRate(ctx)
+		if err != nil || start == 0 {
+			return nil, err
 		}
 		return s.search(ctx, search.NewFindMax(search.FindMaxOptions{Start: start}))
 	}
@@ -63,7 +64,11 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 	case s.cfg.Workload.OwnTimes():
 		what = "trace"
 	}
-	return nil, s.one(ctx, what, s.cfg.Rate, s.cfg.Concurrency)
+	length, err := s.cfg.length(s.objectives, s.cfg.Rate)
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.one(ctx, what, s.cfg.Rate, s.cfg.Concurrency, length)
 }
 
 // search measures the rates that a search asks for.
@@ -73,16 +78,32 @@ func (s *Session) search(ctx context.Context, searching *search.Search) (*search
 		if !more || ctx.Err() != nil {
 			break
 		}
-		if err := s.one(ctx, fmt.Sprintf("step %d, %s requests a second", step, number(rate)), rate, 0); err != nil {
+		length, err := s.cfg.stepLength(s.objectives, rate, searching.Stretch())
+		if err == nil {
+			err = s.one(ctx, fmt.Sprintf("step %d, %s requests a second", step, number(rate)), rate, 0, length)
+		}
+		if err != nil {
 			return nil, err
 		}
-		if s.Last().Interrupted {
+		if s.last.Interrupted {
 			break // half a step tells nothing about its rate
 		}
-		searching.Done(search.Step{Rate: rate, Summary: &s.figures[len(s.figures)-1].Summary})
+		done := s.step(len(s.figures) - 1)
+		done.Rate = rate
+		searching.Done(done)
 	}
 	result := searching.Result()
 	return &result, nil
+}
+
+// startRate is where a search for the highest rate begins: --rate, or half of what the
+// server completes in closed loop. It is 0 if it was interrupted before it knew.
+func (s *Session) startRate(ctx context.Context) (float64, error) {
+	if s.cfg.Rate > 0 {
+		return s.cfg.Rate, nil
+	}
+	capacity, err := s.Estimate(ctx)
+	return rounded(capacity / 2), err
 }
 
 // sweepRates are the rates of a sweep; nil if it was interrupted before it knew.

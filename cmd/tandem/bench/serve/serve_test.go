@@ -3,6 +3,8 @@ package serve_test
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -132,7 +134,9 @@ func TestClosedLoop(t *testing.T) {
 func TestSweepAroundTheCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		progress := &begun{}
-		out := run(t, config(t, "--sweep", "--duration=40s"), fourSlots, progress)
+		c := config(t, "--sweep", "--duration=40s")
+		c.KeepRecords = true
+		out := run(t, c, fourSlots, progress)
 		s := out.Report.Search
 		if s == nil || len(s.Steps) != 10 || len(out.Report.Runs) != 10 || len(out.Runs) != 10 {
 			t.Fatalf("search %+v, %d runs", s, len(out.Runs))
@@ -168,6 +172,122 @@ func TestFindMax(t *testing.T) {
 		}
 		if out.Report.Rate != *s.MaxRate {
 			t.Errorf("the figures are of %v requests a second, not of the best, %v", out.Report.Rate, *s.MaxRate)
+		}
+		if len(out.Runs) != 1 || out.Runs[0] == nil {
+			t.Errorf("the records of %d runs are kept, nobody asked for them", len(out.Runs))
+		}
+	})
+}
+
+// The example of the command's help: a p99 takes more requests than the default
+// duration has at such rates, so the steps have to last longer.
+func TestFindMaxOfTheHelp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		progress := &begun{}
+		out := run(t, config(t, "--find-max", "--slo", "ttft:p99<200ms", "--prompt-tokens", "256", "--output-tokens", "64"), fourSlots, progress)
+		s := out.Report.Search
+		if s == nil || s.MaxRate == nil || s.Bracket == nil || s.Limited != "" {
+			t.Fatalf("search %v", s)
+		}
+		if !strings.Contains(progress.what[0], "estimating") {
+			t.Errorf("the search does not begin at an estimate: %q", progress.what)
+		}
+		for _, step := range s.Steps {
+			if step.Unknown {
+				t.Errorf("%v/s tells nothing: %s", step.Rate, step.Why)
+			}
+		}
+		// Four servers of 680 ms with Poisson arrivals (M/D/4): simulated apart from this
+		// code, the p99 of the wait is 150 ms at 1.55 a second.
+		if *s.MaxRate < 1.1 || *s.MaxRate > 2.1 {
+			t.Errorf("at most %v requests a second", *s.MaxRate)
+		}
+	})
+}
+
+// A server of which the client is the limit may do more; the search says so.
+func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := run(t, config(t, "--find-max", "--rate=64", "--arrival=constant", "--max-in-flight=2"), fourSlots, &begun{})
+		s := out.Report.Search
+		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client was the limit at 32/s") {
+			t.Errorf("search %v", s)
+		}
+	})
+}
+
+// A rate that is too low for its percentile within the longest step is not a server's
+// failure.
+func TestFindMaxThatWouldTakeTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		out := run(t, config(t, "--find-max", "--rate=0.1", "--slo=ttft:p99<200ms"), fourSlots, &begun{})
+		s := out.Report.Search
+		if s == nil || s.MaxRate != nil || s.Bracket != nil || !strings.Contains(s.Limited, "it takes 368") {
+			t.Errorf("search %v", s)
+		}
+		if took := time.Since(began); took > time.Hour {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// The steps of one rate draw arrivals and lengths of their own, those of two rates
+// share them.
+func TestRepeatsDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := serve.NewSession(t.Context(), config(t, "--output-tokens=uniform:1-100", "--duration=20s", "--warmup=0s"), server(t, fourSlots), &begun{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tokens [3][10]int
+		var due [3]time.Duration
+		for i, rate := range []float64{2, 2, 4} {
+			if _, err := s.Step(t.Context(), "", rate); err != nil {
+				t.Fatal(err)
+			}
+			for k := range tokens[i] {
+				tokens[i][k] = s.Last().Records[k].OutputTokens
+			}
+			due[i] = s.Last().Records[9].Due
+		}
+		if tokens[0] == tokens[1] || due[0] == due[1] {
+			t.Errorf("lengths %v again, the tenth due at %v", tokens[0], due[0])
+		}
+		if tokens[0] != tokens[2] || (due[0]-2*due[2]).Abs() > time.Microsecond {
+			t.Errorf("lengths %v and %v, the tenth due at %v and %v", tokens[0], tokens[2], due[0], due[2])
+		}
+	})
+}
+
+// The files of a workload are read once, before anything is measured.
+func TestFilesAreReadOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "text")
+		if err := os.WriteFile(path, []byte(strings.Repeat("It was a dark and stormy night. ", 200)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := config(t, "--rate=10", "--duration=5s", "--text-file", path)
+		if err := c.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if out := run(t, c, fourSlots, &begun{}); out.Report.Completed == 0 {
+			t.Error("nothing was completed")
+		}
+	})
+}
+
+func TestEstimateWithFewInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := serve.NewSession(t.Context(), config(t, "--max-in-flight=2"), server(t, fourSlots), &begun{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if capacity, err := s.Estimate(t.Context()); err != nil || capacity < 18 || capacity > 21 {
+			t.Errorf("%v requests a second, two at a time; want 20: %v", capacity, err)
 		}
 	})
 }
@@ -224,9 +344,16 @@ func TestValidate(t *testing.T) {
 		{[]string{"--rate=1", "--min-requests=-1"}, "--min-requests"},
 		{[]string{"--rate=1", "--slo=ttft:p99"}, "--slo"},
 		{[]string{"--rate=1", "--class-slo=chat"}, "NAME=TERMS"},
-		{[]string{"--rate=1", "--class-slo=chat=ttft"}, "--class-slo chat"},
+		{[]string{"--rate=1", "--class=chat=1", "--class-slo=chat=ttft"}, "--class-slo chat"},
 		{[]string{"--rate=1", "--preset=mlperf:gpt"}, "mlperf:llama-3.1-8b-server"},
 		{[]string{"--trace=/nowhere/trace.csv"}, "/nowhere/trace.csv"},
+		{[]string{"--find-max", "--arrival=ramp"}, "--arrival ramp"},
+		{[]string{"--sweep=1,2", "--arrival=ramp"}, "--arrival ramp"},
+		{[]string{"--rate=1", "--class=chat=1", "--class-slo=nosuch=ttft:p99<1s"}, "there are chat"},
+		{[]string{"--rate=1", "--class-slo=nosuch=ttft:p99<1s"}, "add --class"},
+		{[]string{"--rate=1", "--min-requests=9000000000000000000"}, "--min-requests"},
+		{[]string{"--sweep=1e-6,1", "--min-requests=100"}, "raise the rate"},
+		{[]string{"--rate=1e-300", "--min-requests=1"}, "raise the rate"},
 	} {
 		config := config(t, c.flags...)
 		if err := config.Validate(); err == nil || !strings.Contains(err.Error(), c.says) {

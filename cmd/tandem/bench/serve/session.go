@@ -40,11 +40,20 @@ type Session struct {
 	target     target.Target
 	server     target.Description
 	progress   Progress
-	runs       []*record.Run
-	figures    []report.Figures
-	warnings   []string
-	sources    int // made so far
+	began      time.Time
+	last       *record.Run
+	// runs are those whose records are kept, with the memory that they take, bytes.
+	runs     []*record.Run
+	sizes    []int64
+	figures  []report.Figures
+	warnings []string
+	sources  int             // made so far
+	repeats  map[float64]int // runs so far by rate
 }
+
+// keptMost is the memory that records may take that are kept while another run takes
+// the rest of what one alone may, bytes.
+const keptMost = drive.DefaultMemoryLimit / 2
 
 // NewSession asks the server what it is. The caller closes the target. What cfg says
 // of rates does not matter here.
@@ -52,7 +61,7 @@ func NewSession(ctx context.Context, cfg Config, server target.Target, progress 
 	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, target: server, progress: progress}
+	s := &Session{cfg: cfg, target: server, progress: progress, repeats: map[float64]int{}}
 	var err error
 	if s.objectives, err = cfg.objectives(); err != nil {
 		return nil, err
@@ -67,37 +76,59 @@ func NewSession(ctx context.Context, cfg Config, server target.Target, progress 
 
 // Step measures one rate in open loop and keeps the run.
 func (s *Session) Step(ctx context.Context, what string, rate float64) (report.Figures, error) {
-	if err := s.one(ctx, what, rate, 0); err != nil {
+	length, err := s.cfg.length(s.objectives, rate)
+	if err == nil {
+		err = s.one(ctx, what, rate, 0, length)
+	}
+	if err != nil {
 		return report.Figures{}, err
 	}
 	return s.figures[len(s.figures)-1], nil
 }
 
-// Last is the last run that was kept.
-func (s *Session) Last() *record.Run { return s.runs[len(s.runs)-1] }
+// Last is the last run, nil before the first.
+func (s *Session) Last() *record.Run { return s.last }
 
-// one does one run and keeps it.
-func (s *Session) one(ctx context.Context, what string, rate float64, concurrency int) error {
-	run, err := s.drive(ctx, what, rate, concurrency, s.cfg.Warmup, s.length(rate))
+// one does one run and keeps its figures.
+func (s *Session) one(ctx context.Context, what string, rate float64, concurrency int, length time.Duration) error {
+	s.makeRoom()
+	run, err := s.drive(ctx, what, rate, concurrency, s.cfg.Warmup, length)
 	if err != nil {
 		return err
 	}
 	summary := measure.Summarize(run, measure.Options{SLO: s.objectives.all, ClassSLO: s.objectives.classes})
-	s.runs = append(s.runs, run)
+	s.keep(run)
 	s.figures = append(s.figures, report.NewFigures(run, summary, tail.Explain(run, summary)))
 	return nil
 }
 
-// length is how long requests are sent at a rate, 0: until the source ends.
-func (s *Session) length(rate float64) time.Duration {
-	switch {
-	case s.cfg.Workload.OwnTimes() && !s.cfg.DurationSet:
-		return 0
-	case rate > 0:
-		enough := time.Duration(float64(s.objectives.minRequests) / rate * float64(time.Second))
-		return max(s.cfg.Duration, s.objectives.minDuration, enough)
+func (s *Session) keep(run *record.Run) {
+	if len(s.figures) == 0 {
+		s.began = run.Began
 	}
-	return max(s.cfg.Duration, s.objectives.minDuration)
+	s.last, s.runs, s.sizes = run, append(s.runs, run), append(s.sizes, drive.Size(run))
+}
+
+// makeRoom lets go of records before the next run takes memory: of all if nobody asked
+// for them, otherwise of the first runs until the others take no more than they may.
+func (s *Session) makeRoom() {
+	s.last = nil
+	if !s.cfg.KeepRecords {
+		s.runs, s.sizes = nil, nil
+	}
+	for s.kept() > keptMost {
+		s.warnings = append(s.warnings, fmt.Sprintf("the records of all runs took more than %d MiB: those of a run at %s requests/s were not kept", keptMost>>20, number(s.runs[0].Offered)))
+		s.runs, s.sizes = slices.Delete(s.runs, 0, 1), slices.Delete(s.sizes, 0, 1)
+	}
+}
+
+// kept is the memory that the kept records take, bytes.
+func (s *Session) kept() int64 {
+	total := int64(0)
+	for _, size := range s.sizes {
+		total += size
+	}
+	return total
 }
 
 // drive does one run. Its requests end after warmup and length; length 0: with the
@@ -107,13 +138,15 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	if length == 0 {
 		total = 0
 	}
-	source, err := s.cfg.Workload.New(s.params(rate, concurrency, total))
+	params := s.params(rate, concurrency, total)
+	source, err := s.cfg.Workload.New(params)
 	if err != nil {
 		return nil, err
 	}
 	s.sources++
+	s.repeats[rate]++
 	if concurrency == 0 {
-		rate = s.cfg.Workload.MeanRate(s.params(rate, 0, total)) // a ramp's is not its last
+		rate = s.cfg.Workload.MeanRate(params) // a ramp's is not its last
 	}
 	var timer pace.Timer
 	if s.cfg.Timer != nil {
@@ -124,7 +157,8 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 		Target: s.target, Source: source, Offered: rate, Concurrency: concurrency,
 		Warmup: warmup, Duration: length,
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
-		Progress: s.progress.Sample, Timer: timer,
+		MemoryLimit: max(drive.DefaultMemoryLimit-s.kept(), keptMost),
+		Progress:    s.progress.Sample, Timer: timer,
 	})
 	if warner, is := source.(workload.Warner); is {
 		s.warnings = append(s.warnings, warner.Warnings()...)
@@ -137,18 +171,22 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 
 func (s *Session) params(rate float64, concurrency int, duration time.Duration) workload.Params {
 	return workload.Params{
-		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.sources,
+		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.sources, Repeat: s.repeats[rate],
 		VocabularySize: s.server.VocabularySize, ContextTokens: s.server.ContextTokens,
 		Text: s.server.TextOnly,
 	}
 }
 
-// Outcome is the report of all runs that were kept, in rising order of rate; result
-// is nil if there was no search.
+// Outcome is the report of all runs, in rising order of rate; result is nil if there
+// was no search.
 func (s *Session) Outcome(result *search.Result) *Outcome {
+	length, err := s.cfg.length(s.objectives, s.cfg.Rate)
+	if err != nil { // Step refuses rates that need such lengths
+		length = s.cfg.Duration
+	}
 	r := report.New(report.Invocation{
-		Began: s.runs[0].Began, Target: s.server,
-		Workload: s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, s.length(s.cfg.Rate))),
+		Began: s.began, Target: s.server,
+		Workload: s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, length)),
 	})
 	r.Interrupted = s.Last().Interrupted
 	if result != nil {
@@ -164,7 +202,7 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	return &Outcome{Report: r, Runs: runs}
 }
 
-// SweepOutcome is the report of all runs that were kept, as one sweep.
+// SweepOutcome is the report of all runs, as one sweep.
 func (s *Session) SweepOutcome() *Outcome {
 	rates := make([]float64, len(s.figures))
 	for i, f := range s.figures {
@@ -172,10 +210,16 @@ func (s *Session) SweepOutcome() *Outcome {
 	}
 	sweep := search.NewSweep(rates)
 	for i := range s.figures {
-		sweep.Done(search.Step{Rate: rates[i], Summary: &s.figures[i].Summary})
+		sweep.Done(s.step(i))
 	}
 	result := sweep.Result()
 	return s.Outcome(&result)
+}
+
+// step is what a search is told of a run.
+func (s *Session) step(i int) search.Step {
+	f := &s.figures[i]
+	return search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Client.Bottleneck}
 }
 
 // number is a rate without needless digits.

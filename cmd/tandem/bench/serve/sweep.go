@@ -18,16 +18,17 @@ const (
 )
 
 // Estimate is the rate at which the server completes requests when 64 are kept
-// running: its capacity, or a little less. It is 0 if ctx ended.
+// running, or as many as may run: its capacity, or a little less. It is 0 if ctx
+// ended.
 func (s *Session) Estimate(ctx context.Context) (float64, error) {
-	run, err := s.drive(ctx, "estimating the capacity", 0, estimateConcurrency, estimateWarmup, estimateTime)
+	run, err := s.drive(ctx, "estimating the capacity", 0, min(estimateConcurrency, s.cfg.InFlightLimit), estimateWarmup, estimateTime)
 	if err != nil || run.Interrupted {
 		return 0, err
 	}
 	if capacity := throughput(run); capacity > 0 {
 		return capacity, nil
 	}
-	return 0, fmt.Errorf("no request of the %d sent to estimate the capacity was completed: %s; pass rates, as in --sweep=1,2,4",
+	return 0, fmt.Errorf("no request of the %d sent to estimate the capacity was completed: %s; pass rates, as in --sweep=1,2,4 or --find-max --rate=1",
 		len(run.Records), failureOf(run))
 }
 
