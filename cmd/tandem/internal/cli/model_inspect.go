@@ -11,11 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
-
-// kvElementBytes is the size of one element of keys and values: bf16.
-const kvElementBytes = 2
 
 // inspectJSON is what `model inspect --json` prints. Sizes are in bytes.
 type inspectJSON struct {
@@ -94,7 +92,7 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 	if err != nil {
 		return inspectJSON{}, err
 	}
-	kv := int64(2 * spec.Layers * spec.KVHeads * spec.HeadSize * kvElementBytes)
+	kv := int64(spec.Layers * simulated.SliceBytes(spec, 1))
 	inspected := inspectJSON{
 		Directory: dir, Name: spec.Name, Digest: spec.Digest, Architecture: spec.Architecture,
 		Parameters: spec.Parameters(), WeightType: spec.WeightType, WeightBytes: weights,
