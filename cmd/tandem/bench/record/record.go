@@ -85,8 +85,8 @@ const (
 	TimedOut
 	// Cancelled: the run was over before it ended; it is nobody's failure.
 	Cancelled
-	// Unsent: the generator could not send it: its limit of requests in flight, or
-	// the end of the run, came before.
+	// Unsent: the generator could not send it: its limit of requests in flight or the
+	// end of the run came before, or its machine had no room for it.
 	Unsent
 )
 

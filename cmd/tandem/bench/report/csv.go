@@ -13,8 +13,8 @@ import (
 )
 
 // WriteCSV writes a row for each request of each run, warm-up included. Moments are
-// milliseconds since the run's start, stages milliseconds; what did not come or is
-// not known is empty.
+// milliseconds since the run's start, latencies, which are the summary's, and stages
+// milliseconds; what did not come or is not known is empty.
 func WriteCSV(w io.Writer, runs []*record.Run) error {
 	out := csv.NewWriter(w)
 	if err := out.Write([]string{

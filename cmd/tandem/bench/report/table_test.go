@@ -44,6 +44,11 @@ func TestTableSays(t *testing.T) {
 		Count: 500, P50: pointer(40.0), P90: pointer(99.94), P95: pointer(250.0), P99: pointer(812.4), Max: pointer(12345.0),
 		CI: map[string][2]float64{"p50": {38, 41.26}, "p99": {640, 15000}}, Needs: map[string]int64{"p999": 3688},
 	}
+	r.Objectives = append(r.Objectives,
+		measure.Objective{Term: "e2e:p99<1s", Missed: true, Why: "it falls on the 9 that were not served"},
+		measure.Objective{Term: "itl:p99<1s", Why: "no request tells it"})
+	r.Search.Steps[1].Unknown, r.Search.Steps[1].Passed, r.Search.Steps[1].Why = true, false, "NONE: too short"
+	r.Search.Limited = "at least 14/s; nothing could be told at 20/s: NONE: too short"
 	r.TTFTSent = &measure.Distribution{Count: 500, P50: pointer(40.0), P99: pointer(300.0)}
 	r.Tail = &tail.Explanation{
 		Joined: 499, Completed: 500, OtherShareMean: 0.004, OtherShareP50: 0.003, OtherShareP99: 0.02,
@@ -70,6 +75,10 @@ func TestTableSays(t *testing.T) {
 		`(?m)^#7 abc\?\[31m +500 +1000 Q{22}d{22}$`,
 		`(?m)^goodput [0-9.]+ requests/s for ttft:p99<500ms,tpot:p99<30ms: met by`,
 		`(?m)^verdict STABLE: `,
+		`(?m)^  e2e:p99<1s: NOT met: it falls on the 9 that were not served$`,
+		`(?m)^  itl:p99<1s: nothing to say: no request tells it$`,
+		`(?m)^6/s tells neither way: NONE: too short$`,
+		`(?m)^at least 14/s; nothing could be told at 20/s: NONE: too short$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("no %s in\n%s", want, got)
