@@ -192,7 +192,6 @@ func TestVerdictThatTurnedByChance(t *testing.T) {
 // Two sweeps of one server, each figure of each step compared: what decides calls
 // hardly any pair different; and a server that is a quarter slower is found out.
 func TestFalsePositivesOfSweeps(t *testing.T) {
-	const pairs = 10
 	sweep := func(seed uint64, slower float64) *report.Report {
 		var rates []float64
 		for _, load := range []float64{0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.15} {
@@ -211,17 +210,18 @@ func TestFalsePositivesOfSweeps(t *testing.T) {
 		return r
 	}
 	for _, test := range []struct {
-		name        string
-		slower      float64
-		most, least int
+		name               string
+		slower             float64
+		pairs, most, least int
 	}{
-		{"alike", 1, 0, 0},
-		{"a quarter slower", 1.25, pairs, pairs},
+		// Of 60 pairs it is 3, two of which are a verdict that turned at the capacity.
+		{"alike", 1, 10, 1, 0},
+		{"a quarter slower", 1.25, 3, 3, 3},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			found, changes, others := 0, 0, 0
-			for i := range uint64(pairs) {
+			for i := range uint64(test.pairs) {
 				c := compare.Reports(sweep(2*i, 1), sweep(2*i+1, test.slower), compare.Options{})
 				changes, others = changes+len(c.Changes), others+c.Others
 				if c.Regressions > 0 || test.slower == 1 && c.Improvements > 0 {
@@ -233,9 +233,9 @@ func TestFalsePositivesOfSweeps(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("significant in %d of %d pairs, of %d figures each, %d others", found, pairs, changes/pairs, others)
+			t.Logf("significant in %d of %d pairs, of %d figures each, %d others", found, test.pairs, changes/test.pairs, others)
 			if found > test.most || found < test.least {
-				t.Errorf("%d of %d pairs, want %d to %d", found, pairs, test.least, test.most)
+				t.Errorf("%d of %d pairs, want %d to %d", found, test.pairs, test.least, test.most)
 			}
 		})
 	}
