@@ -67,6 +67,16 @@ report says how much each part used.`,
 		if err := load.ValidateRun(); err != nil {
 			return usageError(cmd, err.Error())
 		}
+		files := func(r *pair.Result) []outputFile {
+			return []outputFile{
+				{"report", html, func(w io.Writer) error { return r.WriteHTML(w) }},
+				{"markdown", markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
+				{"out", out, func(w io.Writer) error { return r.WriteJSON(w) }},
+			}
+		}
+		if err := checkOutputs(cmd, files(nil)); err != nil {
+			return err
+		}
 		worker := rig.Threads(threads)
 		var all []string
 		if model != "" {
@@ -90,15 +100,7 @@ report says how much each part used.`,
 		for i := range result.Outcomes {
 			result.Outcomes[i].Report.Command = command(cmd)
 		}
-		var errs []error
-		for _, file := range []struct {
-			path  string
-			write func(io.Writer) error
-		}{{html, result.WriteHTML}, {markdown, result.WriteMarkdown}, {out, result.WriteJSON}} {
-			if file.path != "" {
-				errs = append(errs, writeFile(file.path, file.write))
-			}
-		}
+		errs := []error{writeOutputs(files(result))}
 		if *asJSON {
 			errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
 		} else {

@@ -2,10 +2,7 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -34,43 +31,23 @@ func (o *benchOutputs) add(cmd *cobra.Command) {
 	onlyOnCommandLine(cmd, "name", "report", "out", "csv", "hdr", "definitions")
 }
 
-// check finds out before a long measurement that a file cannot be written.
-func (o *benchOutputs) check() error {
-	for _, file := range []struct{ flag, path string }{{"report", o.html}, {"out", o.out}, {"csv", o.csv}, {"hdr", o.hdr}} {
-		if file.path == "" {
-			continue
-		}
-		info, err := os.Stat(filepath.Dir(file.path))
-		switch {
-		case err != nil:
-			return fmt.Errorf("--%s: there is no folder %s: make it first", file.flag, filepath.Dir(file.path))
-		case !info.IsDir():
-			return fmt.Errorf("--%s: %s is not a folder", file.flag, filepath.Dir(file.path))
-		}
-		if info, err := os.Stat(file.path); err == nil && info.IsDir() {
-			return fmt.Errorf("--%s: %s is a folder: name a file in it", file.flag, file.path)
-		}
+// files are the files that are asked for. To check them, report and records may be nil.
+func (o *benchOutputs) files(r *report.Report, runs []*record.Run) []outputFile {
+	return []outputFile{
+		{"report", o.html, func(w io.Writer) error { return report.WriteHTML(w, r) }},
+		{"out", o.out, func(w io.Writer) error { return r.WriteJSON(w) }},
+		{"csv", o.csv, func(w io.Writer) error { return report.WriteCSV(w, runs) }},
+		{"hdr", o.hdr, func(w io.Writer) error { return report.WriteHDR(w, runs) }},
 	}
-	return nil
 }
+
+// check finds out before a long measurement that a file cannot be written.
+func (o *benchOutputs) check(cmd *cobra.Command) error { return checkOutputs(cmd, o.files(nil, nil)) }
 
 // write writes the report everywhere it was asked for. A file that fails does not
 // keep the others from being written.
 func (o *benchOutputs) write(cmd *cobra.Command, r *report.Report, runs []*record.Run) error {
-	var errs []error
-	for _, file := range []struct {
-		path  string
-		write func(io.Writer) error
-	}{
-		{o.html, func(w io.Writer) error { return report.WriteHTML(w, r) }},
-		{o.out, r.WriteJSON},
-		{o.csv, func(w io.Writer) error { return report.WriteCSV(w, runs) }},
-		{o.hdr, func(w io.Writer) error { return report.WriteHDR(w, runs) }},
-	} {
-		if file.path != "" {
-			errs = append(errs, writeFile(file.path, file.write))
-		}
-	}
+	errs := []error{writeOutputs(o.files(r, runs))}
 	switch {
 	case *o.json:
 		errs = append(errs, r.WriteJSON(cmd.OutOrStdout()))
@@ -86,20 +63,3 @@ func (o *benchOutputs) write(cmd *cobra.Command, r *report.Report, runs []*recor
 // tableWidth is the width of tables, in columns: what a terminal has at least, more
 // or less.
 const tableWidth = 100
-
-// writeFile writes a file whole or not at all.
-func writeFile(path string, write func(io.Writer) error) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".tandem-*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer os.Remove(temporary.Name())
-	err = errors.Join(write(temporary), temporary.Chmod(reportFileMode), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -50,6 +51,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 	outputs.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		config.DurationSet = cmd.Flags().Changed("duration")
+		config.WarmupSet = cmd.Flags().Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
 			return usageError(cmd, err.Error())
@@ -57,7 +59,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
 			return usageError(cmd, "--addr and --openai name two servers: pass one of them")
 		}
-		if err := outputs.check(); err != nil {
+		if err := outputs.check(cmd); err != nil {
 			return err
 		}
 		if err := server.promise(config); err != nil {
@@ -95,11 +97,10 @@ func benchResult(r *report.Report) error {
 	switch {
 	case r.Interrupted:
 		return &exitError{status: exitInterrupted, message: "interrupted: the report is of what was measured until then"}
+	case r.Requests == 0:
+		return errors.New("no request was due in the measured window: let it last longer or offer more")
 	case r.Completed == 0:
 		return fmt.Errorf("no request of %d was completed: the report says what the server answered", r.Requests)
 	}
 	return nil
 }
-
-// reportFileMode is that of files that are written.
-const reportFileMode = 0o644

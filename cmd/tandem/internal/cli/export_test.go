@@ -19,3 +19,6 @@ func NewProgress(out io.Writer, terminal bool) (report func(stage string, done, 
 	}
 	return p.report, p.finish
 }
+
+// WriteOutput is writeOutput.
+func WriteOutput(path string, write func(io.Writer) error) error { return writeOutput(path, write) }

@@ -82,6 +82,10 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 			return usageError(cmd, err.Error())
 		}
 		var report *profileReport
+		file := []outputFile{{"out", f.out, func(w io.Writer) error { return report.Profile.Write(w) }}}
+		if err := checkOutputs(cmd, file); err != nil {
+			return err
+		}
 		var err error
 		if f.distServe != "" {
 			report, err = f.convert()
@@ -91,10 +95,8 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 		if err != nil {
 			return err
 		}
-		if f.out != "" {
-			if err := writeFile(f.out, report.Profile.Write); err != nil {
-				return fmt.Errorf("--out: %w", err)
-			}
+		if err := writeOutputs(file); err != nil {
+			return err
 		}
 		if *asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(report)

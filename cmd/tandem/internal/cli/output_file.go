@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// outputFile is a file that a flag asks for; with an empty path nobody does.
+type outputFile struct {
+	flag, path string
+	write      func(io.Writer) error
+}
+
+// checkOutputs finds out before a long measurement that a file cannot be written, or
+// that two would go to the same place.
+func checkOutputs(cmd *cobra.Command, files []outputFile) error {
+	asked := map[string]string{} // flags by where they write
+	for _, file := range files {
+		if file.path == "" {
+			continue
+		}
+		if err := checkOutput(file.path); err != nil {
+			return fmt.Errorf("--%s: %w", file.flag, err)
+		}
+		place := resolved(file.path)
+		if other, twice := asked[place]; twice && place != os.DevNull {
+			return usageError(cmd, fmt.Sprintf("--%s and --%s both write to %s: name two files", other, file.flag, file.path))
+		}
+		asked[place] = file.flag
+	}
+	return nil
+}
+
+func checkOutput(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return fmt.Errorf("%s is a folder: name a file in it", path)
+	case err == nil && (!info.Mode().IsRegular() || ownStream(info) != nil):
+		return accessible(path, unix.W_OK)
+	}
+	folder := filepath.Dir(resolved(path))
+	info, err = os.Stat(folder)
+	switch {
+	case err != nil:
+		return fmt.Errorf("there is no folder %s: make it first", folder)
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a folder", folder)
+	}
+	return accessible(folder, unix.W_OK|unix.X_OK)
+}
+
+func accessible(path string, mode uint32) error {
+	if err := unix.Access(path, mode); err != nil {
+		return fmt.Errorf("cannot write to %s: %w", path, err)
+	}
+	return nil
+}
+
+// resolved is what a path names in the end: links are followed, also to what is not
+// there yet.
+func resolved(path string) string {
+	const most = 40 // links, as the kernel follows at most
+	for range most {
+		target, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	if folder, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(folder, filepath.Base(path))
+	}
+	if absolute, err := filepath.Abs(path); err == nil {
+		return absolute
+	}
+	return path
+}
+
+// ownStream is the standard stream of this process that a file is, otherwise nil.
+// What is opened by its path once more has a position of its own, so both would write
+// over one another.
+func ownStream(info fs.FileInfo) *os.File {
+	for _, stream := range []*os.File{os.Stdout, os.Stderr} {
+		if own, err := stream.Stat(); err == nil && os.SameFile(own, info) {
+			return stream
+		}
+	}
+	return nil
+}
+
+// writeOutputs writes all files that are asked for. One that fails does not keep the
+// others from being written.
+func writeOutputs(files []outputFile) error {
+	var errs []error
+	for _, file := range files {
+		if file.path == "" {
+			continue
+		}
+		if err := writeOutput(file.path, file.write); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: write %s: %w", file.flag, file.path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeOutput writes a file whole or not at all, through links. What is there and no
+// regular file, such as a device or a pipe, stays and is written to.
+func writeOutput(path string, write func(io.Writer) error) error {
+	info, err := os.Stat(path)
+	mode := fs.FileMode(reportFileMode)
+	if err == nil {
+		if stream := ownStream(info); stream != nil {
+			return write(withoutPath{stream})
+		}
+		if !info.Mode().IsRegular() {
+			return writeInto(path, write)
+		}
+		mode = info.Mode().Perm()
+	}
+	path = resolved(path)
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".tandem-*")
+	if err != nil {
+		return cause(err)
+	}
+	defer os.Remove(temporary.Name())
+	err = errors.Join(write(withoutPath{temporary}), cause(temporary.Chmod(mode)), cause(temporary.Close()))
+	if err == nil {
+		err = cause(os.Rename(temporary.Name(), path))
+	}
+	return err
+}
+
+func writeInto(path string, write func(io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return cause(err)
+	}
+	return errors.Join(write(withoutPath{file}), cause(file.Close()))
+}
+
+// withoutPath is a file whose errors do not name it: it may be a temporary one.
+type withoutPath struct{ file *os.File }
+
+func (w withoutPath) Write(b []byte) (int, error) {
+	n, err := w.file.Write(b)
+	return n, cause(err)
+}
+
+// cause is what is behind an error of a file, without the file's name.
+func cause(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
+}
+
+// reportFileMode is that of files that are new.
+const reportFileMode = 0o644
