@@ -45,7 +45,8 @@ func (r *run) dispatch() {
 		case now >= d.limit && (q == nil || due >= d.limit):
 			d.close(d.limit)
 			return
-		case due >= d.limit && d.over():
+		case due >= d.limit && d.over() && !d.silent():
+			d.sourceEnded = d.Concurrency == 0 && d.head == nil
 			d.close(min(now, d.limit))
 			return
 		case q == nil || due > now:
@@ -153,6 +154,12 @@ func (d *dispatcher) over() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.run.turns) == 0 && (len(d.run.free) == 0 || d.head == nil)
+}
+
+// silent reports that it is part of what is measured that nothing more is due: the
+// source has more after the limit, or has told all that is due until then.
+func (d *dispatcher) silent() bool {
+	return d.Concurrency == 0 && d.Duration > 0 && (d.head != nil || d.Lasts && d.source.err == nil)
 }
 
 // close ends the sending. What was due before and is not sent is recorded so, unless

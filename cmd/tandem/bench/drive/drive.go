@@ -92,6 +92,10 @@ type Options struct {
 	// Warmup and Duration follow one another; nothing is sent after both. Duration 0:
 	// until the source ends.
 	Warmup, Duration time.Duration
+	// Lasts: an open loop goes on until both are over even if the source has ended
+	// before, since that only says that nothing more is due. Otherwise the run ends with
+	// the source.
+	Lasts bool
 	// RequestTimeout ends a request that long after it was sent; 0: none.
 	RequestTimeout time.Duration
 	// DrainTimeout is how long requests may run on when sending has stopped; those

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
@@ -51,7 +52,7 @@ func TestReportsWhatWasInjected(t *testing.T) {
 				t.Fatalf("the server says TTFT %s, the client %s", got, r.First()-r.Due)
 			}
 		}
-		if run.From != time.Second || run.To != 135*37*ms || run.Interrupted || run.Client.Bottleneck != "" {
+		if run.From != time.Second || run.To != 5*time.Second || run.Interrupted || run.Client.Bottleneck != "" {
 			t.Errorf("from %s to %s, interrupted %t, bottleneck %q", run.From, run.To, run.Interrupted, run.Client.Bottleneck)
 		}
 		first, last := run.Samples[0], run.Samples[len(run.Samples)-1]
@@ -241,6 +242,60 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// The window is as long as it was to be, however few came and late the last; that of
+// a source that ends by itself ends with its last request.
+func TestWindow(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		count   int
+		options drive.Options
+		stop    time.Duration
+		to      time.Duration
+	}{
+		{"more to come", 0, drive.Options{Warmup: time.Second, Duration: 2 * time.Second}, 0, 3 * time.Second},
+		{"nothing more is due", 3, drive.Options{Warmup: time.Second, Duration: 20 * time.Second, Lasts: true}, 0, 21 * time.Second},
+		{"a trace", 3, drive.Options{Duration: 20 * time.Second}, 0, 1400 * ms},
+		{"a trace without a duration", 3, drive.Options{Lasts: true}, 0, 1400 * ms},
+		{"a trace within the warm-up", 3, drive.Options{Warmup: 5 * time.Second}, 0, 5 * time.Second},
+		{"interrupted", 0, drive.Options{Warmup: time.Second, Duration: time.Hour}, 5100 * ms, 5100 * ms},
+		{"interrupted while nothing is due", 3, drive.Options{Duration: time.Hour, Lasts: true}, 5100 * ms, 5100 * ms},
+		{"interrupted during the warm-up", 0, drive.Options{Warmup: 3 * time.Second, Duration: time.Hour}, 1500 * ms, 3 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.stop > 0 {
+					stop := time.AfterFunc(c.stop, cancel)
+					defer stop.Stop()
+				}
+				c.options.Target, c.options.Timer, c.options.DrainTimeout = rig(t, steady), pace.Portable(), time.Minute
+				c.options.Source = &source{every: 700 * ms, count: c.count, tokens: 1}
+				run, err := drive.Run(ctx, c.options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if run.From != c.options.Warmup || run.To != c.to || run.Interrupted != (c.stop > 0) {
+					t.Errorf("from %s to %s, interrupted %t, want to %s", run.From, run.To, run.Interrupted, c.to)
+				}
+				s := measure.Summarize(run, measure.Options{})
+				due := 0
+				for _, r := range run.Records {
+					if r.Due >= c.options.Warmup {
+						due++
+					}
+				}
+				if s.Requests != due || run.From == run.To && (due != 0 || s.OfferedRPS != 0) {
+					t.Errorf("%d requests at %v/s in the window, want %d", s.Requests, s.OfferedRPS, due)
+				}
+				if wanted := "interrupted during the warm-up of 3s"; run.Interrupted && run.From == run.To && s.Reason != wanted {
+					t.Errorf("%q, want %q", s.Reason, wanted)
+				}
+			})
+		})
+	}
+}
+
 // Ctrl-C keeps what was measured.
 func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -272,9 +327,9 @@ func TestTheSourcesErrorEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run, err := drive.Run(t.Context(), drive.Options{
 			Target: rig(t, steady), Timer: pace.Portable(),
-			Source: &source{every: 100 * ms, count: 3, tokens: 1, err: broken}, Duration: time.Hour, DrainTimeout: time.Minute,
+			Source: &source{every: 100 * ms, count: 3, tokens: 1, err: broken}, Duration: time.Hour, DrainTimeout: time.Minute, Lasts: true,
 		})
-		if !errors.Is(err, broken) || run == nil || len(run.Records) != 3 {
+		if !errors.Is(err, broken) || run == nil || len(run.Records) != 3 || run.Drained > time.Minute {
 			t.Errorf("%v, %+v", err, run)
 		}
 	})

@@ -20,7 +20,7 @@ type prefetch struct {
 	// starved: the reader found nothing and wants to be woken.
 	starved atomic.Bool
 
-	err error // the source's, once done
+	err error // the source's, once requests is closed
 }
 
 // newPrefetch begins to read the source. wake is called when a request came for

@@ -48,7 +48,9 @@ type run struct {
 	sourceLate int
 	unsent     int
 	ended0     time.Duration // when sending stopped
-	stopped    string        // why the client stopped by itself
+	// sourceEnded: sending stopped since an open loop's source had no more.
+	sourceEnded bool
+	stopped     string // why the client stopped by itself
 }
 
 // Run sends the requests of a source until the time is over, the source ends or ctx
@@ -95,9 +97,10 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	for i, rec := range out.Records {
 		rec.Index = i
 	}
-	if o.Concurrency == 0 && len(out.Records) > 0 {
+	if r.sourceEnded && len(out.Records) > 0 {
 		out.To = out.Records[len(out.Records)-1].Due
 	}
+	out.To = max(out.To, out.From) // it may have ended during the warm-up
 	recount(out)
 	out.Client = meter.client()
 	out.Client.InFlightMax, out.Client.InFlightLimit = r.runningMax, o.InFlightLimit

@@ -55,6 +55,9 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	if run.Client.Bottleneck != "" {
 		return None, "the client was the bottleneck: " + run.Client.Bottleneck
 	}
+	if s.Requests == 0 && run.Interrupted && run.To <= run.From {
+		return None, fmt.Sprintf("interrupted during the warm-up of %v", run.From)
+	}
 	if s.Requests == 0 {
 		return None, "no request was due in the window; let it last longer or offer more"
 	}

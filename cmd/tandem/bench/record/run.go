@@ -12,7 +12,10 @@ type Run struct {
 	// Concurrency is the number of requests kept in flight; 0 with open loop.
 	Concurrency int
 	// From and To bound what counts: requests due before From are warm-up, and To is
-	// when the last request was due or, in closed loop, when sending stopped.
+	// when sending stopped: at the end of the time that it was to last, or before if it
+	// was interrupted or the client gave up. Of a source that ends by itself, such as a
+	// trace in open loop, it is when the last request was due. To is never before From:
+	// a run that ended during the warm-up has an empty window.
 	From, To time.Duration
 	// Drained is when the last request ended.
 	Drained time.Duration

@@ -47,6 +47,9 @@ type Config struct {
 	// DurationSet: the user gave Duration; a trace is otherwise played to its end, and
 	// a preset lasts as long as its rules want.
 	DurationSet bool
+	// WarmupSet: the user gave Warmup; a trace with times of its own has otherwise none,
+	// since it may be shorter.
+	WarmupSet bool
 	// KeepRecords keeps the records of all runs for Outcome.Runs, as far as they take no
 	// more memory than one run may; otherwise only those of the last.
 	KeepRecords bool
@@ -77,7 +80,7 @@ func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.SLO, "slo", "", "objectives, such as ttft:p99<500ms,tpot:p99<30ms")
 	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
 	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long requests are sent in one run (default for a trace: to its end)")
-	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "time before that, whose requests do not count")
+	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "time before that, whose requests do not count (default for a trace with times: none)")
 	fs.IntVar(&c.MinRequests, "min-requests", 0, "make a run longer that would send fewer requests")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", 2*time.Minute, "longest time of one request")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long to wait at the end of a run for requests that are running")
@@ -110,6 +113,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--rate: %v is outside 0 to %v requests a second", c.Rate, maxRate)
 	case c.Concurrency < 0:
 		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
+	case c.Concurrency > c.InFlightLimit:
+		return fmt.Errorf("--concurrency %d is more than --max-in-flight %d allows: raise that, or keep fewer running", c.Concurrency, c.InFlightLimit)
 	case c.Workload.OwnTimes() && (ways > 0 || c.Rate != 0):
 		return errors.New("the trace brings its own times: pass --speed instead of --rate, --concurrency, --sweep or --find-max")
 	case ways == 0 && c.Rate == 0 && !c.Workload.OwnTimes():
@@ -251,6 +256,14 @@ func (o objectives) tellable(shares map[string]float64) int64 {
 	}
 	const deviations = 4
 	return int64(min(math.Ceil(most+deviations*math.Sqrt(most)), 1e12))
+}
+
+// warmup is how long requests do not count yet.
+func (c *Config) warmup() time.Duration {
+	if c.Workload.OwnTimes() && !c.WarmupSet {
+		return 0
+	}
+	return c.Warmup
 }
 
 // length is how long requests are sent in one run at a rate, 0: until the source

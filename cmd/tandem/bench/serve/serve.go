@@ -68,7 +68,24 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.one(ctx, what, s.cfg.Rate, s.cfg.Concurrency, length)
+	if err := s.one(ctx, what, s.cfg.Rate, s.cfg.Concurrency, length); err != nil {
+		return nil, err
+	}
+	return nil, s.empty()
+}
+
+// empty is the error of the only run if nothing of it can count.
+func (s *Session) empty() error {
+	run := s.last
+	last := len(run.Records) - 1
+	switch {
+	case run.Interrupted:
+	case last < 0 && s.cfg.Workload.Trace != "":
+		return errors.New("the trace holds no requests")
+	case last >= 0 && run.Records[last].Due < run.From:
+		return fmt.Errorf("all %d requests were due in the warm-up of %s: pass a shorter --warmup, or 0s for none", len(run.Records), run.From)
+	}
+	return nil
 }
 
 // search measures the rates that a search asks for.

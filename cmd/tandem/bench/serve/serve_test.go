@@ -70,10 +70,14 @@ func config(t *testing.T, flags ...string) serve.Config {
 	var c serve.Config
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	c.RegisterFlags(fs)
-	if err := fs.Parse(append([]string{"--prompt-tokens=8", "--output-tokens=6", "--seed=1"}, flags...)); err != nil {
+	plain := []string{"--prompt-tokens=8", "--output-tokens=6", "--seed=1"}
+	if len(flags) > 0 && strings.HasPrefix(flags[0], "--trace=") {
+		plain = plain[2:] // it has lengths of its own
+	}
+	if err := fs.Parse(append(plain, flags...)); err != nil {
 		t.Fatal(err)
 	}
-	c.DurationSet = fs.Changed("duration")
+	c.DurationSet, c.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
 	c.Timer = pace.Portable
 	return c
 }
@@ -118,6 +122,50 @@ func TestOneRate(t *testing.T) {
 			t.Errorf("objectives %+v, attainment %v", r.Objectives, r.SLOAttainment)
 		}
 	})
+}
+
+// A trace is measured from its first request to its last, however short it is, and
+// what leaves nothing to measure is an error that says so.
+func TestShortTraces(t *testing.T) {
+	file := func(lines ...string) string {
+		path := filepath.Join(t.TempDir(), "trace.csv")
+		text := "TIMESTAMP,ContextTokens,GeneratedTokens\n" + strings.Join(lines, "\n") + "\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	short := file("2023-11-16 18:00:00.0,8,4", "2023-11-16 18:00:01.0,8,4", "2023-11-16 18:00:02.0,8,4")
+	for _, c := range []struct {
+		flags    []string
+		window   float64
+		requests int
+		wrong    string
+	}{
+		{[]string{"--trace=" + short}, 2, 3, ""},
+		{[]string{"--trace=" + short, "--warmup=1s"}, 1, 2, ""},
+		{[]string{"--trace=" + short, "--duration=1500ms"}, 1.5, 2, ""},
+		{[]string{"--trace=" + short, "--duration=20s"}, 2, 3, ""},
+		{[]string{"--trace=" + short, "--warmup=3s"}, 0, 0, "all 3 requests were due in the warm-up of 3s: pass a shorter --warmup"},
+		{[]string{"--trace=" + file()}, 0, 0, "the trace holds no requests"},
+		{[]string{"--rate=2", "--arrival=constant", "--warmup=3s", "--duration=2s"}, 2, 4, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			out, err := serve.Run(t.Context(), config(t, c.flags...), server(t, fourSlots), &begun{})
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Errorf("%v: %v, want %q", c.flags, err, c.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%v: %v", c.flags, err)
+			}
+			if r := out.Report; r.WindowS != c.window || r.Requests != c.requests {
+				t.Errorf("%v: %d requests in %v s, want %d in %v s", c.flags, r.Requests, r.WindowS, c.requests, c.window)
+			}
+		})
+	}
 }
 
 func TestClosedLoop(t *testing.T) {

@@ -92,7 +92,7 @@ func (s *Session) Last() *record.Run { return s.last }
 // one does one run and keeps its figures.
 func (s *Session) one(ctx context.Context, what string, rate float64, concurrency int, length time.Duration) error {
 	s.makeRoom()
-	run, err := s.drive(ctx, what, rate, concurrency, s.cfg.Warmup, length)
+	run, err := s.drive(ctx, what, rate, concurrency, s.cfg.warmup(), length)
 	if err != nil {
 		return err
 	}
@@ -139,6 +139,10 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 		total = 0
 	}
 	params := s.params(rate, concurrency, total)
+	if s.cfg.Workload.OwnTimes() {
+		// The end of the time is then not the source's end, which the run can tell apart.
+		params.Duration = 0
+	}
 	source, err := s.cfg.Workload.New(params)
 	if err != nil {
 		return nil, err
@@ -155,7 +159,7 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	s.progress.Begin(what, total)
 	run, err := drive.Run(ctx, drive.Options{
 		Target: s.target, Source: source, Offered: rate, Concurrency: concurrency,
-		Warmup: warmup, Duration: length,
+		Warmup: warmup, Duration: length, Lasts: s.cfg.Workload.Trace == "",
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
 		MemoryLimit: max(drive.DefaultMemoryLimit-s.kept(), keptMost),
 		Progress:    s.progress.Sample, Timer: timer,

@@ -65,9 +65,9 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		if err := server.promise(config); err != nil {
 			return usageError(cmd, err.Error())
 		}
-		to, err := server.open()
+		to, err := server.open() // does not connect yet
 		if err != nil {
-			return err
+			return usageError(cmd, err.Error())
 		}
 		defer drive.DeferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
