@@ -236,7 +236,8 @@ func (b *Budget) exceeded(t Total, s *Spent) bool {
 	return ok && b.Totals[t] > 0 && took > b.Totals[t]
 }
 
-// blame tells worse how far over each stage of an exceeded total is.
+// blame tells worse how far over each stage of an exceeded total is that took any time
+// at all.
 func (b *Budget) blame(t Total, s *Spent, worse func(Stage, time.Duration)) {
 	left := b.Totals[t]
 	if t == TotalTPOT {
@@ -254,9 +255,11 @@ func (b *Budget) blame(t Total, s *Spent, worse func(Stage, time.Duration)) {
 			continue
 		}
 		left -= b.allowed(stage, s)
-		worse(stage, s.Stages[stage]-b.allowed(stage, s))
+		if s.Stages[stage] > 0 {
+			worse(stage, s.Stages[stage]-b.allowed(stage, s))
+		}
 	}
-	if longest >= 0 {
+	if rest > 0 {
 		worse(longest, rest-max(left, 0))
 	}
 }

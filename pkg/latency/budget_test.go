@@ -84,6 +84,8 @@ func TestBudgetCheck(t *testing.T) {
 		{"one token has no tpot", latency.Budget{Totals: [3]time.Duration{0, ms}}, spend(1, stages(0, 0, 0, 0, 50*ms)), ""},
 		{"e2e asks all stages", latency.Budget{Totals: [3]time.Duration{0, 0, time.Second}},
 			spend(11, stages(0, 100*ms, 0, 0, 300*ms, 0, 900*ms)), "decode"},
+		{"what took no time broke nothing", latency.Budget{Stages: stages(0, 0, 0, 0, 0, 3*ms), Totals: [3]time.Duration{0, ms}},
+			spend(2, stages(0, 0, 0, 0, 0, 2*ms)), "transfer_exposed"},
 		{"a stage without a total", latency.Budget{Stages: stages(0, 50*ms), Totals: [3]time.Duration{0, 30 * ms}},
 			spend(2, stages(0, 51*ms)), "queue"},
 	} {
