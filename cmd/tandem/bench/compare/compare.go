@@ -1,5 +1,7 @@
 // Package compare says what changed between two reports of a benchmark, and which of
-// it is more than chance.
+// it is more than chance. What decides is the median and p99 of TTFT, ITL, TPOT and
+// E2E, goodput, attainment, the highest rate, a verdict that turned, and a rate that
+// fell to 0.
 //
 // cmd/tandem imports it. It starts no goroutines, reads no clock and writes only to
 // the writers that it is given.
@@ -39,7 +41,7 @@ type Comparison struct {
 	Threshold float64 `json:"threshold"`
 	// Warnings are reasons for which the reports may not be comparable.
 	Warnings []string `json:"warnings,omitempty"`
-	// Changes are all figures that both have.
+	// Changes are all figures that one of both has.
 	Changes []Change `json:"changes"`
 	// Regressions and Improvements count the significant changes of primary figures,
 	// Others those of the rest.
@@ -49,9 +51,12 @@ type Comparison struct {
 	// Demand is how many times as wide as at 95% each interval is taken, so that all
 	// comparisons of primary figures together are hardly ever wrong by chance.
 	Demand float64 `json:"interval_factor"`
+
+	// cutShort: the user ended B early.
+	cutShort bool
 }
 
-// Change is one figure in both reports.
+// Change is one figure of the reports.
 type Change struct {
 	// Figure is its key in a report: "ttft_ms.p99".
 	Figure string `json:"figure"`
@@ -60,6 +65,7 @@ type Change struct {
 	// Primary figures decide whether there is a regression: the median and p99 of TTFT,
 	// ITL, TPOT and E2E, goodput and attainment, the highest rate, and a verdict that
 	// turned.
+	// Primary is also a rate that fell to 0.
 	Primary bool    `json:"primary,omitempty"`
 	A       float64 `json:"a"`
 	B       float64 `json:"b"`
@@ -68,12 +74,17 @@ type Change struct {
 	BCI *[2]float64 `json:"b_ci,omitempty"`
 	// Percent is the change relative to A, nil if A is 0.
 	Percent *float64 `json:"percent"`
-	// Words are of figures that are none, such as verdicts; A and B are then 0.
+	// Words are of figures that are none, such as verdicts; A and B are then 0. Of one
+	// that only one report has they say so; the other's is then 0.
 	Words string `json:"words,omitempty"`
+	// Only is "a" or "b" if only that report has the figure, otherwise empty.
+	Only string `json:"only,omitempty"`
 	// Verdict says what the change is worth.
 	Verdict Verdict `json:"verdict"`
 
 	better direction
+	// gone: a rate that fell to 0, and not by chance.
+	gone bool
 }
 
 // Verdict says what a change is worth.
@@ -92,6 +103,8 @@ const (
 	Better Verdict = "better"
 	// Unknown: one of the two has no interval.
 	Unknown Verdict = "unknown"
+	// Missing: one of the two has no such figure.
+	Missing Verdict = "missing"
 )
 
 // primary are the figures that decide.
@@ -112,6 +125,7 @@ func Reports(a, b *report.Report, options Options) *Comparison {
 		c.Threshold = DefaultThreshold
 	}
 	c.Warnings = warnings(a, b)
+	c.cutShort = b.Interrupted
 	if a.Search == nil || b.Search == nil {
 		c.figures(0, a.Figures, b.Figures)
 	} else {
@@ -127,7 +141,7 @@ func (c *Comparison) decide() {
 	comparisons := 0
 	for i := range c.Changes {
 		change := &c.Changes[i]
-		change.Primary = primary[change.Figure]
+		change.Primary = primary[change.Figure] || change.gone
 		if change.Primary && change.ACI != nil && change.BCI != nil {
 			comparisons++
 		}
@@ -282,15 +296,26 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	for i, d := range b.Distributions() {
 		was := before[i]
 		// The generator's own lateness is no property of the server.
-		if d.Latency == measure.DispatchDelay || d.Distribution == nil || was.Distribution == nil {
+		if d.Latency == measure.DispatchDelay {
 			continue
 		}
 		for _, p := range append(measure.Percentiles(), "max") {
+			change := Change{Figure: string(d.Latency) + "." + p, Rate: rate}
 			x, y := was.Percentile(p), d.Percentile(p)
-			if x == nil || y == nil {
-				continue
+			if x != nil {
+				change.A, change.ACI = *x, interval(was.CI, p)
 			}
-			change := Change{Figure: string(d.Latency) + "." + p, Rate: rate, A: *x, B: *y, ACI: interval(was.CI, p), BCI: interval(d.CI, p)}
+			if y != nil {
+				change.B, change.BCI = *y, interval(d.CI, p)
+			}
+			switch {
+			case x == nil && y == nil:
+				continue
+			case y == nil:
+				change.Only, change.Words, change.Verdict = "a", "after has none", Missing
+			case x == nil:
+				change.Only, change.Words, change.Verdict = "b", "before has none", Missing
+			}
 			c.add(change, lower)
 		}
 	}
@@ -306,8 +331,27 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 		c.add(Change{
 			Figure: f.figure, Rate: rate, A: f.of(&a.Summary), B: f.of(&b.Summary),
 			ACI: interval(a.RateCI, f.figure), BCI: interval(b.RateCI, f.figure),
+			gone: f.of(&b.Summary) == 0 && f.of(&a.Summary) > 0 && c.nothingCame(&a.Summary, &b.Summary, f.figure),
 		}, higher)
 	}
+}
+
+// fewest is how many requests a rate has to be made of before none at all is no
+// chance: of two equal Poisson counts one has eight and the other none once in 256
+// times.
+const fewest = 8
+
+// nothingCame is whether a rate fell to 0 for another reason than chance, or than
+// that the user ended the run before anything was known.
+func (c *Comparison) nothingCame(a, b *measure.Summary, figure string) bool {
+	if c.cutShort && b.Completed+b.Rejected+b.Errors+b.TimedOut == 0 {
+		return false
+	}
+	requests := float64(a.Completed)
+	if (figure == "goodput_rps" || figure == "slo_attainment") && a.CompletedRPS > 0 {
+		requests *= min(a.Goodput/a.CompletedRPS, 1)
+	}
+	return a.Completed == 0 || requests >= fewest // 0: a report that does not say
 }
 
 // turned is whether a server that kept up and one that did not differ by more than
@@ -345,7 +389,7 @@ func (c *Comparison) add(change Change, better direction) {
 
 // relative fills in the change in percent.
 func relative(change Change) Change {
-	if change.A != 0 {
+	if change.A != 0 && change.Only == "" {
 		percent := 100 * (change.B - change.A) / change.A
 		change.Percent = &percent
 	}
@@ -361,6 +405,8 @@ func (c *Comparison) verdict(change *Change) Verdict {
 	switch {
 	case abs(delta) <= c.Threshold*change.A || abs(delta) <= floor:
 		return Same
+	case change.gone:
+		return Regression
 	case change.ACI == nil || change.BCI == nil:
 		return Unknown
 	case !apart(change.A, change.B, *change.ACI, *change.BCI, c.Demand):

@@ -24,8 +24,8 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 			rate = change.Rate
 			fmt.Fprintf(table, "at %s requests/s\t\t\t\t\n", number(rate))
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", change.Figure, change.value(change.A, change.ACI),
-			change.value(change.B, change.BCI), change.percent(), change.word())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", change.Figure, change.value("a", change.A, change.ACI),
+			change.value("b", change.B, change.BCI), change.percent(), change.word())
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("write comparison: %w", err)
@@ -38,9 +38,10 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 	return nil
 }
 
-func (c Change) value(v float64, ci *[2]float64) string {
+// value is what one side has, "a" or "b".
+func (c Change) value(side string, v float64, ci *[2]float64) string {
 	switch {
-	case c.Words != "":
+	case c.Words != "" && c.Only != side:
 		return ""
 	case ci == nil:
 		return number(v)

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 )
@@ -26,7 +29,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 
 // Read reads a report that WriteJSON wrote, also one of a later version with the same
 // number before the dot. An error names line and column where it can. Distributions
-// are never nil in what it returns.
+// are never nil in what it returns, and no figure is one that nothing can measure.
 func Read(in io.Reader) (*Report, error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxBytes+1))
 	if err != nil {
@@ -34,6 +37,10 @@ func Read(in io.Reader) (*Report, error) {
 	}
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("read report: it has more than %d MiB", maxBytes>>20)
+	}
+	if at := bytes.IndexFunc(text, func(r rune) bool { return !strings.ContainsRune(" \t\r\n", r) }); at >= 0 && text[at] != '{' {
+		line, column := position(text, int64(at)+1)
+		return nil, fmt.Errorf("not a report of bench serve: expected an object at line %d, column %d", line, column)
 	}
 	var head struct {
 		Schema string `json:"schema"`
@@ -48,6 +55,9 @@ func Read(in io.Reader) (*Report, error) {
 	var r Report
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, positioned(text, err)
+	}
+	if err := possible(&r); err != nil {
+		return nil, fmt.Errorf("read report: %w", err)
 	}
 	complete(&r.Summary)
 	for i := range r.Runs {
@@ -104,13 +114,43 @@ func positioned(text []byte, err error) error {
 		offset = syntax.Offset
 	}
 	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		offset = mismatch.Offset
+		offset, err = mismatch.Offset, mismatched(mismatch)
 	}
 	if offset < 0 || offset > int64(len(text)) {
 		return fmt.Errorf("read report: %w", err)
 	}
+	line, column := position(text, offset)
+	return fmt.Errorf("read report: line %d, column %d: %w", line, column, err)
+}
+
+// position is the line and column, from 1, of the byte before offset.
+func position(text []byte, offset int64) (line, column int) {
 	before := text[:offset]
-	line := bytes.Count(before, []byte("\n")) + 1
-	column := len(before) - (bytes.LastIndexByte(before, '\n') + 1)
-	return fmt.Errorf("read report: line %d, column %d: %w", line, max(column, 1), err)
+	line = bytes.Count(before, []byte("\n")) + 1
+	return line, max(len(before)-(bytes.LastIndexByte(before, '\n')+1), 1)
+}
+
+// mismatched says what was expected in words of JSON, not of Go.
+func mismatched(err *json.UnmarshalTypeError) error {
+	expected := "another type"
+	switch err.Type.Kind() {
+	case reflect.Struct, reflect.Map:
+		expected = "an object"
+	case reflect.Slice, reflect.Array:
+		expected = "an array"
+	case reflect.String:
+		expected = "a string"
+	case reflect.Bool:
+		expected = "true or false"
+	case reflect.Float32, reflect.Float64:
+		expected = "a number"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		expected = "a whole number"
+	}
+	// The path has the names of embedded structs, which are no keys of the JSON.
+	keys := slices.DeleteFunc(strings.Split(err.Field, "."), func(key string) bool { return key == "" || unicode.IsUpper(rune(key[0])) })
+	if len(keys) == 0 {
+		return fmt.Errorf("expected %s, not %s", expected, err.Value)
+	}
+	return fmt.Errorf("%s: expected %s, not %s", strings.Join(keys, "."), expected, err.Value)
 }

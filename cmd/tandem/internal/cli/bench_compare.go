@@ -19,7 +19,8 @@ func newBenchCompareCommand() *cobra.Command {
 larger than --threshold and the 95% confidence intervals do not overlap, each as much
 wider as it takes for all comparisons to hold together. The exit status is 1 if a
 figure that decides got worse by that measure: the median or p99 of TTFT, ITL, TPOT or
-E2E, goodput, attainment, the highest rate, or the verdict. Others are only told.`,
+E2E, goodput, attainment, the highest rate, or the verdict; or if a rate fell to 0.
+Others are only told. It is 1 too if a report holds no completed requests.`,
 		Example: `  tandem bench serve --rate 20 --out before.json
   tandem bench serve --rate 20 --out after.json
   tandem bench compare before.json after.json --threshold 0.1`,
@@ -38,6 +39,9 @@ E2E, goodput, attainment, the highest rate, or the verdict. Others are only told
 		}
 		after, err := readReport(args[1])
 		if err != nil {
+			return err
+		}
+		if err := compare.Check(before, after); err != nil {
 			return err
 		}
 		found := compare.Reports(before, after, compare.Options{Threshold: *threshold})
