@@ -74,8 +74,11 @@ type side struct {
 	session *serve.Session
 }
 
+// ErrInterrupted is the error if the end of a context came before any step was whole.
+var ErrInterrupted = errors.New("interrupted before a rate was measured on both sides")
+
 // Run starts both meshes, measures and stops them. An end of ctx ends it early, with
-// the steps that are whole.
+// the steps that are whole; if there is none the error is ErrInterrupted.
 func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress) (_ *Result, err error) {
 	var running [2]*side
 	defer func() {
@@ -83,6 +86,13 @@ func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress)
 			if s != nil {
 				err = errors.Join(err, s.stop())
 			}
+		}
+	}()
+	// What fails since it was asked to end is no news. This runs before the above.
+	whole := 0
+	defer func() {
+		if err != nil && whole == 0 && ctx.Err() != nil {
+			err = ErrInterrupted
 		}
 	}()
 	for i, wanted := range sides {
@@ -97,20 +107,24 @@ func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress)
 	}
 	for round := range max(o.Rounds, 1) {
 		for n, rate := range rates {
-			step, whole, err := both(ctx, running, rate, (round+n)%2)
+			step, complete, err := both(ctx, running, rate, (round+n)%2)
 			if err != nil {
 				return nil, err
 			}
-			if !whole {
+			if !complete {
 				result.Interrupted = true
-				err = result.finish(running)
-				return result, err
+				if len(result.Steps) == 0 {
+					return nil, ErrInterrupted
+				}
+				result.finish(running)
+				return result, nil
 			}
 			result.Steps = append(result.Steps, step)
+			whole++
 		}
 	}
-	err = result.finish(running)
-	return result, err
+	result.finish(running)
+	return result, nil
 }
 
 // rates are those to measure.
@@ -158,16 +172,12 @@ func both(ctx context.Context, running [2]*side, rate float64, first int) (Step,
 	return step, true, nil
 }
 
-// finish makes the reports of the sides.
-func (r *Result) finish(running [2]*side) error {
-	if len(r.Steps) == 0 {
-		return errors.New("ended before anything was measured")
-	}
+// finish makes the reports of the sides, of which there is at least one step.
+func (r *Result) finish(running [2]*side) {
 	for i, s := range running {
 		r.Outcomes[i] = s.session.SweepOutcome()
 		r.Outcomes[i].Report.Name = s.Name
 	}
-	return nil
 }
 
 func start(ctx context.Context, wanted Side, load serve.Config, progress serve.Progress) (*side, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -290,8 +291,40 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Setenv(child, "1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r, err := pair.Run(ctx, sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); err == nil {
-		t.Errorf("it gave %+v although asked to stop", r)
+	if r, err := pair.Run(ctx, sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); !errors.Is(err, pair.ErrInterrupted) {
+		t.Errorf("it gave %+v, %v although asked to stop", r, err)
+	}
+}
+
+// ending ends a context when so many runs have begun.
+type ending struct {
+	silent
+	cancel context.CancelFunc
+	after  int
+}
+
+func (e *ending) Begin(what string, total time.Duration) {
+	e.silent.Begin(what, total)
+	if len(e.began) == e.after {
+		e.cancel()
+	}
+}
+
+func TestRunInterrupted(t *testing.T) {
+	t.Setenv(child, "1")
+	for after, whole := range map[int]int{1: 0, 2: 0, 4: 1} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := pair.Run(ctx, sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, &ending{cancel: cancel, after: after})
+		cancel()
+		if whole == 0 {
+			if !errors.Is(err, pair.ErrInterrupted) {
+				t.Errorf("in run %d: %+v, %v", after, r, err)
+			}
+			continue
+		}
+		if err != nil || !r.Interrupted || len(r.Steps) != whole || r.Outcomes[1] == nil {
+			t.Errorf("in run %d: %+v, %v", after, r, err)
+		}
 	}
 }
 

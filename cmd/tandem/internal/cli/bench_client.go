@@ -64,11 +64,14 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		}
 		if !*findMax {
 			_, err := measure(cmd.Context(), p)
-			return err
+			return interruptedOr(cmd.Context(), err)
 		}
-		best, _, err := calibrate.FindMax(cmd.Context(), p, measure)
+		best, all, err := calibrate.FindMax(cmd.Context(), p, measure)
 		if err != nil {
-			return err
+			if cmd.Context().Err() != nil && len(all) > 0 {
+				return &exitError{status: exitInterrupted, message: "interrupted: what is printed was measured to the end, the most streams were not found", cause: err}
+			}
+			return interruptedOr(cmd.Context(), err)
 		}
 		if best == nil {
 			return fmt.Errorf("not even %d streams were held: pass fewer --streams, or see what else runs on this machine", p.Streams)

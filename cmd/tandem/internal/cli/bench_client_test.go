@@ -1,6 +1,9 @@
 package cli_test
 
-import "testing"
+import (
+	"context"
+	"testing"
+)
 
 func TestBenchClientMistakes(t *testing.T) {
 	cases := []struct {
@@ -21,4 +24,21 @@ func TestBenchClientMistakes(t *testing.T) {
 		got := run(t.Context(), "", nil, append([]string{"bench", "client"}, c.args...)...)
 		checkFailure(t, got, c.status, c.want)
 	}
+}
+
+// What was interrupted says so, not what became of the processes that were ended.
+func TestMeasurementsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{
+		{"bench", "client", "--streams=10"},
+		{"bench", "client", "--streams=10", "--find-max"},
+		{"profile", "--preset=tiny"},
+	} {
+		got := run(ctx, "", nil, args...)
+		if want := "tandem: interrupted: nothing was measured to the end\n"; got.status != 130 || got.stderr != want {
+			t.Errorf("%v: status %d: %s", args, got.status, got.stderr)
+		}
+	}
+	checkFailure(t, run(ctx, "", nil, "bench", "modes", "--rates=1"), 130, "interrupted before a rate was measured on both sides")
 }

@@ -93,7 +93,7 @@ the cores that this process may use to itself, and the router the others.`,
 		}, pair.Options{Load: load, Share: share, Rounds: rounds}, live)
 		live.finish()
 		if err != nil {
-			return err
+			return pairFailure(cmd.Context(), err)
 		}
 		return printSimulated(cmd.OutOrStdout(), result, share, *asJSON)
 	}

@@ -51,6 +51,15 @@ func fail(w io.Writer, err error) int {
 	}
 }
 
+// interruptedOr is err, or, if ctx has ended, that this is why there is no result: what
+// fails then, such as a process that was killed, is only its consequence.
+func interruptedOr(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return &exitError{status: exitInterrupted, message: "interrupted: nothing was measured to the end", cause: err}
+}
+
 // usageError is a mistake on the command line.
 func usageError(cmd *cobra.Command, problem string) error {
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}

@@ -91,6 +91,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 			report, err = f.convert()
 		} else {
 			report, err = f.measure(cmd.Context(), cmd.ErrOrStderr())
+			err = interruptedOr(cmd.Context(), err)
 		}
 		if err != nil {
 			return err
