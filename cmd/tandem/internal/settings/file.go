@@ -170,6 +170,10 @@ func (p *parser) unknown(path string, line int) error {
 	if nearest == "" {
 		return fmt.Errorf("%s:%d: unknown key %q: no keys are known here", p.file, line, path)
 	}
+	// In the form that the user writes: budget.queue beside budget.bogus.
+	if dot := strings.LastIndexByte(path, '.'); dot >= 0 && strings.HasPrefix(joined(nearest), joined(path[:dot+1])) {
+		nearest = path[:dot+1] + nearest[dot+1:]
+	}
 	return fmt.Errorf("%s:%d: unknown key %q: did you mean %q?", p.file, line, path, nearest)
 }
 

@@ -108,6 +108,7 @@ func TestApplyRefuses(t *testing.T) {
 		want       []string
 	}{
 		{"unknown key", "workers: 2\nlistne: x\n", nil, []string{":2: ", `unknown key "listne"`, `did you mean "listen"?`}},
+		{"unknown nested key of a flag with a hyphen", "drain:\n  grce: 2s\n", nil, []string{":2: ", `did you mean "drain.grace"?`}},
 		{"unknown nested key", "router:\n  max-wating: 2\n", nil, []string{":2: ", `"router.max-wating"`, `did you mean "router.max-waiting"?`}},
 		{"unknown key that the command line would override", "foo: 2\n", nil, []string{`unknown key "foo"`}},
 		{"command line only", "json: true\n", nil, []string{`unknown key "json"`}},
