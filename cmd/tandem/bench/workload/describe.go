@@ -23,7 +23,7 @@ func (s *Spec) Describe(p Params) []string {
 			add("%s: prompts of %s tokens, answers of %s%s", s.className(i), s.describeLengths(prompt), s.describeLengths(output), s.exactly())
 		}
 		if share := s.shareCut(p); share > 0 {
-			add("warning: about %.2g%% of requests are cut to fit the context of %d tokens", 100*share, s.context(p))
+			add("warning: about %s of requests are cut to fit the context of %d tokens", percent(share), s.context(p))
 		}
 	} else if len(s.classes) > 0 {
 		add("classes by weight: %s", s.classes.String())
@@ -133,6 +133,14 @@ func (s *Spec) describePrompts(p Params) string {
 		}
 	}
 	return fmt.Sprintf("text %s, %g bytes taken for a token", from, s.CharsPerToken)
+}
+
+// percent is a share with two digits, or three for all.
+func percent(share float64) string {
+	if share >= 0.1 {
+		return fmt.Sprintf("%.0f%%", 100*share)
+	}
+	return fmt.Sprintf("%.2g%%", 100*share)
 }
 
 // shareCut estimates how many requests do not fit the context.

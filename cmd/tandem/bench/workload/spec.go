@@ -124,6 +124,9 @@ func (s *Spec) Validate() error {
 	if err := s.validateTrace(); err != nil {
 		return err
 	}
+	if s.Think.IsSet() && !s.Turns.IsSet() && !s.conversations() {
+		return errors.New("--think is the time between the turns of a conversation, and each has one turn: add --turns, or leave it out")
+	}
 	for s.Seed == 0 {
 		s.Seed = rand.Uint64()
 	}
