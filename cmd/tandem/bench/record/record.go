@@ -76,8 +76,8 @@ const (
 	Pending Outcome = iota
 	// Completed: the whole answer came.
 	Completed
-	// Rejected: the server refused it before any token (RESOURCE_EXHAUSTED,
-	// UNAVAILABLE with no token, HTTP 429 and 503).
+	// Rejected: the server itself refused it before any token (RESOURCE_EXHAUSTED,
+	// UNAVAILABLE, HTTP 429 and 503). One that did not reach a server is Failed.
 	Rejected
 	// Failed: it ended with an error, before or after tokens.
 	Failed

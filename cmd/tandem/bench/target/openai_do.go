@@ -31,6 +31,8 @@ const (
 	// What Code is if there is no status to blame: the connection failed, or the
 	// stream was not what it should be.
 	codeConnection, codeStream = "connection", "stream"
+	// codeTimeout is that of a request which the client's own limit ended.
+	codeTimeout = "timeout"
 	// CodeClient is the code of a record if this machine could not send the request,
 	// whose outcome is then Unsent: the server knows nothing of it.
 	CodeClient = "client"
@@ -86,6 +88,8 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Code, r.Error = f.code, f.message
 	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
 		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		r.Code, r.Error = codeTimeout, "no whole answer in the time that a request has"
 	case ctx.Err() != nil: // what that made of the connection says less
 		r.Code, r.Error = codeConnection, ctx.Err().Error()
 	default:

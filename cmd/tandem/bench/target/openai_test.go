@@ -273,7 +273,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 			ctx := &ending{Context: t.Context(), done: make(chan struct{}), err: context.Canceled}
 			want := seen{Outcome: record.Cancelled, Code: "connection", Prompt: -1, Cached: -1}
 			if timeout {
-				ctx.err, want.Outcome = context.DeadlineExceeded, record.TimedOut
+				ctx.err, want.Outcome, want.Code = context.DeadlineExceeded, record.TimedOut, "timeout"
 			}
 			go func() {
 				<-reached

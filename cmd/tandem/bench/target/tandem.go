@@ -206,30 +206,30 @@ func (t *tandem) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
 	r.PromptTokens, r.CachedTokens = -1, -1
 	e := &event{clock: clock, keep: q.Then != nil}
-	answer, err := t.stream(ctx, q, e, r)
+	answer, answered, err := t.stream(ctx, q, e, r)
 	r.End = clock.Now()
 	if r.OutputTokens == 0 {
 		for _, a := range r.Arrivals {
 			r.OutputTokens += int(a.Tokens)
 		}
 	}
-	t.conclude(ctx, err, r)
+	t.conclude(ctx, err, answered, r)
 	return answer
 }
 
 // stream sends the request and takes what comes until the end, whose status it
-// returns; nil after a whole answer.
-func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *record.Record) (workload.Answer, error) {
-	var answer workload.Answer
+// returns; nil after a whole answer. answered says whether the server gave that status,
+// rather than grpc-go since there was no connection.
+func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *record.Record) (answer workload.Answer, answered bool, err error) {
 	conn := t.conns[int(t.next.Add(1)-1)%len(t.conns)]
 	stream, err := conn.NewStream(ctx, generateDesc, generateMethod, grpc.ForceCodecV2(eventCodec{}), grpc.StaticMethod())
 	if err != nil {
-		return answer, err
+		return answer, false, err
 	}
 	// A message that cannot be sent is an io.EOF here; its reason comes from the
 	// receiving side.
 	if err := stream.SendMsg(t.request(q)); err != nil && !errors.Is(err, io.EOF) {
-		return answer, err
+		return answer, false, err
 	}
 	_ = stream.CloseSend() // as above
 	r.Sent = e.clock.Now()
@@ -241,11 +241,13 @@ func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *r
 		switch {
 		case errors.Is(err, io.EOF) && finished:
 			answer.Text = text.String()
-			return answer, nil
+			return answer, true, nil
 		case errors.Is(err, io.EOF):
-			return answer, status.Error(codes.DataLoss, "the stream ended without a result")
+			return answer, true, status.Error(codes.DataLoss, "the stream ended without a result")
 		case err != nil:
-			return answer, err
+			// grpc-go makes a status without either. One that comes instead of an answer,
+			// as a refusal does, has at least the content type with it.
+			return answer, len(stream.Trailer()) > 0 || len(status.Convert(err).Details()) > 0, err
 		}
 		if e.tokens > 0 {
 			r.Arrivals = append(r.Arrivals, record.Arrival{At: e.at, Tokens: int32(e.tokens)})
@@ -289,8 +291,8 @@ func (t *tandem) request(q *workload.Request) *inferencev1.GenerateRequest {
 	return request
 }
 
-// conclude turns a status into an outcome.
-func (t *tandem) conclude(ctx context.Context, err error, r *record.Record) {
+// conclude turns a status into an outcome; answered: the server gave it.
+func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *record.Record) {
 	if err == nil {
 		r.Outcome = record.Completed
 		return
@@ -305,7 +307,7 @@ func (t *tandem) conclude(ctx context.Context, err error, r *record.Record) {
 		r.Outcome = record.Cancelled
 	case ctx.Err() != nil, limited && s.Code() == codes.DeadlineExceeded:
 		r.Outcome = record.TimedOut
-	case len(r.Arrivals) == 0 && (s.Code() == codes.ResourceExhausted || s.Code() == codes.Unavailable):
+	case len(r.Arrivals) == 0 && answered && (s.Code() == codes.ResourceExhausted || s.Code() == codes.Unavailable):
 		r.Outcome = record.Rejected
 	default:
 		r.Outcome = record.Failed

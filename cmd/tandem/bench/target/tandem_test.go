@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -138,6 +139,16 @@ func TestTandemNotesWhatComesWhen(t *testing.T) {
 	})
 }
 
+// detailed is an error with the details that Tandem's servers give.
+func detailed(t *testing.T, code codes.Code, message string) error {
+	t.Helper()
+	s, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Reason: "NO_WORKER", Domain: "tandem"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Err()
+}
+
 func TestTandemOutcomes(t *testing.T) {
 	long := strings.Repeat("é", 300)
 	cases := []struct {
@@ -151,6 +162,14 @@ func TestTandemOutcomes(t *testing.T) {
 	}{
 		{name: "refused", end: status.Error(codes.ResourceExhausted, "full"), outcome: record.Rejected, code: "RESOURCE_EXHAUSTED", message: "full"},
 		{name: "no worker", end: status.Error(codes.Unavailable, "none"), outcome: record.Rejected, code: "UNAVAILABLE", message: "none"},
+		{
+			name: "refused after all, and not why", events: []*inferencev1.GenerateEvent{accepted()}, end: status.Error(codes.Unavailable, "gone"),
+			outcome: record.Failed, code: "UNAVAILABLE", message: "gone",
+		},
+		{
+			name: "refused after all", events: []*inferencev1.GenerateEvent{accepted()}, end: detailed(t, codes.Unavailable, "no worker"),
+			outcome: record.Rejected, code: "UNAVAILABLE", message: "no worker",
+		},
 		{
 			name: "breaks off", events: []*inferencev1.GenerateEvent{accepted(), tokens(0, "a", 1)}, end: status.Error(codes.Unavailable, "gone"),
 			outcome: record.Failed, code: "UNAVAILABLE", message: "gone",
@@ -232,7 +251,7 @@ func TestTandemUnreachable(t *testing.T) {
 	}
 	r := new(record.Record)
 	server.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, target.NewClock(time.Now()), r)
-	if r.Outcome != record.Rejected || r.Code != "UNAVAILABLE" || r.Sent != record.Unset || r.End < 0 {
+	if r.Outcome != record.Failed || r.Code != "UNAVAILABLE" || r.Sent != record.Unset || r.End < 0 {
 		t.Errorf("%+v", r)
 	}
 }
