@@ -22,6 +22,9 @@ const (
 	// lateLeast how many have to be: one of a few requests is chance.
 	lateShare = .01
 	lateLeast = 2
+	// leastForP99 is how many requests there have to be for the p99 to be another than
+	// the longest.
+	leastForP99 = 100
 )
 
 // bottleneck says why the client was the limit; empty if it was not. The rules are
@@ -61,9 +64,12 @@ func (r *run) bottleneck(run *record.Run) string {
 		}
 	}
 	if tooMany(late, len(delays)) {
-		delay := percentile(delays, .99)
-		return fmt.Sprintf("the client sent requests late (p99 %s after they were due, %s is allowed) with %.0f%% of its %d cores in use%s: lower the rate or give it more cores",
-			delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), 100*share, run.Client.Cores, rateOf(run))
+		name, delay := "p99", percentile(delays, .99)
+		if len(delays) < leastForP99 {
+			name = "at most"
+		}
+		return fmt.Sprintf("the client sent requests late (%s %s after they were due, %s is allowed) with %.0f%% of its %d cores in use%s: lower the rate or give it more cores",
+			name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), 100*share, run.Client.Cores, rateOf(run))
 	}
 	if share > cpuShareMost {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)

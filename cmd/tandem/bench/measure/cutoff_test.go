@@ -1,6 +1,7 @@
 package measure_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -120,5 +121,19 @@ func TestCutOffRequestsHadBrokenTheirBounds(t *testing.T) {
 		if got := measure.Summarize(run, measure.Options{SLO: slo(t, test.slo)}).SLOAttainment; got != want {
 			t.Errorf("%s, tokens at %v, cut off at %v: %v attained, want %v", test.slo, test.arrivals, test.end, got, want)
 		}
+	}
+}
+
+// Each code is counted, with what the first request was told.
+func TestFailures(t *testing.T) {
+	run := &record.Run{To: time.Second, Drained: 2 * time.Second}
+	for i, told := range [][2]string{{"INTERNAL", ""}, {"UNAVAILABLE", "no worker"}, {"INTERNAL", "out of memory"}, {"INTERNAL", "gone"}, {"", "what?"}} {
+		r := ended(record.Failed, time.Duration(i)*ms, time.Second)
+		r.Code, r.Error = told[0], told[1]
+		run.Records = append(run.Records, r)
+	}
+	want := []measure.Failure{{Code: "INTERNAL", Count: 3, Example: "out of memory"}, {Code: "UNAVAILABLE", Count: 1, Example: "no worker"}}
+	if got := measure.Summarize(run, measure.Options{}).Failures; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

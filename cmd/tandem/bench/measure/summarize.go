@@ -1,7 +1,9 @@
 package measure
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
@@ -80,6 +82,7 @@ func summarize(run *record.Run, records []*record.Record, options Options) *Summ
 
 func (s *Summary) outcomes(due []*record.Record) {
 	s.Requests = len(due)
+	said := map[string]string{}
 	for _, r := range due {
 		switch r.Outcome {
 		case record.Completed:
@@ -103,8 +106,17 @@ func (s *Summary) outcomes(due []*record.Record) {
 				s.Codes = map[string]int{}
 			}
 			s.Codes[r.Code]++
+			if said[r.Code] == "" {
+				said[r.Code] = r.Error
+			}
 		}
 	}
+	for code, n := range s.Codes {
+		s.Failures = append(s.Failures, Failure{Code: code, Count: n, Example: said[code]})
+	}
+	slices.SortFunc(s.Failures, func(a, b Failure) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
+	})
 }
 
 func (s *Summary) means(completed []*record.Record) {

@@ -17,6 +17,8 @@ type Summary struct {
 	Unsent    int `json:"unsent"`
 	// Codes counts what was not completed by the server's code.
 	Codes map[string]int `json:"codes,omitempty"`
+	// Failures are the same with what was said, the commonest first.
+	Failures []Failure `json:"failures,omitempty"`
 
 	// OfferedRPS is the rate at which requests were due, CompletedRPS that at which
 	// requests were completed in the window, whenever they were due: what the server
@@ -75,6 +77,14 @@ type Summary struct {
 	// requests a second, with its confidence interval.
 	BacklogSlope   float64    `json:"backlog_slope_rps"`
 	BacklogSlopeCI [2]float64 `json:"backlog_slope_ci_rps"`
+}
+
+// Failure is how often requests ended with one code, and what the first of them was
+// told; empty if nothing.
+type Failure struct {
+	Code    string `json:"code"`
+	Count   int    `json:"count"`
+	Example string `json:"example,omitempty"`
 }
 
 // Latency names one latency; the names are keys of the JSON and end in the unit.

@@ -46,8 +46,8 @@ func newClient(run *record.Run, summary *measure.Summary) Client {
 	if available := run.Drained.Seconds() * float64(c.Cores); available > 0 {
 		c.CPUShare = c.CPUSeconds / available
 	}
-	if d := summary.DispatchDelay; d != nil && d.P99 != nil {
-		c.DispatchDelayP99 = *d.P99
+	if d := summary.DispatchDelay; d != nil {
+		c.DispatchDelayP99 = d.P99
 	}
 	return c
 }

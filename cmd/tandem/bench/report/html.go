@@ -168,7 +168,7 @@ func hash(text string) string {
 
 var functions = template.FuncMap{
 	"number": number, "duration": duration, "percent": percent, "count": count,
-	"outcomes": outcomes, "objective": objective, "sendDifference": sendDifference,
+	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference,
 	"stage": stageName, "latency": latencyName,
 	"join":    strings.Join,
 	"command": func(arguments []string) string { return quoted(append([]string{"tandem"}, arguments...)) },

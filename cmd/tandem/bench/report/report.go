@@ -67,13 +67,14 @@ type Figures struct {
 
 // Client is record.Client as JSON.
 type Client struct {
-	Cores            int     `json:"cores"`
-	CPUSeconds       float64 `json:"cpu_s"`
-	CPUShare         float64 `json:"cpu_share"` // of its cores, 0 to 1
-	GCPauseMaxMs     float64 `json:"gc_pause_max_ms"`
-	InFlightMax      int     `json:"in_flight_max"`
-	DispatchDelayP99 float64 `json:"dispatch_delay_p99_ms"`
-	Bottleneck       string  `json:"bottleneck,omitempty"`
+	Cores        int     `json:"cores"`
+	CPUSeconds   float64 `json:"cpu_s"`
+	CPUShare     float64 `json:"cpu_share"` // of its cores, 0 to 1
+	GCPauseMaxMs float64 `json:"gc_pause_max_ms"`
+	InFlightMax  int     `json:"in_flight_max"`
+	// DispatchDelayP99 is nil if so few requests cannot carry it.
+	DispatchDelayP99 *float64 `json:"dispatch_delay_p99_ms"`
+	Bottleneck       string   `json:"bottleneck,omitempty"`
 }
 
 // Host is a machine, as far as figures depend on it.

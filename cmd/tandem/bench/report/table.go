@@ -140,6 +140,9 @@ func (t *table) figures(f *Figures) {
 	}
 	t.line("", "%s for %s s, after %s s of warm-up: %s; %s", load, number(f.WindowS), number(f.WarmupS),
 		count(f.Requests, "request", "requests"), outcomes(&f.Summary))
+	for _, failure := range f.Failures {
+		t.line("  ", "%s", failed(failure))
+	}
 	t.line("", "completed %s/s, output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
 		number(f.CompletedRPS), number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
 		number(f.PromptTokensMean), number(f.CachedTokensMean))
@@ -204,6 +207,18 @@ func outcomes(s *measure.Summary) string {
 		text += " (" + strings.Join(codes, ", ") + ")"
 	}
 	return text
+}
+
+// failed says how often requests ended with a code, and what was said with it.
+func failed(f measure.Failure) string {
+	text := fmt.Sprintf("%s, %s", f.Code, count(f.Count, "request", "requests"))
+	if f.Example == "" {
+		return text
+	}
+	if f.Count > 1 {
+		text += ", the first"
+	}
+	return text + ": " + f.Example
 }
 
 // objective is one term of an SLO with what was measured.
