@@ -16,7 +16,7 @@ const hdrSpan = 24 * time.Hour
 
 // WriteHDR writes an HDR histogram log of version 1.3, which HdrHistogram's tools
 // read: for each run one interval a latency, tagged ttft, ttft_sent, second_token,
-// itl, tpot, e2e and e2e_sent. Values are nanoseconds with three digits, so that the
+// itl, tpot, e2e and e2e_sent; of several runs with the rate behind it: ttft@20. Values are nanoseconds with three digits, so that the
 // tools' usual ratio of 1,000,000 shows milliseconds. They are those of the summary:
 // of requests that were due in the run's window.
 func WriteHDR(w io.Writer, runs []*record.Run) error {
@@ -51,6 +51,9 @@ func WriteHDR(w io.Writer, runs []*record.Run) error {
 		for _, h := range histograms(run) {
 			if h.TotalCount() == 0 {
 				continue
+			}
+			if len(runs) > 1 {
+				h.SetTag(h.Tag() + "@" + cell(run.Offered))
 			}
 			if err := write(func() error { return out.OutputIntervalHistogram(h) }); err != nil {
 				return err

@@ -95,7 +95,11 @@ func TestHDRLog(t *testing.T) {
 	runs := []*record.Run{reporttest.Run(disaggregated, 6, 20*time.Second, 1), reporttest.Run(disaggregated, 12, 20*time.Second, 2)}
 	got := map[string][]*hdrhistogram.Histogram{}
 	for _, h := range hdrOf(t, runs...) {
-		got[h.Tag()] = append(got[h.Tag()], h)
+		tag, rate, _ := strings.Cut(h.Tag(), "@")
+		if want := []string{"6", "12"}[min(len(got[tag]), 1)]; rate != want {
+			t.Errorf("an interval is tagged %s, want the rate %s", h.Tag(), want)
+		}
+		got[tag] = append(got[tag], h)
 	}
 	for _, tag := range []string{"ttft", "ttft_sent", "second_token", "itl", "tpot", "e2e", "e2e_sent"} {
 		if len(got[tag]) != len(runs) {
