@@ -14,6 +14,11 @@ type LayerWeights struct {
 	K        Tensor // KVHeads*HeadSize by HiddenSize
 	V        Tensor // KVHeads*HeadSize by HiddenSize
 	O        Tensor // HiddenSize by Heads*HeadSize
+	QBias    Tensor // Heads*HeadSize; empty without Spec.QKVBias
+	KBias    Tensor // KVHeads*HeadSize; empty without Spec.QKVBias
+	VBias    Tensor // KVHeads*HeadSize; empty without Spec.QKVBias
+	QNorm    Tensor // HeadSize; empty without Spec.QKNorm
+	KNorm    Tensor // HeadSize; empty without Spec.QKNorm
 	FFNNorm  Tensor // HiddenSize
 	Gate     Tensor // FFNSize by HiddenSize
 	Up       Tensor // FFNSize by HiddenSize

@@ -27,6 +27,17 @@ type Spec struct {
 	RMSNormEps float32
 	// RopeTheta is the base of the rotary embedding.
 	RopeTheta float64
+	// RopeScaling stretches it over a longer context; the zero value does not.
+	RopeScaling RopeScaling
+	// QKVBias: the query, key and value projections add a bias (Qwen2).
+	QKVBias bool
+	// QKNorm: each query and key head goes through an RMSNorm of its own before
+	// the rotary embedding (Qwen3).
+	QKNorm bool
+	// LayerWindows is the sliding window of each layer, in tokens: a query sees
+	// itself and the LayerWindows[i]-1 tokens before it; 0 sees all. Nil: every
+	// layer sees all.
+	LayerWindows []int
 	// TiedEmbeddings: the output matrix is the embedding.
 	TiedEmbeddings bool
 	// WeightType is how weights are stored: "bf16", "f16" or "f32".
@@ -35,6 +46,54 @@ type Spec struct {
 	BOS int32
 	// EOS are the tokens that end a text.
 	EOS []int32
+	// Sampling is how generation_config.json wants tokens drawn.
+	Sampling SamplingDefaults
+}
+
+// Window is the sliding window of a layer in tokens, 0 if it sees all.
+func (s Spec) Window(layer int) int {
+	if s.LayerWindows == nil {
+		return 0
+	}
+	return s.LayerWindows[layer]
+}
+
+// Kinds of RopeScaling.
+const (
+	RopeLinear = "linear"
+	RopeLlama3 = "llama3"
+	RopeYaRN   = "yarn"
+)
+
+// RopeScaling is how the frequencies of the rotary embedding are changed for
+// contexts longer than those of the first training. Fields that Kind has no use
+// for are 0; all defaults are filled in.
+type RopeScaling struct {
+	// Kind is empty for none, or RopeLinear, RopeLlama3 or RopeYaRN.
+	Kind string
+	// Factor is how many times longer the context became.
+	Factor float64
+	// OriginalContext is the context of the first training, in tokens (llama3,
+	// yarn).
+	OriginalContext int
+	// LowFreqFactor and HighFreqFactor bound the wavelengths between which llama3
+	// passes from scaled to unscaled.
+	LowFreqFactor, HighFreqFactor float64
+	// BetaFast and BetaSlow are the rotations between which yarn does.
+	BetaFast, BetaSlow float64
+	// Truncate: yarn rounds the dimensions at which it does to whole ones.
+	Truncate bool
+	// AttentionFactor multiplies cosines and sines (yarn); 1 otherwise.
+	AttentionFactor float64
+}
+
+// SamplingDefaults is how a model's publisher wants tokens drawn; nil where
+// nothing is said.
+type SamplingDefaults struct {
+	// Temperature, TopP, MinP and RepetitionPenalty are as in sampler.Params.
+	Temperature, TopP, MinP, RepetitionPenalty *float32
+	// TopK is as in sampler.Params.
+	TopK *int
 }
 
 // Parameters is the number of weights.

@@ -28,22 +28,46 @@ type inferenceServer struct {
 
 // Generate streams the tokens that follow a prompt.
 func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+	return i.service.Generate(stream.Context(), q, withHeader(stream, func(first *inferencev1.GenerateEvent) string {
+		return first.GetAccepted().GetRequestId()
+	}))
+}
+
+// withHeader is stream.Send, with the request's id in the headers that go before
+// the first event: not sooner, so that a refused request has none.
+func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], id func(first *inferencev1.GenerateEvent) string) func(*inferencev1.GenerateEvent) error {
+	sent := false
+	return func(event *inferencev1.GenerateEvent) error {
+		if !sent {
+			sent = true
+			if err := stream.SendHeader(metadata.Pairs(rpc.RequestIDKey, id(event))); err != nil {
+				return err
+			}
+		}
+		return stream.Send(event)
+	}
+}
+
+// Generate serves one request: it calls send with each event, from this
+// goroutine, and returns nil after Finished, otherwise a gRPC status. Nothing is
+// sent of a request that is refused. The request's id is rpc.RequestID of ctx, or
+// drawn. An error of send, or the end of ctx, is its client gone.
+func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	arrived := time.Now()
-	ctx := stream.Context()
 	id := rpc.RequestID(ctx)
 	if id == "" {
 		id = newRequestID()
 	}
-	spans := i.service.traceRequest(ctx, arrived, id)
-	p, err := i.service.planOf(ctx, arrived, id, q)
+	spans := s.traceRequest(ctx, arrived, id)
+	p, err := s.planOf(ctx, arrived, id, q)
 	if err == nil {
 		p.spans = spans
 		var r *request
-		if r, err = i.service.start(p); err == nil {
-			return follow(r, 0, stream)
+		if r, err = s.start(p); err == nil {
+			return follow(ctx, r, 0, send)
 		}
 	}
-	i.service.metrics.ended(time.Now(), err, joining.Finish{})
+	s.metrics.ended(time.Now(), err, joining.Finish{})
 	spans.refused(err)
 	return err
 }
@@ -66,31 +90,22 @@ func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.Serve
 		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is more than the %d tokens there are", q.GetOffset(), n))
 	}
 	r.attach()
-	return follow(r, q.GetOffset(), stream)
+	return follow(stream.Context(), r, q.GetOffset(), withHeader(stream, func(*inferencev1.GenerateEvent) string { return r.plan.id }))
 }
 
 // follow sends a request's events to a reader that has been attached, all but
 // the tokens before from.
-func follow(r *request, from uint64, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	ctx := stream.Context()
+func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error) error {
 	for i := 0; ; {
 		event, ended, changed, err := r.events.read(i)
 		switch {
 		case event != nil:
-			if i == 0 {
-				// Headers wait until here, so that a refused request has none.
-				if err := stream.SendHeader(metadata.Pairs(rpc.RequestIDKey, r.plan.id)); err != nil {
-					// Whatever the transport says, it is the client that is gone.
-					err := gone(ctx)
-					r.detach(err)
-					return err
-				}
-			}
 			i++
 			if event.GetTokens() != nil && event.GetOffset() < from {
 				continue
 			}
-			if err := stream.Send(event); err != nil {
+			if err := send(event); err != nil {
+				// Whatever the transport says, it is the client that is gone.
 				err := gone(ctx)
 				r.detach(err)
 				return err

@@ -2,25 +2,20 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/sampler"
-	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // Bounds of requests, as inference.proto states them.
@@ -127,32 +122,6 @@ func shorten(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-func samplingOf(in *inferencev1.Sampling) (*inferencev1.Sampling, error) {
-	out := &inferencev1.Sampling{
-		Temperature: proto.Float32(1), TopK: proto.Uint32(0), TopP: proto.Float32(1), MinP: proto.Float32(0), Seed: proto.Uint64(0),
-	}
-	if in.GetSeed() == 0 && (in == nil || in.Seed == nil) {
-		out.Seed = proto.Uint64(rand.Uint64())
-	}
-	if in != nil {
-		proto.Merge(out, in)
-	}
-	if in != nil && in.TopP != nil && in.GetTopP() == 0 {
-		return nil, rpc.InvalidArgument("sampling.top_p", "0 keeps no token; give a share above 0 to 1")
-	}
-	params := sampler.Params{
-		Temperature: out.GetTemperature(), TopK: int(out.GetTopK()), TopP: out.GetTopP(), MinP: out.GetMinP(), Seed: out.GetSeed(),
-	}
-	if err := params.Validate(); err != nil {
-		var field *sampler.FieldError
-		if errors.As(err, &field) {
-			return nil, rpc.InvalidArgument("sampling."+field.Field, field.Problem)
-		}
-		return nil, rpc.InvalidArgument("sampling", err.Error())
-	}
-	return out, nil
-}
-
 func checkStops(stops []string) error {
 	if len(stops) > maxStops {
 		return rpc.InvalidArgument("stop", fmt.Sprintf("%d texts are more than %d", len(stops), maxStops))
@@ -231,51 +200,4 @@ func checkDuration(field string, d *durationpb.Duration) error {
 		return rpc.InvalidArgument(field, fmt.Sprintf("%s is negative", d.AsDuration()))
 	}
 	return nil
-}
-
-// promptOf is the prompt in tokens: at least one, and room for one more.
-func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]int32, error) {
-	limit := m.Spec.ContextTokens
-	switch input := q.GetInput().(type) {
-	case *inferencev1.GenerateRequest_TokenIds:
-		ids := input.TokenIds.GetIds()
-		if len(ids) == 0 {
-			return nil, rpc.InvalidArgument("token_ids", "is empty; give at least one token")
-		}
-		if len(ids) >= limit {
-			return nil, rpc.InvalidArgument("token_ids", tooLong(fmt.Sprint(len(ids)), limit))
-		}
-		tokens := make([]int32, len(ids))
-		for i, id := range ids {
-			if uint64(id) >= uint64(m.Spec.VocabSize) {
-				return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids.ids[%d]", i), outside(id, m))
-			}
-			tokens[i] = int32(id)
-		}
-		return tokens, nil
-	case *inferencev1.GenerateRequest_Prompt:
-		if input.Prompt == "" {
-			return nil, rpc.InvalidArgument("prompt", "is empty; give some text")
-		}
-		if !utf8.ValidString(input.Prompt) {
-			return nil, rpc.InvalidArgument("prompt", "is not valid UTF-8")
-		}
-		tokens, err := m.Tokenizer.EncodeContext(ctx, input.Prompt, !q.GetNoSpecialTokens(), limit-1)
-		switch {
-		case errors.Is(err, tokenizer.ErrTooLong):
-			return nil, rpc.InvalidArgument("prompt", tooLong(fmt.Sprintf("%d bytes of text, more than %d", len(input.Prompt), limit-1), limit))
-		case ctx.Err() != nil:
-			return nil, gone(ctx)
-		case err != nil:
-			return nil, rpc.InvalidArgument("prompt", err.Error())
-		case len(tokens) == 0:
-			return nil, rpc.InvalidArgument("prompt", "has no tokens; give some text")
-		}
-		return tokens, nil
-	}
-	return nil, rpc.InvalidArgument("prompt", "neither prompt nor token_ids is given; give one of them")
-}
-
-func tooLong(what string, limit int) string {
-	return fmt.Sprintf("%s tokens and at least one to generate do not fit into the model's context of %d; shorten it", what, limit)
 }

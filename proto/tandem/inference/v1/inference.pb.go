@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	structpb "google.golang.org/protobuf/types/known/structpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -27,12 +28,13 @@ type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the model; empty: the only one that is served.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// What to continue: exactly one of the two.
+	// What to continue: exactly one of the three.
 	//
 	// Types that are valid to be assigned to Input:
 	//
 	//	*GenerateRequest_Prompt
 	//	*GenerateRequest_TokenIds
+	//	*GenerateRequest_Conversation
 	Input isGenerateRequest_Input `protobuf_oneof:"input"`
 	// How tokens are drawn.
 	Sampling *Sampling `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
@@ -62,8 +64,11 @@ type GenerateRequest struct {
 	ResumableFor *durationpb.Duration `protobuf:"bytes,14,opt,name=resumable_for,json=resumableFor,proto3" json:"resumable_for,omitempty"`
 	// Do not add the start token to a text prompt.
 	NoSpecialTokens bool `protobuf:"varint,15,opt,name=no_special_tokens,json=noSpecialTokens,proto3" json:"no_special_tokens,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Say how likely each token was, beside so many of the likeliest ones: 0 to 20.
+	// Default: say nothing.
+	Logprobs      *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -123,6 +128,15 @@ func (x *GenerateRequest) GetTokenIds() *TokenIds {
 	if x != nil {
 		if x, ok := x.Input.(*GenerateRequest_TokenIds); ok {
 			return x.TokenIds
+		}
+	}
+	return nil
+}
+
+func (x *GenerateRequest) GetConversation() *Conversation {
+	if x != nil {
+		if x, ok := x.Input.(*GenerateRequest_Conversation); ok {
+			return x.Conversation
 		}
 	}
 	return nil
@@ -212,6 +226,13 @@ func (x *GenerateRequest) GetNoSpecialTokens() bool {
 	return false
 }
 
+func (x *GenerateRequest) GetLogprobs() uint32 {
+	if x != nil && x.Logprobs != nil {
+		return *x.Logprobs
+	}
+	return 0
+}
+
 type isGenerateRequest_Input interface {
 	isGenerateRequest_Input()
 }
@@ -226,9 +247,176 @@ type GenerateRequest_TokenIds struct {
 	TokenIds *TokenIds `protobuf:"bytes,3,opt,name=token_ids,json=tokenIds,proto3,oneof"`
 }
 
+type GenerateRequest_Conversation struct {
+	// Messages, which the model's own chat template makes the prompt of.
+	Conversation *Conversation `protobuf:"bytes,16,opt,name=conversation,proto3,oneof"`
+}
+
 func (*GenerateRequest_Prompt) isGenerateRequest_Input() {}
 
 func (*GenerateRequest_TokenIds) isGenerateRequest_Input() {}
+
+func (*GenerateRequest_Conversation) isGenerateRequest_Input() {}
+
+// Conversation is what a chat template renders.
+type Conversation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The messages, oldest first; at least one.
+	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Functions that the model may call, as JSON Schema in the form that OpenAI's
+	// API gives them: {"type": "function", "function": {…}}. Templates that know
+	// of none ignore them.
+	Tools []*structpb.Struct `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Further variables of the template, such as enable_thinking.
+	TemplateArguments *structpb.Struct `protobuf:"bytes,3,opt,name=template_arguments,json=templateArguments,proto3" json:"template_arguments,omitempty"`
+	// End the prompt inside the last message, which the model then goes on with,
+	// instead of behind it.
+	ContinueLastMessage bool `protobuf:"varint,4,opt,name=continue_last_message,json=continueLastMessage,proto3" json:"continue_last_message,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *Conversation) Reset() {
+	*x = Conversation{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Conversation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Conversation) ProtoMessage() {}
+
+func (x *Conversation) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Conversation.ProtoReflect.Descriptor instead.
+func (*Conversation) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Conversation) GetMessages() []*Message {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *Conversation) GetTools() []*structpb.Struct {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *Conversation) GetTemplateArguments() *structpb.Struct {
+	if x != nil {
+		return x.TemplateArguments
+	}
+	return nil
+}
+
+func (x *Conversation) GetContinueLastMessage() bool {
+	if x != nil {
+		return x.ContinueLastMessage
+	}
+	return false
+}
+
+// Message is one message of a conversation.
+type Message struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who speaks, as the template calls them: "system", "user", "assistant",
+	// "tool".
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// What is said.
+	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// Name of the speaker, for templates that show it.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Calls that an assistant made: {"id": …, "type": "function", "function":
+	// {"name": …, "arguments": {…}}}.
+	ToolCalls []*structpb.Struct `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// The call that a tool's message answers.
+	ToolCallId    string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Message) Reset() {
+	*x = Message{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Message) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Message) ProtoMessage() {}
+
+func (x *Message) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Message.ProtoReflect.Descriptor instead.
+func (*Message) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Message) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Message) GetContent() string {
+	if x != nil {
+		return x.Content
+	}
+	return ""
+}
+
+func (x *Message) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Message) GetToolCalls() []*structpb.Struct {
+	if x != nil {
+		return x.ToolCalls
+	}
+	return nil
+}
+
+func (x *Message) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
 
 // GenerateEvent is one message of the answer. The first is Accepted, the last
 // Finished, all between are TokenDelta.
@@ -252,7 +440,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[1]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -264,7 +452,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[1]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -277,7 +465,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{1}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GenerateEvent) GetOffset() uint64 {
@@ -363,7 +551,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -375,7 +563,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -388,7 +576,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{2}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Accepted) GetRequestId() string {
@@ -427,14 +615,16 @@ type TokenDelta struct {
 	// The text that became certain with them. Bytes that do not yet make a whole
 	// character, and what may be the start of a stop text, are held back and come
 	// with a later event.
-	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// How likely each of token_ids was, if the request asked.
+	Logprobs      []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenDelta) Reset() {
 	*x = TokenDelta{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +636,7 @@ func (x *TokenDelta) String() string {
 func (*TokenDelta) ProtoMessage() {}
 
 func (x *TokenDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +649,7 @@ func (x *TokenDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenDelta.ProtoReflect.Descriptor instead.
 func (*TokenDelta) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{3}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokenDelta) GetTokenIds() []uint32 {
@@ -474,6 +664,13 @@ func (x *TokenDelta) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *TokenDelta) GetLogprobs() []*TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
 }
 
 // Finished ends a stream that went well.
@@ -497,7 +694,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +706,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +719,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{4}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -580,7 +777,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +789,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +802,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{5}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResumeRequest) GetRequestId() string {
@@ -637,7 +834,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +846,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +859,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TokenizeRequest) GetModel() string {
@@ -697,7 +894,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +906,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +919,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TokenizeResponse) GetTokenIds() []uint32 {
@@ -747,7 +944,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +956,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +969,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DetokenizeRequest) GetModel() string {
@@ -807,7 +1004,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1016,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1029,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -851,7 +1048,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +1060,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +1073,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
 }
 
 // ListModelsResponse names the models that are served.
@@ -890,7 +1087,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1099,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1112,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -942,7 +1139,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1151,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1164,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Model) GetName() string {
@@ -1002,11 +1199,12 @@ var File_tandem_inference_v1_inference_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xe9\x04\n" +
+	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xe0\x05\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\x06prompt\x18\x02 \x01(\tH\x00R\x06prompt\x12<\n" +
-	"\ttoken_ids\x18\x03 \x01(\v2\x1d.tandem.inference.v1.TokenIdsH\x00R\btokenIds\x129\n" +
+	"\ttoken_ids\x18\x03 \x01(\v2\x1d.tandem.inference.v1.TokenIdsH\x00R\btokenIds\x12G\n" +
+	"\fconversation\x18\x10 \x01(\v2!.tandem.inference.v1.ConversationH\x00R\fconversation\x129\n" +
 	"\bsampling\x18\x04 \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x05 \x01(\rH\x01R\tmaxTokens\x88\x01\x01\x12\x12\n" +
@@ -1022,9 +1220,24 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
 	"cache_salt\x18\r \x01(\tR\tcacheSalt\x12>\n" +
 	"\rresumable_for\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\fresumableFor\x12*\n" +
-	"\x11no_special_tokens\x18\x0f \x01(\bR\x0fnoSpecialTokensB\a\n" +
+	"\x11no_special_tokens\x18\x0f \x01(\bR\x0fnoSpecialTokens\x12\x1f\n" +
+	"\blogprobs\x18\x11 \x01(\rH\x02R\blogprobs\x88\x01\x01B\a\n" +
 	"\x05inputB\r\n" +
-	"\v_max_tokens\"\xe5\x01\n" +
+	"\v_max_tokensB\v\n" +
+	"\t_logprobs\"\xf3\x01\n" +
+	"\fConversation\x128\n" +
+	"\bmessages\x18\x01 \x03(\v2\x1c.tandem.inference.v1.MessageR\bmessages\x12-\n" +
+	"\x05tools\x18\x02 \x03(\v2\x17.google.protobuf.StructR\x05tools\x12F\n" +
+	"\x12template_arguments\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x11templateArguments\x122\n" +
+	"\x15continue_last_message\x18\x04 \x01(\bR\x13continueLastMessage\"\xa5\x01\n" +
+	"\aMessage\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x126\n" +
+	"\n" +
+	"tool_calls\x18\x04 \x03(\v2\x17.google.protobuf.StructR\ttoolCalls\x12 \n" +
+	"\ftool_call_id\x18\x05 \x01(\tR\n" +
+	"toolCallId\"\xe5\x01\n" +
 	"\rGenerateEvent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12;\n" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
@@ -1036,11 +1249,12 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12#\n" +
 	"\rprompt_tokens\x18\x03 \x01(\rR\fpromptTokens\x12\x12\n" +
-	"\x04seed\x18\x04 \x01(\x04R\x04seed\"=\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\"}\n" +
 	"\n" +
 	"TokenDelta\x12\x1b\n" +
 	"\ttoken_ids\x18\x01 \x03(\rR\btokenIds\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x89\x02\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12>\n" +
+	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x89\x02\n" +
 	"\bFinished\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x120\n" +
@@ -1093,60 +1307,70 @@ func file_tandem_inference_v1_inference_proto_rawDescGZIP() []byte {
 	return file_tandem_inference_v1_inference_proto_rawDescData
 }
 
-var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*GenerateRequest)(nil),     // 0: tandem.inference.v1.GenerateRequest
-	(*GenerateEvent)(nil),       // 1: tandem.inference.v1.GenerateEvent
-	(*Accepted)(nil),            // 2: tandem.inference.v1.Accepted
-	(*TokenDelta)(nil),          // 3: tandem.inference.v1.TokenDelta
-	(*Finished)(nil),            // 4: tandem.inference.v1.Finished
-	(*ResumeRequest)(nil),       // 5: tandem.inference.v1.ResumeRequest
-	(*TokenizeRequest)(nil),     // 6: tandem.inference.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),    // 7: tandem.inference.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),   // 8: tandem.inference.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil),  // 9: tandem.inference.v1.DetokenizeResponse
-	(*ListModelsRequest)(nil),   // 10: tandem.inference.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),  // 11: tandem.inference.v1.ListModelsResponse
-	(*Model)(nil),               // 12: tandem.inference.v1.Model
-	(*TokenIds)(nil),            // 13: tandem.inference.v1.TokenIds
-	(*Sampling)(nil),            // 14: tandem.inference.v1.Sampling
-	(Mode)(0),                   // 15: tandem.inference.v1.Mode
-	(*Slo)(nil),                 // 16: tandem.inference.v1.Slo
-	(*durationpb.Duration)(nil), // 17: google.protobuf.Duration
-	(FinishReason)(0),           // 18: tandem.inference.v1.FinishReason
-	(*Usage)(nil),               // 19: tandem.inference.v1.Usage
-	(*Route)(nil),               // 20: tandem.inference.v1.Route
-	(*Timings)(nil),             // 21: tandem.inference.v1.Timings
+	(*Conversation)(nil),        // 1: tandem.inference.v1.Conversation
+	(*Message)(nil),             // 2: tandem.inference.v1.Message
+	(*GenerateEvent)(nil),       // 3: tandem.inference.v1.GenerateEvent
+	(*Accepted)(nil),            // 4: tandem.inference.v1.Accepted
+	(*TokenDelta)(nil),          // 5: tandem.inference.v1.TokenDelta
+	(*Finished)(nil),            // 6: tandem.inference.v1.Finished
+	(*ResumeRequest)(nil),       // 7: tandem.inference.v1.ResumeRequest
+	(*TokenizeRequest)(nil),     // 8: tandem.inference.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),    // 9: tandem.inference.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),   // 10: tandem.inference.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil),  // 11: tandem.inference.v1.DetokenizeResponse
+	(*ListModelsRequest)(nil),   // 12: tandem.inference.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),  // 13: tandem.inference.v1.ListModelsResponse
+	(*Model)(nil),               // 14: tandem.inference.v1.Model
+	(*TokenIds)(nil),            // 15: tandem.inference.v1.TokenIds
+	(*Sampling)(nil),            // 16: tandem.inference.v1.Sampling
+	(Mode)(0),                   // 17: tandem.inference.v1.Mode
+	(*Slo)(nil),                 // 18: tandem.inference.v1.Slo
+	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
+	(*structpb.Struct)(nil),     // 20: google.protobuf.Struct
+	(*TokenLogprobs)(nil),       // 21: tandem.inference.v1.TokenLogprobs
+	(FinishReason)(0),           // 22: tandem.inference.v1.FinishReason
+	(*Usage)(nil),               // 23: tandem.inference.v1.Usage
+	(*Route)(nil),               // 24: tandem.inference.v1.Route
+	(*Timings)(nil),             // 25: tandem.inference.v1.Timings
 }
 var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
-	13, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
-	14, // 1: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
-	15, // 2: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
-	16, // 3: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
-	17, // 4: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
-	2,  // 5: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
-	3,  // 6: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
-	4,  // 7: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
-	18, // 8: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
-	19, // 9: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
-	20, // 10: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
-	21, // 11: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
-	12, // 12: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
-	0,  // 13: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
-	5,  // 14: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
-	6,  // 15: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
-	8,  // 16: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
-	10, // 17: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
-	1,  // 18: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
-	1,  // 19: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
-	7,  // 20: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
-	9,  // 21: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
-	11, // 22: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	15, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
+	1,  // 1: tandem.inference.v1.GenerateRequest.conversation:type_name -> tandem.inference.v1.Conversation
+	16, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
+	17, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
+	18, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
+	19, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
+	2,  // 6: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
+	20, // 7: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
+	20, // 8: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
+	20, // 9: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
+	4,  // 10: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
+	5,  // 11: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
+	6,  // 12: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
+	21, // 13: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	22, // 14: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
+	23, // 15: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
+	24, // 16: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
+	25, // 17: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
+	14, // 18: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
+	0,  // 19: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
+	7,  // 20: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
+	8,  // 21: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
+	10, // 22: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
+	12, // 23: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
+	3,  // 24: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
+	3,  // 25: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
+	9,  // 26: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
+	11, // 27: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
+	13, // 28: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
+	24, // [24:29] is the sub-list for method output_type
+	19, // [19:24] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_inference_proto_init() }
@@ -1159,8 +1383,9 @@ func file_tandem_inference_v1_inference_proto_init() {
 	file_tandem_inference_v1_inference_proto_msgTypes[0].OneofWrappers = []any{
 		(*GenerateRequest_Prompt)(nil),
 		(*GenerateRequest_TokenIds)(nil),
+		(*GenerateRequest_Conversation)(nil),
 	}
-	file_tandem_inference_v1_inference_proto_msgTypes[1].OneofWrappers = []any{
+	file_tandem_inference_v1_inference_proto_msgTypes[3].OneofWrappers = []any{
 		(*GenerateEvent_Accepted)(nil),
 		(*GenerateEvent_Tokens)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -1171,7 +1396,7 @@ func file_tandem_inference_v1_inference_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_inference_proto_rawDesc), len(file_tandem_inference_v1_inference_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -241,7 +241,9 @@ func (x *Slo) GetTpot() *durationpb.Duration {
 }
 
 // Sampling says how tokens are drawn. The same parameters, seed and prompt give
-// the same tokens, whatever else runs. A field left out has the default given.
+// the same tokens, whatever else runs. A field left out has the value of the
+// model's generation_config.json, if the router was told to obey that, or else
+// the default given.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; 0 is greedy. Default 1. Range 0 to 100.
@@ -256,7 +258,18 @@ type Sampling struct {
 	MinP *float32 `protobuf:"fixed32,4,opt,name=min_p,json=minP,proto3,oneof" json:"min_p,omitempty"`
 	// Seed of the counter-based generator. Default: drawn by the router, which
 	// reports it in Accepted.seed.
-	Seed          *uint64 `protobuf:"varint,5,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	Seed *uint64 `protobuf:"varint,5,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	// Divides the logits above 0, and multiplies those below 0, of tokens that are
+	// in the prompt or were generated. Default 1. Range above 0 to 100.
+	RepetitionPenalty *float32 `protobuf:"fixed32,6,opt,name=repetition_penalty,json=repetitionPenalty,proto3,oneof" json:"repetition_penalty,omitempty"`
+	// Taken off the logits of tokens that were generated. Default 0. Range -2 to 2.
+	PresencePenalty *float32 `protobuf:"fixed32,7,opt,name=presence_penalty,json=presencePenalty,proto3,oneof" json:"presence_penalty,omitempty"`
+	// Taken off the logits of tokens that were generated, once for each time.
+	// Default 0. Range -2 to 2.
+	FrequencyPenalty *float32 `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
+	// Added to the logits of tokens, by id. At most 1024, each -100 to 100; -100
+	// forbids a token.
+	LogitBias     map[uint32]float32 `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,6 +339,163 @@ func (x *Sampling) GetSeed() uint64 {
 	return 0
 }
 
+func (x *Sampling) GetRepetitionPenalty() float32 {
+	if x != nil && x.RepetitionPenalty != nil {
+		return *x.RepetitionPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetPresencePenalty() float32 {
+	if x != nil && x.PresencePenalty != nil {
+		return *x.PresencePenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetFrequencyPenalty() float32 {
+	if x != nil && x.FrequencyPenalty != nil {
+		return *x.FrequencyPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetLogitBias() map[uint32]float32 {
+	if x != nil {
+		return x.LogitBias
+	}
+	return nil
+}
+
+// TokenLogprobs says how likely a token was: natural logarithms of the softmax
+// of the model's logits, before temperature, penalties and biases.
+type TokenLogprobs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the token that was drawn.
+	Logprob float32 `protobuf:"fixed32,1,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	// The likeliest tokens, likeliest first: as many as were asked for.
+	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
+	// The bytes of the token that was drawn. Workers leave them out.
+	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenLogprobs) Reset() {
+	*x = TokenLogprobs{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenLogprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenLogprobs) ProtoMessage() {}
+
+func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
+func (*TokenLogprobs) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TokenLogprobs) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *TokenLogprobs) GetTop() []*TokenLogprob {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+func (x *TokenLogprobs) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+// TokenLogprob is how likely one token was.
+type TokenLogprob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token.
+	TokenId uint32 `protobuf:"varint,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	// Natural logarithm of its probability.
+	Logprob float32 `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	// The bytes of the token. Workers leave them out.
+	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenLogprob) Reset() {
+	*x = TokenLogprob{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenLogprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenLogprob) ProtoMessage() {}
+
+func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
+func (*TokenLogprob) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TokenLogprob) GetTokenId() uint32 {
+	if x != nil {
+		return x.TokenId
+	}
+	return 0
+}
+
+func (x *TokenLogprob) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *TokenLogprob) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
 // TokenIds is a list of tokens of the model's vocabulary.
 type TokenIds struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -337,7 +507,7 @@ type TokenIds struct {
 
 func (x *TokenIds) Reset() {
 	*x = TokenIds{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +519,7 @@ func (x *TokenIds) String() string {
 func (*TokenIds) ProtoMessage() {}
 
 func (x *TokenIds) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +532,7 @@ func (x *TokenIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenIds.ProtoReflect.Descriptor instead.
 func (*TokenIds) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{3}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokenIds) GetIds() []uint32 {
@@ -389,18 +559,37 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\aattempt\x18\a \x01(\rR\aattempt\"c\n" +
 	"\x03Slo\x12-\n" +
 	"\x04ttft\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04ttft\x12-\n" +
-	"\x04tpot\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04tpot\"\xcf\x01\n" +
+	"\x04tpot\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04tpot\"\xb2\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\rH\x01R\x04topK\x88\x01\x01\x12\x18\n" +
 	"\x05top_p\x18\x03 \x01(\x02H\x02R\x04topP\x88\x01\x01\x12\x18\n" +
 	"\x05min_p\x18\x04 \x01(\x02H\x03R\x04minP\x88\x01\x01\x12\x17\n" +
-	"\x04seed\x18\x05 \x01(\x04H\x04R\x04seed\x88\x01\x01B\x0e\n" +
+	"\x04seed\x18\x05 \x01(\x04H\x04R\x04seed\x88\x01\x01\x122\n" +
+	"\x12repetition_penalty\x18\x06 \x01(\x02H\x05R\x11repetitionPenalty\x88\x01\x01\x12.\n" +
+	"\x10presence_penalty\x18\a \x01(\x02H\x06R\x0fpresencePenalty\x88\x01\x01\x120\n" +
+	"\x11frequency_penalty\x18\b \x01(\x02H\aR\x10frequencyPenalty\x88\x01\x01\x12K\n" +
+	"\n" +
+	"logit_bias\x18\t \x03(\v2,.tandem.inference.v1.Sampling.LogitBiasEntryR\tlogitBias\x1a<\n" +
+	"\x0eLogitBiasEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\b\n" +
 	"\x06_min_pB\a\n" +
-	"\x05_seed\"\x1c\n" +
+	"\x05_seedB\x15\n" +
+	"\x13_repetition_penaltyB\x13\n" +
+	"\x11_presence_penaltyB\x14\n" +
+	"\x12_frequency_penalty\"r\n" +
+	"\rTokenLogprobs\x12\x18\n" +
+	"\alogprob\x18\x01 \x01(\x02R\alogprob\x123\n" +
+	"\x03top\x18\x02 \x03(\v2!.tandem.inference.v1.TokenLogprobR\x03top\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"W\n" +
+	"\fTokenLogprob\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x18\n" +
+	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\"\x1c\n" +
 	"\bTokenIds\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\rR\x03ids*X\n" +
 	"\x04Mode\x12\x14\n" +
@@ -422,25 +611,30 @@ func file_tandem_inference_v1_request_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_inference_v1_request_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_tandem_inference_v1_request_proto_goTypes = []any{
 	(Mode)(0),                   // 0: tandem.inference.v1.Mode
 	(*Envelope)(nil),            // 1: tandem.inference.v1.Envelope
 	(*Slo)(nil),                 // 2: tandem.inference.v1.Slo
 	(*Sampling)(nil),            // 3: tandem.inference.v1.Sampling
-	(*TokenIds)(nil),            // 4: tandem.inference.v1.TokenIds
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
+	(*TokenLogprobs)(nil),       // 4: tandem.inference.v1.TokenLogprobs
+	(*TokenLogprob)(nil),        // 5: tandem.inference.v1.TokenLogprob
+	(*TokenIds)(nil),            // 6: tandem.inference.v1.TokenIds
+	nil,                         // 7: tandem.inference.v1.Sampling.LogitBiasEntry
+	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
 }
 var file_tandem_inference_v1_request_proto_depIdxs = []int32{
 	2, // 0: tandem.inference.v1.Envelope.slo:type_name -> tandem.inference.v1.Slo
 	0, // 1: tandem.inference.v1.Envelope.mode:type_name -> tandem.inference.v1.Mode
-	5, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
-	5, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	8, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
+	8, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
+	7, // 4: tandem.inference.v1.Sampling.logit_bias:type_name -> tandem.inference.v1.Sampling.LogitBiasEntry
+	5, // 5: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_request_proto_init() }
@@ -455,7 +649,7 @@ func file_tandem_inference_v1_request_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_request_proto_rawDesc), len(file_tandem_inference_v1_request_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -46,7 +46,10 @@ type Task struct {
 	Sampling *v1.Sampling `protobuf:"bytes,7,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// Tokens that end the sequence, the model's own end-of-sequence tokens
 	// included unless the request ignores them. They are part of the output.
-	StopTokenIds  []uint32 `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
+	StopTokenIds []uint32 `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
+	// Say how likely each token was, beside so many of the likeliest ones. Not set:
+	// say nothing.
+	Logprobs      *uint32 `protobuf:"varint,9,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +138,13 @@ func (x *Task) GetStopTokenIds() []uint32 {
 		return x.StopTokenIds
 	}
 	return nil
+}
+
+func (x *Task) GetLogprobs() uint32 {
+	if x != nil && x.Logprobs != nil {
+		return *x.Logprobs
+	}
+	return 0
 }
 
 // PrefillRequest asks for the first token of a sequence and for its KV.
@@ -371,7 +381,9 @@ type FirstToken struct {
 	// Why, if it does.
 	Reason v1.FinishReason `protobuf:"varint,3,opt,name=reason,proto3,enum=tandem.inference.v1.FinishReason" json:"reason,omitempty"`
 	// Engine time of the steps that computed the prompt, nanoseconds.
-	ComputeNs     int64 `protobuf:"varint,4,opt,name=compute_ns,json=computeNs,proto3" json:"compute_ns,omitempty"`
+	ComputeNs int64 `protobuf:"varint,4,opt,name=compute_ns,json=computeNs,proto3" json:"compute_ns,omitempty"`
+	// How likely the token was, if the task asked.
+	Logprobs      *v1.TokenLogprobs `protobuf:"bytes,5,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -432,6 +444,13 @@ func (x *FirstToken) GetComputeNs() int64 {
 		return x.ComputeNs
 	}
 	return 0
+}
+
+func (x *FirstToken) GetLogprobs() *v1.TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
 }
 
 // KvSent ends a prefill.
@@ -803,7 +822,9 @@ type Tokens struct {
 	// Offset of the first of them: the number of tokens generated before it.
 	Offset uint32 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The tokens, in order.
-	TokenIds      []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	// How likely each of them was, if the task asked.
+	Logprobs      []*v1.TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -848,6 +869,13 @@ func (x *Tokens) GetOffset() uint32 {
 func (x *Tokens) GetTokenIds() []uint32 {
 	if x != nil {
 		return x.TokenIds
+	}
+	return nil
+}
+
+func (x *Tokens) GetLogprobs() []*v1.TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
 	}
 	return nil
 }
@@ -1142,7 +1170,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xb5\x02\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xe3\x02\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1152,7 +1180,9 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\x06 \x01(\rR\tmaxTokens\x129\n" +
 	"\bsampling\x18\a \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12$\n" +
-	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\"\x95\x01\n" +
+	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\x12\x1f\n" +
+	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01B\v\n" +
+	"\t_logprobs\"\x95\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
 	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12!\n" +
@@ -1165,14 +1195,15 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x05event\"P\n" +
 	"\x0ePrefillStarted\x12#\n" +
 	"\rcached_tokens\x18\x01 \x01(\rR\fcachedTokens\x12\x19\n" +
-	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\"\x95\x01\n" +
+	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\"\xd5\x01\n" +
 	"\n" +
 	"FirstToken\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\x129\n" +
 	"\x06reason\x18\x03 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12\x1d\n" +
 	"\n" +
-	"compute_ns\x18\x04 \x01(\x03R\tcomputeNs\"^\n" +
+	"compute_ns\x18\x04 \x01(\x03R\tcomputeNs\x12>\n" +
+	"\blogprobs\x18\x05 \x01(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"^\n" +
 	"\x06KvSent\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1f\n" +
 	"\vtransfer_ns\x18\x02 \x01(\x03R\n" +
@@ -1194,10 +1225,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"J\n" +
 	"\bAdmitted\x12\x19\n" +
 	"\bqueue_ns\x18\x01 \x01(\x03R\aqueueNs\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"=\n" +
+	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"}\n" +
 	"\x06Tokens\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\rR\x06offset\x12\x1b\n" +
-	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\"\x9c\x01\n" +
+	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
+	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x9c\x01\n" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
@@ -1258,7 +1290,8 @@ var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*v1.Sampling)(nil),         // 17: tandem.inference.v1.Sampling
 	(*v11.Ticket)(nil),          // 18: tandem.kvtransfer.v1.Ticket
 	(v1.FinishReason)(0),        // 19: tandem.inference.v1.FinishReason
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
+	(*v1.TokenLogprobs)(nil),    // 20: tandem.inference.v1.TokenLogprobs
+	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
 	16, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
@@ -1269,27 +1302,29 @@ var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
 	4,  // 5: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
 	5,  // 6: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
 	19, // 7: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	0,  // 8: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	8,  // 9: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	9,  // 10: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	10, // 11: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	11, // 12: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	18, // 13: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	19, // 14: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	20, // 15: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	12, // 16: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	14, // 17: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	1,  // 18: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	6,  // 19: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	13, // 20: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	15, // 21: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	2,  // 22: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	7,  // 23: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	20, // 8: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	0,  // 9: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
+	8,  // 10: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	9,  // 11: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	10, // 12: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	11, // 13: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	18, // 14: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	20, // 15: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	19, // 16: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	21, // 17: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	12, // 18: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	14, // 19: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	1,  // 20: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	6,  // 21: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	13, // 22: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	15, // 23: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	2,  // 24: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	7,  // 25: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1297,6 +1332,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 	if File_tandem_worker_v1_worker_proto != nil {
 		return
 	}
+	file_tandem_worker_v1_worker_proto_msgTypes[0].OneofWrappers = []any{}
 	file_tandem_worker_v1_worker_proto_msgTypes[2].OneofWrappers = []any{
 		(*PrefillEvent_Started)(nil),
 		(*PrefillEvent_FirstToken)(nil),

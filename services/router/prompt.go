@@ -1,0 +1,60 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+)
+
+// promptOf is the prompt in tokens: at least one, and room for one more.
+func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]int32, error) {
+	limit := m.Spec.ContextTokens
+	switch input := q.GetInput().(type) {
+	case *inferencev1.GenerateRequest_TokenIds:
+		ids := input.TokenIds.GetIds()
+		if len(ids) == 0 {
+			return nil, rpc.InvalidArgument("token_ids", "is empty; give at least one token")
+		}
+		if len(ids) >= limit {
+			return nil, rpc.InvalidArgument("token_ids", tooLong(fmt.Sprint(len(ids)), limit))
+		}
+		tokens := make([]int32, len(ids))
+		for i, id := range ids {
+			if uint64(id) >= uint64(m.Spec.VocabSize) {
+				return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids.ids[%d]", i), outside(id, m))
+			}
+			tokens[i] = int32(id)
+		}
+		return tokens, nil
+	case *inferencev1.GenerateRequest_Prompt:
+		if input.Prompt == "" {
+			return nil, rpc.InvalidArgument("prompt", "is empty; give some text")
+		}
+		if !utf8.ValidString(input.Prompt) {
+			return nil, rpc.InvalidArgument("prompt", "is not valid UTF-8")
+		}
+		tokens, err := m.Tokenizer.EncodeContext(ctx, input.Prompt, !q.GetNoSpecialTokens(), limit-1)
+		switch {
+		case errors.Is(err, tokenizer.ErrTooLong):
+			return nil, rpc.InvalidArgument("prompt", tooLong(fmt.Sprintf("%d bytes of text, more than %d", len(input.Prompt), limit-1), limit))
+		case ctx.Err() != nil:
+			return nil, gone(ctx)
+		case err != nil:
+			return nil, rpc.InvalidArgument("prompt", err.Error())
+		case len(tokens) == 0:
+			return nil, rpc.InvalidArgument("prompt", "has no tokens; give some text")
+		}
+		return tokens, nil
+	}
+	return nil, rpc.InvalidArgument("prompt", "neither prompt nor token_ids is given; give one of them")
+}
+
+func tooLong(what string, limit int) string {
+	return fmt.Sprintf("%s tokens and at least one to generate do not fit into the model's context of %d; shorten it", what, limit)
+}
