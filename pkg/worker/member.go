@@ -86,6 +86,9 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err := registerPool(cfg.Registerer, cfg.Identity.ID, driver.PoolStats); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	if err := registerBacklog(cfg.Registerer, cfg.Identity, driver.Load); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return &Member{cfg: cfg, driver: driver, drains: make(chan struct{})}, nil
 }
 

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,6 +9,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -72,6 +74,24 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 		}
 	}
 	return nil
+}
+
+// registerBacklog adds the gauge of the prompt tokens that the worker has yet to
+// compute, read when it is asked for: those of sequences that wait, and the rest
+// of prompts that run. It is what a pool is scaled by: requests differ in length
+// by orders of magnitude, and a busy processor does not say how much is left.
+func registerBacklog(registerer prometheus.Registerer, identity Identity, load func() (scheduler.Load, latency.Model)) error {
+	return registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tandem_worker_backlog_tokens", Help: "Prompt tokens that the worker has taken and not computed yet.",
+		ConstLabels: prometheus.Labels{"worker": identity.ID, "role": roleLabel(identity.Role)},
+	}, func() float64 {
+		now, _ := load()
+		return float64(now.WaitingTokens + now.RunningPromptTokens)
+	}))
+}
+
+func roleLabel(role controlv1.Role) string {
+	return strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))
 }
 
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {

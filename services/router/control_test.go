@@ -284,6 +284,11 @@ func TestNewWorkerIsUsed(t *testing.T) {
 		if q := last.GetQueues(); len(q) != 1 || q[0].GetRequests() != 5 || q[0].GetOldestWaitMs() < 4000 || last.GetModel() != "fable" {
 			t.Errorf("queue report %v", last)
 		}
+		for pool, want := range map[string]uint64{"decode": last.GetQueues()[0].GetTokens(), "prefill": 0} {
+			if got := m.sample("tandem_router_backlog_tokens", "pool", pool).GetGauge().GetValue(); got != float64(want) {
+				t.Errorf("backlog of the %s pool is %v tokens, the report says %d", pool, got, want)
+			}
+		}
 		began := time.Now()
 		m.start(nil, decodeRecord("d2"))
 		wait.Wait()

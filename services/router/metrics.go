@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -127,6 +128,38 @@ func newMetrics(registerer prometheus.Registerer, config Config) (*metrics, erro
 		}
 	}
 	return m, nil
+}
+
+// registerBacklog adds the gauges of the prompt tokens that wait in the router, by
+// the pool that they wait for, read when they are asked for. It is what the router's
+// signals say of the queue as well, so that scalers of either kind see one number.
+func registerBacklog(registerer prometheus.Registerer, queued func() map[string][]*controlv1.QueueDepth) error {
+	if registerer == nil {
+		return nil
+	}
+	for _, pool := range []struct {
+		label string
+		role  controlv1.Role
+	}{{"prefill", controlv1.Role_ROLE_PREFILL}, {"decode", controlv1.Role_ROLE_DECODE}} {
+		gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "tandem_router_backlog_tokens", Help: "Prompt tokens of the requests that wait in the router, by the pool that they wait for.",
+			ConstLabels: prometheus.Labels{"pool": pool.label},
+		}, func() float64 {
+			var tokens uint64
+			for _, depths := range queued() {
+				for _, depth := range depths {
+					if depth.GetPool() == pool.role {
+						tokens += depth.GetTokens()
+					}
+				}
+			}
+			return float64(tokens)
+		})
+		if err := registerer.Register(gauge); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // modeNames are the values of the label mode, by modeIndex.

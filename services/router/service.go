@@ -92,6 +92,9 @@ func New(config Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	s.dispatcher = newDispatcher(fleet.New(config.fleet(), deps.Rand), s.metrics, s.log)
+	if err := registerBacklog(deps.Registerer, s.dispatcher.queued); err != nil {
+		return nil, fmt.Errorf("router metrics: %w", err)
+	}
 	s.pool = newPool(deps.Dial, config.ConnectTimeout, s.dispatcher.handle, s.log)
 	s.dispatcher.pool = s.pool
 	return s, nil
