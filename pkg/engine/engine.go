@@ -83,6 +83,13 @@ type Sample struct {
 	// Offset is the number of tokens that the request generated before: the
 	// counter of the generator.
 	Offset uint64
+	// History is the request's tokens so far, for penalties. Nobody changes it
+	// while the Step runs.
+	History sampler.History
+	// Logprobs asks how likely the token is, and TopLogprobs for so many of the
+	// likeliest ones beside it, at most sampler.MaxTopLogprobs.
+	Logprobs    bool
+	TopLogprobs int
 }
 
 // LogitsWanted says which positions' logits a caller wants to see.
@@ -100,6 +107,9 @@ type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
 	// was asked for.
 	Tokens []int32
+	// Logprobs holds, for each sequence that asked, how likely its token was. Nil
+	// if no sequence asked. The caller may keep it.
+	Logprobs []sampler.Logprobs
 	// Logits holds, for each sequence that asked, one row of vocabulary-size
 	// float32 for each position asked for. Nil if no sequence asked.
 	Logits [][][]float32

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // Validate checks everything about a batch that could make an engine read or
@@ -57,6 +58,9 @@ func (s Sequence) validate(capacity Capacity, spec model.Spec) error {
 	if s.Sample != nil {
 		if err := s.Sample.Params.Validate(); err != nil {
 			return fmt.Errorf("sampling: %w", err)
+		}
+		if n := s.Sample.TopLogprobs; n < 0 || n > sampler.MaxTopLogprobs {
+			return fmt.Errorf("sampling: %d of the likeliest tokens are outside 0 to %d", n, sampler.MaxTopLogprobs)
 		}
 	}
 	return nil

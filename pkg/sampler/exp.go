@@ -2,6 +2,13 @@ package sampler
 
 import "math"
 
+// ln2High and ln2Low add up to the logarithm of 2. The first has zeros at its end,
+// so that its products with exponents are exact.
+const (
+	ln2High = 6.93147180369123816490e-01
+	ln2Low  = 1.90821492927058770002e-10
+)
+
 // exp is e^x for x <= 0, within 1e-15 of the true value relatively, and 0 below
 // the smallest normal number. The standard library's version is assembly on some
 // machines and differs from one to the next in the last bit; this one does not:
@@ -10,11 +17,7 @@ import "math"
 // Method: x = n·ln 2 + r with |r| <= ln(2)/2, e^r by its Taylor series, scaled by
 // 2^n. ln 2 is split in two so that n·ln2High is exact (Cody and Waite).
 func exp(x float64) float64 {
-	const (
-		log2e   = 1.44269504088896338700e+00
-		ln2High = 6.93147180369123816490e-01
-		ln2Low  = 1.90821492927058770002e-10
-	)
+	const log2e = 1.44269504088896338700e+00
 	if !(x > -708) { // NaN as well
 		return 0
 	}

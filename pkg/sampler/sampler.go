@@ -1,40 +1,53 @@
 package sampler
 
-import (
-	"container/heap"
-	"math"
-)
+import "math"
 
 // Sampler holds the scratch memory of draws, so that they allocate nothing in
 // the steady state. It keeps nothing from one draw to the next. It is for one
 // goroutine.
 type Sampler struct {
-	weights []float64
-	order   candidates
-	kept    []int32
+	adjusted []float32 // logits after step 1
+	times    []uint32  // of penalize; all zero between draws
+	seen     []int32   // of penalize
+	weights  []float64
+	buckets  histogram
+	order    []uint64  // of keep: the first tokens, as keys
+	kept     []int32   // of keep
+	left     []float64 // the weights of kept
+	first    []int32   // of Logprobs
 }
 
 // New returns a Sampler.
 func New() *Sampler { return &Sampler{} }
 
 // Sample draws a token: an index into logits, which it does not change. offset
-// is the number of tokens that the request generated before. A NaN counts as
-// minus infinity. logits must not be empty.
+// is the number of tokens that the request generated before, and h what they and
+// the prompt were; h is not read if p has no penalty. A NaN counts as minus
+// infinity. logits must not be empty.
 //
-// The definition, for temperature above 0, where "before" orders tokens by
-// logit, larger first, and by id, smaller first, among equals:
+// The definition, where "before" orders tokens by logit, larger first, NaN last,
+// and by id, smaller first, among equals:
 //
-//  1. weight[i] = exp((logit[i] - largest logit) / temperature)
-//  2. TopK keeps the first TopK tokens.
-//  3. TopP keeps the shortest beginning of those whose weights, added up in
-//     order, reach TopP times the sum of the weights of what step 2 kept, added
+//  1. Logits are adjusted, in float32, each operation rounded:
+//     a. The bias of each token in LogitBias is added to its logit; MinLogitBias
+//     makes it minus infinity instead.
+//     b. The logit of each token in the prompt or generated is divided by
+//     RepetitionPenalty if it is above 0, else multiplied by it.
+//     c. From the logit of each token that was generated n times,
+//     FrequencyPenalty·n is taken, and then PresencePenalty.
+//  2. With temperature 0 the draw is the first token. With any other:
+//     weight[i] = exp((logit[i] - largest logit) / temperature)
+//  3. TopK keeps the first TopK tokens.
+//  4. TopP keeps the shortest beginning of those whose weights, added up in
+//     order, reach TopP times the sum of the weights of what step 3 kept, added
 //     up by id.
-//  4. MinP drops tokens whose weight is below MinP.
-//  5. The draw is the first token, by id, at which the running sum of the weights
+//  5. MinP drops tokens whose weight is below MinP.
+//  6. The draw is the first token, by id, at which the running sum of the weights
 //     that are left exceeds Uniform(seed, offset) times their sum.
 //
-// With temperature 0 it is the first token.
-func (s *Sampler) Sample(logits []float32, p Params, offset uint64) int32 {
+// The draw is also the first token if the largest adjusted logit is not finite.
+func (s *Sampler) Sample(logits []float32, p Params, offset uint64, h History) int32 {
+	logits = s.adjust(logits, p, h)
 	best := argmax(logits)
 	if p.Temperature == 0 || p.TopK == 1 {
 		return best
@@ -42,116 +55,74 @@ func (s *Sampler) Sample(logits []float32, p Params, offset uint64) int32 {
 	if math.IsInf(float64(logits[best]), 0) || logits[best] != logits[best] {
 		return best // nothing to weigh: all minus infinity, or overflow
 	}
-	s.weigh(logits, logits[best], float64(p.Temperature))
-	last := s.keep(logits, p)
-	minimum := float64(p.MinP)
+	byCount := p.TopK > 0 && p.TopK < len(logits)
+	byMass := p.TopP > 0 && p.TopP < 1
+	s.weigh(logits, logits[best], float64(p.Temperature), byCount || byMass)
+	weights := s.weights
+	if byCount || byMass {
+		s.keep(logits, logits[best], p, byCount, byMass)
+		s.left = s.left[:0]
+		for _, id := range s.kept {
+			s.left = append(s.left, s.weights[id])
+		}
+		weights = s.left
+	}
+	drawn := draw(weights, float64(p.MinP), Uniform(p.Seed, offset))
+	switch {
+	case drawn < 0:
+		return best
+	case byCount || byMass:
+		return s.kept[drawn]
+	}
+	return int32(drawn)
+}
+
+// weigh fills s.weights by step 2, and s.buckets if they are asked for.
+func (s *Sampler) weigh(logits []float32, largest float32, temperature float64, count bool) {
+	if cap(s.weights) < len(logits) {
+		s.weights = make([]float64, len(logits))
+	}
+	s.weights = s.weights[:len(logits)]
+	if !count {
+		for id, l := range logits {
+			s.weights[id] = exp((float64(l) - float64(largest)) / temperature)
+		}
+		return
+	}
+	s.buckets = histogram{}
+	for id, l := range logits {
+		x := (float64(l) - float64(largest)) / temperature
+		w := exp(x)
+		s.weights[id] = w
+		s.buckets.add(x, w)
+	}
+}
+
+// draw is steps 5 and 6: an index into weights, which it changes; -1 if nothing is
+// left.
+func draw(weights []float64, minimum, uniform float64) int {
 	var sum float64
-	for id, w := range s.weights {
-		if w < minimum || (last >= 0 && before(logits, last, int32(id))) {
-			s.weights[id] = 0
+	for i, w := range weights {
+		if w < minimum {
+			weights[i] = 0
 			continue
 		}
 		sum += w
 	}
-	target := float64(Uniform(p.Seed, offset) * sum)
+	target := float64(uniform * sum)
 	var running float64
-	drawn := best
-	for id, w := range s.weights {
+	drawn := -1
+	for i, w := range weights {
 		if w == 0 {
 			continue
 		}
 		running += w
-		drawn = int32(id)
+		drawn = i
 		if running > target {
 			break
 		}
 	}
 	return drawn
-}
-
-// weigh fills s.weights by step 1.
-func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) {
-	if cap(s.weights) < len(logits) {
-		s.weights = make([]float64, len(logits))
-	}
-	s.weights = s.weights[:len(logits)]
-	for id, l := range logits {
-		s.weights[id] = exp((float64(l) - float64(largest)) / temperature)
-	}
-}
-
-// keep is steps 2 and 3. It returns the last token that is kept, -1 if all are.
-// A heap gives the order as far as it is needed, which is rarely far.
-func (s *Sampler) keep(logits []float32, p Params) int32 {
-	byCount := p.TopK > 0 && p.TopK < len(logits)
-	byMass := p.TopP > 0 && p.TopP < 1
-	if !byCount && !byMass {
-		return -1
-	}
-	s.order.logits = logits
-	s.order.ids = s.order.ids[:0]
-	for id := range logits {
-		s.order.ids = append(s.order.ids, int32(id))
-	}
-	heap.Init(&s.order)
-	limit := len(logits)
-	if byCount {
-		limit = p.TopK
-	}
-	if !byMass {
-		var last int32
-		for range limit {
-			last = s.order.next()
-		}
-		return last
-	}
-	return s.reach(limit, byCount, float64(p.TopP))
-}
-
-// reach finds the token at which the running sum of the first limit tokens
-// reaches its share. If TopK cut before, the sum of what it kept is needed first.
-func (s *Sampler) reach(limit int, cut bool, share float64) int32 {
-	var total float64
-	if !cut {
-		for _, w := range s.weights {
-			total += w
-		}
-	}
-	kept := s.kept[:0]
-	if cut {
-		for range limit {
-			kept = append(kept, s.order.next())
-		}
-		s.kept = kept
-		total = s.sumByID(kept)
-	}
-	target := share * total
-	var running float64
-	var last int32
-	for i := range limit {
-		if cut {
-			last = kept[i]
-		} else {
-			last = s.order.next()
-		}
-		running += s.weights[last]
-		if running >= target {
-			break
-		}
-	}
-	return last
-}
-
-// sumByID adds the weights of ids in the order of ids' values.
-func (s *Sampler) sumByID(ids []int32) float64 {
-	last := ids[len(ids)-1]
-	var sum float64
-	for id, w := range s.weights {
-		if !before(s.order.logits, last, int32(id)) {
-			sum += w
-		}
-	}
-	return sum
 }
 
 // argmax is the first token in the order that Sample documents.
@@ -172,23 +143,4 @@ func before(logits []float32, a, b int32) bool {
 		return x > y || y != y
 	}
 	return a < b
-}
-
-// candidates is a heap of tokens, the first in order at its top.
-type candidates struct {
-	logits []float32
-	ids    []int32
-}
-
-func (c *candidates) Len() int           { return len(c.ids) }
-func (c *candidates) Less(i, j int) bool { return before(c.logits, c.ids[i], c.ids[j]) }
-func (c *candidates) Swap(i, j int)      { c.ids[i], c.ids[j] = c.ids[j], c.ids[i] }
-func (c *candidates) Push(any)           {}
-func (c *candidates) Pop() any           { c.ids = c.ids[:len(c.ids)-1]; return nil }
-
-// next removes the first token in order and returns it.
-func (c *candidates) next() int32 {
-	first := c.ids[0]
-	heap.Pop(c)
-	return first
 }

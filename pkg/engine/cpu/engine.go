@@ -185,6 +185,9 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
 		}
+		if s.Sample != nil && s.Sample.Logprobs && output.Logprobs == nil {
+			output.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
+		}
 	}
 	for at := 0; at < len(e.rows); at += headRows {
 		rows := e.rows[at:min(at+headRows, len(e.rows))]
@@ -195,7 +198,11 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 				output.Logits[w.sequence] = append(output.Logits[w.sequence], append([]float32(nil), logits...))
 			}
 			if w.last && s.Sample != nil {
-				output.Tokens[w.sequence] = e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset)
+				token := e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
+				output.Tokens[w.sequence] = token
+				if s.Sample.Logprobs {
+					output.Logprobs[w.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
+				}
 			}
 		})
 	}

@@ -1,0 +1,89 @@
+package sampler
+
+import "math"
+
+// History is the tokens of a request so far. Penalties depend on it.
+type History struct {
+	// Prompt is what was asked.
+	Prompt []int32
+	// Generated is what was drawn before, in any try of the request.
+	Generated []int32
+}
+
+// penalizes reports whether the history matters.
+func (p Params) penalizes() bool { return p.repeats() || p.counts() }
+
+func (p Params) repeats() bool { return p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1 }
+
+func (p Params) counts() bool { return p.PresencePenalty != 0 || p.FrequencyPenalty != 0 }
+
+// adjust is the first step of Sample. It returns logits itself if nothing
+// changes, else scratch memory.
+func (s *Sampler) adjust(logits []float32, p Params, h History) []float32 {
+	if len(p.LogitBias) == 0 && !p.penalizes() {
+		return logits
+	}
+	s.adjusted = append(s.adjusted[:0], logits...)
+	out := s.adjusted
+	for _, b := range p.LogitBias {
+		switch {
+		case b.Token < 0 || int(b.Token) >= len(out):
+		case b.Bias <= MinLogitBias:
+			out[b.Token] = float32(math.Inf(-1))
+		default:
+			out[b.Token] += b.Bias
+		}
+	}
+	if p.penalizes() {
+		s.penalize(out, p, h)
+	}
+	return out
+}
+
+// listed marks, in Sampler.times, a token that is in Sampler.seen. The other bits
+// count how often it was generated.
+const listed = 1 << 31
+
+// penalize takes a time that grows with the history, and leaves s.times all zero.
+func (s *Sampler) penalize(logits []float32, p Params, h History) {
+	if cap(s.times) < len(logits) {
+		s.times = make([]uint32, len(logits))
+	}
+	s.times = s.times[:len(logits)]
+	s.seen = s.seen[:0]
+	if p.repeats() {
+		s.note(h.Prompt, 0)
+	}
+	s.note(h.Generated, 1)
+	for _, id := range s.seen {
+		l := logits[id]
+		if p.repeats() {
+			if l > 0 {
+				l /= p.RepetitionPenalty
+			} else {
+				l *= p.RepetitionPenalty
+			}
+			l = float32(l) // rounded: not fused with what follows
+		}
+		if n := s.times[id] &^ listed; n > 0 && p.counts() {
+			l = float32(l - float32(p.FrequencyPenalty*float32(n)))
+			l = float32(l - p.PresencePenalty)
+		}
+		logits[id] = l
+		s.times[id] = 0
+	}
+}
+
+// note counts tokens, each by so many. What is outside the vocabulary is ignored.
+func (s *Sampler) note(tokens []int32, by uint32) {
+	for _, id := range tokens {
+		if id < 0 || int(id) >= len(s.times) {
+			continue
+		}
+		if s.times[id] == 0 {
+			s.times[id] = listed
+			s.seen = append(s.seen, id)
+		}
+		s.times[id] += by
+	}
+}

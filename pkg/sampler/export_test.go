@@ -1,0 +1,7 @@
+package sampler
+
+// The functions whose values are compared with the standard library's.
+var (
+	Exp = exp
+	Log = log
+)

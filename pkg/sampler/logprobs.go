@@ -1,0 +1,93 @@
+package sampler
+
+import "math"
+
+// MaxTopLogprobs is the most of the likeliest tokens that are reported.
+const MaxTopLogprobs = 20
+
+// Logprobs says how likely a token was.
+type Logprobs struct {
+	// Drawn is the natural logarithm of the probability of the token drawn.
+	Drawn float32
+	// Top is the likeliest tokens, likeliest first.
+	Top []Logprob
+}
+
+// Logprob says how likely one token was.
+type Logprob struct {
+	Token   int32
+	Logprob float32
+}
+
+// Logprobs says how likely drawn, an index into logits, was, and which top tokens
+// were the likeliest; fewer if the vocabulary is smaller. logits are the model's
+// own: no temperature, penalty or bias counts. Nothing of s is in the result.
+//
+// The definition, with the order of tokens that Sample documents:
+//
+//  1. d[i] = logit[i] - largest logit, in float64; 0 where the two are equal, and
+//     minus infinity for a NaN.
+//  2. sum = the exp(d[i]) added up by id.
+//  3. The result for token i is d[i] - log(sum), rounded to float32; minus
+//     infinity if all logits are NaN.
+//
+// The likeliest tokens are the first ones of the order.
+func (s *Sampler) Logprobs(logits []float32, drawn int32, top int) Logprobs {
+	largest := logits[argmax(logits)]
+	top = min(top, len(logits))
+	s.first = s.first[:0]
+	var sum float64
+	var last float32 // of s.first
+	for id, l := range logits {
+		sum += exp(below(l, largest))
+		if len(s.first) < top || top > 0 && (l > last || last != last) {
+			s.offer(logits, int32(id), top)
+			last = logits[s.first[len(s.first)-1]]
+		}
+	}
+	whole := log(sum)
+	of := func(id int32) float32 {
+		d := below(logits[id], largest)
+		if math.IsInf(d, -1) {
+			return float32(d)
+		}
+		return float32(d - whole)
+	}
+	out := Logprobs{Drawn: of(drawn)}
+	if top > 0 {
+		out.Top = make([]Logprob, top)
+		for i, id := range s.first {
+			out.Top[i] = Logprob{Token: id, Logprob: of(id)}
+		}
+	}
+	return out
+}
+
+// below is step 1.
+func below(l, largest float32) float64 {
+	switch {
+	case l == largest: // infinite ones too
+		return 0
+	case l != l:
+		return math.Inf(-1)
+	}
+	return float64(l) - float64(largest)
+}
+
+// offer puts a token among the first so many of the order, if it belongs there.
+// Ids come in rising order.
+func (s *Sampler) offer(logits []float32, id int32, most int) {
+	n := len(s.first)
+	if n == most {
+		if !before(logits, id, s.first[n-1]) {
+			return
+		}
+		n--
+	} else {
+		s.first = append(s.first, id)
+	}
+	for ; n > 0 && before(logits, id, s.first[n-1]); n-- {
+		s.first[n] = s.first[n-1]
+	}
+	s.first[n] = id
+}
