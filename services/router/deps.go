@@ -49,6 +49,9 @@ type Model struct {
 	// weights, takes workers by the model's name.
 	Spec      model.Spec
 	Tokenizer *tokenizer.Tokenizer
+	// Aliases are further names that mean this model, or patterns of path.Match.
+	// A model's own name counts more, and then the first model with an alias.
+	Aliases []string
 }
 
 // Members is membership as the router needs it; *membership.Client is one.

@@ -21,5 +21,5 @@ func TokenCounter(registerer prometheus.Registerer) (func(now, last time.Time), 
 // Traces says whether a request would be traced, for tests of what that costs.
 func Traces(ctx context.Context, tracing Tracing) bool {
 	s := &Service{deps: Deps{Tracing: tracing}}
-	return s.traceRequest(ctx, time.Time{}, "id") != nil
+	return s.traceRequest(ctx, time.Time{}, "id", nil) != nil
 }

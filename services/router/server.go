@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -58,7 +56,7 @@ func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, 
 	if id == "" {
 		id = newRequestID()
 	}
-	spans := s.traceRequest(ctx, arrived, id)
+	spans := s.traceRequest(ctx, arrived, id, q)
 	p, err := s.planOf(ctx, arrived, id, q)
 	if err == nil {
 		p.spans = spans
@@ -173,15 +171,5 @@ func (i *inferenceServer) Detokenize(_ context.Context, q *inferencev1.Detokeniz
 
 // ListModels names the models that can be asked for.
 func (i *inferenceServer) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inferencev1.ListModelsResponse, error) {
-	out := &inferencev1.ListModelsResponse{}
-	for _, m := range i.service.deps.Models {
-		out.Models = append(out.Models, &inferencev1.Model{
-			Name:           m.Spec.Name,
-			ContextTokens:  uint32(m.Spec.ContextTokens),
-			VocabularySize: uint32(m.Spec.VocabSize),
-			Digest:         m.Spec.Digest,
-		})
-	}
-	slices.SortFunc(out.Models, func(a, b *inferencev1.Model) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return out, nil
+	return &inferencev1.ListModelsResponse{Models: i.service.listModels()}, nil
 }

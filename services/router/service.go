@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
 // Service is a router. Its methods are safe for concurrent use.
@@ -32,6 +33,7 @@ type Service struct {
 	dispatcher *dispatcher
 	pool       *pool
 	records    *records
+	http       *openai.Handler
 
 	wait sync.WaitGroup // requests and their streams
 
@@ -85,15 +87,26 @@ func New(config Config, deps Deps) (*Service, error) {
 		if _, ok := s.models[m.Spec.Name]; ok {
 			return nil, fmt.Errorf("router: two models are called %q; give one of them another name", m.Spec.Name)
 		}
+		for _, alias := range m.Aliases {
+			if err := CheckAlias(alias); err != nil {
+				return nil, fmt.Errorf("router: model %s: %w", m.Spec.Name, err)
+			}
+		}
 		s.models[m.Spec.Name] = m
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, config); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
+	if s.http, err = s.newHTTP(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
 	s.dispatcher = newDispatcher(fleet.New(config.fleet(), deps.Rand), s.metrics, s.log)
 	if err := registerBacklog(deps.Registerer, s.dispatcher.queued); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
+	}
+	if s.http, err = s.newHTTP(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
 	}
 	s.pool = newPool(deps.Dial, config.ConnectTimeout, s.dispatcher.handle, s.log)
 	s.dispatcher.pool = s.pool

@@ -37,6 +37,7 @@ type requestTrace struct {
 	arrived time.Time
 	ctx     context.Context // of the root
 	root    trace.Span
+	http    bool // the request came over HTTP
 
 	decision *controlv1.Decision // the last one
 	try      trace.Span          // nil while none is on
@@ -45,7 +46,7 @@ type requestTrace struct {
 
 // traceRequest decides whether a request is sampled: as its caller did, or by
 // chance. What is not sampled costs no more than the question.
-func (s *Service) traceRequest(ctx context.Context, arrived time.Time, id string) *requestTrace {
+func (s *Service) traceRequest(ctx context.Context, arrived time.Time, id string, q *inferencev1.GenerateRequest) *requestTrace {
 	if s.deps.Tracing.Tracer == nil {
 		return nil
 	}
@@ -57,12 +58,11 @@ func (s *Service) traceRequest(ctx context.Context, arrived time.Time, id string
 	t := &requestTrace{tracer: s.deps.Tracing.Tracer, tenant: s.deps.Tracing.Tenant, arrived: arrived}
 	t.ctx, t.root = t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "tandem.generate",
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(arrived), trace.WithAttributes(
-			attribute.String("rpc.system.name", "grpc"),
-			attribute.String("rpc.method", strings.TrimPrefix(inferencev1.Inference_Generate_FullMethodName, "/")),
-			attribute.String("gen_ai.operation.name", "text_completion"),
+			attribute.String("gen_ai.operation.name", operation(q)),
 			attribute.String("gen_ai.provider.name", "tandem"),
 			attribute.String("tandem.request_id", id),
 		))
+	t.transport(ctx, q)
 	return t
 }
 
@@ -88,7 +88,7 @@ func (t *requestTrace) planned(p *plan) {
 // refused ends the trace of a request that never began.
 func (t *requestTrace) refused(err error) {
 	if t != nil {
-		rpc.EndSpan(t.root, err)
+		t.end(err)
 	}
 }
 
@@ -152,7 +152,7 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 		return
 	}
 	if err != nil {
-		rpc.EndSpan(t.root, err)
+		t.end(err)
 		return
 	}
 	for _, s := range stagesOf(f.Timings, f.Route.GetMode()) {
@@ -179,7 +179,7 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 		attribute.Int64("tandem.transfer_ns", x.GetTransferNs()),
 		attribute.Int64("tandem.transfer.bytes", int64(x.GetTransferBytes())),
 	)
-	rpc.EndSpan(t.root, nil, trace.WithTimestamp(t.arrived.Add(time.Duration(x.GetTotalNs()))))
+	t.end(nil, trace.WithTimestamp(t.arrived.Add(time.Duration(x.GetTotalNs()))))
 }
 
 // finishText is a reason as other servers write it.

@@ -3,14 +3,11 @@ package router
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -91,26 +88,6 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 	}
 	p.tokenized = time.Now()
 	return p, nil
-}
-
-// model looks a model up by name.
-func (s *Service) model(name string) (Model, error) {
-	if name == "" {
-		if len(s.models) == 1 {
-			return s.deps.Models[0], nil
-		}
-		return Model{}, rpc.InvalidArgument("model", "several models are served: name one of "+s.modelNames())
-	}
-	m, ok := s.models[name]
-	if !ok {
-		return Model{}, rpc.Error(codes.NotFound, reasonModelNotFound,
-			fmt.Sprintf("model %q is not served here; there is %s", shorten(name), s.modelNames()), 0)
-	}
-	return m, nil
-}
-
-func (s *Service) modelNames() string {
-	return strings.Join(slices.Sorted(maps.Keys(s.models)), ", ")
 }
 
 // shorten keeps what a client sent from filling messages and logs.

@@ -1,0 +1,74 @@
+package openai
+
+// answer is the answer to a completion or a chat, or one message of a stream of
+// it.
+type answer struct {
+	ID          string   `json:"id"`
+	Object      string   `json:"object"`
+	Created     int64    `json:"created"` // Unix time, seconds
+	Model       string   `json:"model"`
+	Fingerprint string   `json:"system_fingerprint,omitempty"`
+	Choices     []choice `json:"choices"`
+	// Usage: nil where nothing is said of it, null where a stream says it last.
+	Usage *maybeUsage `json:"usage,omitempty"`
+}
+
+// choice is one answer. Which of its texts is there says what it is of.
+type choice struct {
+	Index        int      `json:"index"`
+	Text         *string  `json:"text,omitempty"`    // of a completion
+	Message      *message `json:"message,omitempty"` // of a chat
+	Delta        *delta   `json:"delta,omitempty"`   // of a chat that is streamed
+	Logprobs     any      `json:"logprobs"`          // *tokenLogprobs, *chatLogprob or nil
+	FinishReason *string  `json:"finish_reason"`
+}
+
+type message struct {
+	Role    string  `json:"role"`
+	Content string  `json:"content"`
+	Refusal *string `json:"refusal"`
+}
+
+// delta is what a message of a stream adds.
+type delta struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+// maybeUsage is usage, or null.
+type maybeUsage struct{ *usage }
+
+type usage struct {
+	Prompt     uint32         `json:"prompt_tokens"`
+	Completion uint32         `json:"completion_tokens"`
+	Total      uint32         `json:"total_tokens"`
+	Details    *promptDetails `json:"prompt_tokens_details,omitempty"`
+}
+
+type promptDetails struct {
+	Cached uint32 `json:"cached_tokens"`
+}
+
+// MarshalJSON writes null for no usage.
+func (m maybeUsage) MarshalJSON() ([]byte, error) {
+	if m.usage == nil {
+		return []byte("null"), nil
+	}
+	return marshal(m.usage)
+}
+
+type modelList struct {
+	Object string        `json:"object"`
+	Data   []modelObject `json:"data"`
+}
+
+// modelObject is a model. Root and MaxModelLen are vLLM's: the real name of one
+// that was asked for by another, and its context in tokens.
+type modelObject struct {
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	OwnedBy     string `json:"owned_by"`
+	Root        string `json:"root"`
+	MaxModelLen uint32 `json:"max_model_len"`
+}

@@ -1,0 +1,156 @@
+package openai
+
+import (
+	"strings"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// assembly makes OpenAI's objects of the events of a call.
+type assembly struct {
+	call         *call
+	id           string
+	created      int64
+	model        string
+	fingerprint  string
+	answers      []progress
+	fingerprints func(model string) string
+}
+
+// progress is how far one answer is.
+type progress struct {
+	text     strings.Builder
+	chat     chatLogprob
+	tokens   tokenLogprobs
+	offset   int // of the next token in the text, characters
+	count    uint32
+	prompt   uint32
+	cached   uint32
+	finished string
+}
+
+func (h *Handler) newAssembly(e *exchange, c *call) *assembly {
+	a := &assembly{call: c, id: "cmpl-" + e.id, created: e.arrived.Unix(), answers: make([]progress, len(c.choices)), fingerprints: h.fingerprint}
+	if c.chat {
+		a.id = "chatcmpl-" + e.id
+	}
+	return a
+}
+
+// fingerprint names the weights that answer: with the same one, the same seed
+// gives the same text.
+func (h *Handler) fingerprint(model string) string {
+	m, err := h.backend.Model(model)
+	if err != nil || len(m.GetDigest()) < 12 {
+		return ""
+	}
+	return "fp_" + m.GetDigest()[:12]
+}
+
+// note takes in what an event says of the call itself. The text is for others.
+func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
+	p := &a.answers[index]
+	switch {
+	case event.GetAccepted() != nil:
+		p.prompt = event.GetAccepted().GetPromptTokens()
+		if a.model == "" {
+			a.model = event.GetAccepted().GetModel()
+			a.fingerprint = a.fingerprints(a.model)
+		}
+	case event.GetTokens() != nil:
+		p.count += uint32(len(event.GetTokens().GetTokenIds()))
+	case event.GetFinished() != nil:
+		p.finished = reasonText(event.GetFinished().GetReason())
+		u := event.GetFinished().GetUsage()
+		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
+	}
+}
+
+func reasonText(reason inferencev1.FinishReason) string {
+	if reason == inferencev1.FinishReason_FINISH_REASON_STOP {
+		return "stop"
+	}
+	return "length"
+}
+
+// collect takes in an event of an answer that is sent as a whole.
+func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
+	a.note(index, event)
+	p := &a.answers[index]
+	p.text.WriteString(event.GetTokens().GetText())
+	p.text.WriteString(event.GetFinished().GetText())
+	if probabilities := event.GetTokens().GetLogprobs(); a.call.chat {
+		p.chat.add(probabilities)
+	} else {
+		p.offset = p.tokens.add(probabilities, p.offset)
+	}
+	return nil
+}
+
+// whole is the whole answer.
+func (a *assembly) whole() answer {
+	out := a.head("chat.completion", "text_completion")
+	for i := range a.answers {
+		p := &a.answers[i]
+		c := choice{Index: i, FinishReason: &p.finished}
+		text := a.echo(i) + p.text.String()
+		if a.call.chat {
+			c.Message = &message{Role: "assistant", Content: text}
+		} else {
+			c.Text = &text
+		}
+		if a.call.logprobs {
+			c.Logprobs = p.logprobs(a.call.chat)
+		}
+		out.Choices = append(out.Choices, c)
+	}
+	out.Usage = &maybeUsage{a.usage()}
+	return out
+}
+
+// echo is the prompt to say before an answer.
+func (a *assembly) echo(index int) string {
+	if a.call.echoes == nil {
+		return ""
+	}
+	return a.call.echoes[index/a.call.n]
+}
+
+// logprobs are those collected, never null.
+func (p *progress) logprobs(chat bool) any {
+	if chat {
+		if p.chat.Content == nil {
+			p.chat.Content = []chatToken{}
+		}
+		return &p.chat
+	}
+	if p.tokens.Tokens == nil {
+		p.tokens = tokenLogprobs{Tokens: []string{}, Logprobs: []float64{}, Top: []map[string]float64{}, Offsets: []int{}}
+	}
+	return &p.tokens
+}
+
+// head is an answer without choices.
+func (a *assembly) head(chat, completion string) answer {
+	object := completion
+	if a.call.chat {
+		object = chat
+	}
+	return answer{ID: a.id, Object: object, Created: a.created, Model: a.model, Fingerprint: a.fingerprint, Choices: []choice{}}
+}
+
+// usage counts the tokens so far: those of a prompt once, however many answers it
+// has.
+func (a *assembly) usage() *usage {
+	u := &usage{Details: new(promptDetails)}
+	for i := range a.answers {
+		p := &a.answers[i]
+		if i%a.call.n == 0 {
+			u.Prompt += p.prompt
+			u.Details.Cached += p.cached
+		}
+		u.Completion += p.count
+	}
+	u.Total = u.Prompt + u.Completion
+	return u
+}

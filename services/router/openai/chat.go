@@ -1,0 +1,250 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// parseChat translates the body of a chat completion.
+func parseChat(body []byte) (*call, error) {
+	f, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{chat: true}
+	q := c.common(f)
+	chatLogprobs(f, c, q)
+	modalities(f)
+	tools(f)
+	conversation := &inferencev1.Conversation{Messages: messages(f)}
+	if conversation.ContinueLastMessage, err = continues(f); err != nil {
+		f.wrong(err)
+	}
+	if arguments := f.generic("chat_template_kwargs"); arguments != nil {
+		if conversation.TemplateArguments, err = structpb.NewStruct(arguments); err != nil {
+			f.wrong(invalid("chat_template_kwargs", err.Error()))
+		}
+	}
+	if f.bad != nil {
+		return nil, f.bad
+	}
+	q.Input = &inferencev1.GenerateRequest_Conversation{Conversation: conversation}
+	c.repeat([]*inferencev1.GenerateRequest{q})
+	return c, nil
+}
+
+// chatLogprobs reads logprobs and top_logprobs.
+func chatLogprobs(f *fields, c *call, q *inferencev1.GenerateRequest) {
+	c.logprobs, _ = f.boolean("logprobs")
+	top := f.integerIn("top_logprobs", 0, maxLogprobs)
+	switch {
+	case c.logprobs && top != nil:
+		q.Logprobs = proto.Uint32(uint32(*top))
+	case c.logprobs:
+		q.Logprobs = proto.Uint32(0)
+	case top != nil && *top > 0:
+		f.wrong(invalid("top_logprobs", "needs logprobs to be true"))
+	}
+}
+
+// modalities takes text only.
+func modalities(f *fields) {
+	for _, raw := range f.list("modalities") {
+		if string(raw) != `"text"` {
+			f.wrong(unsupported("modalities", `only ["text"] is supported`))
+		}
+	}
+}
+
+// tools takes only requests in which the model may call none: what it writes is
+// not read as a call in this version, so that one asked for would be lost.
+func tools(f *fields) {
+	none := func(name string) bool {
+		raw, given := f.raw(name)
+		return given && string(raw) == `"none"`
+	}
+	const what = "calls of tools are not read out of the answer in this version"
+	if len(f.list("tools")) > 0 && !none("tool_choice") {
+		f.wrong(unsupported("tools", what+`; pass "tool_choice": "none", or leave tools out`))
+	}
+	if len(f.list("functions")) > 0 && !none("function_call") {
+		f.wrong(unsupported("functions", what+`; pass "function_call": "none", or leave functions out`))
+	}
+	for _, name := range []string{"tool_choice", "function_call"} {
+		if raw, given := f.raw(name); given && string(raw) != `"none"` && string(raw) != `"auto"` {
+			f.wrong(unsupported(name, what+`; pass "none"`))
+		}
+	}
+}
+
+// continues reads whether the model goes on with the last message.
+func continues(f *fields) (bool, error) {
+	goOn, _ := f.boolean("continue_final_message")
+	begin, given := f.boolean("add_generation_prompt")
+	switch {
+	case goOn && begin:
+		return false, invalid("continue_final_message", "cannot be true together with add_generation_prompt")
+	case given && !begin && !goOn:
+		return false, unsupported("add_generation_prompt", "can be false only together with continue_final_message")
+	}
+	return goOn, nil
+}
+
+// messages reads the conversation.
+func messages(f *fields) []*inferencev1.Message {
+	list := f.list("messages")
+	if f.bad == nil && len(list) == 0 {
+		f.wrong(refuse("messages", codeMissing, "is missing or empty; give at least one message"))
+	}
+	out := make([]*inferencev1.Message, 0, len(list))
+	for i, raw := range list {
+		m := f.element(raw, fmt.Sprintf("messages[%d]", i))
+		if m == nil {
+			return nil
+		}
+		message := m.message()
+		if m.bad != nil {
+			f.wrong(m.bad)
+			return nil
+		}
+		out = append(out, message)
+	}
+	return out
+}
+
+// roles are those of OpenAI, as templates call them.
+var roles = map[string]string{"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
+// message reads one message.
+func (f *fields) message() *inferencev1.Message {
+	role := f.text("role")
+	m := &inferencev1.Message{Role: roles[role], Name: f.text("name"), ToolCallId: f.text("tool_call_id")}
+	switch {
+	case f.bad != nil:
+		return nil
+	case role == "":
+		f.wrong(refuse(f.at+"role", codeMissing, "is missing; give system, developer, user, assistant or tool"))
+	case role == "function":
+		f.wrong(unsupported(f.at+"role", `"function" is not supported; give "tool" and a tool_call_id`))
+	case m.GetRole() == "":
+		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", shorten(role))))
+	}
+	m.Content = f.content(role)
+	m.ToolCalls = f.calls(role)
+	for _, name := range []string{"function_call", "audio"} {
+		if f.has(name) {
+			f.wrong(unsupported(f.at+name, "is not supported; leave it out"))
+		}
+	}
+	return m
+}
+
+// content reads what a message says. Parts are joined by line breaks, as vLLM
+// does.
+func (f *fields) content(role string) string {
+	raw, given := f.raw("content")
+	switch {
+	case f.bad != nil:
+		return ""
+	case !given && role == "assistant":
+		return f.text("refusal") // there may be neither: a message of calls alone
+	case !given:
+		f.wrong(refuse(f.at+"content", codeMissing, "is missing; give a string or parts of text"))
+		return ""
+	case raw[0] == '"':
+		return f.text("content")
+	}
+	var parts []json.RawMessage
+	if !f.decode("content", &parts, "a string or an array of parts") {
+		return ""
+	}
+	out := make([]byte, 0, len(raw))
+	for i, raw := range parts {
+		part := f.element(raw, fmt.Sprintf("content[%d]", i))
+		if part == nil {
+			return ""
+		}
+		kind := part.text("type")
+		if !slices.Contains([]string{"text", "refusal"}, kind) {
+			part.wrong(unsupported(part.at+"type", fmt.Sprintf("%q is not supported: this model reads text only", shorten(kind))))
+		} else if !part.has(kind) {
+			part.wrong(refuse(part.at+kind, codeMissing, "is missing"))
+		}
+		if i > 0 {
+			out = append(out, '\n')
+		}
+		out = append(out, part.text(kind)...)
+		if part.bad != nil {
+			f.wrong(part.bad)
+			return ""
+		}
+	}
+	return string(out)
+}
+
+// calls reads the calls of tools that an assistant made. Templates want their
+// arguments as objects; OpenAI's API has them as JSON in a string.
+func (f *fields) calls(role string) []*structpb.Struct {
+	list := f.list("tool_calls")
+	if len(list) > 0 && role != "assistant" {
+		f.wrong(invalid(f.at+"tool_calls", "only an assistant's message can have them"))
+	}
+	var out []*structpb.Struct
+	for i, raw := range list {
+		at := fmt.Sprintf("tool_calls[%d]", i)
+		call := f.element(raw, at)
+		if call == nil {
+			return nil
+		}
+		if kind := call.text("type"); kind != "" && kind != "function" {
+			call.wrong(unsupported(call.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", shorten(kind))))
+		}
+		function := call.object("function")
+		if call.bad == nil && function == nil {
+			call.wrong(refuse(call.at+"function", codeMissing, "is missing"))
+		}
+		if call.bad != nil {
+			f.wrong(call.bad)
+			return nil
+		}
+		read := map[string]any{"name": function.text("name"), "arguments": function.arguments()}
+		if function.bad != nil {
+			f.wrong(function.bad)
+			return nil
+		}
+		made, err := structpb.NewStruct(map[string]any{"id": call.text("id"), "type": "function", "function": read})
+		if err != nil || call.bad != nil {
+			f.wrong(invalid(f.at+at, "is no call of a function"))
+			return nil
+		}
+		out = append(out, made)
+	}
+	return out
+}
+
+// arguments reads the arguments of a call, in a string or as they are.
+func (f *fields) arguments() map[string]any {
+	raw, given := f.raw("arguments")
+	if !given {
+		return map[string]any{}
+	}
+	if raw[0] != '"' {
+		return f.generic("arguments")
+	}
+	text := f.text("arguments")
+	if text == "" {
+		return map[string]any{}
+	}
+	var out map[string]any
+	if _, problem := measure([]byte(text)); problem != "" || json.Unmarshal([]byte(text), &out) != nil || out == nil {
+		f.wrong(invalid(f.at+"arguments", "has to be a JSON object in a string"))
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package openai
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// parseCompletion translates the body of a completion.
+func parseCompletion(body []byte) (*call, error) {
+	f, err := parse(body)
+	if err != nil {
+		return nil, err
+	}
+	c := new(call)
+	q := c.common(f)
+	if suffix := f.text("suffix"); suffix != "" {
+		f.wrong(unsupported("suffix", "filling in is not supported; leave it out"))
+	}
+	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
+		f.wrong(unsupported("best_of", fmt.Sprintf("choosing among answers is not supported: leave it out or make it n, %d", c.n)))
+	}
+	if top := f.integerIn("logprobs", 0, maxLogprobs); top != nil {
+		c.logprobs = true
+		q.Logprobs = proto.Uint32(uint32(*top))
+	}
+	if special, given := f.boolean("add_special_tokens"); given {
+		q.NoSpecialTokens = !special
+	}
+	prompts := c.prompts(f, q)
+	if f.bad == nil && len(prompts)*c.n > maxChoices {
+		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts with n = %d make %d answers, more than %d", len(prompts), c.n, len(prompts)*c.n, maxChoices)))
+	}
+	if echo, _ := f.boolean("echo"); echo && f.bad == nil {
+		c.echo(f, prompts)
+	}
+	if f.bad != nil {
+		return nil, f.bad
+	}
+	c.repeat(prompts)
+	return c, nil
+}
+
+// echo keeps the prompts, to be said before the answers.
+func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
+	if c.logprobs {
+		f.wrong(unsupported("echo", "together with logprobs is not supported: how likely the prompt was is not computed"))
+		return
+	}
+	for _, q := range prompts {
+		if q.GetTokenIds() != nil {
+			f.wrong(unsupported("echo", "needs prompts of text, not of token ids"))
+			return
+		}
+		c.echoes = append(c.echoes, q.GetPrompt())
+	}
+}
+
+// prompts reads prompt: a text, texts, token ids, or lists of token ids.
+func (*call) prompts(f *fields, q *inferencev1.GenerateRequest) []*inferencev1.GenerateRequest {
+	raw, given := f.raw("prompt")
+	if !given {
+		f.wrong(refuse("prompt", codeMissing, "is missing; give a text, token ids, or an array of either"))
+		return nil
+	}
+	if raw[0] == '"' {
+		return []*inferencev1.GenerateRequest{withText(q, f.text("prompt"))}
+	}
+	const want = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
+	count, first := elements(raw)
+	switch {
+	case raw[0] != '[':
+		f.wrong(wrongType("prompt", want))
+	case count == 0:
+		f.wrong(invalid("prompt", "is empty"))
+	case count > maxChoices && (first == '"' || first == '['):
+		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts are more than %d", count, maxChoices)))
+	}
+	var out []*inferencev1.GenerateRequest
+	switch first {
+	case '"':
+		var texts []string
+		f.decode("prompt", &texts, want)
+		for _, text := range texts {
+			out = append(out, withText(q, text))
+		}
+	case '[':
+		var lists [][]uint32
+		f.decode("prompt", &lists, want)
+		for _, ids := range lists {
+			out = append(out, withTokens(q, ids))
+		}
+	default:
+		var ids []uint32
+		f.decode("prompt", &ids, want)
+		out = append(out, withTokens(q, ids))
+	}
+	return out
+}
+
+func withText(q *inferencev1.GenerateRequest, text string) *inferencev1.GenerateRequest {
+	q = proto.CloneOf(q)
+	q.Input = &inferencev1.GenerateRequest_Prompt{Prompt: text}
+	return q
+}
+
+func withTokens(q *inferencev1.GenerateRequest, ids []uint32) *inferencev1.GenerateRequest {
+	q = proto.CloneOf(q)
+	q.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}}
+	return q
+}

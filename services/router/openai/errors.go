@@ -1,0 +1,175 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Failure is an error as OpenAI's API gives it.
+type Failure struct {
+	// Status of the HTTP answer.
+	Status int
+	// Message for people.
+	Message string
+	// Type is the coarse kind, such as "invalid_request_error".
+	Type string
+	// Param is the field of the request that is wrong; empty: none.
+	Param string
+	// Code is what programs compare; empty: none.
+	Code string
+	// RetryAfter is how long to wait before another try; 0: nothing is said.
+	RetryAfter time.Duration
+}
+
+// Error is the message.
+func (f *Failure) Error() string { return f.Message }
+
+// statusClientGone is what proxies write into their logs of a request whose client
+// left before the answer.
+const statusClientGone = 499
+
+// Values of Failure.Type and Failure.Code.
+const (
+	typeInvalid = "invalid_request_error"
+	typeLimit   = "rate_limit_error"
+	typeServer  = "server_error"
+
+	codeValue       = "invalid_value"
+	codeType        = "invalid_type"
+	codeUnsupported = "unsupported_parameter"
+	codeMissing     = "missing_required_parameter"
+)
+
+func refuse(param, code, problem string) error {
+	return &Failure{Status: http.StatusBadRequest, Message: param + ": " + problem, Type: typeInvalid, Param: param, Code: code}
+}
+
+func invalid(param, problem string) error     { return refuse(param, codeValue, problem) }
+func unsupported(param, problem string) error { return refuse(param, codeUnsupported, problem) }
+func wrongType(param, want string) error      { return refuse(param, codeType, "has to be "+want) }
+
+func malformed(message string) error {
+	return &Failure{Status: http.StatusBadRequest, Message: message, Type: typeInvalid, Code: "invalid_json"}
+}
+
+// kinds are the statuses of gRPC as HTTP has them.
+var kinds = map[codes.Code]struct {
+	status int
+	kind   string
+}{
+	codes.InvalidArgument:    {http.StatusBadRequest, typeInvalid},
+	codes.FailedPrecondition: {http.StatusBadRequest, typeInvalid},
+	codes.OutOfRange:         {http.StatusBadRequest, typeInvalid},
+	codes.Unauthenticated:    {http.StatusUnauthorized, "authentication_error"},
+	codes.PermissionDenied:   {http.StatusForbidden, "permission_error"},
+	codes.NotFound:           {http.StatusNotFound, typeInvalid},
+	codes.AlreadyExists:      {http.StatusConflict, typeInvalid},
+	codes.Aborted:            {http.StatusConflict, typeServer},
+	codes.ResourceExhausted:  {http.StatusTooManyRequests, typeLimit},
+	codes.Canceled:           {statusClientGone, typeInvalid},
+	codes.Unimplemented:      {http.StatusNotImplemented, typeServer},
+	codes.Unavailable:        {http.StatusServiceUnavailable, typeServer},
+	codes.DeadlineExceeded:   {http.StatusGatewayTimeout, typeServer},
+}
+
+// FailureOf is an error of the Backend, or of this package, as OpenAI's API gives
+// it. Fields keep the Backend's names.
+func FailureOf(err error) *Failure {
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		s = status.FromContextError(err)
+	}
+	f = &Failure{Status: http.StatusInternalServerError, Message: s.Message(), Type: typeServer, Code: strings.ToLower(rpc.Reason(err)), Param: rpc.Field(err)}
+	if kind, known := kinds[s.Code()]; known {
+		f.Status, f.Type = kind.status, kind.kind
+	}
+	if rpc.Reason(err) == rpc.ReasonInvalidField {
+		f.Code = codeValue
+	}
+	if wait, ok := rpc.RetryAfter(err); ok {
+		f.RetryAfter = wait
+	} else if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
+		f.RetryAfter = time.Second
+	}
+	if f.Status == http.StatusNotFound && f.Param == "" {
+		f.Param = "model" // the only thing that a request can name
+	}
+	return f
+}
+
+// body is the failure's object.
+func (f *Failure) body() errorBody {
+	out := errorBody{Error: errorObject{Message: f.Message, Type: f.Type}}
+	if f.Param != "" {
+		out.Error.Param = &f.Param
+	}
+	if f.Code != "" {
+		out.Error.Code = &f.Code
+	}
+	return out
+}
+
+type errorBody struct {
+	Error errorObject `json:"error"`
+}
+
+type errorObject struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
+}
+
+// setRetry says in both units when to try again: whole seconds, which every client
+// knows, and milliseconds, which OpenAI's clients prefer.
+func (f *Failure) setRetry(header http.Header) {
+	if f.RetryAfter <= 0 {
+		return
+	}
+	header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(f.RetryAfter.Seconds())), 10))
+	header.Set("Retry-After-Ms", strconv.FormatInt(max(1, f.RetryAfter.Milliseconds()), 10))
+}
+
+// rename gives a failure's field the name that it has in the request.
+func rename(err error, names func(field string) string) error {
+	var f *Failure
+	if errors.As(err, &f) {
+		return err // this package's own
+	}
+	f = FailureOf(err)
+	name := names(f.Param)
+	if f.Param == "" || name == f.Param {
+		return f
+	}
+	f.Message = name + strings.TrimPrefix(f.Message, f.Param)
+	f.Param = name
+	return f
+}
+
+func noRoute(method, path string) error {
+	return &Failure{
+		Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
+		Message: fmt.Sprintf("there is no %s %s here; there are GET /v1/models, GET /v1/models/{model}, POST /v1/completions and POST /v1/chat/completions", method, path),
+	}
+}
+
+func noMethod(method, path, allowed string) error {
+	return &Failure{
+		Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
+		Message: fmt.Sprintf("%s takes %s, not %s", path, allowed, method),
+	}
+}

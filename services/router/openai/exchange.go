@@ -1,0 +1,142 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// exchange is one request and its answer.
+type exchange struct {
+	*http.ResponseController
+	writer  http.ResponseWriter
+	request *http.Request
+	arrived time.Time
+	id      string
+	timeout time.Duration
+	status  int  // of the answer; 0: nothing was said yet
+	events  bool // the answer is a stream of events
+	failed  *Failure
+}
+
+// marshal is json.Marshal that leaves <, > and & as they are.
+func marshal(value any) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
+}
+
+// begin sends the headers.
+func (e *exchange) begin(status int, contentType string) {
+	e.status = status
+	header := e.writer.Header()
+	header.Set("Content-Type", contentType)
+	header.Set(rpc.RequestIDKey, e.id)
+	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
+	header.Set("X-Content-Type-Options", "nosniff")
+	e.writer.WriteHeader(status)
+}
+
+// reply sends a whole answer.
+func (e *exchange) reply(status int, value any) error {
+	body, err := marshal(value)
+	if err != nil {
+		return err
+	}
+	if err := e.hurry(); err != nil {
+		return err
+	}
+	e.writer.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	e.begin(status, "application/json")
+	if _, err := e.writer.Write(append(body, '\n')); err != nil {
+		return left(err)
+	}
+	return nil
+}
+
+// hurry gives the client a while to read what is written next, so that one who
+// does not pins nothing.
+func (e *exchange) hurry() error {
+	if err := e.SetWriteDeadline(time.Now().Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return left(err)
+	}
+	return nil
+}
+
+// left is a client that is gone, or does not read.
+func left(err error) error {
+	return &Failure{Status: statusClientGone, Message: err.Error(), Type: typeInvalid, Code: "client_gone"}
+}
+
+// open sends the headers of a stream, once.
+func (e *exchange) open() error {
+	if e.status != 0 {
+		return nil
+	}
+	if err := e.hurry(); err != nil {
+		return err
+	}
+	e.events = true
+	header := e.writer.Header()
+	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
+	e.begin(http.StatusOK, "text/event-stream; charset=utf-8")
+	return e.flush()
+}
+
+// event sends one event of a stream.
+func (e *exchange) event(data []byte) error {
+	if err := e.open(); err != nil {
+		return err
+	}
+	if err := e.hurry(); err != nil {
+		return err
+	}
+	line := make([]byte, 0, len(data)+8)
+	line = append(append(append(line, "data: "...), data...), "\n\n"...)
+	if _, err := e.writer.Write(line); err != nil {
+		return left(err)
+	}
+	return e.flush()
+}
+
+func (e *exchange) flush() error {
+	if err := e.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return left(err)
+	}
+	return nil
+}
+
+// fail answers with an error: as such, or as the last event of a stream that has
+// begun. A client that is gone is told nothing.
+func (e *exchange) fail(err error) {
+	if e.failed != nil {
+		return
+	}
+	e.failed = FailureOf(err)
+	switch {
+	case e.request.Context().Err() != nil, e.failed.Status == statusClientGone:
+		e.status = statusClientGone
+	case e.status == 0:
+		e.failed.setRetry(e.writer.Header())
+		if e.reply(e.failed.Status, e.failed.body()) != nil {
+			e.status = statusClientGone
+		}
+	case e.events:
+		e.status = e.failed.Status // for the log; the client has had its 200
+		if body, err := marshal(e.failed.body()); err == nil {
+			_ = e.event(body) // nobody left to tell
+		}
+	default: // an answer that could not be written to its end
+		e.status = statusClientGone
+	}
+}

@@ -1,0 +1,255 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Bounds of a request's JSON, which its length alone does not give.
+const (
+	maxDepth    = 64      // arrays and objects in one another
+	maxMembers  = 1 << 17 // of all objects together
+	maxElements = 1 << 16 // of an array, but for token ids
+)
+
+// fields reads the members of one JSON object. Its methods return the value of a
+// member, or the zero value where it is absent or null; the first that is of
+// another type is kept in bad, and nothing is read any more.
+type fields struct {
+	at      string // where the object stands, such as "messages[1]."; "" at the top
+	members map[string]json.RawMessage
+	bad     error
+}
+
+// parse reads the body of a request.
+func parse(body []byte) (*fields, error) {
+	switch {
+	case len(bytes.TrimSpace(body)) == 0:
+		return nil, malformed("the body is empty: it has to be a JSON object")
+	case !utf8.Valid(body):
+		return nil, malformed("the body is not valid UTF-8")
+	}
+	if at, problem := measure(body); problem != "" {
+		return nil, malformed(fmt.Sprintf("the body has more than %s, at %s", problem, position(body, int64(at))))
+	}
+	f := new(fields)
+	err := json.Unmarshal(body, &f.members)
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax) && syntax.Offset >= int64(len(body)):
+		return nil, malformed("the body ends in the middle of its JSON")
+	case errors.As(err, &syntax):
+		return nil, malformed(fmt.Sprintf("the body is no valid JSON: %s at %s", syntax, position(body, syntax.Offset-1)))
+	case err != nil || f.members == nil:
+		return nil, malformed("the body is no JSON object")
+	}
+	return f, nil
+}
+
+// measure is where JSON exceeds which bound, if it does.
+func measure(body []byte) (at int, problem string) {
+	depth, members, quoted := 0, 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return i, fmt.Sprintf("%d arrays and objects in one another", maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == ':':
+			if members++; members > maxMembers {
+				return i, fmt.Sprintf("%d members", maxMembers)
+			}
+		}
+	}
+	return 0, ""
+}
+
+// elements is how many elements an array has, and the first byte of the first.
+func elements(array json.RawMessage) (count int, first byte) {
+	depth, quoted := 0, false
+	for i := 0; i < len(array); i++ {
+		c := array[i]
+		if depth == 1 && first == 0 && c > ' ' && c != ']' {
+			first, count = c, 1
+		}
+		switch {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		case c == ',' && depth == 1:
+			count++
+		}
+	}
+	return count, first
+}
+
+// position is a place in a body as editors say it.
+func position(body []byte, offset int64) string {
+	before := body[:min(max(offset, 0), int64(len(body)))]
+	line := bytes.Count(before, []byte{'\n'}) + 1
+	column := utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
+	return fmt.Sprintf("line %d, column %d", line, column)
+}
+
+// has reports whether a member is there and not null.
+func (f *fields) has(name string) bool {
+	raw, ok := f.members[name]
+	return ok && !isNull(raw)
+}
+
+func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
+
+// wrong keeps the first problem.
+func (f *fields) wrong(err error) {
+	if f.bad == nil {
+		f.bad = err
+	}
+}
+
+// raw is a member, if it is there, not null, and nothing went wrong before.
+func (f *fields) raw(name string) (json.RawMessage, bool) {
+	if f.bad != nil || !f.has(name) {
+		return nil, false
+	}
+	return f.members[name], true
+}
+
+// decode reads a member into out and reports whether it did.
+func (f *fields) decode(name string, out any, want string) bool {
+	raw, ok := f.raw(name)
+	if !ok {
+		return false
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		f.wrong(wrongType(f.at+name, want))
+		return false
+	}
+	return true
+}
+
+func (f *fields) text(name string) (out string) {
+	f.decode(name, &out, "a string")
+	return out
+}
+
+func (f *fields) boolean(name string) (out, given bool) {
+	given = f.decode(name, &out, "true or false")
+	return out, given
+}
+
+// number is a number that a float32 can hold; nil if it is not given.
+func (f *fields) number(name string) *float32 {
+	var out float64
+	if !f.decode(name, &out, "a number") {
+		return nil
+	}
+	if math.Abs(out) > math.MaxFloat32 {
+		f.wrong(invalid(f.at+name, "is too large"))
+		return nil
+	}
+	narrow := float32(out)
+	return &narrow
+}
+
+// integer is a whole number of 64 bits, however it is written; nil if it is not
+// given.
+func (f *fields) integer(name string) *int64 {
+	var out json.Number
+	raw, ok := f.raw(name)
+	if !ok {
+		return nil
+	}
+	if raw[0] == '"' || json.Unmarshal(raw, &out) != nil {
+		f.wrong(wrongType(f.at+name, "a whole number"))
+		return nil
+	}
+	n, ok := whole(out.String())
+	if !ok {
+		f.wrong(wrongType(f.at+name, "a whole number of 64 bits"))
+		return nil
+	}
+	return &n
+}
+
+// integerIn is integer, within bounds.
+func (f *fields) integerIn(name string, low, high int64) *int64 {
+	n := f.integer(name)
+	if n != nil && (*n < low || *n > high) {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("%d is outside %d to %d", *n, low, high)))
+		return nil
+	}
+	return n
+}
+
+// whole reads a whole number, also one written like 10.0 or 1e3.
+func whole(text string) (int64, bool) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, true
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	// Above 2^53 such a number may not be the one that was meant.
+	if err != nil || x != math.Trunc(x) || math.Abs(x) > 1<<53 {
+		return 0, false
+	}
+	return int64(x), true
+}
+
+// list is the elements of an array.
+func (f *fields) list(name string) []json.RawMessage {
+	raw, ok := f.raw(name)
+	if !ok {
+		return nil
+	}
+	if n, _ := elements(raw); raw[0] == '[' && n > maxElements {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("has %d elements, more than %d", n, maxElements)))
+		return nil
+	}
+	var out []json.RawMessage
+	f.decode(name, &out, "an array")
+	return out
+}
+
+// object is a member that is an object; nil if it is not given.
+func (f *fields) object(name string) *fields {
+	raw, ok := f.raw(name)
+	if !ok {
+		return nil
+	}
+	return f.element(raw, name)
+}
+
+// element is a value inside the member called name as an object; nil if it is
+// none, which is then kept.
+func (f *fields) element(raw json.RawMessage, name string) *fields {
+	out := &fields{at: f.at + name + "."}
+	if err := json.Unmarshal(raw, &out.members); err != nil || out.members == nil {
+		f.wrong(wrongType(f.at+name, "an object"))
+		return nil
+	}
+	return out
+}
+
+// generic is a member that is an object, as Go's maps, with numbers as float64.
+func (f *fields) generic(name string) map[string]any {
+	var out map[string]any
+	f.decode(name, &out, "an object")
+	return out
+}

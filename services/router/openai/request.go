@@ -1,0 +1,226 @@
+package openai
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// Bounds of requests, beside those of the Backend.
+const (
+	maxN        = 16 // answers to one prompt
+	maxChoices  = 64 // answers to all prompts of a request together
+	maxLogprobs = 20
+)
+
+// call is a request that was translated: one GenerateRequest for each answer.
+type call struct {
+	chat    bool
+	choices []*inferencev1.GenerateRequest
+	n       int  // answers to each prompt; they stand next to each other
+	empty   bool // no token is asked for
+	stream  bool
+	// usage is said in a last message of a stream, eachUsage in every one.
+	usage, eachUsage bool
+	logprobs         bool
+	// echoes are the prompts to say before the answers, one for each prompt; nil:
+	// none.
+	echoes []string
+	// limit is the name by which the most tokens were asked for.
+	limit string
+}
+
+// refused are fields of OpenAI and vLLM that change what is generated and that
+// nothing here obeys. They are refused unless they ask for nothing.
+var refused = []string{
+	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "min_tokens", "use_beam_search", "bad_words",
+	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
+}
+
+// common translates what chats and completions have in common: how tokens are
+// drawn, how many, and how they are sent.
+func (c *call) common(f *fields) *inferencev1.GenerateRequest {
+	q := &inferencev1.GenerateRequest{Model: f.text("model"), CacheSalt: f.text("cache_salt"), Sampling: sampling(f)}
+	q.Stop = stops(f)
+	q.StopTokenIds = tokens(f, "stop_token_ids")
+	q.IgnoreEos, _ = f.boolean("ignore_eos")
+	// vLLM serves the lowest number first, the Backend the highest.
+	if p := f.integerIn("priority", -100, 100); p != nil {
+		q.Priority = int32(-*p)
+	}
+	c.most(f, q)
+	c.streaming(f)
+	c.n = 1
+	if n := f.integerIn("n", 1, maxN); n != nil {
+		c.n = int(*n)
+	}
+	format(f)
+	for _, name := range refused {
+		if raw, given := f.raw(name); given && asksForSomething(raw) {
+			f.wrong(unsupported(name, "is not supported in this version; leave it out"))
+		}
+	}
+	return q
+}
+
+// asksForSomething is false for a value that switches a field off.
+func asksForSomething(raw json.RawMessage) bool {
+	switch string(raw) {
+	case "false", "0", "[]", "{}", `""`:
+		return false
+	}
+	return true
+}
+
+// most reads how many tokens to generate at most. The newer name counts.
+func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
+	for _, c.limit = range []string{"max_completion_tokens", "max_tokens"} {
+		if !f.has(c.limit) {
+			continue
+		}
+		n := f.integerIn(c.limit, 0, math.MaxInt32)
+		if n == nil {
+			return
+		}
+		// One that asks for none is checked as if it asked for one.
+		c.empty = *n == 0
+		q.MaxTokens = proto.Uint32(uint32(max(1, *n)))
+		return
+	}
+}
+
+func (c *call) streaming(f *fields) {
+	c.stream, _ = f.boolean("stream")
+	if options := f.object("stream_options"); options != nil {
+		c.usage, _ = options.boolean("include_usage")
+		c.eachUsage, _ = options.boolean("continuous_usage_stats")
+		if options.bad != nil {
+			f.wrong(options.bad)
+		}
+		c.eachUsage = c.eachUsage && c.usage
+	}
+}
+
+// format takes text only.
+func format(f *fields) {
+	form := f.object("response_format")
+	if form == nil {
+		return
+	}
+	if kind := form.text("type"); form.bad != nil {
+		f.wrong(form.bad)
+	} else if kind != "text" {
+		f.wrong(unsupported("response_format", fmt.Sprintf("type %q is not supported in this version, only \"text\": ask for the form in the prompt", shorten(kind))))
+	}
+}
+
+func sampling(f *fields) *inferencev1.Sampling {
+	s := &inferencev1.Sampling{
+		Temperature: f.number("temperature"), TopP: f.number("top_p"), MinP: f.number("min_p"),
+		RepetitionPenalty: f.number("repetition_penalty"), PresencePenalty: f.number("presence_penalty"), FrequencyPenalty: f.number("frequency_penalty"),
+		LogitBias: biases(f),
+	}
+	if k := f.integerIn("top_k", -1, math.MaxInt32); k != nil {
+		s.TopK = proto.Uint32(uint32(max(0, *k))) // -1 keeps all, as 0 does
+	}
+	if seed := f.integer("seed"); seed != nil {
+		s.Seed = proto.Uint64(uint64(*seed))
+	}
+	return s
+}
+
+// biases reads logit_bias. A bias of 0 has no effect, whatever it names.
+func biases(f *fields) map[uint32]float32 {
+	members := f.object("logit_bias")
+	if members == nil {
+		return nil
+	}
+	out := make(map[uint32]float32)
+	for _, name := range slices.Sorted(maps.Keys(members.members)) {
+		bias := members.number(name)
+		if members.bad != nil {
+			f.wrong(refuse("logit_bias", codeType, fmt.Sprintf("the bias of %q has to be a number", shorten(name))))
+			return nil
+		}
+		if bias == nil || *bias == 0 {
+			continue
+		}
+		id, err := strconv.ParseUint(name, 10, 32)
+		if err != nil {
+			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is no token id", shorten(name))))
+			return nil
+		}
+		out[uint32(id)] = *bias
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// stops reads stop: one text or several.
+func stops(f *fields) []string {
+	raw, ok := f.raw("stop")
+	if !ok {
+		return nil
+	}
+	if raw[0] == '"' {
+		return []string{f.text("stop")}
+	}
+	var out []string
+	f.decode("stop", &out, "a string or an array of strings")
+	return out
+}
+
+// tokens reads a list of token ids.
+func tokens(f *fields, name string) []uint32 {
+	var out []uint32
+	f.decode(name, &out, "an array of token ids")
+	return out
+}
+
+// repeat makes the answers of each prompt: each after the first has a seed of its
+// own, so that they differ.
+func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
+	for _, q := range prompts {
+		for i := range c.n {
+			choice := q
+			if i > 0 {
+				choice = proto.CloneOf(q)
+				if choice.GetSampling().Seed != nil {
+					choice.Sampling.Seed = proto.Uint64(choice.GetSampling().GetSeed() + uint64(i))
+				}
+			}
+			c.choices = append(c.choices, choice)
+		}
+	}
+}
+
+// name is the request's name of a field of GenerateRequest.
+func (c *call) name(field string) string {
+	if c.chat {
+		if name, ok := chatNames(field); ok {
+			return name
+		}
+	} else if name, ok := completionNames(field); ok {
+		return name
+	}
+	return sharedName(field, c.limit)
+}
+
+// shorten keeps what a client sent from filling messages.
+func shorten(text string) string {
+	const most = 64
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most]) + "…"
+}

@@ -1,0 +1,149 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// receive takes the events of the answers, one at a time: first every answer's
+// Accepted, then the others as they come.
+type receive func(index int, event *inferencev1.GenerateEvent) error
+
+// run generates the answers of a call. It returns when all have ended; the first
+// that fails ends the others. A request with one answer is served on the
+// caller's goroutine.
+func (h *Handler) run(ctx context.Context, c *call, to receive) error {
+	generate := h.backend.Generate
+	if c.empty {
+		generate = h.nothing
+	}
+	if len(c.choices) == 1 {
+		return generate(ctx, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &several{
+		events: make(chan numbered), failures: make(chan error), admitted: make(chan struct{}),
+	}
+	var wait sync.WaitGroup
+	id := rpc.RequestID(ctx)
+	for i, q := range c.choices {
+		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), i, q, generate) })
+	}
+	err := r.follow(len(c.choices), to, cancel)
+	wait.Wait()
+	return err
+}
+
+// suffixed is the id of one of several answers.
+func suffixed(id string, index int) string {
+	if index == 0 {
+		return id
+	}
+	suffix := "-" + strconv.Itoa(index)
+	if long := id + suffix; rpc.ValidRequestID(long) {
+		return long
+	}
+	return id[:len(id)-len(suffix)] + suffix
+}
+
+// several are the answers of one call, each made by a goroutine of its own.
+type several struct {
+	events   chan numbered
+	failures chan error    // one from each, at its end; nil: it went well
+	admitted chan struct{} // closed when all are
+}
+
+type numbered struct {
+	index int
+	event *inferencev1.GenerateEvent
+}
+
+// one makes one answer.
+func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateRequest, generate func(context.Context, *inferencev1.GenerateRequest, func(*inferencev1.GenerateEvent) error) error) {
+	err := func() (err error) {
+		// Nobody above could recover it: this goroutine is not the server's.
+		defer func() {
+			if p := recover(); p != nil {
+				err = rpc.Error(codes.Internal, rpc.ReasonPanic, fmt.Sprintf("the server failed on this request: %v", p), 0)
+			}
+		}()
+		return generate(ctx, q, func(event *inferencev1.GenerateEvent) error {
+			select {
+			case r.events <- numbered{index, event}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if event.GetAccepted() == nil {
+				return nil
+			}
+			select {
+			case <-r.admitted:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	r.failures <- err
+}
+
+// follow hands the events on until all answers have ended.
+func (r *several) follow(count int, to receive, cancel context.CancelFunc) error {
+	accepted, admitted, failed := make([]*inferencev1.GenerateEvent, count), 0, error(nil)
+	fail := func(err error) {
+		if failed == nil && err != nil {
+			failed = err
+			cancel()
+		}
+	}
+	for ended := 0; ended < count; {
+		select {
+		case err := <-r.failures:
+			ended++
+			fail(err)
+		case e := <-r.events:
+			switch {
+			case failed != nil: // nobody wants it any more
+			case e.event.GetAccepted() == nil:
+				fail(to(e.index, e.event))
+			default:
+				accepted[e.index] = e.event
+				if admitted++; admitted < count {
+					continue
+				}
+				for i, event := range accepted {
+					if failed == nil {
+						fail(to(i, event))
+					}
+				}
+				close(r.admitted)
+			}
+		}
+	}
+	return failed
+}
+
+// nothing answers a request for no tokens: it is checked like any other.
+func (h *Handler) nothing(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	accepted, err := h.backend.Check(ctx, q)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}),
+		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
+			Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH,
+			Usage:  &inferencev1.Usage{PromptTokens: accepted.GetPromptTokens()},
+		}}}),
+	)
+}

@@ -1,0 +1,108 @@
+package openai
+
+import (
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// stream sends an answer piece by piece, as server-sent events.
+type stream struct {
+	*assembly
+	exchange *exchange
+}
+
+// receive sends what an event adds.
+func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
+	s.note(index, event)
+	switch {
+	case event.GetAccepted() != nil:
+		return s.begin(index)
+	case event.GetTokens() != nil:
+		return s.add(index, event.GetTokens().GetText(), event.GetTokens().GetLogprobs())
+	}
+	// What was held back until the end comes before the end.
+	if text := event.GetFinished().GetText(); text != "" {
+		if err := s.add(index, text, nil); err != nil {
+			return err
+		}
+	}
+	c := choice{Index: index, FinishReason: &s.answers[index].finished}
+	if s.call.chat {
+		c.Delta = new(delta)
+	} else {
+		c.Text = new(string)
+	}
+	return s.send(c)
+}
+
+// begin is the first message of an answer: who speaks, or what was asked.
+func (s *stream) begin(index int) error {
+	c := choice{Index: index}
+	if s.call.chat {
+		c.Delta = &delta{Role: "assistant", Content: new(string)}
+		return s.send(c)
+	}
+	if echo := s.echo(index); echo != "" {
+		c.Text = &echo
+		return s.send(c)
+	}
+	// A completion has no first message of its own: only the headers go.
+	return s.exchange.open()
+}
+
+// add sends text. Tokens whose text is held back are sent only if something is
+// said of them.
+func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenLogprobs) error {
+	if text == "" && len(probabilities) == 0 && !s.call.eachUsage {
+		return nil
+	}
+	c := choice{Index: index}
+	p := &s.answers[index]
+	if s.call.chat {
+		c.Delta = &delta{Content: &text}
+	} else {
+		c.Text = &text
+	}
+	if s.call.logprobs && len(probabilities) > 0 {
+		p.chat, p.tokens = chatLogprob{}, tokenLogprobs{}
+		if s.call.chat {
+			p.chat.add(probabilities)
+		} else {
+			p.offset = p.tokens.add(probabilities, p.offset)
+		}
+		c.Logprobs = p.logprobs(s.call.chat)
+	}
+	return s.send(c)
+}
+
+// send sends one message with one choice.
+func (s *stream) send(c choice) error {
+	out := s.head("chat.completion.chunk", "text_completion")
+	out.Choices = append(out.Choices, c)
+	switch {
+	case s.call.eachUsage:
+		out.Usage = &maybeUsage{s.usage()}
+	case s.call.usage:
+		out.Usage = &maybeUsage{}
+	}
+	return s.event(out)
+}
+
+func (s *stream) event(out answer) error {
+	body, err := marshal(out)
+	if err != nil {
+		return err
+	}
+	return s.exchange.event(body)
+}
+
+// finish ends a stream that went well.
+func (s *stream) finish() error {
+	if s.call.usage {
+		out := s.head("chat.completion.chunk", "text_completion")
+		out.Usage = &maybeUsage{s.assembly.usage()}
+		if err := s.event(out); err != nil {
+			return err
+		}
+	}
+	return s.exchange.event([]byte("[DONE]"))
+}
