@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 )
@@ -19,10 +18,8 @@ const (
 	maxRopeTheta = 1e12
 )
 
-const architectureLlama = "LlamaForCausalLM"
-
-// ParseConfig reads a config.json of the Llama architecture. Fields that it
-// leaves out have the defaults of Hugging Face's LlamaConfig; what would need
+// ParseConfig reads a config.json of one of the Architectures. Fields that it
+// leaves out have the defaults of Hugging Face's class; what would need
 // arithmetic that is not implemented is refused by name. Name and Digest stay
 // empty; WeightType is what the file claims, empty if it claims nothing. Errors
 // are of type *Error.
@@ -35,11 +32,19 @@ func parseConfig(file string, data []byte) (Spec, error) {
 	if err != nil {
 		return Spec{}, err
 	}
-	if err := f.checkArchitecture(); err != nil {
+	of, err := f.family()
+	if err != nil {
 		return Spec{}, err
 	}
-	spec := Spec{Architecture: architectureLlama, BOS: -1}
-	for _, read := range []func(*Spec) error{f.readSizes, f.checkUnsupported, f.readNumerics, f.readRope, f.readTokens, f.readWeightType} {
+	spec := Spec{Architecture: of.architecture, QKVBias: of.qkvBias, QKNorm: of.qkNorm, BOS: -1}
+	for _, read := range []func(*Spec) error{
+		func(s *Spec) error { return f.readSizes(s, of) },
+		func(*Spec) error { return f.checkUnsupported(of) },
+		f.readNumerics, f.readRope, f.readChunks,
+		func(s *Spec) error { return of.windows(f, s) },
+		func(s *Spec) error { return f.readTokens(s, of) },
+		f.readWeightType,
+	} {
 		if err := read(&spec); err != nil {
 			return Spec{}, err
 		}
@@ -47,29 +52,7 @@ func parseConfig(file string, data []byte) (Spec, error) {
 	return spec, nil
 }
 
-func (f fields) checkArchitecture() error {
-	const remedy = "use a model of the Llama architecture (" + architectureLlama + ")"
-	if !f.has("architectures") {
-		return f.bad("architectures", "is missing", remedy)
-	}
-	var names []string
-	if err := json.Unmarshal(f.values["architectures"], &names); err != nil {
-		return f.bad("architectures", f.shown("architectures")+" is not a list of names", remedy)
-	}
-	if len(names) != 1 || names[0] != architectureLlama {
-		return f.bad("architectures", f.shown("architectures")+" is not supported", remedy)
-	}
-	kind, err := f.textOr("model_type", "llama")
-	if err != nil {
-		return err
-	}
-	if kind != "llama" {
-		return f.bad("model_type", clip(kind)+" is not supported", remedy)
-	}
-	return nil
-}
-
-func (f fields) readSizes(s *Spec) error {
+func (f fields) readSizes(s *Spec, of family) error {
 	for _, size := range []struct {
 		key     string
 		to      *int
@@ -87,36 +70,60 @@ func (f fields) readSizes(s *Spec) error {
 		}
 		*size.to = n
 	}
+	if err := f.readHeads(s, of); err != nil {
+		return err
+	}
 	var err error
-	if s.KVHeads, err = f.integerOr("num_key_value_heads", s.Heads, 1, maxHeads); err != nil {
+	s.ContextTokens, err = f.integerOr("max_position_embeddings", of.context, 1, maxContext)
+	return err
+}
+
+// readHeads reads how many key/value heads there are and how large heads are.
+// Where a class has a number for an absent key, null still means that it follows
+// from the other sizes.
+func (f fields) readHeads(s *Spec, of family) (err error) {
+	kvHeads, headSize := s.Heads, s.HiddenSize/s.Heads
+	if _, there := f.values["num_key_value_heads"]; !there && of.kvHeads > 0 {
+		kvHeads = of.kvHeads
+	}
+	_, there := f.values["head_dim"]
+	classSize := !there && of.headSize > 0
+	if classSize {
+		headSize = of.headSize
+	}
+	if s.KVHeads, err = f.integerOr("num_key_value_heads", kvHeads, 1, maxHeads); err != nil {
 		return err
 	}
 	if s.Heads%s.KVHeads != 0 {
 		return f.bad("num_key_value_heads", fmt.Sprintf("num_attention_heads %d is not a multiple of %d", s.Heads, s.KVHeads), "correct it")
 	}
-	if !f.has("head_dim") && s.HiddenSize%s.Heads != 0 {
+	if !f.has("head_dim") && !classSize && s.HiddenSize%s.Heads != 0 {
 		return f.bad("head_dim", fmt.Sprintf("is missing, and hidden_size %d is not a multiple of num_attention_heads %d", s.HiddenSize, s.Heads), "add it")
 	}
-	if s.HeadSize, err = f.integerOr("head_dim", s.HiddenSize/s.Heads, 1, maxHeadSize); err != nil {
+	if s.HeadSize, err = f.integerOr("head_dim", headSize, 1, maxHeadSize); err != nil {
 		return err
 	}
 	if s.HeadSize < 2 || s.HeadSize%2 != 0 || s.HeadSize > maxHeadSize {
 		return f.bad("head_dim", fmt.Sprintf("heads of %d elements: the rotary embedding needs an even number up to %d", s.HeadSize, maxHeadSize), "correct it")
 	}
-	s.ContextTokens, err = f.integerOr("max_position_embeddings", 2048, 1, maxContext)
-	return err
+	return nil
 }
 
 // checkUnsupported refuses what would change the arithmetic.
-func (f fields) checkUnsupported(*Spec) error {
+func (f fields) checkUnsupported(of family) error {
 	const remedy = "use a checkpoint without it"
-	for _, key := range []string{"attention_bias", "mlp_bias"} {
-		on, err := f.boolOr(key, false)
+	for _, bias := range []struct{ key, of string }{
+		{"attention_bias", "the attention's output projection"}, {"mlp_bias", "the feed-forward part"},
+	} {
+		if of.qkvBias && bias.key == "attention_bias" {
+			continue // no key of the class: which biases it has is fixed
+		}
+		on, err := f.boolOr(bias.key, false)
 		if err != nil {
 			return err
 		}
 		if on {
-			return f.bad(key, "true is not supported", remedy)
+			return f.bad(bias.key, "true is not supported: "+bias.of+" would have a bias", remedy)
 		}
 	}
 	act, err := f.textOr("hidden_act", "silu")
@@ -126,8 +133,10 @@ func (f fields) checkUnsupported(*Spec) error {
 	if act != "silu" && act != "swish" { // two names of the same function
 		return f.bad("hidden_act", clip(act)+" is not supported", `use a model with "silu"`)
 	}
-	if f.has("quantization_config") {
-		return f.bad("quantization_config", f.shown("quantization_config")+" is not supported", "use the bf16, f16 or f32 checkpoint")
+	for _, key := range []string{"quantization_config", "compression_config"} {
+		if f.has(key) {
+			return f.bad(key, "quantized weights are not supported: "+f.quantization(key), "use the bf16, f16 or f32 checkpoint")
+		}
 	}
 	part, err := f.floatOr("partial_rotary_factor", 1)
 	if err != nil {
@@ -136,6 +145,43 @@ func (f fields) checkUnsupported(*Spec) error {
 	if part != 1 {
 		return f.bad("partial_rotary_factor", f.shown("partial_rotary_factor")+" is not supported", remedy)
 	}
+	return nil
+}
+
+// quantization names how the weights are quantized.
+func (f fields) quantization(key string) string {
+	group, err := parseFields(f.file, f.values[key])
+	if err != nil || !group.has("quant_method") {
+		return f.shown(key)
+	}
+	return group.shown("quant_method")
+}
+
+// readChunks bounds the context of a model whose longer one needs attention in two
+// kinds of chunks (Qwen2.5-1M): within one chunk it is the ordinary one.
+func (f fields) readChunks(s *Spec) error {
+	const key = "dual_chunk_attention_config"
+	if !f.has(key) {
+		return nil
+	}
+	group, err := parseFields(f.file, f.values[key])
+	if err != nil {
+		return f.bad(key, f.shown(key)+" is not an object", "correct it")
+	}
+	group.prefix = key + "."
+	size, err := group.integer("chunk_size", 1, maxContext)
+	if err != nil {
+		return err
+	}
+	local, err := group.integerOr("local_size", 0, 0, size-1)
+	if err != nil {
+		return err
+	}
+	original, err := group.integerOr("original_max_position_embeddings", size, 1, maxContext)
+	if err != nil {
+		return err
+	}
+	s.ContextTokens = min(s.ContextTokens, size-local, original)
 	return nil
 }
 
@@ -151,75 +197,29 @@ func (f fields) readNumerics(s *Spec) error {
 	return err
 }
 
-// readRope reads rope_theta and rope_scaling, or rope_parameters, which newer
-// files have instead of both.
-func (f fields) readRope(s *Spec) error {
-	theta, err := f.floatOr("rope_theta", 10000)
-	if err != nil {
-		return err
-	}
-	at := f
-	key := "rope_theta"
-	for _, group := range []string{"rope_scaling", "rope_parameters"} {
-		if !f.has(group) {
-			continue
-		}
-		inner, err := parseFields(f.file, f.values[group])
-		if err != nil {
-			return f.bad(group, f.shown(group)+" is not an object", "correct it")
-		}
-		kind, err := inner.ropeType(group)
-		if err != nil {
-			return err
-		}
-		if kind != "default" {
-			return f.bad(group, "type "+clip(kind)+" is not supported", "use a model whose "+group+` is null or of type "default"`)
-		}
-		if inner.has("rope_theta") {
-			if theta, err = inner.floatOr("rope_theta", theta); err != nil {
-				return err
-			}
-			at, key = inner, "rope_theta"
-		}
-		if part, err := inner.floatOr("partial_rotary_factor", 1); err != nil || part != 1 {
-			return f.bad(group+".partial_rotary_factor", "only 1 is supported", "use a checkpoint without it")
-		}
-	}
-	if theta <= 0 || theta > maxRopeTheta {
-		return at.bad(key, at.shown(key)+fmt.Sprintf(" is not above 0 and at most %g", float64(maxRopeTheta)), "correct it")
-	}
-	s.RopeTheta = theta
-	return nil
-}
-
-// ropeType reads the kind of scaling: "rope_type", or "type" in older files.
-func (f fields) ropeType(group string) (string, error) {
-	for _, key := range []string{"rope_type", "type"} {
-		if f.has(key) {
-			return f.textOr(key, "")
-		}
-	}
-	if group == "rope_parameters" {
-		return "default", nil
-	}
-	return "", f.bad(group, "has no rope_type", "use a model whose rope_scaling is null")
-}
-
-func (f fields) readTokens(s *Spec) error {
-	// LlamaConfig's defaults for absent keys; null means that there is none.
-	bos, eos := []int32{1}, []int32{2}
+func (f fields) readTokens(s *Spec, of family) error {
+	// The class's defaults for absent keys; null means that there is none.
+	bos, eos := of.token(of.bos, s), of.token(of.eos, s)
 	var err error
-	if _, ok := f.values["bos_token_id"]; ok || s.VocabSize <= 1 {
+	if _, ok := f.values["bos_token_id"]; ok {
 		if bos, err = f.tokens("bos_token_id", s.VocabSize); err != nil {
 			return err
 		}
 	}
-	if _, ok := f.values["eos_token_id"]; ok || s.VocabSize <= 2 {
+	if _, ok := f.values["eos_token_id"]; ok {
 		if eos, err = f.tokens("eos_token_id", s.VocabSize); err != nil {
 			return err
 		}
 	}
 	return f.setTokens(s, bos, eos)
+}
+
+// token is a default as a list: empty if there is none in the vocabulary.
+func (family) token(id int32, s *Spec) []int32 {
+	if id < 0 || int(id) >= s.VocabSize {
+		return nil
+	}
+	return []int32{id}
 }
 
 // setTokens takes over a start token, if one is given, and adds ends.
@@ -254,22 +254,4 @@ func (f fields) readWeightType(s *Spec) error {
 		}
 	}
 	return nil
-}
-
-// addGenerationConfig adds what a generation_config.json says: its start token
-// replaces, its ends add to those of config.json.
-func addGenerationConfig(s *Spec, file string, data []byte) error {
-	f, err := parseFields(file, data)
-	if err != nil {
-		return err
-	}
-	bos, err := f.tokens("bos_token_id", s.VocabSize)
-	if err != nil {
-		return err
-	}
-	eos, err := f.tokens("eos_token_id", s.VocabSize)
-	if err != nil {
-		return err
-	}
-	return f.setTokens(s, bos, eos)
 }

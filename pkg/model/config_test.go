@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -94,11 +93,8 @@ func TestRefusedConfig(t *testing.T) {
 		{"no architecture", map[string]any{"architectures": absent}, "architectures", "is missing"},
 		{"architecture in a string", map[string]any{"architectures": "LlamaForCausalLM"}, "architectures", "not a list"},
 		{"another type", map[string]any{"model_type": "mistral"}, "model_type", "mistral"},
-		{"scaled positions", map[string]any{"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8}}, "rope_scaling", `"llama3" is not supported`},
-		{"scaled positions, old name", map[string]any{"rope_scaling": map[string]any{"type": "linear", "factor": 2}}, "rope_scaling", `"linear" is not supported`},
 		{"scaled positions, no name", map[string]any{"rope_scaling": map[string]any{"factor": 2}}, "rope_scaling", "rope_type"},
 		{"scaled positions, a number", map[string]any{"rope_scaling": 2}, "rope_scaling", "not an object"},
-		{"scaled positions, newest name", map[string]any{"rope_parameters": map[string]any{"rope_type": "yarn"}}, "rope_parameters", "yarn"},
 		{"attention bias", map[string]any{"attention_bias": true}, "attention_bias", "not supported"},
 		{"feed-forward bias", map[string]any{"mlp_bias": true}, "mlp_bias", "not supported"},
 		{"bias in words", map[string]any{"mlp_bias": "no"}, "mlp_bias", "neither true nor false"},
@@ -154,34 +150,6 @@ func TestRefusedConfigText(t *testing.T) {
 	}
 }
 
-// TestGenerationConfig: its start replaces, its ends add.
-func TestGenerationConfig(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name, text string
-		bos        int32
-		eos        []int32
-	}{
-		{"silent", `{}`, 1, []int32{2}},
-		{"null", `{"bos_token_id":null,"eos_token_id":null}`, 1, []int32{2}},
-		{"one more end", `{"bos_token_id":7,"eos_token_id":[2,9]}`, 7, []int32{2, 9}},
-		{"another end", `{"eos_token_id":3}`, 1, []int32{2, 3}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			dir := newCheckpoint("BF16").write(t)
-			writeFile(t, filepath.Join(dir, "generation_config.json"), []byte(test.text))
-			spec, err := model.LoadSpec(dir, model.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.eos, spec.EOS); diff != "" || spec.BOS != test.bos {
-				t.Errorf("start %d, ends %v", spec.BOS, spec.EOS)
-			}
-		})
-	}
-}
-
 func FuzzParseConfig(f *testing.F) {
 	good, err := json.Marshal(newCheckpoint("BF16").config)
 	if err != nil {
@@ -190,6 +158,9 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add(good)
 	f.Add([]byte(`{"architectures":["LlamaForCausalLM"],"vocab_size":1,"hidden_size":2,"intermediate_size":1,"num_hidden_layers":1,"num_attention_heads":1}`))
 	f.Add([]byte(`{"architectures":["LlamaForCausalLM"],"rope_parameters":{"rope_theta":1}}`))
+	for _, p := range published() {
+		f.Add([]byte(p.config))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		spec, err := model.ParseConfig(data)
 		if err != nil {
@@ -198,6 +169,9 @@ func FuzzParseConfig(f *testing.F) {
 				t.Fatalf("error of %d bytes: %v", len(err.Error()), err)
 			}
 			return
+		}
+		if spec.LayerWindows != nil && len(spec.LayerWindows) != spec.Layers || !goodScaling(spec.RopeScaling) {
+			t.Fatalf("accepted windows %v, scaling %+v", spec.LayerWindows, spec.RopeScaling)
 		}
 		if spec.Parameters() <= 0 || spec.Heads%spec.KVHeads != 0 || spec.HeadSize%2 != 0 || !(spec.RMSNormEps > 0) || !(spec.RopeTheta > 0) || spec.ContextTokens < 1 {
 			t.Fatalf("accepted %+v", spec)

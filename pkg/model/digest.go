@@ -38,13 +38,31 @@ func digest(ctx context.Context, spec Spec, tensors []Tensor, opts Options) (str
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// canonical states what in a Spec makes two models give different results.
+// canonical states what in a Spec makes two models give different results. Its
+// context is the model's own, whatever Options.ContextTokens says.
 func (s Spec) canonical() string {
 	exact := func(x float64) string { return strconv.FormatFloat(x, 'x', -1, 64) }
 	eos := slices.Sorted(slices.Values(s.EOS))
-	return fmt.Sprintf("architecture=%s vocabulary=%d hidden=%d layers=%d heads=%d kvheads=%d headsize=%d ffn=%d context=%d eps=%s theta=%s tied=%t weights=%s bos=%d eos=%v",
+	text := fmt.Sprintf("architecture=%s vocabulary=%d hidden=%d layers=%d heads=%d kvheads=%d headsize=%d ffn=%d context=%d eps=%s theta=%s tied=%t weights=%s bos=%d eos=%v",
 		s.Architecture, s.VocabSize, s.HiddenSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize, s.FFNSize, s.ContextTokens,
 		exact(float64(s.RMSNormEps)), exact(s.RopeTheta), s.TiedEmbeddings, s.WeightType, s.BOS, eos)
+	// What not every model has is stated only where there is some, so that a digest
+	// stays as it was before this package knew of it.
+	if s.QKVBias {
+		text += " qkvbias=true"
+	}
+	if s.QKNorm {
+		text += " qknorm=true"
+	}
+	if r := s.RopeScaling; r.Kind != "" {
+		text += fmt.Sprintf(" rope=%s factor=%s original=%d low=%s high=%s fast=%s slow=%s truncate=%t attention=%s",
+			r.Kind, exact(r.Factor), r.OriginalContext, exact(r.LowFreqFactor), exact(r.HighFreqFactor),
+			exact(r.BetaFast), exact(r.BetaSlow), r.Truncate, exact(r.AttentionFactor))
+	}
+	if s.LayerWindows != nil {
+		text += fmt.Sprintf(" windows=%v", s.LayerWindows)
+	}
+	return text
 }
 
 // hashChunks gives, for each tensor, the hashes of its chunks one after the other.

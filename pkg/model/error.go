@@ -43,6 +43,13 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// What stands in a repository for a file that Git LFS has not fetched yet.
+const (
+	lfsPointer = "version https://git-lfs"
+	problemLFS = "is a Git LFS pointer, not the file"
+	remedyLFS  = "run git lfs pull in the checkpoint's repository"
+)
+
 const remedyDownload = "the file is damaged or incomplete: fetch it again"
 
 // clip quotes a name that came out of a file, which may be long or unprintable.

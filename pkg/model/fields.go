@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,11 +12,16 @@ import (
 // fields reads a JSON object key by key. encoding/json would match struct fields
 // whatever their case, and its errors would not name the file.
 type fields struct {
-	file   string
+	file string
+	// prefix names the object that the keys are in, with a dot; empty: the file's.
+	prefix string
 	values map[string]json.RawMessage
 }
 
 func parseFields(file string, data []byte) (fields, error) {
+	if bytes.HasPrefix(data, []byte(lfsPointer)) {
+		return fields{}, &Error{File: file, Problem: problemLFS, Remedy: remedyLFS}
+	}
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(data, &values); err != nil {
 		var syntax *json.SyntaxError
@@ -38,7 +44,7 @@ func (f fields) has(key string) bool {
 }
 
 func (f fields) bad(key, problem, remedy string) error {
-	return &Error{File: f.file, Field: key, Problem: problem, Remedy: remedy}
+	return &Error{File: f.file, Field: f.prefix + key, Problem: problem, Remedy: remedy}
 }
 
 func (f fields) missing(key string) error {

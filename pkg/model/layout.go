@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // LayerWeights are the weights of one transformer layer, as rows by columns.
@@ -43,27 +44,13 @@ type slot struct {
 // slots lists the weights that a model has, in the order in which a step uses
 // them.
 func slots(s Spec) []slot {
-	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
-	list := make([]slot, 0, 3+9*s.Layers)
+	parts := layerParts(s)
+	list := make([]slot, 0, 3+len(parts)*s.Layers)
 	list = append(list, slot{embeddingName, []int{s.VocabSize, s.HiddenSize}, func(m *Model) *Tensor { return &m.embedding }})
 	for i := range s.Layers {
-		for _, part := range []struct {
-			name  string
-			shape []int
-			to    func(*LayerWeights) *Tensor
-		}{
-			{"input_layernorm", []int{s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.AttnNorm }},
-			{"self_attn.q_proj", []int{q, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Q }},
-			{"self_attn.k_proj", []int{kv, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.K }},
-			{"self_attn.v_proj", []int{kv, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.V }},
-			{"self_attn.o_proj", []int{s.HiddenSize, q}, func(w *LayerWeights) *Tensor { return &w.O }},
-			{"post_attention_layernorm", []int{s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.FFNNorm }},
-			{"mlp.gate_proj", []int{s.FFNSize, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Gate }},
-			{"mlp.up_proj", []int{s.FFNSize, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Up }},
-			{"mlp.down_proj", []int{s.HiddenSize, s.FFNSize}, func(w *LayerWeights) *Tensor { return &w.Down }},
-		} {
+		for _, part := range parts {
 			list = append(list, slot{
-				fmt.Sprintf("model.layers.%d.%s.weight", i, part.name), part.shape,
+				fmt.Sprintf("model.layers.%d.%s", i, part.name), part.shape,
 				func(m *Model) *Tensor { return part.to(&m.layers[i]) },
 			})
 		}
@@ -73,6 +60,43 @@ func slots(s Spec) []slot {
 		list = append(list, slot{outputName, []int{s.VocabSize, s.HiddenSize}, func(m *Model) *Tensor { return &m.output }})
 	}
 	return list
+}
+
+// layerPart is one weight of a layer; name is what follows the layer's number.
+type layerPart struct {
+	name  string
+	shape []int
+	to    func(*LayerWeights) *Tensor
+}
+
+func layerParts(s Spec) []layerPart {
+	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
+	parts := []layerPart{
+		{"input_layernorm.weight", []int{s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.AttnNorm }},
+		{"self_attn.q_proj.weight", []int{q, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Q }},
+		{"self_attn.k_proj.weight", []int{kv, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.K }},
+		{"self_attn.v_proj.weight", []int{kv, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.V }},
+	}
+	if s.QKVBias {
+		parts = append(parts,
+			layerPart{"self_attn.q_proj.bias", []int{q}, func(w *LayerWeights) *Tensor { return &w.QBias }},
+			layerPart{"self_attn.k_proj.bias", []int{kv}, func(w *LayerWeights) *Tensor { return &w.KBias }},
+			layerPart{"self_attn.v_proj.bias", []int{kv}, func(w *LayerWeights) *Tensor { return &w.VBias }},
+		)
+	}
+	if s.QKNorm {
+		parts = append(parts,
+			layerPart{"self_attn.q_norm.weight", []int{s.HeadSize}, func(w *LayerWeights) *Tensor { return &w.QNorm }},
+			layerPart{"self_attn.k_norm.weight", []int{s.HeadSize}, func(w *LayerWeights) *Tensor { return &w.KNorm }},
+		)
+	}
+	return append(parts,
+		layerPart{"self_attn.o_proj.weight", []int{s.HiddenSize, q}, func(w *LayerWeights) *Tensor { return &w.O }},
+		layerPart{"post_attention_layernorm.weight", []int{s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.FFNNorm }},
+		layerPart{"mlp.gate_proj.weight", []int{s.FFNSize, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Gate }},
+		layerPart{"mlp.up_proj.weight", []int{s.FFNSize, s.HiddenSize}, func(w *LayerWeights) *Tensor { return &w.Up }},
+		layerPart{"mlp.down_proj.weight", []int{s.HiddenSize, s.FFNSize}, func(w *LayerWeights) *Tensor { return &w.Down }},
+	)
 }
 
 // located is a header entry and the file that it was found in.
@@ -88,6 +112,9 @@ var ignorable = regexp.MustCompile(`^model\.(layers\.\d+\.self_attn\.)?rotary_em
 // checkTensors compares what the files hold with what the configuration needs,
 // and completes spec.WeightType. root is the file to blame for what is nowhere.
 func checkTensors(root string, spec *Spec, found map[string]located) error {
+	if err := checkQuantized(found); err != nil {
+		return err
+	}
 	wanted := slots(*spec)
 	known := make(map[string]struct{}, len(wanted))
 	for _, w := range wanted {
@@ -105,7 +132,7 @@ func checkTensors(root string, spec *Spec, found map[string]located) error {
 		}
 	}
 	// One type for all matrices: the engines' kernels and the arithmetic class
-	// depend on it. Norms are widened anyway and may differ.
+	// depend on it. Norms and biases are widened anyway and may differ.
 	matrix, _ := weightType(found[embeddingName].DType)
 	for _, w := range wanted {
 		if have := found[w.name]; len(w.shape) == 2 && have.DType != found[embeddingName].DType {
@@ -127,7 +154,24 @@ func checkTensors(root string, spec *Spec, found map[string]located) error {
 			}
 			continue
 		}
-		return &Error{File: have.file, Tensor: name, Problem: "is no part of a " + architectureLlama + " with this config.json, and leaving it out would change the result", Remedy: "use a plain, unquantized Llama checkpoint whose config.json belongs to it"}
+		return &Error{File: have.file, Tensor: name, Problem: "is no part of a " + spec.Architecture + " with this config.json, and leaving it out would change the result", Remedy: "use a plain, unquantized checkpoint whose config.json belongs to it"}
+	}
+	return nil
+}
+
+// checkQuantized refuses quantized weights whose config.json does not say so: what
+// is missing of the plain ones would only mislead.
+func checkQuantized(found map[string]located) error {
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		for _, known := range []struct{ suffix, by string }{
+			{".qweight", "GPTQ or AWQ"}, {".qzeros", "GPTQ or AWQ"}, {".g_idx", "GPTQ"},
+			{".weight_scale", "FP8 or compressed-tensors"}, {".weight_scale_inv", "FP8"}, {".weight_packed", "compressed-tensors"},
+			{".weight.absmax", "bitsandbytes"}, {".SCB", "bitsandbytes"},
+		} {
+			if strings.HasSuffix(name, known.suffix) {
+				return &Error{File: found[name].file, Tensor: name, Problem: "belongs to quantized weights (" + known.by + "), which are not supported", Remedy: "use the bf16, f16 or f32 checkpoint"}
+			}
+		}
 	}
 	return nil
 }

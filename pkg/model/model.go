@@ -13,6 +13,9 @@ import (
 type Options struct {
 	// Name is what requests call the model; empty means the directory's name.
 	Name string
+	// ContextTokens, if above 0, is the most that Spec.ContextTokens says. It does
+	// not change the digest.
+	ContextTokens int
 	// Progress, if set, hears how far Open is: stage "map" in files, then
 	// "digest" in bytes; first with done 0 and last with done equal to total. It
 	// is called by the goroutine that called Open.
@@ -85,7 +88,7 @@ func LoadSpec(dir string, opts Options) (Spec, error) {
 	if err := checkTensors(files.root, &spec, found); err != nil {
 		return Spec{}, err
 	}
-	return spec, nil
+	return spec.capped(opts.ContextTokens), nil
 }
 
 // scanFile adds what the header of one file says to found.
@@ -174,11 +177,11 @@ func (m *Model) load(ctx context.Context, spec Spec, files weightFiles, opts Opt
 		return err
 	}
 	spec.Digest = digest
-	m.spec = spec
+	m.spec = spec.capped(opts.ContextTokens)
 	return nil
 }
 
-// Spec describes the model. The caller must not change its EOS.
+// Spec describes the model. The caller must not change what it points to.
 func (m *Model) Spec() Spec { return m.spec }
 
 // Embedding is VocabSize by HiddenSize.

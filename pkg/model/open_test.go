@@ -34,6 +34,8 @@ func open(t *testing.T, dir string, opts model.Options) *model.Model {
 	return m
 }
 
+func ptr[T any](value T) *T { return &value }
+
 func TestOpenBundledModel(t *testing.T) {
 	t.Parallel()
 	m := open(t, bundled, model.Options{})
@@ -42,6 +44,7 @@ func TestOpenBundledModel(t *testing.T) {
 		VocabSize: 4096, HiddenSize: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadSize: 64, FFNSize: 768,
 		ContextTokens: 2048, RMSNormEps: 1e-5, RopeTheta: 10000, TiedEmbeddings: true, WeightType: "bf16",
 		BOS: 4093, EOS: []int32{4094},
+		Sampling: model.SamplingDefaults{Temperature: ptr[float32](0.8), TopP: ptr[float32](0.95)},
 	}
 	if diff := cmp.Diff(want, m.Spec()); diff != "" {
 		t.Error(diff)

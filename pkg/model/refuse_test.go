@@ -67,8 +67,13 @@ func TestRefusedTensors(t *testing.T) {
 			spoil: extra("model.layers.0.self_attn.q_proj.bias", "BF16")},
 		{name: "query norm", file: weights, tensor: "model.layers.0.self_attn.q_norm.weight", says: "would change the result",
 			spoil: extra("model.layers.0.self_attn.q_norm.weight", "BF16")},
-		{name: "quantized", file: weights, tensor: "model.layers.0.mlp.up_proj.qweight", says: "would change the result",
-			spoil: extra("model.layers.0.mlp.up_proj.qweight", "U8")},
+		{name: "quantized by GPTQ", file: weights, tensor: "model.layers.0.mlp.up_proj.qweight", says: "quantized weights (GPTQ or AWQ)",
+			spoil: func(_ *testing.T, c *checkpoint) {
+				c.drop("model.layers.0.mlp.up_proj.weight")
+				c.tensors = append(c.tensors, stored{"model.layers.0.mlp.up_proj.qweight", "I32", []int{1}, make([]byte, 4)})
+			}},
+		{name: "quantized to FP8", file: weights, tensor: "model.layers.0.mlp.up_proj.weight_scale_inv", says: "quantized weights (FP8)",
+			spoil: extra("model.layers.0.mlp.up_proj.weight_scale_inv", "F32")},
 		{name: "tied, but another output", file: weights, tensor: "lm_head.weight", says: "differs from model.embed_tokens.weight", bytes: true,
 			spoil: func(_ *testing.T, c *checkpoint) { c.config["tie_word_embeddings"] = true }},
 		{name: "tied, but an output of another shape", file: weights, tensor: "lm_head.weight", says: "shape [8 16]",
@@ -130,6 +135,10 @@ func TestRefusedFiles(t *testing.T) {
 			after: replace(weights, append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...))},
 		{name: "pointer of Git LFS", file: weights, says: "Git LFS",
 			after: replace(weights, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"))},
+		{name: "configuration is a pointer of Git LFS", file: "config.json", says: "Git LFS",
+			after: replace("config.json", []byte("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"))},
+		{name: "index is a pointer of Git LFS", file: index, says: "Git LFS", spoil: sharded,
+			after: replace(index, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"))},
 		{name: "weights are a directory", file: weights, says: "not a regular file", after: func(t *testing.T, dir string) {
 			remove(weights)(t, dir)
 			if err := os.Mkdir(filepath.Join(dir, weights), 0o755); err != nil {

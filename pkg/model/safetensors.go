@@ -180,7 +180,7 @@ func shownInts(list []int64) string {
 // hold weights, but buffers that are ignored come in others.
 func elementBytes(dtype string) (int, bool) {
 	switch dtype {
-	case "BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2":
+	case "BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0":
 		return 1, true
 	case "BF16", "F16", "I16", "U16":
 		return 2, true
@@ -218,8 +218,8 @@ func readHeader(file string, r io.ReaderAt, size int64) (entries []HeaderEntry, 
 	if _, err := r.ReadAt(prefix[:], 0); err != nil {
 		return nil, 0, &Error{File: file, Problem: "cannot be read", Err: err}
 	}
-	if string(prefix[:]) == "version " {
-		return bad("is a Git LFS pointer, not the weights", "run git lfs pull in the checkpoint's repository")
+	if string(prefix[:]) == lfsPointer[:len(prefix)] {
+		return bad(problemLFS, remedyLFS)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > MaxHeaderBytes {

@@ -17,16 +17,63 @@ type Shape struct {
 	RopeTheta float64
 	// TiedEmbeddings: no output matrix is written.
 	TiedEmbeddings bool
+	// Architecture is one of Architectures; empty means LlamaForCausalLM.
+	Architecture string
+	// RopeScaling is as in Spec; zeros are left to the defaults of whoever reads it.
+	RopeScaling RopeScaling
+	// Window is the sliding window in tokens, of Mistral's every layer, of Qwen's
+	// from WindowFrom on; 0: every layer sees all.
+	Window, WindowFrom int
+	// Sampling is what generation_config.json says.
+	Sampling SamplingDefaults
 }
 
-// Presets are the shapes that people compare by name, and "tiny" for tests.
+// Presets are the shapes that people compare by name, and small ones for tests: one
+// of each family, in which whatever sets it apart is at work within its context.
 func Presets() []Shape {
+	tiny := Shape{Name: "tiny", HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512, RopeTheta: 10000}
+	of := func(name, architecture string, change func(*Shape)) Shape {
+		shape := tiny
+		shape.Name, shape.Architecture = name, architecture
+		change(&shape)
+		return shape
+	}
 	return []Shape{
-		{Name: "tiny", HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512, RopeTheta: 10000},
+		tiny,
+		of("tiny-llama3", "LlamaForCausalLM", func(s *Shape) {
+			s.RopeTheta = 500000
+			s.RopeScaling = RopeScaling{Kind: RopeLlama3, Factor: 8, OriginalContext: 128, LowFreqFactor: 1, HighFreqFactor: 4}
+			s.Sampling = sampling(0.6, 0.9, 0, 0)
+		}),
+		of("tiny-mistral", "MistralForCausalLM", func(s *Shape) { s.Window = 48 }),
+		of("tiny-qwen2", "Qwen2ForCausalLM", func(s *Shape) {
+			s.Layers, s.RopeTheta, s.TiedEmbeddings, s.Window, s.WindowFrom = 3, 1e6, true, 40, 1
+			s.Sampling = sampling(0.7, 0.8, 20, 1.05)
+		}),
+		of("tiny-qwen3", "Qwen3ForCausalLM", func(s *Shape) {
+			s.HeadSize, s.RopeTheta, s.TiedEmbeddings = 32, 1e6, true
+			s.Sampling = sampling(0.6, 0.95, 20, 0)
+		}),
+		of("tiny-qwen3-yarn", "Qwen3ForCausalLM", func(s *Shape) {
+			s.HeadSize, s.RopeTheta = 32, 1e6
+			s.RopeScaling = RopeScaling{Kind: RopeYaRN, Factor: 4, OriginalContext: 128}
+		}),
 		{Name: "bench-200m", HiddenSize: 1024, Layers: 16, Heads: 16, KVHeads: 4, HeadSize: 64, FFNSize: 2816, VocabSize: 32000, ContextTokens: 32768, RopeTheta: 500000, TiedEmbeddings: true},
 		{Name: "bench-1b", HiddenSize: 2048, Layers: 16, Heads: 32, KVHeads: 8, HeadSize: 64, FFNSize: 8192, VocabSize: 128256, ContextTokens: 32768, RopeTheta: 500000, TiedEmbeddings: true},
 		{Name: "bench-8b", HiddenSize: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadSize: 128, FFNSize: 14336, VocabSize: 128256, ContextTokens: 32768, RopeTheta: 500000},
 	}
+}
+
+// sampling is what some publishers ask for; 0: nothing is said.
+func sampling(temperature, topP float32, topK int, repetition float32) SamplingDefaults {
+	d := SamplingDefaults{Temperature: &temperature, TopP: &topP}
+	if topK > 0 {
+		d.TopK = &topK
+	}
+	if repetition > 0 {
+		d.RepetitionPenalty = &repetition
+	}
+	return d
 }
 
 // Preset finds a shape by its name.
@@ -47,7 +94,30 @@ func (s Shape) eos() int { return s.VocabSize - 1 }
 
 // config is the config.json of the shape, and what this package reads it as.
 func (s Shape) config() ([]byte, Spec, error) {
-	data, err := json.MarshalIndent(struct {
+	write := s.plainConfig
+	if s.Architecture != "" {
+		write = s.familyConfig
+	}
+	data, err := write()
+	if err != nil {
+		return nil, Spec{}, fmt.Errorf("write config.json: %w", err)
+	}
+	spec, err := ParseConfig(data)
+	if err != nil {
+		return nil, Spec{}, fmt.Errorf("shape %s: %w", s.Name, err)
+	}
+	if spec.ContextTokens != s.ContextTokens {
+		return nil, Spec{}, fmt.Errorf("shape %s: a context of %d tokens, but its RoPE scaling makes %d", s.Name, s.ContextTokens, spec.ContextTokens)
+	}
+	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
+		return nil, Spec{}, fmt.Errorf("shape %s: vocabulary of %d: the synthetic tokenizer has between %d and %d tokens", s.Name, s.VocabSize, lowest, highest)
+	}
+	return append(data, '\n'), spec, nil
+}
+
+// plainConfig is a Llama without anything special. Its bytes stay as they are.
+func (s Shape) plainConfig() ([]byte, error) {
+	return json.MarshalIndent(struct {
 		Architectures    []string `json:"architectures"`
 		ModelType        string   `json:"model_type"`
 		VocabSize        int      `json:"vocab_size"`
@@ -69,18 +139,7 @@ func (s Shape) config() ([]byte, Spec, error) {
 		EOS              int      `json:"eos_token_id"`
 		DType            string   `json:"torch_dtype"`
 	}{
-		[]string{architectureLlama}, "llama", s.VocabSize, s.HiddenSize, s.FFNSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize,
+		[]string{"LlamaForCausalLM"}, "llama", s.VocabSize, s.HiddenSize, s.FFNSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize,
 		"silu", s.ContextTokens, 1e-5, s.RopeTheta, nil, false, false, s.TiedEmbeddings, s.bos(), s.eos(), "bfloat16",
 	}, "", "  ")
-	if err != nil {
-		return nil, Spec{}, fmt.Errorf("write config.json: %w", err)
-	}
-	spec, err := ParseConfig(data)
-	if err != nil {
-		return nil, Spec{}, fmt.Errorf("shape %s: %w", s.Name, err)
-	}
-	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
-		return nil, Spec{}, fmt.Errorf("shape %s: vocabulary of %d: the synthetic tokenizer has between %d and %d tokens", s.Name, s.VocabSize, lowest, highest)
-	}
-	return append(data, '\n'), spec, nil
 }

@@ -58,6 +58,22 @@ func (s Spec) Window(layer int) int {
 	return s.LayerWindows[layer]
 }
 
+// capped is s with a context of at most so many tokens; 0 leaves it. Windows that
+// hold all of it are none.
+func (s Spec) capped(tokens int) Spec {
+	if tokens <= 0 || tokens >= s.ContextTokens {
+		return s
+	}
+	s.ContextTokens = tokens
+	for _, window := range s.LayerWindows {
+		if window > 0 && window < tokens {
+			return s // all windows of a model are the same
+		}
+	}
+	s.LayerWindows = nil
+	return s
+}
+
 // Kinds of RopeScaling.
 const (
 	RopeLinear = "linear"
@@ -101,6 +117,12 @@ func (s Spec) Parameters() int64 {
 	h, l := int64(s.HiddenSize), int64(s.Layers)
 	q, kv := int64(s.Heads*s.HeadSize), int64(s.KVHeads*s.HeadSize)
 	layer := 2*h + h*q + 2*h*kv + q*h + 3*h*int64(s.FFNSize)
+	if s.QKVBias {
+		layer += q + 2*kv
+	}
+	if s.QKNorm {
+		layer += 2 * int64(s.HeadSize)
+	}
 	total := int64(s.VocabSize)*h + l*layer + h
 	if !s.TiedEmbeddings {
 		total += int64(s.VocabSize) * h

@@ -54,7 +54,7 @@ func TestPresets(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
-	if _, err := model.Preset("bench-9b"); err == nil || !strings.Contains(err.Error(), `"bench-9b": choose one of tiny, bench-200m`) {
+	if _, err := model.Preset("bench-9b"); err == nil || !strings.Contains(err.Error(), `"bench-9b": choose one of tiny, tiny-llama3, tiny-mistral`) {
 		t.Errorf("unknown preset: %v", err)
 	}
 }

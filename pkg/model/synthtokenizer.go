@@ -143,7 +143,20 @@ func synthTokenizerConfig(s Shape) ([]byte, error) {
 }
 
 func synthGenerationConfig(s Shape) ([]byte, error) {
-	return encodeJSON(object{"bos_token_id": s.bos(), "eos_token_id": s.eos()})
+	config := object{"bos_token_id": s.bos(), "eos_token_id": s.eos()}
+	d := s.Sampling
+	if d != (SamplingDefaults{}) {
+		config["do_sample"] = true
+	}
+	for key, value := range map[string]*float32{"temperature": d.Temperature, "top_p": d.TopP, "min_p": d.MinP, "repetition_penalty": d.RepetitionPenalty} {
+		if value != nil {
+			config[key] = *value
+		}
+	}
+	if d.TopK != nil {
+		config["top_k"] = *d.TopK
+	}
+	return encodeJSON(config)
 }
 
 // encodeJSON writes "<" as it is: the files are read by people too.

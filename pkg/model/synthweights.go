@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"math"
+	"strings"
 )
 
 // Random weights are drawn by a counter: element i of a tensor follows from the
@@ -81,8 +82,12 @@ func toBF16(f float32) uint16 {
 // distribution is how a weight is drawn. Matrices keep the size of what they
 // multiply (1/sqrt of their inputs); those that write to the residual stream are
 // smaller, so that it does not grow with depth (as GPT-2's initialisation does).
+// Biases are large enough to matter.
 func distribution(w slot, spec Spec, residual bool) (mean, deviation float64) {
-	if len(w.shape) == 1 {
+	switch {
+	case strings.HasSuffix(w.name, ".bias"):
+		return 0, 0.2
+	case len(w.shape) == 1:
 		return 1, 0.05
 	}
 	deviation = 1 / math.Sqrt(float64(w.shape[1]))

@@ -40,9 +40,11 @@ import (
 const ArithmeticClass = "simulated/1"
 
 // Digest stands for the model's digest where nobody reads the weights: it tells
-// apart models of different shape.
+// apart models of different shape. How tokens are drawn and a limit to the context
+// do not change it.
 func Digest(spec model.Spec) string {
-	spec.Name, spec.Digest = "", ""
+	spec.Name, spec.Digest, spec.Sampling = "", "", model.SamplingDefaults{}
+	spec.ContextTokens, spec.LayerWindows = 0, nil
 	sum := sha256.Sum256(fmt.Appendf(nil, "simulated %+v", spec))
 	return hex.EncodeToString(sum[:16])
 }

@@ -1,0 +1,97 @@
+package model
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// family is one architecture that this package reads: the name of its Hugging
+// Face class, and what that class's configuration takes for granted.
+type family struct {
+	architecture, modelType string
+	// kvHeads and headSize stand for keys that are absent; 0: as many as there are
+	// heads, and the width divided by the heads.
+	kvHeads, headSize int
+	// context stands for an absent max_position_embeddings.
+	context int
+	// bos and eos stand for absent keys; -1: none.
+	bos, eos int32
+	// qkvBias: the projections have biases whatever the file says; attention_bias
+	// is then no key of the class.
+	qkvBias bool
+	qkNorm  bool
+	// windows reads which layers see how far.
+	windows func(fields, *Spec) error
+}
+
+// families are all that is supported, the names of their classes with Hugging
+// Face's defaults (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config).
+func families() []family {
+	return []family{
+		{architecture: "LlamaForCausalLM", modelType: "llama", context: 2048, bos: 1, eos: 2, windows: fields.readNoWindows},
+		{architecture: "MistralForCausalLM", modelType: "mistral", kvHeads: 8, context: 131072, bos: 1, eos: 2, windows: fields.readOneWindow},
+		{architecture: "Qwen2ForCausalLM", modelType: "qwen2", kvHeads: 32, context: 32768, bos: -1, eos: -1, qkvBias: true, windows: fields.readUpperWindows},
+		{architecture: "Qwen3ForCausalLM", modelType: "qwen3", kvHeads: 32, headSize: 128, context: 32768, bos: -1, eos: -1, qkNorm: true, windows: fields.readUpperWindows},
+	}
+}
+
+// Architectures are the class names that ParseConfig accepts.
+func Architectures() []string {
+	var names []string
+	for _, one := range families() {
+		names = append(names, one.architecture)
+	}
+	return names
+}
+
+// family finds out which one the file is of.
+func (f fields) family() (family, error) {
+	remedy := "use a dense text model: " + strings.Join(Architectures(), ", ")
+	if !f.has("architectures") {
+		return family{}, f.bad("architectures", "is missing", remedy)
+	}
+	var names []string
+	if err := json.Unmarshal(f.values["architectures"], &names); err != nil {
+		return family{}, f.bad("architectures", f.shown("architectures")+" is not a list of names", remedy)
+	}
+	if len(names) != 1 {
+		return family{}, f.bad("architectures", f.shown("architectures")+" is not supported", remedy)
+	}
+	for _, one := range families() {
+		if names[0] != one.architecture {
+			continue
+		}
+		kind, err := f.textOr("model_type", one.modelType)
+		if err != nil {
+			return family{}, err
+		}
+		if kind != one.modelType {
+			return family{}, f.bad("model_type", clip(kind)+" is not the one of "+one.architecture+", "+clip(one.modelType),
+				"take config.json from the model's publisher as it is")
+		}
+		return one, nil
+	}
+	return family{}, f.bad("architectures", f.shown("architectures")+" is not supported"+whyNot(names[0]), remedy)
+}
+
+// whyNot says what sets an architecture apart, as far as its name tells.
+func whyNot(architecture string) string {
+	for _, known := range []struct{ part, why string }{
+		{"Moe", "a mixture of experts"},
+		{"MoE", "a mixture of experts"},
+		{"Mixtral", "a mixture of experts"},
+		{"DeepseekV", "a mixture of experts"},
+		{"Llama4", "a mixture of experts that takes images"},
+		{"VL", "it takes images"},
+		{"ForConditionalGeneration", "it takes more than text"},
+		{"ForSequenceClassification", "it generates no text"},
+		{"ForRewardModel", "it generates no text"},
+		{"ForTokenClassification", "it generates no text"},
+		{"Mamba", "it has no attention to cache"},
+	} {
+		if strings.Contains(architecture, known.part) {
+			return " (" + known.why + ")"
+		}
+	}
+	return ""
+}
