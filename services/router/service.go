@@ -105,9 +105,6 @@ func New(config Config, deps Deps) (*Service, error) {
 	if err := registerBacklog(deps.Registerer, s.dispatcher.queued); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
-	if s.http, err = s.newHTTP(); err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
 	s.pool = newPool(deps.Dial, config.ConnectTimeout, s.dispatcher.handle, s.log)
 	s.dispatcher.pool = s.pool
 	return s, nil
