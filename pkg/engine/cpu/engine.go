@@ -73,7 +73,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		capacity:  capacity,
 		pages:     kv,
 		workspace: workspace,
-		rotary:    newRotary(w.spec.RopeTheta, w.spec.HeadSize),
+		rotary:    newRotary(w.spec),
 		sampler:   sampler.New(),
 	}, nil
 }

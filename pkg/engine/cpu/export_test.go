@@ -1,9 +1,14 @@
 package cpu
 
+import "github.com/tandem-serving/tandem/pkg/model"
+
 // Angles shows tests the rotary embedding's table of some positions.
-func Angles(theta float64, headSize, start, tokens int) (cos, sin []float32) {
-	n := headSize / 2 * tokens
+func Angles(spec model.Spec, start, tokens int) (cos, sin []float32) {
+	n := spec.HeadSize / 2 * tokens
 	cos, sin = make([]float32, n), make([]float32, n)
-	newRotary(theta, headSize).fill(cos, sin, start, tokens)
+	newRotary(spec).fill(cos, sin, start, tokens)
 	return cos, sin
 }
+
+// Frequencies shows tests the angles of one token, in radians.
+func Frequencies(spec model.Spec) []float32 { return newRotary(spec).frequencies }

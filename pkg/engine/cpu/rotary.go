@@ -1,21 +1,26 @@
 package cpu
 
-import "math"
+import (
+	"math"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+)
 
 // rotary gives the angles of the rotary embedding (Su et al., RoFormer), in the
 // half-split form of Hugging Face's Llama. Every operation is rounded by itself:
 // a Go compiler may fuse a product and a sum on some processors, and that would
 // make two machines disagree.
 type rotary struct {
-	frequencies []float64 // float32 values, as Hugging Face computes them
+	frequencies []float32
+	factor      float32 // of cosines and sines
 }
 
-func newRotary(theta float64, headSize int) rotary {
-	f := make([]float64, headSize/2)
-	for i := range f {
-		f[i] = float64(float32(1 / math.Pow(theta, float64(2*i)/float64(headSize))))
+func newRotary(spec model.Spec) rotary {
+	r := rotary{frequencies(spec.RopeTheta, spec.HeadSize, spec.RopeScaling), 1}
+	if spec.RopeScaling.Kind == model.RopeYaRN {
+		r.factor = float32(spec.RopeScaling.AttentionFactor)
 	}
-	return rotary{f}
+	return r
 }
 
 // fill writes the cosines and sines of `tokens` positions from start on, one
@@ -25,8 +30,8 @@ func (r rotary) fill(cos, sin []float32, start, tokens int) {
 	for t := range tokens {
 		position := float64(start + t)
 		for i, f := range r.frequencies {
-			s, c := sincos(position * f) // exact: 24 bits times at most 29
-			cos[t*n+i], sin[t*n+i] = float32(c), float32(s)
+			s, c := sincos(position * float64(f)) // exact: 24 bits times at most 29
+			cos[t*n+i], sin[t*n+i] = float32(c)*r.factor, float32(s)*r.factor
 		}
 	}
 }

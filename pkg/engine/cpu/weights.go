@@ -82,7 +82,7 @@ func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
 	for i := range layers {
 		l := m.Layer(i)
 		layers[i] = l
-		total += bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
+		total += bytesOfLayer(l)
 	}
 	if err := w.packed.PackEnds(matrix(m.Embedding()), matrix(m.FinalNorm()), matrix(m.Output())); err != nil {
 		return fmt.Errorf("embedding, last norm and output: %w", err)
@@ -93,11 +93,13 @@ func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
 		err := w.packed.PackLayer(i, kernels.LayerMatrices{
 			AttentionNorm: matrix(l.AttnNorm), Q: matrix(l.Q), K: matrix(l.K), V: matrix(l.V), O: matrix(l.O),
 			FFNNorm: matrix(l.FFNNorm), Gate: matrix(l.Gate), Up: matrix(l.Up), Down: matrix(l.Down),
+			QBias: matrix(l.QBias), KBias: matrix(l.KBias), VBias: matrix(l.VBias),
+			QNorm: matrix(l.QNorm), KNorm: matrix(l.KNorm), Window: w.spec.Window(i),
 		})
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
-		done += bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
+		done += bytesOfLayer(l)
 		progress(done, total)
 	}
 	runtime.KeepAlive(m) // its tensors are mapped until here
@@ -156,6 +158,7 @@ func shapeOf(s model.Spec, blockTokens int) kernels.Shape {
 	return kernels.Shape{
 		Hidden: s.HiddenSize, Heads: s.Heads, KVHeads: s.KVHeads, HeadSize: s.HeadSize,
 		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: blockTokens, NormEps: s.RMSNormEps,
+		QKVBias: s.QKVBias, QKNorm: s.QKNorm,
 	}
 }
 
@@ -165,6 +168,10 @@ func bytesOf(tensors ...model.Tensor) int64 {
 		n += int64(len(t.Data))
 	}
 	return n
+}
+
+func bytesOfLayer(l model.LayerWeights) int64 {
+	return bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm, l.FFNNorm, l.Gate, l.Up, l.Down)
 }
 
 // matrix sees a tensor as a matrix; a vector has one column.

@@ -120,6 +120,8 @@ var errShape = errors.New("model shape is out of range")
 type Shape struct {
 	Hidden, Heads, KVHeads, HeadSize, FFN, Vocab, BlockTokens int
 	NormEps                                                   float32
+	// QKVBias and QKNorm are whether the model has them.
+	QKVBias, QKNorm bool
 }
 
 func (s Shape) check() error {
@@ -150,6 +152,14 @@ func (s Shape) c() C.tdm_shape {
 		hidden: C.int(s.Hidden), heads: C.int(s.Heads), kv_heads: C.int(s.KVHeads), head_size: C.int(s.HeadSize),
 		ffn: C.int(s.FFN), vocab: C.int(s.Vocab), block_tokens: C.int(s.BlockTokens), norm_eps: C.float(s.NormEps),
 	}
+}
+
+// windowOf is a sliding window as C wants it; 0 is none.
+func windowOf(tokens int) C.int {
+	if tokens <= 0 || tokens > C.TDM_SEE_ALL {
+		return C.TDM_SEE_ALL
+	}
+	return C.int(tokens)
 }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }

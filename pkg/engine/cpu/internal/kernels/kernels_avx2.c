@@ -83,6 +83,10 @@ VEC words w_even_only(words x) {
 	const __m256i low = _mm256_set1_epi32(0xffff);
 	return (words){_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
 }
+VEC words w_odd_only(words x) {
+	const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+	return (words){_mm256_and_si256(x.a, high), _mm256_and_si256(x.b, high)};
+}
 VEC __m256 odd8(__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u))); }
 VEC __m256 even8(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
 VEC vec w_odd(words x) { return (vec){odd8(x.a), odd8(x.b)}; }
@@ -99,7 +103,7 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_product.h"
 #include "vec_attention.h"
 
-const tdm_kernels tdm_avx2 = {"avx2", 1, product, norm, rotate, attention, exps};
+const tdm_kernels tdm_avx2 = {"avx2", 1, product, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -42,14 +42,34 @@ static void product(const tdm_product *p, int unit, int row0, int row1) {
 	}
 }
 
-static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+static float rms_scale(const float *x, int n, float inv_n, float eps) {
 	float lanes[TDM_LANES] = {0};
 	for (int i = 0; i < n; i++)
 		lanes[i % TDM_LANES] = tdm_fma(x[i], x[i], lanes[i % TDM_LANES]);
 	float mean = tdm_mul(tdm_tree(lanes), inv_n);
-	float scale = 1.0f / sqrtf(tdm_add(mean, eps));
+	return 1.0f / sqrtf(tdm_add(mean, eps));
+}
+
+static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+	float scale = rms_scale(x, n, inv_n, eps);
 	for (int i = 0; i < n; i++)
 		out[i] = tdm_bf16(tdm_mul(tdm_mul(x[i], scale), weight[i]));
+}
+
+static void adjust(const tdm_rows *r, int row) {
+	const int size = r->head_size, heads = r->heads + 2 * r->kv_heads;
+	float *x = r->qkv + (size_t)row * r->ld_qkv;
+	if (r->bias)
+		for (int i = 0; i < heads * size; i++)
+			x[i] = tdm_add(x[i], r->bias[i]);
+	if (!r->q_norm)
+		return;
+	for (int h = 0; h < r->heads + r->kv_heads; h++, x += size) {
+		const float *weight = h < r->heads ? r->q_norm : r->k_norm;
+		float scale = rms_scale(x, size, 1.0f / (float)size, r->norm_eps);
+		for (int i = 0; i < size; i++)
+			x[i] = tdm_mul(tdm_mul(x[i], scale), weight[i]);
+	}
 }
 
 static void rotate_head(const float *x, const float *cos, const float *sin, int half, int i, float *low, float *high) {
@@ -83,14 +103,14 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
 }
 
-// pair reads the pair of values of tokens 2t and 2t+1; the second is zero
-// where it is not part of the sequence: what a page holds there may be anything.
-static uint32_t value_pair(const tdm_attention *a, int kv_head, int position, int d, int both) {
+// value_pair reads the values of tokens `position`, even, and the next; one that
+// the query does not see is zero: what a page holds there may be anything.
+static uint32_t value_pair(const tdm_attention *a, int kv_head, int position, int d, int first, int second) {
 	int token = position % a->block_tokens, size = a->head_size;
 	const uint8_t *slice = a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
 	const uint32_t *values = (const uint32_t *)slice + (size_t)(a->kv_heads + kv_head) * a->block_tokens * size / 2;
 	uint32_t pair = values[(size_t)(token / 2) * size + d];
-	return both ? pair : pair & 0xffff;
+	return (first ? pair & 0xffff : 0) | (second ? pair & 0xffff0000u : 0);
 }
 
 static float score(const tdm_attention *a, const uint16_t *q, int kv_head, int position) {
@@ -107,22 +127,25 @@ static void attend(const tdm_attention *a, const uint16_t *q, uint16_t *out, int
 	const int size = a->head_size;
 	float maximum = 0, sum = 0, scores[TDM_SPLIT];
 	uint16_t probabilities[TDM_SPLIT];
-	for (int start = 0; start <= position; start += TDM_SPLIT) {
+	const int begin = position < a->window ? 0 : position + 1 - a->window;
+	const int first = begin / TDM_SPLIT * TDM_SPLIT;
+	for (int start = first; start <= position; start += TDM_SPLIT) {
+		const int from = begin > start ? begin - start : 0;
 		int n = position + 1 - start;
 		if (n > TDM_SPLIT)
 			n = TDM_SPLIT;
 		float m = -INFINITY, lanes[TDM_LANES] = {0};
-		for (int t = 0; t < n; t++) {
+		for (int t = from; t < n; t++) {
 			scores[t] = score(a, q, kv_head, start + t);
 			if (scores[t] > m)
 				m = scores[t];
 		}
-		for (int t = 0; t < n; t++) {
+		for (int t = from; t < n; t++) {
 			probabilities[t] = tdm_bf16(tdm_exp(tdm_add(scores[t], -m)));
 			lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], tdm_widen(probabilities[t]));
 		}
 		float l = tdm_tree(lanes), keep = 0, take = 0;
-		if (start > 0) {
+		if (start > first) {
 			float both = m > maximum ? m : maximum;
 			keep = tdm_exp(tdm_add(maximum, -both));
 			take = tdm_exp(tdm_add(m, -both));
@@ -134,12 +157,12 @@ static void attend(const tdm_attention *a, const uint16_t *q, uint16_t *out, int
 		}
 		for (int d = 0; d < size; d++) {
 			float acc = 0;
-			for (int t = 0; t < n; t += 2) {
-				int both = t + 1 < n;
-				uint32_t p = probabilities[t] | (both ? (uint32_t)probabilities[t + 1] << 16 : 0);
-				acc = tdm_dot(acc, p, value_pair(a, kv_head, start + t, d, both));
+			for (int t = from - from % 2; t < n; t += 2) {
+				const int one = t >= from, two = t + 1 < n;
+				uint32_t p = (one ? probabilities[t] : 0u) | (two ? (uint32_t)probabilities[t + 1] << 16 : 0u);
+				acc = tdm_dot(acc, p, value_pair(a, kv_head, start + t, d, one, two));
 			}
-			merged[d] = start > 0 ? tdm_add(tdm_mul(merged[d], keep), tdm_mul(acc, take)) : acc;
+			merged[d] = start > first ? tdm_add(tdm_mul(merged[d], keep), tdm_mul(acc, take)) : acc;
 		}
 	}
 	float scale = 1.0f / sum;
@@ -161,4 +184,4 @@ static void exps(float *out, const float *x, int n) {
 		out[i] = tdm_exp(x[i]);
 }
 
-const tdm_kernels tdm_portable = {"portable", 0, product, norm, rotate, attention, exps};
+const tdm_kernels tdm_portable = {"portable", 0, product, norm, adjust, rotate, attention, exps};

@@ -162,6 +162,9 @@ func TestExp(t *testing.T) {
 func shape(r *rand.Rand) kernels.Shape {
 	kv := 1 + r.IntN(3)
 	s := kernels.Shape{Heads: kv * (1 + r.IntN(4)), KVHeads: kv, HeadSize: 2 * (1 + r.IntN(40)), BlockTokens: 16 << r.IntN(3)}
+	if r.IntN(3) == 0 {
+		s.HeadSize = []int{64, 80, 96, 128}[r.IntN(4)]
+	}
 	if r.IntN(10) == 0 {
 		s.Heads = kv * 37 // more than an item's rows
 	}
@@ -184,16 +187,20 @@ func TestRotate(t *testing.T) {
 	})
 }
 
-// TestAttention fills what lies behind the sequence with NaN and with other
-// garbage: neither may change a bit.
+// TestAttention fills what lies behind the sequence, and what is before the first
+// query's window, with NaN and with other garbage: neither may change a bit.
 func TestAttention(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 40 {
+		for round := range 80 {
 			s := shape(r)
 			tokens := 1 + r.IntN(12)
 			start := r.IntN(100)
 			if round%8 == 0 {
 				start += 230 + r.IntN(300) // several splits
+			}
+			window := 0
+			if round%2 == 1 {
+				window = 1 + r.IntN([]int{3, 40, 300}[r.IntN(3)])
 			}
 			n := (start + tokens + s.BlockTokens - 1) / s.BlockTokens
 			blocks := make([]kvcache.BlockID, n)
@@ -214,6 +221,9 @@ func TestAttention(t *testing.T) {
 				one[i] = 1
 			}
 			for position := range start + tokens {
+				if window > 0 && position <= start-window {
+					continue
+				}
 				qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 				at := int(blocks[position/s.BlockTokens]) * s.SliceBytes()
 				for _, p := range [][]byte{nan, garbage} {
@@ -221,15 +231,15 @@ func TestAttention(t *testing.T) {
 				}
 			}
 			q := fill(r, tokens*s.Heads*s.HeadSize, ordinary)
-			want := portable.ProbeAttention(s, q, nan, blocks, start, 0.25)
+			want := portable.ProbeAttention(s, q, nan, blocks, start, window, 0.25)
 			for i, x := range want {
 				if isNaN16(x) {
 					t.Fatalf("%+v: output %d is not a number", s, i)
 				}
 			}
-			same16(t, "stale garbage, portable", portable.ProbeAttention(s, q, garbage, blocks, start, 0.25), want)
-			same16(t, "stale NaN", fast.ProbeAttention(s, q, nan, blocks, start, 0.25), want)
-			same16(t, "stale garbage", fast.ProbeAttention(s, q, garbage, blocks, start, 0.25), want)
+			same16(t, "stale garbage, portable", portable.ProbeAttention(s, q, garbage, blocks, start, window, 0.25), want)
+			same16(t, "stale NaN", fast.ProbeAttention(s, q, nan, blocks, start, window, 0.25), want)
+			same16(t, "stale garbage", fast.ProbeAttention(s, q, garbage, blocks, start, window, 0.25), want)
 		}
 	})
 }

@@ -39,11 +39,16 @@ static uint8_t *slice_of(tdm_step *s, int32_t block) {
 
 static void rotate_rows(tdm_step *s, const tdm_team *team) {
 	const tdm_shape *m = &s->shape;
-	const tdm_rows rows = {s->qkv, s->ldqkv, s->cos, s->sin, s->q, s->ldq, m->heads, m->kv_heads, m->head_size, m->block_tokens};
+	const tdm_layer_weights *w = s->layer;
+	const tdm_rows rows = {s->qkv, s->ldqkv, w->qkv_bias, w->q_norm, w->k_norm, m->norm_eps, s->cos, s->sin, s->q, s->ldq,
+		m->heads, m->kv_heads, m->head_size, m->block_tokens};
+	const int adjusted = w->qkv_bias || w->q_norm;
 	for (int r = team->thread; r < s->rows; r += team->threads) {
 		const tdm_sequence *q = &s->sequences[s->row_sequence[r]];
 		int position = q->start + r - q->row0;
 		int32_t block = s->blocks[q->table + position / m->block_tokens];
+		if (adjusted)
+			s->kernels->adjust(&rows, r);
 		s->kernels->rotate(&rows, r, slice_of(s, block), position % m->block_tokens);
 	}
 }
@@ -55,7 +60,7 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 		const tdm_item *it = &s->item[i];
 		const tdm_sequence *q = &s->sequences[it->sequence];
 		const tdm_attention a = {s->q, s->ldq, s->mixed, slice_of(s, 0), s->page_bytes, s->blocks + q->table,
-			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size)};
+			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size), s->layer->window};
 		s->kernels->attention(&a, it->kv_head, q->row0 + it->first, q->start + it->first, it->count, scratch);
 	}
 }
@@ -117,7 +122,8 @@ static int64_t layer_work(const tdm_step *s) {
 	int64_t seen = 0;
 	for (int row = 0; row < s->rows;) {
 		const tdm_sequence *sequence = &s->sequences[s->row_sequence[row]];
-		seen += (int64_t)sequence->count * (sequence->start + sequence->count);
+		const int end = sequence->start + sequence->count, window = s->layer->window;
+		seen += (int64_t)sequence->count * (end < window ? end : window);
 		row += sequence->count;
 	}
 	return s->rows * (m->hidden * (2 * q + 2 * kv) + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;

@@ -27,9 +27,20 @@ void tdm_probe_exps(const tdm_kernels *k, float *out, const float *x, int n) {
 		tdm_flush_leave(saved);
 }
 
-void tdm_probe_rotate(const tdm_kernels *k, const float *qkv, const float *cos, const float *sin, uint16_t *q,
+void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const float *q_norm, const float *k_norm, float eps,
+	int heads, int kv_heads, int head_size) {
+	const tdm_rows rows = {.qkv = qkv, .bias = bias, .q_norm = q_norm, .k_norm = k_norm, .norm_eps = eps,
+		.heads = heads, .kv_heads = kv_heads, .head_size = head_size};
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->adjust(&rows, 0);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
 	int heads, int kv_heads, int head_size, int block_tokens, uint8_t *slice, int token) {
-	const tdm_rows rows = {qkv, 0, cos, sin, q, 0, heads, kv_heads, head_size, block_tokens};
+	const tdm_rows rows = {.qkv = qkv, .cos = cos, .sin = sin, .q = q,
+		.heads = heads, .kv_heads = kv_heads, .head_size = head_size, .block_tokens = block_tokens};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	k->rotate(&rows, 0, slice, token);
 	if (k->flushes)
@@ -38,9 +49,9 @@ void tdm_probe_rotate(const tdm_kernels *k, const float *qkv, const float *cos, 
 
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
 	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
-	int kv_head, int pos0, int count, float *scratch) {
+	int window, int kv_head, int pos0, int count, float *scratch) {
 	const tdm_attention a = {q, (size_t)heads * (size_t)head_size, out, slices, page_bytes, blocks,
-		heads, kv_heads, head_size, block_tokens, scale};
+		heads, kv_heads, head_size, block_tokens, scale, window};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	k->attention(&a, kv_head, 0, pos0, count, scratch);
 	if (k->flushes)

@@ -83,6 +83,15 @@ func (s Set) ProbeExp(x []float32) []float32 {
 	return out
 }
 
+// ProbeAdjust adds the bias, if there is one, to one token's queries, keys and
+// values (qkv) and normalises the heads of queries and keys, if there are weights
+// for that.
+func (s Set) ProbeAdjust(shape Shape, qkv, bias, qNorm, kNorm []float32) {
+	C.tdm_probe_adjust(s.c, (*C.float)(unsafe.SliceData(qkv)), (*C.float)(unsafe.SliceData(bias)),
+		(*C.float)(unsafe.SliceData(qNorm)), (*C.float)(unsafe.SliceData(kNorm)), C.float(shape.NormEps),
+		C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize))
+}
+
 // ProbeRotate turns one token's queries, keys and values (qkv) into rotated
 // queries and writes key and value into slice, at token of its block.
 func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice []byte, token int) (q []uint16) {
@@ -94,8 +103,9 @@ func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice []byte, tok
 }
 
 // ProbeAttention is attention of tokens at positions from start on, over pages
-// of one layer; q holds [token][head][dimension].
-func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvcache.BlockID, start int, scale float32) []uint16 {
+// of one layer; q holds [token][head][dimension]. window is the tokens that each
+// sees, 0 for all.
+func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvcache.BlockID, start, window int, scale float32) []uint16 {
 	width := shape.Heads * shape.HeadSize
 	out := make([]uint16, len(q))
 	most := int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
@@ -105,7 +115,7 @@ func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvca
 			C.tdm_probe_attention(s.c, (*C.uint16_t)(unsafe.SliceData(q[at*width:])), (*C.uint16_t)(unsafe.SliceData(out[at*width:])),
 				(*C.uint8_t)(unsafe.SliceData(pages)), C.size_t(shape.SliceBytes()), (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(blocks))),
 				C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize), C.int(shape.BlockTokens), C.float(scale),
-				C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)), (*C.float)(unsafe.SliceData(scratch)))
+				windowOf(window), C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)), (*C.float)(unsafe.SliceData(scratch)))
 		}
 	}
 	return out

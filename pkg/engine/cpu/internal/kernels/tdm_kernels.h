@@ -25,6 +25,7 @@ enum {
 	TDM_UNIT_PANELS = 4,   // panels of a unit
 	TDM_SPLIT = 256,       // tokens of an attention split
 	TDM_ATTENTION_ROWS = 32, // rows of an attention item, unless one token has more heads
+	TDM_SEE_ALL = 1 << 30, // window of a query that sees every token; positions stay below half of it
 	TDM_PRODUCT_ROWS = 192   // rows of a product item
 };
 
@@ -47,8 +48,11 @@ typedef struct tdm_product {
 
 // tdm_rows is what turns products into queries, keys and values.
 typedef struct tdm_rows {
-	const float *qkv; // [row][ld_qkv]: query heads, key heads, value heads
+	float *qkv; // [row][ld_qkv]: query heads, key heads, value heads
 	size_t ld_qkv;
+	const float *bias; // as a row of qkv; NULL: none
+	const float *q_norm, *k_norm; // [head_size]; NULL: none
+	float norm_eps;
 	const float *cos, *sin; // [row][head_size/2]
 	uint16_t *q;            // out: [row][ldq]
 	size_t ldq;
@@ -65,6 +69,7 @@ typedef struct tdm_attention {
 	const int32_t *blocks; // block table of the sequence
 	int heads, kv_heads, head_size, block_tokens;
 	float scale;
+	int window; // tokens that a query sees, itself included; TDM_SEE_ALL: no limit
 } tdm_attention;
 
 // tdm_kernels is one instruction set's implementation.
@@ -75,11 +80,15 @@ typedef struct tdm_kernels {
 	void (*product)(const tdm_product *p, int unit, int row0, int row1);
 	// norm writes bf16(x * rms(x) * weight) for one row of n elements.
 	void (*norm)(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps);
+	// adjust adds the bias to a row of qkv, then normalises its query and key
+	// heads; a model with neither does not call it.
+	void (*adjust)(const tdm_rows *r, int row);
 	// rotate writes row's queries to q, and its key and value into slice at
 	// token `token` of the block.
 	void (*rotate)(const tdm_rows *r, int row, uint8_t *slice, int token);
 	// attention computes the query heads of one KV head for `count` tokens: rows
 	// row0.. at positions pos0... scratch holds tdm_attention_scratch() floats.
+	// Pages of blocks that no window reaches are not read.
 	void (*attention)(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch);
 	// expf computes n exponentials; only tests call it.
 	void (*exps)(float *out, const float *x, int n);
@@ -148,7 +157,9 @@ typedef struct tdm_shape {
 
 typedef struct tdm_layer_weights {
 	const float *attention_norm, *ffn_norm;
+	const float *qkv_bias, *q_norm, *k_norm; // NULL: none
 	const uint32_t *qkv, *o, *gate_up, *down; // panels
+	int window; // of attention, in tokens; TDM_SEE_ALL: no limit
 } tdm_layer_weights;
 
 typedef struct tdm_sequence {

@@ -8,10 +8,12 @@ void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, cons
 	int rows, int panels, int n, int mode, void *out, size_t ldo);
 void tdm_probe_norm(const tdm_kernels *k, uint16_t *out, const float *x, const float *weight, int n, float eps);
 void tdm_probe_exps(const tdm_kernels *k, float *out, const float *x, int n);
-void tdm_probe_rotate(const tdm_kernels *k, const float *qkv, const float *cos, const float *sin, uint16_t *q,
+void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const float *q_norm, const float *k_norm, float eps,
+	int heads, int kv_heads, int head_size);
+void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
 	int heads, int kv_heads, int head_size, int block_tokens, uint8_t *slice, int token);
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
 	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
-	int kv_head, int pos0, int count, float *scratch);
+	int window, int kv_head, int pos0, int count, float *scratch);
 
 #endif

@@ -6,7 +6,7 @@
 // item is what the steps of one attention item share.
 typedef struct item {
 	const tdm_attention *a;
-	int kv_head, row0, pos0, group, rows;
+	int kv_head, row0, pos0, group;
 	float *scores;           // [rows][TDM_SPLIT]
 	uint16_t *probabilities; // [rows][TDM_SPLIT]
 	float *mixed, *merged;   // [rows][head_size]
@@ -24,6 +24,13 @@ VEC int position(const item *it, int row) { return it->pos0 + row / it->group; }
 VEC int tokens_of(const item *it, int row, int start) {
 	int n = position(it, row) + 1 - start;
 	return n < TDM_SPLIT ? n : TDM_SPLIT;
+}
+
+// begin_of is the first token of the split at start that the row sees, from the
+// split's start.
+VEC int begin_of(const item *it, int row, int start) {
+	int n = position(it, row) + 1 - it->a->window - start;
+	return n > 0 ? n : 0;
 }
 
 VEC const uint32_t *slice(const tdm_attention *a, int pos) {
@@ -66,22 +73,25 @@ VEC void score_tile(const int rows, const int vectors, const item *it, int row, 
 }
 
 VEC void score_rows(const int rows, const item *it, int row, int start) {
-	const int n = tokens_of(it, row + rows - 1, start);
-	int offset = 0;
+	const int n = tokens_of(it, row + rows - 1, start), begin = begin_of(it, row, start);
+	int offset = begin - begin % TDM_LANES;
 	if (it->a->block_tokens % (SCORE_VECTORS * TDM_LANES) == 0)
-		for (; offset < n; offset += SCORE_VECTORS * TDM_LANES)
+		for (offset = begin - begin % (SCORE_VECTORS * TDM_LANES); offset < n; offset += SCORE_VECTORS * TDM_LANES)
 			score_tile(rows, SCORE_VECTORS, it, row, start, offset);
 	for (; offset < n; offset += TDM_LANES)
 		score_tile(rows, 1, it, row, start, offset);
 }
 
-// softmax turns one row's scores into probabilities; those from n up to a
-// multiple of 16 become zero.
-static void softmax(const item *it, int row, int n, float *maximum, float *sum) {
+// softmax turns one row's scores, from `begin` to n, into probabilities; those
+// before and after, in the same 16, become zero.
+static void softmax(const item *it, int row, int begin, int n, float *maximum, float *sum) {
 	float *s = it->scores + (size_t)row * TDM_SPLIT;
 	uint16_t *p = it->probabilities + (size_t)row * TDM_SPLIT;
 	vec best = v_set1(-INFINITY);
-	for (int t = 0; t < n; t += TDM_LANES) {
+	const int from = begin - begin % TDM_LANES;
+	for (int t = from; t < begin; t++)
+		s[t] = -INFINITY; // whose exponential is zero
+	for (int t = from; t < n; t += TDM_LANES) {
 		vec x = v_first(v_load(s + t), n - t, v_set1(-INFINITY));
 		best = v_max(best, x);
 	}
@@ -91,7 +101,7 @@ static void softmax(const item *it, int row, int n, float *maximum, float *sum) 
 		m = lanes[l] > m ? lanes[l] : m;
 	const vec all = v_set1(m);
 	vec l = v_zero();
-	for (int t = 0; t < n; t += TDM_LANES) {
+	for (int t = from; t < n; t += TDM_LANES) {
 		vec x = v_first(v_exp(v_sub(v_load(s + t), all)), n - t, v_zero());
 		words rounded = v_round(x);
 		l = v_add(l, v_as_float(rounded));
@@ -101,9 +111,13 @@ static void softmax(const item *it, int row, int n, float *maximum, float *sum) 
 	*sum = v_sum(l);
 }
 
-// mix_pairs adds pairs [from, to) of values to `mixed`, for 16*vectors
-// dimensions from d on, or for the first `lanes` of 16.
-VEC void mix_pairs(const int rows, const int vectors, const int lanes, const item *it, int row, int start, int from, int to, int d, const int last_even) {
+// Which tokens of a pair of values a row sees. What a page holds of the others
+// may be anything, and must not be touched.
+enum { SEES_BOTH, SEES_EVEN, SEES_ODD };
+
+// mix_pairs adds pairs [from, to) of values to `mixed`, or if `fresh` to zero,
+// for 16*vectors dimensions from d on, or for the first `lanes` of 16.
+VEC void mix_pairs(const int rows, const int vectors, const int lanes, const item *it, int row, int start, int from, int to, int fresh, int d, const int sees) {
 	const tdm_attention *a = it->a;
 	const int size = a->head_size, block_pairs = a->block_tokens / 2;
 	const size_t values = (size_t)(a->kv_heads + it->kv_head) * block_pairs * size + d;
@@ -115,7 +129,7 @@ VEC void mix_pairs(const int rows, const int vectors, const int lanes, const ite
 #pragma GCC unroll 8
 		for (int v = 0; v < vectors; v++) {
 			const float *at = mixed + (size_t)r * size + v * TDM_LANES;
-			acc[r][v] = from == 0 ? v_zero() : lanes < TDM_LANES ? v_load_first(at, lanes) : v_load(at);
+			acc[r][v] = fresh ? v_zero() : lanes < TDM_LANES ? v_load_first(at, lanes) : v_load(at);
 		}
 	while (from < to) {
 		int pair = from % block_pairs, end = from - pair + block_pairs;
@@ -127,8 +141,10 @@ VEC void mix_pairs(const int rows, const int vectors, const int lanes, const ite
 #pragma GCC unroll 8
 			for (int v = 0; v < vectors; v++) {
 				b[v] = lanes < TDM_LANES ? w_load_first(w, lanes) : w_load(w + v * TDM_LANES);
-				if (last_even)
+				if (sees == SEES_EVEN)
 					b[v] = w_even_only(b[v]);
+				if (sees == SEES_ODD)
+					b[v] = w_odd_only(b[v]);
 			}
 #pragma GCC unroll 8
 			for (int r = 0; r < rows; r++) {
@@ -144,44 +160,53 @@ VEC void mix_pairs(const int rows, const int vectors, const int lanes, const ite
 #pragma GCC unroll 8
 		for (int v = 0; v < vectors; v++) {
 			float *at = mixed + (size_t)r * size + v * TDM_LANES;
-			if (lanes >= TDM_LANES) {
-				v_store(at, acc[r][v]);
-				continue;
-			}
-			float tail[TDM_LANES];
-			v_store(tail, acc[r][v]);
-			memcpy(at, tail, (size_t)lanes * sizeof *at);
+			v_store_first(at, acc[r][v], lanes);
 		}
 }
 
-VEC void mix_range(const int rows, const item *it, int row, int start, int from, int to, const int last_even) {
+VEC void mix_range(const int rows, const item *it, int row, int start, int from, int to, int fresh, const int sees) {
 	int d = 0;
 	for (; d + MIX_VECTORS * TDM_LANES <= it->a->head_size; d += MIX_VECTORS * TDM_LANES)
-		mix_pairs(rows, MIX_VECTORS, TDM_LANES, it, row, start, from, to, d, last_even);
+		mix_pairs(rows, MIX_VECTORS, TDM_LANES, it, row, start, from, to, fresh, d, sees);
 	for (; d + TDM_LANES <= it->a->head_size; d += TDM_LANES)
-		mix_pairs(rows, 1, TDM_LANES, it, row, start, from, to, d, last_even);
+		mix_pairs(rows, 1, TDM_LANES, it, row, start, from, to, fresh, d, sees);
 	if (d < it->a->head_size)
-		mix_pairs(rows, 1, it->a->head_size - d, it, row, start, from, to, d, last_even);
+		mix_pairs(rows, 1, it->a->head_size - d, it, row, start, from, to, fresh, d, sees);
 }
 
-// mix_tail finishes one row from pair `from` on: the last pair of an odd count
-// has no second token, and what its page holds there must not be touched.
-static void mix_tail(const item *it, int row, int start, int from) {
-	int n = tokens_of(it, row, start);
-	if (from < n / 2)
-		mix_range(1, it, row, start, from, n / 2, 0);
-	if (n % 2)
-		mix_range(1, it, row, start, n / 2, n / 2 + 1, 1);
+// mix_one mixes tokens [from, to) of the split for one row.
+static void mix_one(const item *it, int row, int start, int from, int to, int fresh) {
+	if (from % 2 && from < to) {
+		mix_range(1, it, row, start, from / 2, from / 2 + 1, fresh, SEES_ODD);
+		from++;
+		fresh = 0;
+	}
+	if (from / 2 < to / 2) {
+		mix_range(1, it, row, start, from / 2, to / 2, fresh, SEES_BOTH);
+		fresh = 0;
+	}
+	if (to % 2 && from < to)
+		mix_range(1, it, row, start, to / 2, to / 2 + 1, fresh, SEES_EVEN);
 }
 
-// mix_rows: the first row sees the fewest tokens; the pairs that all rows see
-// are shared, the others are each row's own.
+// mix_rows: the first row's tokens end first, the last row's begin last; the pairs
+// that all rows see are shared, those before and after are each row's own.
 VEC void mix_rows(const int rows, const item *it, int row, int start) {
-	int shared = tokens_of(it, row, start) / 2;
-	if (shared > 0)
-		mix_range(rows, it, row, start, 0, shared, 0);
+	const int begin = begin_of(it, row + rows - 1, start);
+	const int from = begin + begin % 2, end = tokens_of(it, row, start), to = end - end % 2;
+	if (from >= to) {
+		for (int r = 0; r < rows; r++)
+			mix_one(it, row + r, start, begin_of(it, row + r, start), tokens_of(it, row + r, start), 1);
+		return;
+	}
+	if (from > 0)
+		for (int r = 0; r < rows; r++) {
+			memset(it->mixed + (size_t)(row + r) * it->a->head_size, 0, (size_t)it->a->head_size * sizeof *it->mixed);
+			mix_one(it, row + r, start, begin_of(it, row + r, start), from, 0);
+		}
+	mix_range(rows, it, row, start, from / 2, to / 2, from == 0, SEES_BOTH);
 	for (int r = 0; r < rows; r++)
-		mix_tail(it, row + r, start, shared);
+		mix_one(it, row + r, start, to, tokens_of(it, row + r, start), 0);
 }
 
 #define ROWS(n) \
@@ -231,24 +256,26 @@ static void merge(const item *it, int row, float m, float l, int first) {
 
 static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
 	const int size = a->head_size, group = a->heads / a->kv_heads, rows = count * group;
-	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group, .rows = rows};
+	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group};
 	it.scores = scratch;
 	it.probabilities = (uint16_t *)(it.scores + (size_t)rows * TDM_SPLIT);
 	it.mixed = it.scores + (size_t)rows * (TDM_SPLIT + TDM_SPLIT / 2);
 	it.merged = it.mixed + (size_t)rows * size;
 	it.maximum = it.merged + (size_t)rows * size;
 	it.sum = it.maximum + rows;
-	for (int start = 0; start < pos0 + count; start += TDM_SPLIT) {
+	const int begin = begin_of(&it, 0, 0);
+	for (int start = begin - begin % TDM_SPLIT; start < pos0 + count; start += TDM_SPLIT) {
 		int first = start > pos0 ? (start - pos0) * group : 0; // earlier rows end before this split
-		for (int row = first; row < rows; row += SCORE_ROWS) {
-			int n = rows - row < SCORE_ROWS ? rows - row : SCORE_ROWS;
+		int seen = start + TDM_SPLIT + (a->window - 1) - pos0, last = seen < count ? seen * group : rows; // later ones begin after it
+		for (int row = first; row < last; row += SCORE_ROWS) {
+			int n = last - row < SCORE_ROWS ? last - row : SCORE_ROWS;
 			float m[SCORE_ROWS], l[SCORE_ROWS];
 			score_functions[n - 1](&it, row, start);
 			for (int r = 0; r < n; r++)
-				softmax(&it, row + r, tokens_of(&it, row + r, start), &m[r], &l[r]);
+				softmax(&it, row + r, begin_of(&it, row + r, start), tokens_of(&it, row + r, start), &m[r], &l[r]);
 			mix_functions[n - 1](&it, row, start);
 			for (int r = 0; r < n; r++)
-				merge(&it, row + r, m[r], l[r], start == 0);
+				merge(&it, row + r, m[r], l[r], start <= begin_of(&it, row + r, 0));
 		}
 	}
 	for (int row = 0; row < rows; row++) {

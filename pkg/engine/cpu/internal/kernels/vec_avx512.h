@@ -42,3 +42,4 @@ VEC words w_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
 VEC words w_load_first(const uint32_t *p, int n) { return _mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), p); }
 VEC words w_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
 VEC words w_even_only(words x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
+VEC words w_odd_only(words x) { return _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)); }

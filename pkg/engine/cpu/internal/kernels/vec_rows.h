@@ -44,13 +44,25 @@ VEC void v_store_bf16(uint16_t *p, vec x, int n) {
 	memcpy(p, lanes, (size_t)n * sizeof *p);
 }
 
+// v_store_first stores the first n lanes.
+VEC void v_store_first(float *p, vec x, int n) {
+	if (n >= TDM_LANES) {
+		v_store(p, x);
+		return;
+	}
+	float lanes[TDM_LANES];
+	v_store(lanes, x);
+	memcpy(p, lanes, (size_t)n * sizeof *p);
+}
+
 VEC float v_sum(vec x) {
 	float lanes[TDM_LANES];
 	v_store(lanes, x);
 	return tdm_tree(lanes);
 }
 
-static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+// rms_scale is what RMSNorm multiplies n elements with.
+VEC vec rms_scale(const float *x, int n, float inv_n, float eps) {
 	vec squares = v_zero();
 	int i = 0;
 	for (; i + TDM_LANES <= n; i += TDM_LANES) {
@@ -62,11 +74,39 @@ static void norm(uint16_t *out, const float *x, const float *weight, int n, floa
 		squares = v_fma(v, v, squares);
 	}
 	float mean = v_sum(squares) * inv_n;
-	vec scale = v_set1(1.0f / sqrtf(tdm_add(mean, eps)));
-	for (i = 0; i + TDM_LANES <= n; i += TDM_LANES)
+	return v_set1(1.0f / sqrtf(tdm_add(mean, eps)));
+}
+
+static void norm(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps) {
+	vec scale = rms_scale(x, n, inv_n, eps);
+	int i = 0;
+	for (; i + TDM_LANES <= n; i += TDM_LANES)
 		v_store_bf16(out + i, v_mul(v_mul(v_load(x + i), scale), v_load(weight + i)), TDM_LANES);
 	if (i < n)
 		v_store_bf16(out + i, v_mul(v_mul(v_load_first(x + i, n - i), scale), v_load_first(weight + i, n - i)), n - i);
+}
+
+static void adjust(const tdm_rows *r, int row) {
+	const int size = r->head_size, all = (r->heads + 2 * r->kv_heads) * size;
+	float *x = r->qkv + (size_t)row * r->ld_qkv;
+	if (r->bias) {
+		int i = 0;
+		for (; i + TDM_LANES <= all; i += TDM_LANES)
+			v_store(x + i, v_add(v_load(x + i), v_load(r->bias + i)));
+		if (i < all)
+			v_store_first(x + i, v_add(v_load_first(x + i, all - i), v_load_first(r->bias + i, all - i)), all - i);
+	}
+	if (!r->q_norm)
+		return;
+	for (int h = 0; h < r->heads + r->kv_heads; h++, x += size) {
+		const float *weight = h < r->heads ? r->q_norm : r->k_norm;
+		const vec scale = rms_scale(x, size, 1.0f / (float)size, r->norm_eps);
+		int i = 0;
+		for (; i + TDM_LANES <= size; i += TDM_LANES)
+			v_store(x + i, v_mul(v_mul(v_load(x + i), scale), v_load(weight + i)));
+		if (i < size)
+			v_store_first(x + i, v_mul(v_mul(v_load_first(x + i, size - i), scale), v_load_first(weight + i, size - i)), size - i);
+	}
 }
 
 // rotate_16 rotates lanes i to i+n of a head into low and high bf16 halves.

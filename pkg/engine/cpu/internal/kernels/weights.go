@@ -44,6 +44,12 @@ func (m Matrix) check(rows, columns int) error {
 // LayerMatrices are the weights of one layer.
 type LayerMatrices struct {
 	AttentionNorm, Q, K, V, O, FFNNorm, Gate, Up, Down Matrix
+	// QBias, KBias and VBias are there if Shape.QKVBias, QNorm and KNorm if
+	// Shape.QKNorm; one column each.
+	QBias, KBias, VBias, QNorm, KNorm Matrix
+	// Window is the tokens that a query of this layer sees, itself included; 0
+	// for all.
+	Window int
 }
 
 // Weights are packed weights, outside the Go heap. They do not change once they
@@ -82,6 +88,13 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 				o:              panels(a, shape.Hidden, q),
 				gate_up:        panels(a, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
 				down:           panels(a, shape.Hidden, shape.FFN),
+				window:         windowOf(0),
+			}
+			if shape.QKVBias {
+				l.qkv_bias = take[C.float](a, q+2*kv)
+			}
+			if shape.QKNorm {
+				l.q_norm, l.k_norm = take[C.float](a, shape.HeadSize), take[C.float](a, shape.HeadSize)
 			}
 			if w.layers != nil {
 				unsafe.Slice(w.layers, layers)[i] = l
@@ -117,14 +130,25 @@ func (w *Weights) PackLayer(i int, m LayerMatrices) error {
 	}
 	s, l := w.shape, &unsafe.Slice(w.layers, w.count)[i]
 	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
-	for _, v := range []struct {
+	type vector struct {
 		to *C.float
 		m  Matrix
-	}{{l.attention_norm, m.AttentionNorm}, {l.ffn_norm, m.FFNNorm}} {
-		if err := widen(v.to, v.m, s.Hidden); err != nil {
+		n  int
+	}
+	vectors := []vector{{l.attention_norm, m.AttentionNorm, s.Hidden}, {l.ffn_norm, m.FFNNorm, s.Hidden}}
+	if s.QKVBias {
+		bias := unsafe.Slice(l.qkv_bias, q+2*kv) // as rows of the product
+		vectors = append(vectors, vector{&bias[0], m.QBias, q}, vector{&bias[q], m.KBias, kv}, vector{&bias[q+kv], m.VBias, kv})
+	}
+	if s.QKNorm {
+		vectors = append(vectors, vector{l.q_norm, m.QNorm, s.HeadSize}, vector{l.k_norm, m.KNorm, s.HeadSize})
+	}
+	for _, v := range vectors {
+		if err := widen(v.to, v.m, v.n); err != nil {
 			return err
 		}
 	}
+	l.window = windowOf(m.Window)
 	for _, v := range []struct {
 		to                        *C.uint32_t
 		m                         Matrix
