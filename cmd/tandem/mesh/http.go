@@ -17,7 +17,9 @@ import (
 // addHTTP adds the HTTP servers. A nil listener is no server.
 func (p *process) addHTTP(api, metrics net.Listener) {
 	if api != nil {
-		p.add(httpService("http", api, p.healthMux()))
+		mux := p.healthMux()
+		mux.Handle("/", http.HandlerFunc(p.serveAPI))
+		p.add(httpService("http", api, mux))
 	}
 	if metrics != nil {
 		mux := p.healthMux()
@@ -54,6 +56,16 @@ func (p *process) healthMux() *http.ServeMux {
 	return mux
 }
 
+// serveAPI answers what is no probe. The router is added after the servers, so that
+// they tell of its drain, and before they begin.
+func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
+	if p.api == nil {
+		http.Error(w, "not found: this process has no router; there are /healthz and /readyz", http.StatusNotFound)
+		return
+	}
+	p.api.ServeHTTP(w, r)
+}
+
 func httpService(name string, listener net.Listener, handler http.Handler) lifecycle.Service {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 16}
 	return lifecycle.Service{
@@ -64,6 +76,12 @@ func httpService(name string, listener net.Listener, handler http.Handler) lifec
 			}
 			return nil
 		},
-		Stop: server.Shutdown,
+		Stop: func(ctx context.Context) error {
+			err := server.Shutdown(ctx)
+			if err != nil { // what did not end in time is cut off
+				_ = server.Close()
+			}
+			return err
+		},
 	}
 }

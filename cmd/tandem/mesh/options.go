@@ -24,6 +24,8 @@ type Options struct {
 	Model string
 	// ModelName is what requests call it; empty: the directory's name.
 	ModelName string
+	// ModelAliases are further names of the model, or patterns of path.Match.
+	ModelAliases []string
 	// Etcd and NATS are the servers' addresses.
 	Etcd, NATS []string
 	// Metrics and HTTP are where those are served; empty: nowhere.
@@ -120,6 +122,11 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
 	case o.LeaseTTL < time.Second:
 		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	for _, alias := range o.ModelAliases {
+		if err := router.CheckAlias(alias); err != nil {
+			return fmt.Errorf("--model-alias: %w", err)
+		}
 	}
 	if err := o.Trace.validate(); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,9 +40,10 @@ type process struct {
 	members  *membership.Client
 	signals  *signals.Conn
 	services []lifecycle.Service
-	routes   bool        // there is a router among the parts
-	ready    atomic.Bool // every part serves
-	served   atomic.Bool // the router is connected to a decode worker
+	routes   bool         // there is a router among the parts
+	api      http.Handler // the router's HTTP API; nil without a router
+	ready    atomic.Bool  // every part serves
+	served   atomic.Bool  // the router is connected to a decode worker
 }
 
 // connect joins the process to etcd and NATS. etcd must answer in time; NATS may
@@ -169,7 +171,7 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	epoch := worker.NewEpoch()
 	logger := withAttribute(p.logger, slog.String("router", id))
 	service, err := router.New(p.options.Router, router.Deps{
-		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: p.engines.tokenizer}},
+		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: p.engines.tokenizer, Aliases: p.options.ModelAliases}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
@@ -185,6 +187,7 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})
 	service.Register(server)
+	p.api = service.HTTP()
 	p.add(
 		lifecycle.Service{
 			Name: "router server", Run: func(context.Context) error { return server.Serve(listener) },

@@ -67,7 +67,7 @@ func announce(out io.Writer, program string, up mesh.Up) {
 	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))
 	line("grpc", "%s", up.Address)
 	if up.HTTP != "" {
-		line("http", "http://%s/readyz", up.HTTP)
+		line("http", "http://%s/v1 (OpenAI's API), http://%s/readyz", up.HTTP, up.HTTP)
 	}
 	if up.Metrics != "" {
 		line("metrics", "http://%s/metrics", up.Metrics)
