@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 )
 
 const (
@@ -34,8 +36,8 @@ const (
 // its runs.
 func DeferCollector() (restore func()) {
 	growth := int64(0)
-	if available, known := memoryAvailable(os.DirFS("/")); known {
-		growth = min(collectAt, available/memoryShare)
+	if available, known := memory.Available(os.DirFS("/")); known {
+		growth = min(collectAt, available.Bytes/memoryShare)
 	}
 	percent := debug.SetGCPercent(-1) // the only way to read it
 	debug.SetGCPercent(percent)

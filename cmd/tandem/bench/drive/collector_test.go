@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 )
 
 // withCollector runs a test with the collector set so, whatever the environment says.
@@ -38,8 +39,8 @@ func cycles() uint64 {
 }
 
 func TestDeferCollector(t *testing.T) {
-	if available, known := drive.MemoryAvailable(os.DirFS("/")); !known || available < 4<<30 {
-		t.Skipf("%d MiB are available (known: %t): too little to defer it", available>>20, known)
+	if available, known := memory.Available(os.DirFS("/")); !known || available.Bytes < 4<<30 {
+		t.Skipf("%d MiB are available (known: %t): too little to defer it", available.Bytes>>20, known)
 	}
 	withCollector(t, 100, math.MaxInt64)
 	runtime.GC()

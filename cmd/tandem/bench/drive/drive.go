@@ -42,6 +42,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
@@ -120,8 +121,8 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MemoryLimit == 0 {
 		o.MemoryLimit = DefaultMemoryLimit
-		if available, known := memoryAvailable(os.DirFS("/")); known {
-			o.MemoryLimit = max(leastMemoryLimit, min(o.MemoryLimit, available/memoryShare))
+		if available, known := memory.Available(os.DirFS("/")); known {
+			o.MemoryLimit = max(leastMemoryLimit, min(o.MemoryLimit, available.Bytes/memoryShare))
 		}
 	}
 	return o

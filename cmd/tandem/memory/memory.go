@@ -1,4 +1,8 @@
-package drive
+// Package memory finds out how much memory this process may still take: what the
+// system has left, and what limits leave it.
+//
+// Commands of the binary may import it. It owns nothing and starts no goroutine.
+package memory
 
 import (
 	"io/fs"
@@ -9,21 +13,32 @@ import (
 	"strings"
 )
 
-// memoryAvailable is the memory that this process may still take, bytes: the least of
-// what the system has, what the limits of its control groups leave, where the page
-// cache gives way, and what its address space has room for. known is false where no
-// file of Linux's says. root is the root of the file system.
-func memoryAvailable(root fs.FS) (available int64, known bool) {
-	available = math.MaxInt64
-	atMost := func(bytes int64) { available, known = min(available, max(bytes, 0)), true }
+// Left is what a process may still take.
+type Left struct {
+	Bytes int64
+	// By names the file whose limit is the narrowest.
+	By string
+}
+
+// Available is the memory that this process may still take: the least of what the
+// system has, what the limits of its control groups leave, where the page cache
+// gives way, and what its address space has room for. known is false where no file
+// of Linux's says. root is the root of the file system.
+func Available(root fs.FS) (left Left, known bool) {
+	left.Bytes = math.MaxInt64
+	atMost := func(bytes int64, by string) {
+		if known = true; bytes < left.Bytes {
+			left = Left{max(bytes, 0), by}
+		}
+	}
 	system := values(root, "proc/meminfo")
 	if kib, ok := system["MemAvailable:"]; ok {
-		atMost(kib << 10)
+		atMost(kib<<10, "MemAvailable in /proc/meminfo")
 	}
 	// Where the system lets nobody have more than it could keep, memory counts from
 	// when it is asked for.
 	if strict, ok := number(root, "proc/sys/vm/overcommit_memory"); ok && strict == 2 {
-		atMost((system["CommitLimit:"] - system["Committed_AS:"]) << 10)
+		atMost((system["CommitLimit:"]-system["Committed_AS:"])<<10, "CommitLimit in /proc/meminfo")
 	}
 	limits, _ := fs.ReadFile(root, "proc/self/limits")
 	for line := range strings.Lines(string(limits)) {
@@ -33,7 +48,7 @@ func memoryAvailable(root fs.FS) (available int64, known bool) {
 		}
 		if f := strings.Fields(soft); len(f) > 0 {
 			if bytes, err := strconv.ParseInt(f[0], 10, 64); err == nil { // or "unlimited"
-				atMost(bytes - values(root, "proc/self/status")["VmSize:"]<<10)
+				atMost(bytes-values(root, "proc/self/status")["VmSize:"]<<10, "the limit of the address space (ulimit -v)")
 			}
 		}
 	}
@@ -54,15 +69,15 @@ func memoryAvailable(root fs.FS) (available int64, known bool) {
 		// A group has at most what those above it have. In a container the path may be
 		// the host's; then the root is its own.
 		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
-			if bytes, ok := of.left(root, path.Join(of.mount, dir)); ok {
-				atMost(bytes)
+			if bytes, by, ok := of.left(root, path.Join(of.mount, dir)); ok {
+				atMost(bytes, "/"+by)
 			}
 			if dir == "/" {
 				break
 			}
 		}
 	}
-	return available, known
+	return left, known
 }
 
 // groups is where a version of control groups keeps what is asked of it here.
@@ -78,19 +93,21 @@ var (
 	version2 = groups{"sys/fs/cgroup", []string{"memory.max", "memory.high"}, "memory.current", "inactive_file"}
 )
 
-// left is what the limits of one group leave; false if it has none.
-func (g groups) left(root fs.FS, dir string) (bytes int64, limited bool) {
+// left is what the limits of one group leave, and the file of the narrowest; false
+// if it has none.
+func (g groups) left(root fs.FS, dir string) (bytes int64, by string, limited bool) {
 	least := int64(math.MaxInt64)
 	for _, name := range g.limits {
-		if limit, ok := number(root, path.Join(dir, name)); ok { // or "max"
-			least, limited = min(least, limit), true
+		name = path.Join(dir, name)
+		if limit, ok := number(root, name); ok && limit < least { // or "max"
+			least, by, limited = limit, name, true
 		}
 	}
 	used, ok := number(root, path.Join(dir, g.used))
 	if !limited || !ok {
-		return 0, false
+		return 0, "", false
 	}
-	return least - max(used-values(root, path.Join(dir, "memory.stat"))[g.inactive], 0), true
+	return least - max(used-values(root, path.Join(dir, "memory.stat"))[g.inactive], 0), by, true
 }
 
 // number is the only number in a file.

@@ -1,4 +1,0 @@
-package drive
-
-// MemoryAvailable is memoryAvailable.
-var MemoryAvailable = memoryAvailable
