@@ -127,10 +127,10 @@ func draw(weights []float64, minimum, uniform float64) int {
 
 // argmax is the first token in the order that Sample documents.
 func argmax(logits []float32) int32 {
-	best := 0
+	best, largest := 0, logits[0]
 	for i, l := range logits {
-		if l > logits[best] || (logits[best] != logits[best] && l == l) {
-			best = i
+		if l > largest || (largest != largest && l == l) {
+			best, largest = i, l
 		}
 	}
 	return int32(best)

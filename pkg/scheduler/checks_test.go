@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -133,8 +134,18 @@ func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 	if (work.Sample != nil) != (end == len(all)) {
 		w.t.Fatalf("%d: draws after %d of %d tokens: %v", part.ID, end, len(all), work.Sample != nil)
 	}
-	if work.Sample != nil && (int(work.Sample.Offset) != l.request.Generated+len(l.output) || work.Sample.Params != l.request.Sampling) {
-		w.t.Fatalf("%d: draws with %+v after %v", part.ID, work.Sample, l.output)
+	if work.Sample != nil && !reflect.DeepEqual(*work.Sample, l.draw()) {
+		w.t.Fatalf("%d: draws with %+v, not %+v", part.ID, *work.Sample, l.draw())
+	}
+}
+
+// draw is how the next token has to be drawn.
+func (l *life) draw() engine.Sample {
+	r, all := l.request, l.tokens()
+	asked := len(r.Tokens) - r.Generated
+	return engine.Sample{
+		Params: r.Sampling, Offset: uint64(len(all) - asked), Logprobs: r.Logprobs, TopLogprobs: r.TopLogprobs,
+		History: sampler.History{Prompt: all[:asked], Generated: all[asked:]},
 	}
 }
 

@@ -44,6 +44,9 @@ type Request struct {
 	Stop []int32
 	// Sampling says how tokens are drawn.
 	Sampling sampler.Params
+	// Logprobs and TopLogprobs are as in engine.Sample.
+	Logprobs    bool
+	TopLogprobs int
 	// Salt: prefixes are shared only under the same one.
 	Salt string
 	// Priority: higher first among those that wait.
@@ -80,8 +83,9 @@ type Cancel struct{ ID SequenceID }
 
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
-	// Tokens as engine.Output has them; not read if Err is set.
-	Tokens []int32
+	// Tokens and Logprobs as engine.Output has them; not read if Err is set.
+	Tokens   []int32
+	Logprobs []sampler.Logprobs
 	// Compute is the engine's time.
 	Compute time.Duration
 	// Err fails every sequence of the step.
@@ -148,6 +152,8 @@ type Sampled struct {
 	ID     SequenceID
 	Offset int
 	Token  int32
+	// Logprobs is set if the request asked.
+	Logprobs *sampler.Logprobs
 }
 
 // FinishReason is why a sequence ended.

@@ -39,6 +39,13 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 		Salt:      rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(t, "salt"),
 		Priority:  rapid.Int32Range(-1, 1).Draw(t, "priority"),
 	}
+	if rapid.Bool().Draw(t, "logprobs") {
+		r.Logprobs, r.TopLogprobs = true, 2
+	}
+	if rapid.Bool().Draw(t, "penalty") {
+		r.Sampling.PresencePenalty = 1
+		r.Sampling.LogitBias = []sampler.TokenBias{{Token: 1, Bias: 2}}
+	}
 	r.MaxTokens = r.Generated + rapid.IntRange(1, 12).Draw(t, "more tokens")
 	if rapid.Bool().Draw(t, "has stop") {
 		r.Stop = []int32{rapid.Int32Range(0, vocabulary-1).Draw(t, "stop")}

@@ -75,13 +75,13 @@ func (s *Scheduler) start(now time.Time, q *sequence) {
 // sampled elsewhere, those before the last have no KV yet: they are computed
 // first, one a step, without drawing.
 func (s *Scheduler) addDecode(st *step, q *sequence) {
-	next := q.computed - len(q.request.Tokens)
+	sampled, next := q.sampled(), q.computed-len(q.request.Tokens)
 	work := engine.Sequence{
-		Tokens: q.generated[next : next+1 : next+1],
+		Tokens: sampled[next : next+1 : next+1],
 		Start:  q.computed,
 		Blocks: q.table,
 	}
-	if next+1 == len(q.generated) {
+	if next+1 == len(sampled) {
 		work.Sample = q.draw(s.turn)
 	}
 	st.add(q, Part{ID: q.request.ID}, work)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // Scheduler is the state machine of one worker. It is not safe for concurrent
@@ -147,7 +148,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	}
 	s.publish(q)
 	for _, token := range e.Sampled {
-		q.generated = append(q.generated, token)
+		q.output = append(q.output, token)
 		if reason := q.ended(token); reason != 0 {
 			s.finish(q, reason, nil)
 			return
@@ -203,17 +204,21 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case work.Sample == nil:
 		case e.Tokens[i] < 0:
 			s.finish(q, Failed, errors.New("scheduler: the step drew no token where one was asked for"))
+		case !work.Sample.Logprobs:
+			s.sampled(q, e.Tokens[i], nil)
+		case len(e.Logprobs) != len(st.members):
+			s.finish(q, Failed, errors.New("scheduler: the step did not say how likely the token was"))
 		default:
-			s.sampled(q, e.Tokens[i])
+			s.sampled(q, e.Tokens[i], &e.Logprobs[i])
 		}
 	}
 	clear(st.members)
 }
 
 // sampled takes a token that a step drew.
-func (s *Scheduler) sampled(q *sequence, token int32) {
-	s.act(Sampled{ID: q.request.ID, Offset: q.offset(), Token: token})
-	q.generated = append(q.generated, token)
+func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs) {
+	s.act(Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
+	q.output = append(q.output, token)
 	q.phase = decoding
 	reason := q.ended(token)
 	if reason == 0 && q.request.Kind == PrefillOnly {

@@ -278,10 +278,11 @@ func TestBrokenAnswersFailTheStep(t *testing.T) {
 	for name, done := range map[string]scheduler.StepDone{
 		"too few tokens":     {},
 		"no token was drawn": {Tokens: []int32{-1}},
+		"no log probability": {Tokens: []int32{2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 30, standard)
-			l := w.submit(scheduler.Request{ID: 1, Tokens: prompt(3), MaxTokens: 3})
+			l := w.submit(scheduler.Request{ID: 1, Tokens: prompt(3), MaxTokens: 3, Logprobs: true})
 			w.inFlight = nil
 			w.handle(done)
 			if l.finished == nil || l.finished.Reason != scheduler.Failed || !l.released {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // phase is where in its life a sequence is.
@@ -40,7 +41,7 @@ type sequence struct {
 	cached    int // blocks that came from the prefix cache
 	published int // blocks that were offered to the prefix cache
 	chain     kvcache.Chain
-	generated []int32          // after request.Tokens
+	output    []int32          // generated in all tries; the first are the end of request.Tokens
 	computed  int              // tokens whose KV is in the blocks
 	skipped   int              // steps in a row that had nothing of its prompt
 	samples   [2]engine.Sample // one for each of Scheduler.steps
@@ -55,6 +56,7 @@ type sequence struct {
 
 func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	q := &sequence{request: r, ticket: ticket, since: now}
+	q.output = slices.Clone(r.Tokens[len(r.Tokens)-r.Generated:])
 	q.totalTokens = c.ContextTokens
 	if left := r.MaxTokens - r.Generated; left < c.ContextTokens-len(r.Tokens) {
 		q.totalTokens = len(r.Tokens) + left
@@ -68,11 +70,14 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	return q
 }
 
+// sampled is what was generated after request.Tokens.
+func (q *sequence) sampled() []int32 { return q.output[q.request.Generated:] }
+
 // length is the number of tokens so far, sampled ones included.
-func (q *sequence) length() int { return len(q.request.Tokens) + len(q.generated) }
+func (q *sequence) length() int { return len(q.request.Tokens) + len(q.sampled()) }
 
 // offset is the number of tokens generated so far.
-func (q *sequence) offset() int { return q.request.Generated + len(q.generated) }
+func (q *sequence) offset() int { return len(q.output) }
 
 // ended is why the sequence ends with the token just appended; 0 if it does not.
 func (q *sequence) ended(token int32) FinishReason {
@@ -87,7 +92,15 @@ func (q *sequence) ended(token int32) FinishReason {
 
 // draw is the draw of the next token, for the step whose turn it is.
 func (q *sequence) draw(turn int) *engine.Sample {
-	q.samples[turn] = engine.Sample{Params: q.request.Sampling, Offset: uint64(q.offset())}
+	r := &q.request
+	q.samples[turn] = engine.Sample{
+		Params: r.Sampling,
+		Offset: uint64(q.offset()),
+		// What is appended later does not change what is there.
+		History:     sampler.History{Prompt: r.Tokens[:len(r.Tokens)-r.Generated], Generated: q.output},
+		Logprobs:    r.Logprobs,
+		TopLogprobs: r.TopLogprobs,
+	}
 	return &q.samples[turn]
 }
 
@@ -103,7 +116,7 @@ func (q *sequence) appendTokens(dst []int32, first, n int) []int32 {
 		first, n = first+fromPrompt, n-fromPrompt
 	}
 	first -= len(prompt)
-	return append(dst, q.generated[max(first, 0):max(first, 0)+n]...)
+	return append(dst, q.sampled()[max(first, 0):max(first, 0)+n]...)
 }
 
 // before orders sequences that compete for the same thing.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -73,6 +74,8 @@ func copied(step scheduler.RunStep) written {
 		c.work[i].Blocks = slices.Clone(c.work[i].Blocks)
 		if c.work[i].Sample != nil {
 			sample := *c.work[i].Sample
+			sample.History.Prompt = append([]int32{}, sample.History.Prompt...)
+			sample.History.Generated = append([]int32{}, sample.History.Generated...)
 			c.work[i].Sample = &sample
 		}
 	}
@@ -155,6 +158,7 @@ func (w *world) finishStep(compute time.Duration) {
 	done := scheduler.StepDone{Compute: compute}
 	for i, work := range step.Batch.Sequences {
 		done.Tokens = append(done.Tokens, w.pages.run(work))
+		done.Logprobs = append(done.Logprobs, sampler.Logprobs{Drawn: float32(-i)})
 		if l := w.lives[step.Parts[i].ID]; l.finished == nil {
 			l.computed = work.Start + len(work.Tokens)
 		}
@@ -247,6 +251,9 @@ func (w *world) sampled(a scheduler.Sampled) {
 	at := a.Offset - l.request.Generated
 	if !l.live() || !l.started || at != len(l.output) || at >= len(want) || a.Token != want[at] {
 		w.t.Fatalf("%d: token %d at offset %d after %v; alone it gives %v", a.ID, a.Token, a.Offset, l.output, want)
+	}
+	if (a.Logprobs != nil) != l.request.Logprobs {
+		w.t.Fatalf("%d: log probabilities %v, asked %v", a.ID, a.Logprobs, l.request.Logprobs)
 	}
 	l.output = append(l.output, a.Token)
 }

@@ -119,7 +119,7 @@ func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *traced
 	d.mu.Unlock()
 	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
 	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
-	return scheduler.StepDone{Tokens: out.Tokens, Compute: out.Compute}
+	return scheduler.StepDone{Tokens: out.Tokens, Logprobs: out.Logprobs, Compute: out.Compute}
 }
 
 // Reserve gives a sequence its id before it is submitted, so that what belongs

@@ -97,26 +97,28 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 			stop = append(stop, int32(id))
 		}
 	}
-	s := task.GetSampling()
-	params := sampler.Params{
-		Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), MinP: s.GetMinP(), Seed: s.GetSeed(),
-	}
-	if err := params.Validate(); err != nil {
+	params, err := ParseSampling(task.GetSampling(), spec)
+	if err != nil {
 		field, problem := "task.sampling", err.Error()
 		if f, ok := errors.AsType[*sampler.FieldError](err); ok {
 			field, problem = field+"."+f.Field, f.Problem
 		}
 		return none, rpc.InvalidArgument(field, problem)
 	}
+	if n := task.GetLogprobs(); n > sampler.MaxTopLogprobs {
+		return none, rpc.InvalidArgument("task.logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
+	}
 	return scheduler.Request{
-		Tokens:    tokens,
-		Generated: int(task.GetGenerated()),
-		MaxTokens: int(task.GetMaxTokens()),
-		Stop:      stop,
-		Sampling:  params,
-		Salt:      task.GetEnvelope().GetCacheSalt(),
-		Priority:  task.GetEnvelope().GetPriority(),
-		Deadline:  deadline,
+		Tokens:      tokens,
+		Generated:   int(task.GetGenerated()),
+		MaxTokens:   int(task.GetMaxTokens()),
+		Stop:        stop,
+		Sampling:    params,
+		Logprobs:    task.Logprobs != nil,
+		TopLogprobs: int(task.GetLogprobs()),
+		Salt:        task.GetEnvelope().GetCacheSalt(),
+		Priority:    task.GetEnvelope().GetPriority(),
+		Deadline:    deadline,
 	}, nil
 }
 

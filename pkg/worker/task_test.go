@@ -25,7 +25,10 @@ func goodTask() *workerv1.Task {
 		ModelDigest: "d1", TokenIds: []uint32{3, 499, 0}, Generated: 1, MaxTokens: 9,
 		Sampling: &inferencev1.Sampling{
 			Temperature: new(float32(0.5)), TopK: new(uint32(7)), TopP: new(float32(0.9)), MinP: new(float32(0.1)), Seed: new(uint64(math.MaxUint64)),
+			RepetitionPenalty: new(float32(1.25)), PresencePenalty: new(float32(-2)), FrequencyPenalty: new(float32(2)),
+			LogitBias: map[uint32]float32{499: -100, 0: 3.5, 7: 100},
 		},
+		Logprobs:     new(uint32(20)),
 		StopTokenIds: []uint32{2, 500, math.MaxUint32},
 	}
 }
@@ -35,14 +38,39 @@ func TestParseTask(t *testing.T) {
 	got, err := worker.ParseTask(goodTask(), spec(), deadline)
 	want := scheduler.Request{
 		Tokens: []int32{3, 499, 0}, Generated: 1, MaxTokens: 9, Stop: []int32{2}, Salt: "tenant", Priority: -3, Deadline: deadline,
-		Sampling: sampler.Params{Temperature: 0.5, TopK: 7, TopP: 0.9, MinP: 0.1, Seed: math.MaxUint64},
+		Sampling: sampler.Params{
+			Temperature: 0.5, TopK: 7, TopP: 0.9, MinP: 0.1, Seed: math.MaxUint64,
+			RepetitionPenalty: 1.25, PresencePenalty: -2, FrequencyPenalty: 2,
+			LogitBias: []sampler.TokenBias{{Token: 0, Bias: 3.5}, {Token: 7, Bias: 100}, {Token: 499, Bias: -100}},
+		},
+		Logprobs: true, TopLogprobs: 20,
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, error %v; want %+v", got, err, want)
 	}
 	bare := &workerv1.Task{ModelDigest: "d1", TokenIds: []uint32{1}, MaxTokens: 1}
-	if got, err := worker.ParseTask(bare, spec(), time.Time{}); err != nil || got.Sampling != (sampler.Params{}) || !got.Deadline.IsZero() {
+	if got, err := worker.ParseTask(bare, spec(), time.Time{}); err != nil || !reflect.DeepEqual(got.Sampling, sampler.Params{}) || got.Logprobs || !got.Deadline.IsZero() {
 		t.Errorf("without envelope and sampling: %+v, error %v", got, err)
+	}
+}
+
+// biases gives the first n tokens one bias.
+func biases(n int, bias float32) map[uint32]float32 {
+	out := make(map[uint32]float32, n)
+	for id := range n {
+		out[uint32(id)] = bias
+	}
+	return out
+}
+
+func TestLogprobsMessage(t *testing.T) {
+	if got := worker.LogprobsMessage(nil); got != nil {
+		t.Errorf("of nothing: %v", got)
+	}
+	got := worker.LogprobsMessage(&sampler.Logprobs{Drawn: -1.5, Top: []sampler.Logprob{{Token: 9, Logprob: -0.25}, {Token: 0, Logprob: -2}}})
+	want := &inferencev1.TokenLogprobs{Logprob: -1.5, Top: []*inferencev1.TokenLogprob{{TokenId: 9, Logprob: -0.25}, {Logprob: -2}}}
+	if !proto.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -68,6 +96,14 @@ func TestParseTaskNamesTheField(t *testing.T) {
 		{"top-k", func(k *workerv1.Task) { k.Sampling.TopK = new(uint32(math.MaxUint32)) }, "task.sampling.top_k"},
 		{"top-p", func(k *workerv1.Task) { k.Sampling.TopP = new(float32(1.1)) }, "task.sampling.top_p"},
 		{"min-p", func(k *workerv1.Task) { k.Sampling.MinP = &nan }, "task.sampling.min_p"},
+		{"repetition penalty", func(k *workerv1.Task) { k.Sampling.RepetitionPenalty = new(float32(-1)) }, "task.sampling.repetition_penalty"},
+		{"presence penalty", func(k *workerv1.Task) { k.Sampling.PresencePenalty = &nan }, "task.sampling.presence_penalty"},
+		{"frequency penalty", func(k *workerv1.Task) { k.Sampling.FrequencyPenalty = new(float32(3)) }, "task.sampling.frequency_penalty"},
+		{"a bias past the vocabulary", func(k *workerv1.Task) { k.Sampling.LogitBias[500] = 1 }, "task.sampling.logit_bias"},
+		{"a bias that is no number", func(k *workerv1.Task) { k.Sampling.LogitBias[1] = nan }, "task.sampling.logit_bias"},
+		{"more biases than allowed", func(k *workerv1.Task) { k.Sampling.LogitBias = biases(1025, 0) }, "task.sampling.logit_bias"},
+		{"every token forbidden", func(k *workerv1.Task) { k.Sampling.LogitBias = biases(500, -100) }, "task.sampling.logit_bias"},
+		{"log probabilities", func(k *workerv1.Task) { k.Logprobs = new(uint32(21)) }, "task.logprobs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			task := goodTask()
@@ -129,7 +165,7 @@ func FuzzParseTask(f *testing.F) {
 			}
 			return
 		}
-		if len(r.Tokens) == 0 || len(r.Tokens) >= spec().ContextTokens || r.Generated < 0 || r.Generated >= len(r.Tokens) || r.MaxTokens <= r.Generated || r.Sampling.Validate() != nil {
+		if len(r.Tokens) == 0 || len(r.Tokens) >= spec().ContextTokens || r.Generated < 0 || r.Generated >= len(r.Tokens) || r.MaxTokens <= r.Generated || r.Sampling.Validate() != nil || r.TopLogprobs < 0 || r.TopLogprobs > sampler.MaxTopLogprobs {
 			t.Fatalf("passed: %+v", r)
 		}
 		for _, token := range append(r.Tokens, r.Stop...) {

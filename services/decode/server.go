@@ -150,6 +150,9 @@ func (g *generation) act(actions []scheduler.Action) error {
 				tokens = &workerv1.Tokens{Offset: uint32(a.Offset)}
 			}
 			tokens.TokenIds = append(tokens.TokenIds, uint32(a.Token))
+			if a.Logprobs != nil {
+				tokens.Logprobs = append(tokens.Logprobs, worker.LogprobsMessage(a.Logprobs))
+			}
 			if g.spans != nil {
 				g.spans.Token(a.Offset)
 			}

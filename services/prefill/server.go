@@ -118,6 +118,7 @@ type prompt struct {
 	// held is how many leading blocks the receiver has: they are not sent.
 	held     int
 	first    int32
+	logprobs *inferencev1.TokenLogprobs // of first
 	finished bool
 	refused  bool
 	settled  bool
@@ -203,7 +204,7 @@ func (p *prompt) act(action scheduler.Action) error {
 			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
 		}}})
 	case scheduler.Sampled:
-		p.first = a.Token
+		p.first, p.logprobs = a.Token, worker.LogprobsMessage(a.Logprobs)
 	case scheduler.Finished:
 		p.finished = true
 		return p.finish(a)
@@ -230,7 +231,7 @@ func (p *prompt) sendCached(table []kvcache.BlockID, cachedTokens int) {
 // finish answers with the first token. The token goes out before the transfer
 // is committed or given up: it waits for nothing.
 func (p *prompt) finish(end scheduler.Finished) error {
-	token := &workerv1.FirstToken{TokenId: uint32(p.first), ComputeNs: end.PrefillCompute.Nanoseconds()}
+	token := &workerv1.FirstToken{TokenId: uint32(p.first), ComputeNs: end.PrefillCompute.Nanoseconds(), Logprobs: p.logprobs}
 	switch end.Reason {
 	case scheduler.PrefillDone:
 	case scheduler.Stopped:

@@ -284,8 +284,15 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	out := engine.Output{Tokens: make([]int32, len(batch.Sequences)), Compute: compute}
 	for i, s := range batch.Sequences {
 		out.Tokens[i] = -1
-		if s.Sample != nil {
-			out.Tokens[i] = e.draw(s)
+		if s.Sample == nil {
+			continue
+		}
+		out.Tokens[i] = e.draw(s)
+		if s.Sample.Logprobs {
+			if out.Logprobs == nil {
+				out.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
+			}
+			out.Logprobs[i] = e.logprobs(out.Tokens[i], s.Sample.TopLogprobs)
 		}
 	}
 	return out, nil

@@ -1,0 +1,65 @@
+package worker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// ParseSampling checks how tokens are to be drawn. Fields that are not set are
+// those of the zero sampler.Params. Its errors are *sampler.FieldError.
+func ParseSampling(in *inferencev1.Sampling, spec model.Spec) (sampler.Params, error) {
+	p := sampler.Params{
+		Temperature:       in.GetTemperature(),
+		TopK:              int(in.GetTopK()),
+		TopP:              in.GetTopP(),
+		MinP:              in.GetMinP(),
+		Seed:              in.GetSeed(),
+		RepetitionPenalty: in.GetRepetitionPenalty(),
+		PresencePenalty:   in.GetPresencePenalty(),
+		FrequencyPenalty:  in.GetFrequencyPenalty(),
+	}
+	bias := in.GetLogitBias()
+	if n := len(bias); n > sampler.MaxLogitBiases {
+		return sampler.Params{}, &sampler.FieldError{Field: "logit_bias", Problem: fmt.Sprintf("%d tokens are more than %d", n, sampler.MaxLogitBiases)}
+	}
+	forbidden := 0
+	for _, id := range slices.Sorted(maps.Keys(bias)) {
+		if uint64(id) >= uint64(spec.VocabSize) {
+			return sampler.Params{}, &sampler.FieldError{Field: "logit_bias", Problem: fmt.Sprintf("token %d is outside the vocabulary of %d", id, spec.VocabSize)}
+		}
+		if bias[id] <= sampler.MinLogitBias {
+			forbidden++
+		}
+		p.LogitBias = append(p.LogitBias, sampler.TokenBias{Token: int32(id), Bias: bias[id]})
+	}
+	if err := p.Validate(); err != nil {
+		return sampler.Params{}, err
+	}
+	if forbidden == spec.VocabSize {
+		return sampler.Params{}, &sampler.FieldError{Field: "logit_bias", Problem: "forbids every token: leave one"}
+	}
+	return p, nil
+}
+
+// LogprobsMessage is l as workers send it, without the tokens' bytes; nil of nil.
+func LogprobsMessage(l *sampler.Logprobs) *inferencev1.TokenLogprobs {
+	if l == nil {
+		return nil
+	}
+	out := &inferencev1.TokenLogprobs{Logprob: l.Drawn}
+	if len(l.Top) > 0 {
+		top := make([]inferencev1.TokenLogprob, len(l.Top)) // one allocation, not one each
+		out.Top = make([]*inferencev1.TokenLogprob, len(l.Top))
+		for i, t := range l.Top {
+			top[i].TokenId, top[i].Logprob = uint32(t.Token), t.Logprob
+			out.Top[i] = &top[i]
+		}
+	}
+	return out
+}
