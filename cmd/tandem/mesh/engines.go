@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -34,20 +37,26 @@ type engines struct {
 }
 
 // needs are the parts of a process, which say what it loads.
-type needs struct{ router, workers bool }
+type needs struct {
+	router  bool
+	workers int
+}
 
 // loadEngines loads what the parts need, once for the process: a router the
 // tokenizer and the model's description, workers the weights. What is quick to
 // check is checked before the weights are read.
-func loadEngines(ctx context.Context, o Options, parts needs, progress Progress) (*engines, error) {
+func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logger, progress Progress) (*engines, error) {
 	dir, err := modeldir.Find(o.Model)
 	if err != nil {
 		return nil, err
 	}
 	// The spec's Digest stays empty for a router alone: that of the weights is
 	// known to those who read them.
-	spec, err := model.LoadSpec(dir, model.Options{Name: o.ModelName})
+	spec, err := model.LoadSpec(dir, model.Options{Name: o.ModelName, ContextTokens: o.ContextTokens})
 	if err != nil {
+		return nil, err
+	}
+	if err := o.checkContext(spec); err != nil {
 		return nil, err
 	}
 	e := &engines{options: o.Engine, dir: dir, spec: spec}
@@ -56,11 +65,16 @@ func loadEngines(ctx context.Context, o Options, parts needs, progress Progress)
 			return nil, err
 		}
 	}
-	if !parts.workers {
+	if parts.workers == 0 {
 		return e, nil
 	}
-	if err := o.checkModel(spec); err != nil {
+	left, known := memory.Available(os.DirFS("/"))
+	warning, err := o.checkModel(spec, parts.workers, left, known)
+	if err != nil {
 		return nil, err
+	}
+	if warning != "" {
+		logger.Warn("not every worker may have room for a full context", slog.String("why", warning))
 	}
 	e.options = o.Engine // Auto has become a number
 	if o.Engine.Profile != "" {
@@ -83,7 +97,7 @@ func loadEngines(ctx context.Context, o Options, parts needs, progress Progress)
 
 // loadWeights reads, checks and packs the weights.
 func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress) error {
-	m, err := model.OpenContext(ctx, e.dir, model.Options{Name: o.ModelName, Progress: progress})
+	m, err := model.OpenContext(ctx, e.dir, model.Options{Name: o.ModelName, ContextTokens: o.ContextTokens, Progress: progress})
 	if err != nil {
 		return err
 	}
@@ -154,6 +168,15 @@ func (e *engines) newSimulated(id string) (engine.Engine, error) {
 		cfg.SliceBytes = max(slice, simulated.LeastSliceBytes(o.BlockTokens))
 	}
 	return simulated.New(cfg)
+}
+
+// outsideBytes is the memory outside Go's heap that the engines have and, for KV
+// pages that were never used, may come to have.
+func (e *engines) outsideBytes() int64 {
+	if e.weights == nil {
+		return 0
+	}
+	return e.weights.Bytes() + int64(len(e.made))*int64(e.options.KVMemory)
 }
 
 // close frees all engines, then the weights.

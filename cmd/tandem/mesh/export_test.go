@@ -5,8 +5,17 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
+
+// CheckModel is checkModel where so many bytes are left, and the KV memory that the
+// options have then.
+func CheckModel(o Options, spec model.Spec, workers int, left int64) (kv ByteSize, warning string, err error) {
+	warning, err = o.checkModel(spec, workers, memory.Left{Bytes: left, By: "/limit"}, left > 0)
+	return o.Engine.KVMemory, warning, err
+}
 
 // Advertised is advertised.
 func Advertised(asked string, listening net.Addr) (string, error) {

@@ -2,8 +2,10 @@ package mesh
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
@@ -39,32 +41,42 @@ func (o *Options) checkCredit(sliceBytes int) error {
 	return nil
 }
 
-// autoKVMemory is the least that KVMemory Auto stands for.
+// autoKVMemory is what KVMemory Auto stands for where there is enough memory and a
+// full context does not take more.
 const autoKVMemory ByteSize = 1 << 30
 
 // checkModel checks what depends on the model's shape, and says what Auto stands
-// for. It is called before the weights are read, which may take minutes. The
-// simulated engine has the same number of blocks, of fewer bytes.
-func (o *Options) checkModel(spec model.Spec) error {
+// for. It is called before the weights are read, which may take minutes; workers is
+// how many share them. left is what memory there is, where that is known. The
+// simulated engine has the same number of blocks, of fewer bytes. A warning is
+// about what may come, not about what is wrong.
+func (o *Options) checkModel(spec model.Spec, workers int, left memory.Left, known bool) (warning string, err error) {
 	e := &o.Engine
 	sliceBytes := simulated.SliceBytes(spec, e.BlockTokens)
 	if e.Name == EngineCPU || e.SimulatedDevice.RealPages {
 		if err := o.checkCredit(sliceBytes); err != nil {
-			return err
+			return "", err
 		}
 	}
-	block := int64(sliceBytes) * int64(spec.Layers)
-	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	if e.Name != EngineCPU || !known {
+		left = memory.Left{Bytes: math.MaxInt64 / 2}
+	}
+	r := newRoom(spec, *e, workers, left)
+	if err := r.checkWeights(); err != nil {
+		return "", err
+	}
 	if e.KVMemory == Auto {
-		e.KVMemory = max(autoKVMemory, ByteSize(blocks*block))
+		e.KVMemory, warning = r.auto(e.BlockTokens)
+		return warning, nil
 	}
-	if int64(e.KVMemory) < block {
-		return fmt.Errorf("--kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more, or smaller --block-tokens",
-			e.KVMemory.String(), e.BlockTokens, block)
+	if int64(e.KVMemory) < r.block {
+		return "", fmt.Errorf("--kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more, or smaller --block-tokens",
+			e.KVMemory.String(), e.BlockTokens, r.block)
 	}
-	if need := ByteSize(blocks * block); e.KVMemory < need {
-		return fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more; pages that are never used cost nothing",
-			e.KVMemory.String(), int64(e.KVMemory)/block*int64(e.BlockTokens), spec.Name, spec.ContextTokens, need.String(), need.String())
+	if need := ByteSize(r.full); e.KVMemory < need {
+		holds := r.contextOf(int64(e.KVMemory), e.BlockTokens)
+		return "", fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more, or --context-tokens %d; pages that are never used cost nothing",
+			e.KVMemory.String(), holds, spec.Name, spec.ContextTokens, need.String(), need.String(), holds)
 	}
-	return nil
+	return "", r.checkKV(e.KVMemory, e.BlockTokens)
 }

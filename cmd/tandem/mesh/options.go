@@ -26,6 +26,9 @@ type Options struct {
 	ModelName string
 	// ModelAliases are further names of the model, or patterns of path.Match.
 	ModelAliases []string
+	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
+	// the model has.
+	ContextTokens int
 	// Etcd and NATS are the servers' addresses.
 	Etcd, NATS []string
 	// Metrics and HTTP are where those are served; empty: nowhere.
@@ -55,8 +58,8 @@ type EngineOptions struct {
 	Name string
 	// Threads computes; 0: as many as the process may use.
 	Threads int
-	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, or more if
-	// the model's full context takes more.
+	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, less where
+	// that is not there, and a full context of the model in any case.
 	KVMemory ByteSize
 	// BlockTokens is the number of tokens in a block.
 	BlockTokens int
@@ -76,6 +79,7 @@ type EngineOptions struct {
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
+	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of prompt and answer together, if fewer than the model has; the KV memory that one sequence can take follows from it")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
@@ -91,7 +95,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, or one full context if that is more; pages that are never used cost nothing")
+	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
 	fs.IntVar(&e.MaxSequences, "max-sequences", 64, "most sequences in one step")
@@ -110,6 +114,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
+	case o.ContextTokens < 0:
+		return fmt.Errorf("--context-tokens: %d is negative", o.ContextTokens)
 	case e.KVMemory < 0:
 		return fmt.Errorf("--kv-memory: %v is negative", e.KVMemory.String())
 	case e.MaxSequences <= 0 || e.MaxSequences > 4096:

@@ -105,6 +105,8 @@ type Part struct {
 	Address, Advertise string
 	// HTTP and Metrics are those addresses; empty if not served.
 	HTTP, Metrics string
+	// OutsideBytes is the memory of weights and KV pages, which is not Go's.
+	OutsideBytes int64
 }
 
 // Serve runs one part until ctx ends; then it drains. ready is called once it is
@@ -146,7 +148,11 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
 	isRouter := role == controlv1.Role_ROLE_ROUTER
-	if p.engines, err = loadEngines(ctx, o.Options, needs{router: isRouter, workers: !isRouter}, progress); err != nil {
+	parts := needs{router: true}
+	if !isRouter {
+		parts = needs{workers: 1}
+	}
+	if p.engines, err = loadEngines(ctx, o.Options, parts, logger, progress); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.engines.close()) }()
@@ -155,7 +161,7 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	if err := p.addPart(role, o.ID, listeners.all[0], advertise); err != nil {
 		return err
 	}
-	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2)}
+	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2), OutsideBytes: p.engines.outsideBytes()}
 	readiness := p.workerReadiness(func() { ready(part) })
 	if isRouter {
 		readiness = p.routerReadiness(part.Address, nil, func() { ready(part) })

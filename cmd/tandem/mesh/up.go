@@ -72,6 +72,8 @@ type Up struct {
 	Model, ModelDir string
 	// Prefill and Decode are the workers' ids.
 	Prefill, Decode []string
+	// OutsideBytes is the memory of weights and KV pages, which is not Go's.
+	OutsideBytes int64
 }
 
 // Run starts a mesh, calls ready once every worker can be used through the
@@ -98,7 +100,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if err := o.Engine.SimulatedDevice.checkTroubled(append(workerIDs(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers), workerIDs(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)...)); err != nil {
 		return err
 	}
-	engines, err := loadEngines(ctx, o.Options, needs{router: true, workers: true}, progress)
+	engines, err := loadEngines(ctx, o.Options, needs{router: true, workers: o.PrefillWorkers + o.DecodeWorkers}, logger, progress)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
@@ -125,6 +127,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if err := p.addAll(o, &up, listeners); err != nil {
 		return err
 	}
+	up.OutsideBytes = engines.outsideBytes()
 	expected := slices.Concat(up.Prefill, up.Decode)
 	p.add(p.routerReadiness(up.Address, expected, func() { ready(up) }))
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)

@@ -1,0 +1,107 @@
+package mesh
+
+import (
+	"fmt"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// room is what a model needs of the process's memory, and what there is.
+type room struct {
+	spec model.Spec
+	// weights are shared; each of the workers computes in workspace and has KV
+	// pages of its own. Bytes.
+	weights, workspace int64
+	workers            int64
+	// block is one KV block, full the blocks of a full context.
+	block, full int64
+	left        memory.Left
+}
+
+// newRoom adds up what workers of the CPU engine need.
+func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) room {
+	block := int64(simulated.SliceBytes(spec, e.BlockTokens)) * int64(spec.Layers)
+	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	return room{
+		spec: spec, workers: int64(workers), block: block, full: blocks * block, left: left,
+		weights:   cpu.WeightBytes(spec),
+		workspace: cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences}),
+	}
+}
+
+// fixed is what is needed whatever is asked for.
+func (r room) fixed() int64 { return r.weights + r.workers*r.workspace }
+
+// perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
+func (r room) perWorker() int64 { return (r.left.Bytes - r.fixed()) / r.workers }
+
+// contextOf is how long a context fits in so many bytes, tokens.
+func (r room) contextOf(bytes int64, blockTokens int) int64 {
+	return max(bytes, 0) / r.block * int64(blockTokens)
+}
+
+// checkWeights refuses a model that does not fit even without any KV pages.
+func (r room) checkWeights() error {
+	if r.fixed() <= r.left.Bytes {
+		return nil
+	}
+	return fmt.Errorf("%s does not fit: its weights take %s and computing %s, but this process may take %s (%s): "+
+		"use a smaller model, or give it more memory; a model cannot be divided among several machines",
+		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(r.left.Bytes), r.left.By)
+}
+
+// checkKV refuses KV memory that was asked for and is not there. Pages take memory
+// only when they are used, but a worker that is busy uses all.
+func (r room) checkKV(kv ByteSize, blockTokens int) error {
+	total := r.fixed() + r.workers*int64(kv)
+	if total <= r.left.Bytes {
+		return nil
+	}
+	remedy := fmt.Sprintf("pass %s or less", gib(r.perWorker()))
+	if tokens := r.contextOf(r.perWorker(), blockTokens); r.perWorker() < r.full {
+		remedy = fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens)
+	}
+	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights and %s to compute in make %s, but this process may take %s (%s): %s",
+		kv.String(), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(total), gib(r.left.Bytes), r.left.By, remedy)
+}
+
+// auto is the KV memory of each worker where none was asked for: autoKVMemory, or a
+// full context if that is more; less than autoKVMemory where that is not there. The
+// warning says that not even full contexts may fit: short ones do all the same,
+// since pages that are never used cost nothing.
+func (r room) auto(blockTokens int) (kv ByteSize, warning string) {
+	kv = autoKVMemory
+	// Half of what is left: the rest of the process wants some too, and others.
+	if fits := ByteSize(r.perWorker() / 2 / r.block * r.block); fits < kv {
+		kv = fits
+	}
+	kv = max(kv, ByteSize(r.full))
+	if int64(kv) <= r.perWorker() {
+		return kv, ""
+	}
+	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, and a full context of %d tokens %s in each of %d workers; --context-tokens %d would fit",
+		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), r.spec.ContextTokens, gib(r.full), r.workers, r.contextOf(r.perWorker(), blockTokens))
+}
+
+// gib writes bytes for people.
+func gib(bytes int64) string {
+	bytes = max(bytes, 0)
+	switch {
+	case bytes < 1<<20:
+		return fmt.Sprintf("%dKiB", bytes>>10)
+	case bytes < 1<<30:
+		return fmt.Sprintf("%.1fMiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1fGiB", float64(bytes)/(1<<30))
+}
+
+// checkContext refuses a limit that is none: nobody gets more context by it.
+func (o *Options) checkContext(spec model.Spec) error {
+	if o.ContextTokens > spec.ContextTokens {
+		return fmt.Errorf("--context-tokens: %d is more than the %d that %s has: pass less, or leave it out", o.ContextTokens, spec.ContextTokens, spec.Name)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package mesh_test
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+const (
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+// llama8B has Llama-3.1-8B's shape: 15 GiB of weights, 128 KiB of KV a token, 16 GiB
+// a full context.
+func llama8B() model.Spec {
+	return model.Spec{
+		Name: "llama-8b", Architecture: "LlamaForCausalLM", VocabSize: 128256, HiddenSize: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadSize: 128,
+		FFNSize: 14336, ContextTokens: 131072, RMSNormEps: 1e-5, RopeTheta: 5e5, WeightType: "bf16", BOS: -1,
+	}
+}
+
+// fable has the bundled model's shape.
+func fable() model.Spec {
+	return model.Spec{
+		Name: "fable", Architecture: "LlamaForCausalLM", VocabSize: 4096, HiddenSize: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadSize: 64,
+		FFNSize: 768, ContextTokens: 2048, RMSNormEps: 1e-5, RopeTheta: 1e4, TiedEmbeddings: true, WeightType: "bf16", BOS: -1,
+	}
+}
+
+// capped is llama8B with a shorter context.
+func capped(tokens int) model.Spec {
+	spec := llama8B()
+	spec.ContextTokens = tokens
+	return spec
+}
+
+func TestRoomForModel(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		spec    model.Spec
+		kv      mesh.ByteSize
+		workers int
+		left    int64 // 0: nobody knows
+		// wantKV is what each worker gets; 0: it is refused.
+		wantKV mesh.ByteSize
+		// says are parts of the error or of the warning.
+		says []string
+	}{
+		{"plenty", fable(), mesh.Auto, 2, 24 * gib, gib, nil},
+		{"nobody knows how much there is", llama8B(), mesh.Auto, 2, 0, 16 * gib, nil},
+		{"a small container takes less", fable(), mesh.Auto, 2, 216 * mib, 48 * mib, nil},
+		{"a full context at least", fable(), mesh.Auto, 2, 40 * mib, 4 * mib, nil},
+		{"the weights do not fit", llama8B(), mesh.Auto, 2, 8 * gib, 0, []string{
+			"llama-8b does not fit", "weights take 15.0GiB", "may take 8.0GiB (/limit)", "smaller model", "cannot be divided",
+		}},
+		{"full contexts may not fit", llama8B(), mesh.Auto, 2, 32 * gib, 16 * gib, []string{
+			"may take 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
+		}},
+		{"a shorter context fits", capped(32768), mesh.Auto, 2, 32 * gib, 4 * gib, nil},
+		{"what is asked for fits", capped(32768), 8 * gib, 2, 32 * gib, 8 * gib, nil},
+		{"what is asked for does not", capped(32768), 16 * gib, 2, 32 * gib, 0, []string{
+			"--kv-memory: 16GiB for each of 2 workers", "15.0GiB of weights", "may take 32.0GiB (/limit)", "pass 8.", "GiB or less",
+		}},
+		{"no full context could", llama8B(), 16 * gib, 2, 32 * gib, 0, []string{"--kv-memory: 16GiB", "shorten the context to 6", "--context-tokens"}},
+		{"less than a full context is asked for", llama8B(), 4 * gib, 2, 64 * gib, 0, []string{"4GiB holds 32768 tokens", "16GiB or more, or --context-tokens 32768"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := mesh.DefaultOptions()
+			o.Engine.KVMemory = test.kv
+			kv, text, err := mesh.CheckModel(o, test.spec, test.workers, test.left)
+			if err != nil {
+				text = err.Error()
+			}
+			switch {
+			case test.wantKV == 0 && err == nil:
+				t.Fatalf("accepted with %s", kv.String())
+			case test.wantKV != 0 && (err != nil || kv/mib != test.wantKV/mib):
+				t.Fatalf("%s, %v, want %s", kv.String(), err, test.wantKV.String())
+			case test.says == nil && text != "":
+				t.Errorf("says %q", text)
+			}
+			for _, part := range test.says {
+				if !strings.Contains(text, part) {
+					t.Errorf("%q does not say %q", text, part)
+				}
+			}
+		})
+	}
+}
+
+// TestSimulatedNeedsNoRoom: it has neither weights nor pages.
+func TestSimulatedNeedsNoRoom(t *testing.T) {
+	o := mesh.DefaultOptions()
+	o.Engine.Name = mesh.EngineSimulated
+	if kv, warning, err := mesh.CheckModel(o, llama8B(), 64, mib); err != nil || warning != "" || kv != 16*gib {
+		t.Errorf("%s, %q, %v", kv.String(), warning, err)
+	}
+}
+
+// TestAutoIsWithinRoom: what Auto stands for holds a full context, is whole blocks,
+// and either fits or is warned about; and it is refused only if the weights alone
+// are too much.
+func TestAutoIsWithinRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		spec := llama8B()
+		spec.Layers = rapid.IntRange(1, 64).Draw(t, "layers")
+		spec.ContextTokens = rapid.IntRange(1, 1<<20).Draw(t, "context")
+		workers := rapid.IntRange(1, 16).Draw(t, "workers")
+		left := rapid.Int64Range(1, 1<<40).Draw(t, "left")
+		o := mesh.DefaultOptions()
+		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
+		weights := cpu.WeightBytes(spec)
+		if err != nil {
+			if fixed := weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
+				BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences,
+			}); fixed <= left {
+				t.Fatalf("refused %d of %d bytes: %v", fixed, left, err)
+			}
+			return
+		}
+		full := int64(spec.ContextTokens) * int64(spec.Layers) * 4096
+		fits := weights+int64(workers)*int64(kv) <= left
+		if int64(kv) < full || warning == "" && !fits {
+			t.Fatalf("%s for %d bytes of context in %d bytes, warning %q", kv.String(), full, left, warning)
+		}
+	})
+}
