@@ -23,11 +23,13 @@ type probeResult struct {
 func newProbeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe [ADDR]",
-		Short: "Ask a gRPC server for its health: the health check of containers",
-		Long: `Asks the server at ADDR (default ` + defaultAddr + `) by the gRPC health protocol. The exit
-status is 0 only if it says that it serves.`,
+		Short: "Ask a server for its health: the health check of containers",
+		Long: `Asks the server at ADDR (default ` + defaultAddr + `) by the gRPC health protocol, which
+etcd speaks too; if ADDR is an http URL, by a GET. The exit status is 0 only if it
+says that it serves.`,
 		Example: `  tandem probe 127.0.0.1:7070
-  tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock`,
+  tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock
+  tandem probe http://127.0.0.1:9090/readyz`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usageError(cmd, fmt.Sprintf("%s takes one address, not also %q", cmd.CommandPath(), args[1]))
@@ -44,7 +46,14 @@ status is 0 only if it says that it serves.`,
 		if len(args) == 1 {
 			addr = args[0]
 		}
-		result, err := probe(cmd.Context(), addr, *service, *timeout)
+		ask := probe
+		if strings.HasPrefix(addr, "http://") {
+			if *service != "" {
+				return usageError(cmd, "--service names a gRPC service, but "+addr+" is asked by HTTP")
+			}
+			ask = probeHTTP
+		}
+		result, err := ask(cmd.Context(), addr, *service, *timeout)
 		if *asJSON {
 			if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
 				return printErr
