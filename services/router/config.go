@@ -51,6 +51,9 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// KeptLogs is the most finished requests that can still be resumed.
 	KeptLogs int
+	// GenerationConfig says where the sampling that a request leaves out comes
+	// from: GenerationConfigModel or GenerationConfigNone. Its flag has no prefix.
+	GenerationConfig string
 	// Budget is how long requests may take. Its flags are its own.
 	Budget BudgetConfig
 }
@@ -72,6 +75,7 @@ func DefaultConfig() Config {
 		MaxRequestTime:         10 * time.Minute,
 		ConnectTimeout:         time.Second,
 		KeptLogs:               1024,
+		GenerationConfig:       GenerationConfigModel,
 		Budget:                 DefaultBudget(),
 	}
 }
@@ -95,6 +99,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", c.PromptSilence, "how long a worker may take to compute a prompt before its request goes to another")
 	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", c.MaxRequestTime, "longest time of a request; its own deadline may be earlier")
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", c.ConnectTimeout, "how long one address of a worker is tried")
+	fs.StringVar(&c.GenerationConfig, "generation-config", c.GenerationConfig, "where the sampling comes from that a request leaves out: model, for the model's generation_config.json, or none")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", c.KeptLogs, "most finished requests that can still be resumed")
 }
 
@@ -119,6 +124,9 @@ func (c Config) Validate() error {
 	positive("max-request-time", c.MaxRequestTime > 0, c.MaxRequestTime)
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
+	if c.GenerationConfig != GenerationConfigModel && c.GenerationConfig != GenerationConfigNone {
+		errs = append(errs, fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, GenerationConfigModel, GenerationConfigNone))
+	}
 	if c.DisaggregateMinTokens < 0 {
 		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it may not be negative", c.DisaggregateMinTokens))
 	}

@@ -66,6 +66,8 @@ func newRequest(s *Service, p *plan, number uint64) *request {
 			MaxTokens:    p.maxTokens,
 			StopTokens:   p.stopTokens,
 			Text:         newText(p.model.Tokenizer, p.stops),
+			Logprobs:     p.logprobs != nil,
+			TopLogprobs:  p.topLogprobs(),
 			MaxAttempts:  s.config.MaxAttempts,
 			MaxRefusals:  maxRefusals,
 			Linger:       linger,
@@ -176,6 +178,7 @@ func (r *request) handle(event joining.Event) {
 			r.events.append(&inferencev1.GenerateEvent{Offset: uint64(a.Offset), Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{
 				TokenIds: []uint32{uint32(a.Token)},
 				Text:     a.Text,
+				Logprobs: logprobsOf(a, r.plan.model.Tokenizer),
 			}}})
 			r.service.metrics.token(r.mode, now, r.tokenAt)
 			r.tokenAt = now

@@ -29,6 +29,7 @@ type Service struct {
 	deps       Deps
 	log        *slog.Logger
 	models     map[string]Model
+	sampling   map[string]*inferencev1.Sampling // by model: the defaults
 	metrics    *metrics
 	dispatcher *dispatcher
 	pool       *pool
@@ -78,6 +79,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		deps:     deps,
 		log:      deps.Logger.With(slog.String("router", deps.ID)),
 		models:   make(map[string]Model),
+		sampling: make(map[string]*inferencev1.Sampling),
 		records:  newRecords(),
 		requests: make(map[string]*request),
 		idle:     make(chan struct{}),
@@ -93,6 +95,11 @@ func New(config Config, deps Deps) (*Service, error) {
 			}
 		}
 		s.models[m.Spec.Name] = m
+		defaults, err := samplingDefaults(config.GenerationConfig, m.Spec)
+		if err != nil {
+			return nil, fmt.Errorf("router: generation_config.json of model %q: %w; correct it, or do without it by --generation-config=%s", m.Spec.Name, err, GenerationConfigNone)
+		}
+		s.sampling[m.Spec.Name] = defaults
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, config); err != nil {

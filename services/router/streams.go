@@ -35,6 +35,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 		Generated:    uint32(len(generated)),
 		MaxTokens:    uint32(p.maxTokens),
 		Sampling:     p.sampling,
+		Logprobs:     p.logprobs,
 		StopTokenIds: stop,
 	}
 }

@@ -38,6 +38,7 @@ type plan struct {
 	stopTokens []int32
 	stops      []string
 	sampling   *inferencev1.Sampling // every field set
+	logprobs   *uint32               // nil: say nothing
 	envelope   *inferencev1.Envelope
 	resumable  time.Duration
 	arrived    time.Time
@@ -53,8 +54,11 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{id: id, model: m, arrived: arrived, stops: q.GetStop(), resumable: q.GetResumableFor().AsDuration()}
-	if p.sampling, err = samplingOf(q.GetSampling()); err != nil {
+	p := &plan{id: id, model: m, arrived: arrived, stops: q.GetStop(), logprobs: q.Logprobs, resumable: q.GetResumableFor().AsDuration()}
+	if p.sampling, err = samplingOf(q.GetSampling(), s.sampling[m.Spec.Name], m.Spec); err != nil {
+		return nil, err
+	}
+	if err := checkLogprobs(q); err != nil {
 		return nil, err
 	}
 	if err := checkStops(q.GetStop()); err != nil {

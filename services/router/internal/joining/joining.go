@@ -55,7 +55,7 @@ type try struct {
 	workerQueue, decodeQueue                   time.Duration
 	cached                                     uint32
 	decodeNext                                 int     // offset that decode has to send next
-	pending                                    []int32 // tokens of decode that overtook the first
+	pending                                    []drawn // tokens of decode that overtook the first
 	ended                                      *workerv1.Ended
 	early                                      *ending   // of one stream, if the other may explain it
 	waitUntil                                  time.Time // for the other stream's word
@@ -306,7 +306,7 @@ func (j *Join) accept() {
 
 // deliver gives one token to the client. Afterwards the request may have
 // finished: the token may complete a stop text.
-func (j *Join) deliver(now time.Time, token int32) {
+func (j *Join) deliver(now time.Time, d drawn) {
 	j.accept()
 	t := &j.try
 	if !t.first {
@@ -320,9 +320,9 @@ func (j *Join) deliver(now time.Time, token int32) {
 		j.secondAt = now
 	}
 	j.last = now
-	text, stop := j.p.Text.Push(token)
-	j.do(Deliver{Offset: len(j.tokens), Token: token, Text: text})
-	j.tokens = append(j.tokens, token)
+	text, stop := j.p.Text.Push(d.token)
+	j.do(Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
+	j.tokens = append(j.tokens, d.token)
 	if stop != "" {
 		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
 		j.closeAll(func(Stream) bool { return true })

@@ -140,6 +140,8 @@ type (
 		Offset int
 		Token  int32
 		Text   string
+		// Logprobs is as the worker sent it; nil if the request did not ask.
+		Logprobs *inferencev1.TokenLogprobs
 	}
 	// Finish is the end of the request for its client: exactly one.
 	Finish struct {
@@ -187,6 +189,10 @@ type Params struct {
 	StopTokens []int32
 	// Text of this request alone.
 	Text Text
+	// Logprobs: workers have to say how likely each token is, beside at most
+	// TopLogprobs of the likeliest ones.
+	Logprobs    bool
+	TopLogprobs int
 	// MaxAttempts is the most tries in which a worker failed; a refusal for want
 	// of room spends nothing and is bounded by MaxRefusals instead.
 	MaxAttempts, MaxRefusals int

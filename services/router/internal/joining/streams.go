@@ -83,14 +83,22 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 		j.broken(now, Decode, fmt.Sprintf("sent more than the %d tokens asked for", j.p.MaxTokens))
 		return
 	}
+	if problem := j.p.badLogprobs(len(e.GetTokenIds()), e.GetLogprobs()); problem != "" {
+		j.broken(now, Decode, problem)
+		return
+	}
 	t.decodeNext += len(e.GetTokenIds())
-	for _, id := range e.GetTokenIds() {
+	for i, id := range e.GetTokenIds() {
+		d := drawn{token: int32(id)}
+		if j.p.Logprobs {
+			d.logprobs = e.GetLogprobs()[i]
+		}
 		if t.disaggregated() && !t.first {
 			// The first token takes another way. At most MaxTokens wait here.
-			t.pending = append(t.pending, int32(id))
+			t.pending = append(t.pending, d)
 			continue
 		}
-		if j.deliver(now, int32(id)); j.phase != running {
+		if j.deliver(now, d); j.phase != running {
 			return
 		}
 	}
@@ -113,17 +121,22 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			j.broken(now, Prefill, "sent two first tokens")
 			return
 		}
+		first := drawn{int32(e.FirstToken.GetTokenId()), e.FirstToken.GetLogprobs()}
+		if problem := j.p.badLogprobs(1, first.sent()); problem != "" {
+			j.broken(now, Prefill, problem)
+			return
+		}
 		t.firstLast, t.firstReason = e.FirstToken.GetLast(), e.FirstToken.GetReason()
 		t.prefillComputeNs = e.FirstToken.GetComputeNs()
-		if j.deliver(now, int32(e.FirstToken.GetTokenId())); j.phase != running {
+		if j.deliver(now, first); j.phase != running {
 			return
 		}
 		if t.firstLast {
 			j.complete(now, t.firstReason)
 			return
 		}
-		for _, id := range t.pending {
-			if j.deliver(now, id); j.phase != running {
+		for _, d := range t.pending {
+			if j.deliver(now, d); j.phase != running {
 				return
 			}
 		}
