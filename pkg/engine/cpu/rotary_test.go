@@ -36,3 +36,52 @@ func TestUnscaledFrequencies(t *testing.T) {
 		}
 	}
 }
+
+// TestScaledFrequencies compares with generate.py's, for published sizes.
+func TestScaledFrequencies(t *testing.T) {
+	var published []struct {
+		HeadSize int `json:"head_size"`
+		Theta    float64
+		Scaling  struct {
+			Kind            string
+			Factor          float64
+			LowFreqFactor   float64 `json:"low_freq_factor"`
+			HighFreqFactor  float64 `json:"high_freq_factor"`
+			OriginalContext int     `json:"original_max_position_embeddings"`
+			Truncate        *bool
+		}
+		Frequencies []float64
+	}
+	readJSON(t, familiesDir+"/frequencies.json", &published)
+	if len(published) == 0 {
+		t.Fatal("no frequencies")
+	}
+	for _, p := range published {
+		spec := model.Spec{HeadSize: p.HeadSize, RopeTheta: p.Theta, RopeScaling: model.RopeScaling{
+			Kind: p.Scaling.Kind, Factor: p.Scaling.Factor, OriginalContext: p.Scaling.OriginalContext,
+			LowFreqFactor: p.Scaling.LowFreqFactor, HighFreqFactor: p.Scaling.HighFreqFactor,
+			BetaFast: 32, BetaSlow: 1, Truncate: p.Scaling.Truncate == nil || *p.Scaling.Truncate, AttentionFactor: 1,
+		}}
+		for i, f := range cpu.Frequencies(spec) {
+			// Some roundings to float32; where llama3 passes from one to the other, the
+			// difference of two near numbers makes more of them.
+			if want := p.Frequencies[i]; math.Abs(float64(f)-want) > 2e-6*want {
+				t.Errorf("%s, theta %g, size %d: frequency %d is %g, want %g", p.Scaling.Kind, p.Theta, p.HeadSize, i, f, want)
+			}
+		}
+	}
+}
+
+func TestAttentionFactor(t *testing.T) {
+	spec := model.Spec{HeadSize: 64, RopeTheta: 10000, RopeScaling: model.RopeScaling{
+		Kind: model.RopeYaRN, Factor: 4, OriginalContext: 2048, BetaFast: 32, BetaSlow: 1, Truncate: true, AttentionFactor: 1,
+	}}
+	cos, sin := cpu.Angles(spec, 1000, 2)
+	spec.RopeScaling.AttentionFactor = 1.25
+	largerCos, largerSin := cpu.Angles(spec, 1000, 2)
+	for i := range cos {
+		if largerCos[i] != 1.25*cos[i] || largerSin[i] != 1.25*sin[i] {
+			t.Fatalf("pair %d: cos %v sin %v with a factor, %v %v without", i, largerCos[i], largerSin[i], cos[i], sin[i])
+		}
+	}
+}
