@@ -44,6 +44,17 @@ func Architectures() []string {
 	return names
 }
 
+// Family is the architecture's short name, Hugging Face's model_type: "llama",
+// "mistral", "qwen2" or "qwen3". Empty for an architecture that is none of ours.
+func (s Spec) Family() string {
+	for _, one := range families() {
+		if one.architecture == s.Architecture {
+			return one.modelType
+		}
+	}
+	return ""
+}
+
 // family finds out which one the file is of.
 func (f fields) family() (family, error) {
 	remedy := "use a dense text model: " + strings.Join(Architectures(), ", ")

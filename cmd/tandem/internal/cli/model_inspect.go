@@ -3,47 +3,80 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 // inspectJSON is what `model inspect --json` prints. Sizes are in bytes.
 type inspectJSON struct {
-	Directory      string  `json:"directory"`
-	Name           string  `json:"name"`
-	Digest         string  `json:"digest"`
-	Architecture   string  `json:"architecture"`
-	Parameters     int64   `json:"parameters"`
-	WeightType     string  `json:"weight_type"`
-	WeightBytes    int64   `json:"weight_bytes"`
-	VocabSize      int     `json:"vocab_size"`
-	HiddenSize     int     `json:"hidden_size"`
-	Layers         int     `json:"layers"`
-	Heads          int     `json:"heads"`
-	KVHeads        int     `json:"kv_heads"`
-	HeadSize       int     `json:"head_size"`
-	FFNSize        int     `json:"ffn_size"`
-	ContextTokens  int     `json:"context_tokens"`
-	RMSNormEps     float32 `json:"rms_norm_eps"`
-	RopeTheta      float64 `json:"rope_theta"`
-	TiedEmbeddings bool    `json:"tied_embeddings"`
+	Directory     string  `json:"directory"`
+	Name          string  `json:"name"`
+	Digest        string  `json:"digest"`
+	Architecture  string  `json:"architecture"`
+	Family        string  `json:"family"`
+	Parameters    int64   `json:"parameters"`
+	WeightType    string  `json:"weight_type"`
+	WeightBytes   int64   `json:"weight_bytes"`
+	VocabSize     int     `json:"vocab_size"`
+	HiddenSize    int     `json:"hidden_size"`
+	Layers        int     `json:"layers"`
+	Heads         int     `json:"heads"`
+	KVHeads       int     `json:"kv_heads"`
+	HeadSize      int     `json:"head_size"`
+	FFNSize       int     `json:"ffn_size"`
+	ContextTokens int     `json:"context_tokens"`
+	RMSNormEps    float32 `json:"rms_norm_eps"`
+	RopeTheta     float64 `json:"rope_theta"`
+	// RopeScaling is null if positions are not scaled.
+	RopeScaling *ropeScalingJSON `json:"rope_scaling"`
+	QKVBias     bool             `json:"qkv_bias"`
+	QKNorm      bool             `json:"qk_norm"`
+	// WindowTokens is the sliding window of WindowLayers of the layers; 0: none.
+	WindowTokens   int  `json:"window_tokens"`
+	WindowLayers   int  `json:"window_layers"`
+	TiedEmbeddings bool `json:"tied_embeddings"`
 	// BOS is null if the model has no start token.
 	BOS *int32  `json:"bos"`
 	EOS []int32 `json:"eos"`
+	// Sampling is what generation_config.json says of how tokens are drawn.
+	Sampling samplingJSON `json:"sampling"`
+	// PackedWeightBytes is about what the weights take in the CPU engine's memory.
+	PackedWeightBytes int64 `json:"packed_weight_bytes"`
 	// KVBytesPerToken holds keys and values of all layers.
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// KVBytesFullContext is what one sequence of ContextTokens takes.
 	KVBytesFullContext int64 `json:"kv_bytes_full_context"`
-	// MemoryBytes is weights and one sequence of full length.
+	// MemoryBytes is packed weights and one sequence of full length.
 	MemoryBytes int64 `json:"memory_bytes"`
+}
+
+// ropeScalingJSON has only what its kind has a use for.
+type ropeScalingJSON struct {
+	Kind            string  `json:"kind"`
+	Factor          float64 `json:"factor"`
+	OriginalContext int     `json:"original_context,omitempty"`
+	LowFreqFactor   float64 `json:"low_freq_factor,omitempty"`
+	HighFreqFactor  float64 `json:"high_freq_factor,omitempty"`
+	BetaFast        float64 `json:"beta_fast,omitempty"`
+	BetaSlow        float64 `json:"beta_slow,omitempty"`
+	Truncate        bool    `json:"truncate,omitempty"`
+	AttentionFactor float64 `json:"attention_factor"`
+}
+
+// samplingJSON leaves out what is not said.
+type samplingJSON struct {
+	Temperature       *float32 `json:"temperature,omitempty"`
+	TopP              *float32 `json:"top_p,omitempty"`
+	MinP              *float32 `json:"min_p,omitempty"`
+	RepetitionPenalty *float32 `json:"repetition_penalty,omitempty"`
+	TopK              *int     `json:"top_k,omitempty"`
 }
 
 func newModelInspectCommand() *cobra.Command {
@@ -92,19 +125,33 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 	if err != nil {
 		return inspectJSON{}, err
 	}
-	kv := int64(spec.Layers * simulated.SliceBytes(spec, 1))
+	kv, packed := int64(spec.Layers*simulated.SliceBytes(spec, 1)), cpu.WeightBytes(spec)
 	inspected := inspectJSON{
-		Directory: dir, Name: spec.Name, Digest: spec.Digest, Architecture: spec.Architecture,
+		Directory: dir, Name: spec.Name, Digest: spec.Digest, Architecture: spec.Architecture, Family: spec.Family(),
 		Parameters: spec.Parameters(), WeightType: spec.WeightType, WeightBytes: weights,
 		VocabSize: spec.VocabSize, HiddenSize: spec.HiddenSize, Layers: spec.Layers, Heads: spec.Heads,
 		KVHeads: spec.KVHeads, HeadSize: spec.HeadSize, FFNSize: spec.FFNSize, ContextTokens: spec.ContextTokens,
 		RMSNormEps: spec.RMSNormEps, RopeTheta: spec.RopeTheta, TiedEmbeddings: spec.TiedEmbeddings,
-		EOS:             append([]int32{}, spec.EOS...),
+		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed,
+		EOS: append([]int32{}, spec.EOS...),
+		Sampling: samplingJSON{
+			Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,
+			RepetitionPenalty: spec.Sampling.RepetitionPenalty, TopK: spec.Sampling.TopK,
+		},
 		KVBytesPerToken: kv, KVBytesFullContext: kv * int64(spec.ContextTokens),
-		MemoryBytes: weights + kv*int64(spec.ContextTokens),
+		MemoryBytes: packed + kv*int64(spec.ContextTokens),
 	}
 	if spec.BOS >= 0 {
 		inspected.BOS = &spec.BOS
+	}
+	if r := spec.RopeScaling; r.Kind != "" {
+		inspected.RopeScaling = &ropeScalingJSON{r.Kind, r.Factor, r.OriginalContext, r.LowFreqFactor, r.HighFreqFactor, r.BetaFast, r.BetaSlow, r.Truncate, r.AttentionFactor}
+	}
+	for layer := range spec.Layers {
+		if window := spec.Window(layer); window > 0 {
+			inspected.WindowTokens = window
+			inspected.WindowLayers++
+		}
 	}
 	return inspected, nil
 }
@@ -124,30 +171,4 @@ func weightBytes(dir string) (int64, error) {
 		total += info.Size()
 	}
 	return total, nil
-}
-
-func printInspection(w io.Writer, m inspectJSON) error {
-	embeddings, bos := "separate", "none"
-	if m.TiedEmbeddings {
-		embeddings = "tied"
-	}
-	if m.BOS != nil {
-		bos = fmt.Sprint(*m.BOS)
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]string{
-		{"model", m.Name + " (" + m.Directory + ")"},
-		{"digest", m.Digest},
-		{"architecture", m.Architecture},
-		{"parameters", fmt.Sprintf("%d", m.Parameters)},
-		{"weights", bytesText(m.WeightBytes) + " as " + m.WeightType},
-		{"shape", fmt.Sprintf("%d layers, hidden %d, %d heads of %d, %d KV heads, FFN %d", m.Layers, m.HiddenSize, m.Heads, m.HeadSize, m.KVHeads, m.FFNSize)},
-		{"vocabulary", fmt.Sprintf("%d tokens, embeddings %s, start %s, end %v", m.VocabSize, embeddings, bos, m.EOS)},
-		{"context", fmt.Sprintf("%d tokens, RoPE base %g", m.ContextTokens, m.RopeTheta)},
-		{"KV cache", fmt.Sprintf("%s a token, %s a full context", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext))},
-		{"memory", bytesText(m.MemoryBytes) + " for the weights and one full context"},
-	} {
-		fmt.Fprintf(table, "%s\t%s\n", row[0], row[1])
-	}
-	return table.Flush()
 }

@@ -27,10 +27,12 @@ func newModelSynthCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "synth --preset NAME --out DIR",
-		Short: "Write a model of random weights, to measure speed with",
-		Long: `Writes a model of random weights in a well-known shape: the same bytes for the
-same preset and seed, on any machine. DIR must be empty or not exist.`,
-		Example: "  tandem model synth --preset bench-200m --out /var/tmp/bench-200m",
+		Short: "Write a model of random weights, to measure speed with or to try a family",
+		Long: `Writes a model of random weights in a well-known shape, or a tiny one of a family
+(tiny-…): the same bytes for the same preset and seed, on any machine. DIR must be
+empty or not exist.`,
+		Example: `  tandem model synth --preset bench-200m --out /var/tmp/bench-200m
+  tandem model synth --preset tiny-qwen3 --out /tmp/tiny-qwen3`,
 		Args:    exactly(),
 	}
 	preset := cmd.Flags().String("preset", "", "shape of the model: "+strings.Join(names, ", "))

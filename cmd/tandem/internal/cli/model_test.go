@@ -77,6 +77,37 @@ func TestModelInspect(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", t.TempDir()), 1, "config.json")
 }
 
+// TestModelInspectFamilies: what sets a family apart is shown.
+func TestModelInspectFamilies(t *testing.T) {
+	for preset, want := range map[string]struct {
+		json map[string]any
+		text []string
+	}{
+		"tiny-mistral":    {map[string]any{"family": "mistral", "window_tokens": 48.0, "window_layers": 2.0, "rope_scaling": nil}, []string{"2 of 2 layers see 48 tokens", "not scaled"}},
+		"tiny-qwen2":      {map[string]any{"family": "qwen2", "qkv_bias": true, "window_layers": 2.0}, []string{"2 of 3 layers see 40 tokens, biases of Q, K and V", "repetition penalty 1.05", "top-k 20"}},
+		"tiny-qwen3":      {map[string]any{"family": "qwen3", "qk_norm": true, "window_tokens": 0.0}, []string{"every layer sees all, norms of Q and K", "temperature 0.6, top-p 0.95"}},
+		"tiny-qwen3-yarn": {map[string]any{"context_tokens": 512.0}, []string{"512 tokens, RoPE base 1e+06, scaled by yarn: 4 times from 128 tokens", "asks for nothing"}},
+		"tiny-llama3":     {map[string]any{"family": "llama"}, []string{"scaled by llama3: 8 times from 128 tokens"}},
+	} {
+		dir := filepath.Join(t.TempDir(), preset)
+		if got := run(t.Context(), "", nil, "model", "synth", "--preset", preset, "--out", dir); got.status != 0 {
+			t.Fatalf("%s: %+v", preset, got)
+		}
+		result := last(t, run(t.Context(), "", nil, "model", "inspect", dir, "--json").stdout)
+		for key, value := range want.json {
+			if result[key] != value {
+				t.Errorf("%s: %s = %v, want %v", preset, key, result[key], value)
+			}
+		}
+		text := run(t.Context(), "", nil, "model", "inspect", dir).stdout
+		for _, part := range want.text {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: %q does not say %q", preset, text, part)
+			}
+		}
+	}
+}
+
 func TestModelWithoutTokenizer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
 	if got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir); got.status != 0 {
