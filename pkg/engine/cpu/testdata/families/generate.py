@@ -5,9 +5,9 @@ The arithmetic is float64 on the checkpoints' bf16 weights, written down from th
 papers (RoFormer, GQA, YaRN, Mistral 7B, Qwen technical reports) and from what
 Hugging Face's configuration keys mean; nothing of the engine is used. For each
 family: config.json, generation_config.json, model.safetensors, expected.json (the
-prompt, the greedy continuation and by how much each of its tokens wins) and
-logits.f32 (float32, little-endian, [position of the prompt][vocabulary]).
-frequencies.json holds the rotary embedding's frequencies of published sizes.
+prompt, the greedy continuation, by how much each of its tokens wins, and what
+rounding activations to bf16 does to the logits) and logits.f32 (float32,
+little-endian, [position of the prompt][vocabulary]). frequencies.json holds the rotary embedding's frequencies of published sizes.
 
     apt-get install python3-numpy && /usr/bin/python3 generate.py
 """
@@ -149,6 +149,14 @@ def to_bf16(x):
     return bits, (bits.astype("<u4") << 16).view("<f4").astype(np.float64)
 
 
+def exactly(x):
+    return x
+
+
+def rounded(x):
+    return to_bf16(x)[1]
+
+
 def write_safetensors(path, tensors):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, bits in tensors.items():
@@ -174,34 +182,35 @@ def rotate(x, config):
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def attention(x, w, at, config, window):
+def attention(x, w, at, config, window, store):
     heads, kv_heads, size = config["num_attention_heads"], config["num_key_value_heads"], head_size(config)
     project = lambda name, n: (x @ w[f"{at}{name}_proj.weight"].T + w.get(f"{at}{name}_proj.bias", 0)).reshape(len(x), n, size)
     q, k, v = project("q", heads), project("k", kv_heads), project("v", kv_heads)
     if at + "q_norm.weight" in w:
         q = rms_norm(q, w[at + "q_norm.weight"], config["rms_norm_eps"])
         k = rms_norm(k, w[at + "k_norm.weight"], config["rms_norm_eps"])
-    q, k = rotate(q, config), rotate(k, config)
+    q, k, v = store(rotate(q, config)), store(rotate(k, config)), store(v)
     k, v = (np.repeat(t, heads // kv_heads, axis=1) for t in (k, v))
     scores = np.einsum("qhd,khd->hqk", q, k) / math.sqrt(size)
     query, key = np.indices(scores.shape[1:])
     sees = (key <= query) & (query - key < (window or len(x)))
     scores = np.where(sees, scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p /= p.sum(axis=-1, keepdims=True)
-    return np.einsum("hqk,khd->qhd", p, v).reshape(len(x), heads * size) @ w[at + "o_proj.weight"].T
+    p = store(np.exp(scores - scores.max(axis=-1, keepdims=True)))
+    mixed = np.einsum("hqk,khd->qhd", p, v) / p.sum(axis=-1).T[..., None]
+    return store(mixed).reshape(len(x), heads * size) @ w[at + "o_proj.weight"].T
 
 
-def logits(tokens, w, config):
+def logits(tokens, w, config, store=exactly):
+    """store is what happens to activations that an engine keeps between two operations."""
     x, eps = w["model.embed_tokens.weight"][tokens], config["rms_norm_eps"]
     for i, window in enumerate(windows(config)):
         at = f"model.layers.{i}."
-        x = x + attention(rms_norm(x, w[at + "input_layernorm.weight"], eps), w, at + "self_attn.", config, window)
-        n = rms_norm(x, w[at + "post_attention_layernorm.weight"], eps)
+        x = x + attention(store(rms_norm(x, w[at + "input_layernorm.weight"], eps)), w, at + "self_attn.", config, window, store)
+        n = store(rms_norm(x, w[at + "post_attention_layernorm.weight"], eps))
         gate, up = n @ w[at + "mlp.gate_proj.weight"].T, n @ w[at + "mlp.up_proj.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
+        x = x + store(gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
     output = w.get("lm_head.weight", w["model.embed_tokens.weight"])
-    return rms_norm(x, w["model.norm.weight"], eps) @ output.T
+    return store(rms_norm(x, w["model.norm.weight"], eps)) @ output.T
 
 
 def write_json(path, value, **style):
@@ -221,13 +230,15 @@ def main():
         prompt = [int(t) for t in rng.integers(3, VOCABULARY, PROMPT)]
         rows, tokens, margins = logits(prompt, w, config), list(prompt), []
         for _ in range(CONTINUATION):
-            last = np.sort(logits(tokens, w, config)[-1])
-            margins.append(round(float(last[-1] - last[-2]), 4))
-            tokens.append(int(np.argmax(logits(tokens, w, config)[-1])))
+            last = logits(tokens, w, config)[-1]
+            best = np.sort(last)
+            margins.append(round(float(best[-1] - best[-2]), 4))
+            tokens.append(int(np.argmax(last)))
+        rounding = np.linalg.norm(logits(prompt, w, config, rounded) - rows) / np.linalg.norm(rows)
         write_json(os.path.join(to, "config.json"), config, indent=2, sort_keys=True)
         write_json(os.path.join(to, "generation_config.json"), {"bos_token_id": 1, "do_sample": True, "eos_token_id": 2, "temperature": 0.6, "top_p": 0.9}, indent=2)
         write_safetensors(os.path.join(to, "model.safetensors"), bits)
-        write_json(os.path.join(to, "expected.json"), {"prompt": prompt, "greedy": tokens[PROMPT:], "margins": margins})
+        write_json(os.path.join(to, "expected.json"), {"prompt": prompt, "greedy": tokens[PROMPT:], "margins": margins, "rounding": round(float(rounding), 5)})
         rows.astype("<f4").tofile(os.path.join(to, "logits.f32"))
     published = []
     for size, theta, scaling in [
