@@ -1,7 +1,8 @@
-// Package memory finds out how much memory this process may still take: what the
-// system has left, and what limits leave it.
+// Package memory finds out how much memory this process may still take, what the
+// system has left and what limits leave it, and keeps Go's heap within that.
 //
-// Commands of the binary may import it. It owns nothing and starts no goroutine.
+// Commands of the binary may import it. It owns Go's memory limit of the process,
+// and starts no goroutine.
 package memory
 
 import (
@@ -52,31 +53,11 @@ func Available(root fs.FS) (left Left, known bool) {
 			}
 		}
 	}
-	memberships, _ := fs.ReadFile(root, "proc/self/cgroup")
-	for line := range strings.Lines(string(memberships)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
+	everyGroup(root, func(of groups, dir string) {
+		if bytes, by, ok := of.left(root, path.Join(of.mount, dir)); ok {
+			atMost(bytes, "/"+by)
 		}
-		of := version2
-		switch {
-		case f[0] == "0" && f[1] == "":
-		case slices.Contains(strings.Split(f[1], ","), "memory"):
-			of = version1
-		default:
-			continue
-		}
-		// A group has at most what those above it have. In a container the path may be
-		// the host's; then the root is its own.
-		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
-			if bytes, by, ok := of.left(root, path.Join(of.mount, dir)); ok {
-				atMost(bytes, "/"+by)
-			}
-			if dir == "/" {
-				break
-			}
-		}
-	}
+	})
 	return left, known
 }
 
@@ -92,6 +73,33 @@ var (
 	version1 = groups{"sys/fs/cgroup/memory", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"}
 	version2 = groups{"sys/fs/cgroup", []string{"memory.max", "memory.high"}, "memory.current", "inactive_file"}
 )
+
+// everyGroup visits the control groups that bound this process's memory. A group has
+// at most what those above it have. In a container the path may be the host's; then
+// the root is its own.
+func everyGroup(root fs.FS, visit func(of groups, dir string)) {
+	memberships, _ := fs.ReadFile(root, "proc/self/cgroup")
+	for line := range strings.Lines(string(memberships)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		of := version2
+		switch {
+		case f[0] == "0" && f[1] == "":
+		case slices.Contains(strings.Split(f[1], ","), "memory"):
+			of = version1
+		default:
+			continue
+		}
+		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
+			visit(of, dir)
+			if dir == "/" {
+				break
+			}
+		}
+	}
+}
 
 // left is what the limits of one group leave, and the file of the narrowest; false
 // if it has none.

@@ -3,9 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 )
 
@@ -38,6 +40,7 @@ mesh and exits.`,
 		defer progress.finish()
 		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
 			progress.finish()
+			memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)
 		})
 	}

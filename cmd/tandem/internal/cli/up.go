@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 )
 
@@ -43,6 +45,7 @@ tandem-… in the folder for temporary files, to be removed by hand.`,
 		defer progress.finish()
 		return mesh.Run(cmd.Context(), options, logger, registry, progress.report, func(up mesh.Up) {
 			progress.finish()
+			memory.KeepHeap(os.DirFS("/"), up.OutsideBytes, logger)
 			announce(cmd.OutOrStdout(), cmd.Root().DisplayName(), up)
 		})
 	}
