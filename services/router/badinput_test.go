@@ -57,6 +57,20 @@ func TestBadInput(t *testing.T) {
 		{"top_p over 1", sampling(func(s *inferencev1.Sampling) { s.TopP = proto.Float32(1.5) }), "sampling.top_p", "1.5"},
 		{"min_p negative", sampling(func(s *inferencev1.Sampling) { s.MinP = proto.Float32(-.1) }), "sampling.min_p", "-0.1"},
 		{"top_k absurd", sampling(func(s *inferencev1.Sampling) { s.TopK = proto.Uint32(math.MaxUint32) }), "sampling.top_k", "outside"},
+		{"repetition penalty 0", sampling(func(s *inferencev1.Sampling) { s.RepetitionPenalty = proto.Float32(0) }), "sampling.repetition_penalty", "1 for none"},
+		{"repetition penalty negative", sampling(func(s *inferencev1.Sampling) { s.RepetitionPenalty = proto.Float32(-1) }), "sampling.repetition_penalty", "-1"},
+		{"repetition penalty absurd", sampling(func(s *inferencev1.Sampling) { s.RepetitionPenalty = proto.Float32(101) }), "sampling.repetition_penalty", "101"},
+		{"presence penalty", sampling(func(s *inferencev1.Sampling) { s.PresencePenalty = proto.Float32(2.5) }), "sampling.presence_penalty", "2.5"},
+		{"frequency penalty NaN", sampling(func(s *inferencev1.Sampling) { s.FrequencyPenalty = proto.Float32(float32(math.NaN())) }), "sampling.frequency_penalty", "NaN"},
+		{"bias of no token", sampling(func(s *inferencev1.Sampling) { s.LogitBias = map[uint32]float32{4096: 1} }), "sampling.logit_bias", "token 4096"},
+		{"bias absurd", sampling(func(s *inferencev1.Sampling) { s.LogitBias = map[uint32]float32{7: 100.5} }), "sampling.logit_bias", "100.5 for token 7"},
+		{"biases many", sampling(func(s *inferencev1.Sampling) {
+			s.LogitBias = map[uint32]float32{}
+			for id := range uint32(1025) {
+				s.LogitBias[id] = 1
+			}
+		}), "sampling.logit_bias", "1025"},
+		{"logprobs", func(q *inferencev1.GenerateRequest) { q.Logprobs = proto.Uint32(21) }, "logprobs", "21"},
 		{"stop empty", func(q *inferencev1.GenerateRequest) { q.Stop = []string{"a", ""} }, "stop[1]", "empty"},
 		{"stop long", func(q *inferencev1.GenerateRequest) { q.Stop = []string{strings.Repeat("a", 257)} }, "stop[0]", "257"},
 		{"stops many", func(q *inferencev1.GenerateRequest) { q.Stop = slices.Repeat([]string{"a"}, 17) }, "stop", "17"},
@@ -153,7 +167,7 @@ func TestTextPromptAndDefaults(t *testing.T) {
 		}
 		task := d.Tasks()[0]
 		s := task.GetSampling()
-		if s.Temperature == nil || s.TopK == nil || s.TopP == nil || s.MinP == nil || s.Seed == nil || s.GetTemperature() != 1 || s.GetTopP() != 1 {
+		if s.Seed == nil || !proto.Equal(protocolDefaults(s.GetSeed()), s) || task.Logprobs != nil {
 			t.Errorf("sampling %v", s)
 		}
 		if s.GetSeed() != r.accepted.GetSeed() || task.GetTokenIds()[0] != 4093 || int(r.accepted.GetPromptTokens()) != len(task.GetTokenIds()) {

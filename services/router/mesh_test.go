@@ -143,6 +143,12 @@ func (onlyZero) IntN(int) int { return 0 }
 // bubble fails if a goroutine is left.
 func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m *mesh)) {
 	t.Helper()
+	inMeshOf(t, spec(), change, test)
+}
+
+// inMeshOf is inMesh with a model of the caller's.
+func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test func(t *testing.T, m *mesh)) {
+	t.Helper()
 	tok, err := fable()
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +164,7 @@ func inMesh(t *testing.T, change func(*router.Config), test func(t *testing.T, m
 			change(&config)
 		}
 		m.service, err = router.New(config, router.Deps{
-			ID: "router-1", Models: []router.Model{{Spec: spec(), Tokenizer: tok}},
+			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})
@@ -224,6 +230,7 @@ func (m *mesh) list() {
 type result struct {
 	accepted *inferencev1.Accepted
 	tokens   []uint32
+	logprobs []*inferencev1.TokenLogprobs
 	text     string
 	finished *inferencev1.Finished
 	header   []string
@@ -264,6 +271,7 @@ func (m *mesh) collect(stream grpc.ServerStreamingClient[inferencev1.GenerateEve
 				m.t.Errorf("offset %d, want %d", event.GetOffset(), from+len(r.tokens))
 			}
 			r.tokens = append(r.tokens, e.Tokens.GetTokenIds()...)
+			r.logprobs = append(r.logprobs, e.Tokens.GetLogprobs()...)
 			r.text += e.Tokens.GetText()
 		case *inferencev1.GenerateEvent_Finished:
 			r.finished = e.Finished

@@ -2,6 +2,7 @@ package joining_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,9 +31,12 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 		}
 		j := joining.New(joining.Params{
 			Arrived: now, Tokenized: now, PromptTokens: 5, MaxTokens: 4, StopTokens: []int32{stopToken}, Text: &words{},
-			MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
+			MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second, Logprobs: rapid.Bool().Draw(t, "logprobs"), TopLogprobs: 1,
 			Silence: joining.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
 		})
+		logprobs := func() *inferencev1.TokenLogprobs {
+			return rapid.SampledFrom([]*inferencev1.TokenLogprobs{nil, {}, {Top: make([]*inferencev1.TokenLogprob, 1)}, {Top: make([]*inferencev1.TokenLogprob, 2)}}).Draw(t, "of a token")
+		}
 		attempt, finishes := 0, 0
 		open := make(map[joining.Stream]bool)
 		asked := false
@@ -77,7 +81,9 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 			case 3:
 				decode(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{QueueNs: number(), CachedTokens: small()}}})
 			case 4:
-				decode(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: &workerv1.Tokens{Offset: small(), TokenIds: []uint32{small()}}}})
+				decode(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: &workerv1.Tokens{
+					Offset: small(), TokenIds: []uint32{small()}, Logprobs: slices.Repeat([]*inferencev1.TokenLogprobs{logprobs()}, rapid.IntRange(0, 2).Draw(t, "of tokens")),
+				}}})
 			case 5:
 				decode(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
 					Reason: inferencev1.FinishReason(rapid.Int32Range(-1, 5).Draw(t, "reason")), PrefillComputeNs: number(), DecodeComputeNs: number(),
@@ -86,7 +92,7 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 				prefill(rapid.SampledFrom([]*workerv1.PrefillEvent{nil, {}, {Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: number()}}}}).Draw(t, "start"))
 			case 7:
 				prefill(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
-					TokenId: small(), Last: rapid.Bool().Draw(t, "last"), ComputeNs: number(),
+					TokenId: small(), Last: rapid.Bool().Draw(t, "last"), ComputeNs: number(), Logprobs: logprobs(),
 				}}})
 			case 8:
 				prefill(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: math.MaxUint64, TransferNs: number()}}})

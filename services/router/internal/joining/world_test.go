@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
 const stopToken = 99
@@ -52,7 +54,8 @@ type world struct {
 	max    int // max_tokens
 	epoch  uint64
 	stopAt int
-	chaos  bool // workers also break the protocol
+	chaos  bool    // workers also break the protocol
+	top    *uint32 // likeliest tokens asked for
 
 	asked     *joining.Ask
 	open      map[joining.Stream]*stream
@@ -79,7 +82,11 @@ func newWorld(t *rapid.T) *world {
 		length: rapid.IntRange(1, 8).Draw(t, "length"), max: rapid.IntRange(1, 8).Draw(t, "max"),
 		stopAt: rapid.IntRange(0, 10).Draw(t, "stopAt"), chaos: rapid.Bool().Draw(t, "chaos"),
 	}
+	if rapid.Bool().Draw(t, "logprobs") {
+		w.top = new(rapid.Uint32Range(0, 3).Draw(t, "top"))
+	}
 	w.join = joining.New(joining.Params{
+		Logprobs: w.top != nil, TopLogprobs: 3,
 		Arrived: w.now, Tokenized: w.now.Add(time.Microsecond), PromptTokens: 5, MaxTokens: w.max, StopTokens: []int32{stopToken},
 		Text: &words{stopAfter: w.stopAt}, MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
 		Silence: joining.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
@@ -152,6 +159,9 @@ func (w *world) take(action joining.Action) {
 		if a.Offset != len(w.delivered) || a.Token != token(a.Offset, w.length) {
 			w.t.Fatalf("delivered %d at %d after %v", a.Token, a.Offset, w.delivered)
 		}
+		if want := workertest.Logprobs(w.top, uint32(a.Token), a.Offset); !proto.Equal(a.Logprobs, want) {
+			w.t.Fatalf("delivered %d at %d with %v, want %v", a.Token, a.Offset, a.Logprobs, want)
+		}
 		w.delivered = append(w.delivered, a.Token)
 	case joining.Finish:
 		if w.finish = &a; w.asked != nil {
@@ -207,6 +217,9 @@ func (w *world) decodeScript(attempt, base int, here bool) []joining.Event {
 		last, reason := false, inferencev1.FinishReason(0)
 		for range rapid.IntRange(1, 3).Draw(w.t, "run") {
 			tokens.TokenIds = append(tokens.TokenIds, uint32(token(base, w.length)))
+			if w.top != nil {
+				tokens.Logprobs = append(tokens.Logprobs, workertest.Logprobs(w.top, uint32(token(base, w.length)), base))
+			}
 			last, reason = w.last(base)
 			if base++; last {
 				break
@@ -228,6 +241,7 @@ func (w *world) prefillScript(attempt, base int) []joining.Event {
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: int64(50 * time.Millisecond)}}}),
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
 			TokenId: uint32(token(base, w.length)), Last: last, Reason: reason,
+			Logprobs: workertest.Logprobs(w.top, uint32(token(base, w.length)), base),
 		}}}),
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: 10}}}),
 	}

@@ -200,6 +200,19 @@ func (w *Worker) draw(task *workerv1.Task, offset int) (uint32, inferencev1.Fini
 	return token, 0
 }
 
+// Logprobs is what the workers say of the likelihood of a token, if they are
+// asked: a function of token and offset. The bytes are for the router to put right.
+func Logprobs(wanted *uint32, token uint32, offset int) *inferencev1.TokenLogprobs {
+	if wanted == nil {
+		return nil
+	}
+	l := &inferencev1.TokenLogprobs{Logprob: -float32(offset) / 8, Text: []byte("wrong")}
+	for i := range *wanted {
+		l.Top = append(l.Top, &inferencev1.TokenLogprob{TokenId: token + 100*i, Logprob: -float32(offset) - float32(i), Text: []byte("wrong")})
+	}
+	return l
+}
+
 type workerServer struct {
 	workerv1.UnimplementedWorkerServer
 	w *Worker
@@ -266,7 +279,11 @@ func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamin
 			return err
 		}
 		token, reason := w.draw(task, offset)
-		if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: &workerv1.Tokens{Offset: uint32(offset), TokenIds: []uint32{token}}}}); err != nil {
+		tokens := &workerv1.Tokens{Offset: uint32(offset), TokenIds: []uint32{token}}
+		if l := Logprobs(task.Logprobs, token, offset); l != nil {
+			tokens.Logprobs = append(tokens.Logprobs, l)
+		}
+		if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: tokens}}); err != nil {
 			return err
 		}
 		if reason == 0 {
@@ -319,7 +336,8 @@ func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStream
 		return err
 	}
 	token, reason := w.draw(task, offset)
-	first := &workerv1.FirstToken{TokenId: token, Last: reason != 0, Reason: reason, ComputeNs: int64(w.net.StepTime)}
+	first := &workerv1.FirstToken{TokenId: token, Last: reason != 0, Reason: reason, ComputeNs: int64(w.net.StepTime),
+		Logprobs: Logprobs(task.Logprobs, token, offset)}
 	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: first}}); err != nil {
 		return err
 	}
