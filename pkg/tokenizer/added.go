@@ -48,7 +48,7 @@ func newAddedSet(tokens []addedToken) *addedSet {
 			if !ok {
 				n = node{number: uint64(len(a.trie) + 1), token: -1}
 			}
-			if j == len(token.Content)-1 {
+			if j == len(token.Content)-1 && n.token < 0 { // of two alike the first stands
 				n.token = i
 			}
 			a.trie[key] = n
@@ -91,11 +91,11 @@ func (a *addedSet) next(s string, from int) (token *addedToken, start, end int) 
 	return nil, 0, 0
 }
 
-// split calls text for each stretch of s that is no added token and token for each
-// one that is, in order. A match that single_word rejects is passed over whole: no
+// split calls text for each stretch of s that is no added token (first: at the start
+// of s) and token for each one that is, in order. A match that single_word rejects is passed over whole: no
 // shorter token is looked for inside it. White space that a token swallows belongs
 // to nobody else, except to a token that begins inside it.
-func (a *addedSet) split(s string, text func(string) error, token func(id int32) error) error {
+func (a *addedSet) split(s string, text func(text string, first bool) error, token func(id int32) error) error {
 	done := 0     // s[:done] has been handed on
 	spaceEnd := 0 // end of the run of white space that was last swallowed to the right
 	if len(a.tokens) > 0 {
@@ -132,7 +132,7 @@ func (a *addedSet) split(s string, text func(string) error, token func(id int32)
 				end = spaceEnd
 			}
 			if done < start {
-				if err := text(s[done:start]); err != nil {
+				if err := text(s[done:start], done == 0); err != nil {
 					return err
 				}
 			}
@@ -143,7 +143,7 @@ func (a *addedSet) split(s string, text func(string) error, token func(id int32)
 		}
 	}
 	if done < len(s) {
-		return text(s[done:])
+		return text(s[done:], done == 0)
 	}
 	return nil
 }

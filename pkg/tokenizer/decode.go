@@ -4,10 +4,19 @@ import "unicode/utf8"
 
 // Decode returns the text of ids. Bytes that make no character become U+FFFD, one
 // for each longest run of bytes that begins a character and does not end it (the
-// Unicode standard's "maximal subpart", as Rust and Python do). Ids that no token
-// has stand for nothing. skipSpecial leaves special tokens out. Nothing else is
-// done to the text: no space is cleaned up.
+// Unicode standard's "maximal subpart", as Rust and Python do); where the file's
+// decoder has ByteFallback, one for each byte of a run of byte tokens that is not
+// UTF-8 as a whole. Ids that no token has stand for nothing. skipSpecial leaves
+// special tokens out. Nothing else is done to the text: no space is cleaned up.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	if !t.decoder.bytes {
+		s := t.NewStream(skipSpecial)
+		for _, id := range ids {
+			s.next(id)
+		}
+		s.end()
+		return string(s.out)
+	}
 	total := 0
 	for _, id := range ids {
 		total += len(t.pieces.get(id))
@@ -27,49 +36,6 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 		text = utf8.AppendRune(text, utf8.RuneError)
 	}
 	return string(text)
-}
-
-// Stream turns the ids of one sequence into text as they come. It belongs to one
-// goroutine.
-type Stream struct {
-	t           *Tokenizer
-	skipSpecial bool
-	open        []byte // the beginning of a character, at most three bytes
-	scratch     []byte
-}
-
-// NewStream starts the decoding of one sequence. skipSpecial leaves special tokens out.
-func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
-	return &Stream{t: t, skipSpecial: skipSpecial}
-}
-
-// Next takes one more id and returns the text that became certain by it, which is
-// often empty: bytes that may be the beginning of a character wait for the rest of
-// it; those that cannot become one are U+FFFD at once. What all calls of Next and
-// the one of Flush return is, put together, what Decode returns for all ids.
-func (s *Stream) Next(id int32) string {
-	if s.skipSpecial && s.t.special[id] {
-		return ""
-	}
-	piece := s.t.pieces.get(id)
-	if len(s.open) == 0 && utf8.ValidString(piece) {
-		return piece
-	}
-	s.open = append(s.open, piece...)
-	text, open := appendText(s.scratch[:0], s.open)
-	s.scratch = text
-	s.open = append(s.open[:0], open...)
-	return string(text)
-}
-
-// Flush ends the sequence: a character that was begun and never ended is U+FFFD.
-// The Stream may then be used for another sequence.
-func (s *Stream) Flush() string {
-	if len(s.open) == 0 {
-		return ""
-	}
-	s.open = s.open[:0]
-	return string(utf8.RuneError)
 }
 
 // appendText appends raw to dst as UTF-8, up to where raw ends inside a character;

@@ -36,16 +36,24 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, addSpecial b
 	if err := e.check(); err != nil {
 		return nil, err
 	}
-	if !t.swallows {
-		if err := e.roomFor(text); err != nil {
+	if !t.swallows && t.normalizer.shrink > 0 {
+		if err := e.roomFor(len(text) / t.normalizer.shrink); err != nil {
 			return nil, err
 		}
 	}
+	e.work, _ = t.workspaces.Get().(*workspace)
+	if e.work == nil {
+		e.work = new(workspace)
+	}
+	defer func() {
+		e.work.tidy()
+		t.workspaces.Put(e.work)
+	}()
 	e.ids = make([]int32, 0, min(len(text)/3, 1<<16)+8)
 	if addSpecial {
 		e.ids = append(e.ids, t.template.before...)
 	}
-	if err := t.raw.split(text, e.rest, e.token); err != nil {
+	if err := t.raw.split(text, e.raw, e.token); err != nil {
 		return nil, err
 	}
 	if addSpecial {
@@ -62,20 +70,23 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, addSpecial b
 type encoding struct {
 	t         *Tokenizer
 	ctx       context.Context
+	work      *workspace
 	maxTokens int
 	reserved  int // ids that the template will append
 	ids       []int32
 	unchecked int // bytes since the last look at ctx
 }
 
-// rest takes text that has none of the added tokens looked for first.
-func (e *encoding) rest(text string) error {
-	return e.t.late.split(text, e.text, e.token)
-}
-
-// text takes text without any added token.
-func (e *encoding) text(text string) error {
-	return e.stage(0, text)
+// raw takes text that has none of the added tokens looked for in it as it is. first
+// says that it is the beginning of the whole text.
+func (e *encoding) raw(text string, first bool) error {
+	text = e.t.normalizer.apply(text)
+	if err := e.check(); err != nil {
+		return err
+	}
+	return e.t.late.split(text, func(part string, begins bool) error {
+		return e.stage(0, part, first && begins)
+	}, e.token)
 }
 
 func (e *encoding) token(id int32) error {
@@ -83,37 +94,50 @@ func (e *encoding) token(id int32) error {
 	return e.done(1)
 }
 
-func (e *encoding) stage(number int, text string) error {
+// stage cuts text, which has no added token, as the pre-tokenizers from number on do.
+func (e *encoding) stage(number int, text string, first bool) error {
 	if number == len(e.t.stages) {
 		return e.piece(text)
 	}
 	s := &e.t.stages[number]
-	if s.prefixSpace && text[0] != ' ' {
-		text = " " + text
-	}
-	if s.scan == nil {
-		return e.stage(number+1, text)
-	}
-	for i := 0; i < len(text); {
-		end := s.scan(text, i)
-		if err := e.stage(number+1, text[i:end]); err != nil {
-			return err
+	text = s.rewrite(text, first)
+	switch {
+	case s.scan != nil && number+1 == len(e.t.stages):
+		for i := 0; i < len(text); {
+			end := s.scan(text, i)
+			if err := e.piece(text[i:end]); err != nil {
+				return err
+			}
+			i = end
 		}
-		i = end
+		return nil
+	case s.scan != nil:
+		for i := 0; i < len(text); {
+			end := s.scan(text, i)
+			if err := e.stage(number+1, text[i:end], first && i == 0); err != nil {
+				return err
+			}
+			i = end
+		}
+		return nil
+	case s.find != nil:
+		return s.cut(text, func(start, end int) error {
+			return e.stage(number+1, text[start:end], first && start == 0)
+		})
 	}
-	return nil
+	return e.stage(number+1, text, first)
 }
 
 func (e *encoding) piece(piece string) error {
-	if len(piece) > shortPiece {
-		if err := e.roomFor(piece); err != nil {
+	if len(piece) > longestWord {
+		if err := e.roomFor(len(piece)); err != nil {
 			return err
 		}
 		if len(piece) > longestPiece {
 			return fmt.Errorf("encode: %d bytes without a place to cut: %w", len(piece), ErrTooLong)
 		}
 	}
-	ids, err := e.t.model.appendPiece(e.ids, piece, e.check)
+	ids, err := e.t.model.appendPiece(e.work, e.ids, piece, e.check)
 	if err != nil {
 		return err
 	}
@@ -153,9 +177,12 @@ func (e *encoding) room() error {
 	return nil
 }
 
-// roomFor says whether the ids of text may fit, by its length alone.
-func (e *encoding) roomFor(text string) error {
-	least := (len(text) + e.t.longestToken - 1) / e.t.longestToken
+// roomFor says whether the ids of so many bytes of normalized text may fit.
+func (e *encoding) roomFor(bytes int) error {
+	if e.t.unbounded {
+		return nil
+	}
+	least := (bytes + e.t.longestToken - 1) / e.t.longestToken
 	if e.maxTokens > 0 && len(e.ids)+e.reserved+least > e.maxTokens {
 		return e.tooLong()
 	}

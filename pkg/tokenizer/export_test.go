@@ -15,7 +15,7 @@ func Splitter(pattern string) func(text string) []string {
 }
 
 // Patterns are the regular expressions that are known.
-var Patterns = []string{patternLlama3, patternTiktoken, patternQwen2, patternGPT2, patternGPT2Tiktoken}
+var Patterns = []string{patternLlama3, patternTiktoken, patternQwen2, patternGPT2, patternGPT2Tiktoken, patternTekken, patternO200k}
 
 // ShortPiece is the length, in bytes, at which the way of merging changes.
 const ShortPiece = shortPiece

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -45,23 +46,24 @@ func Parse(data []byte) (*Tokenizer, error) {
 	if file.Version != nil && *file.Version != "1.0" {
 		return nil, fmt.Errorf("version: %q is not supported: only 1.0 is", *file.Version)
 	}
-	if !isNull(file.Normalizer) {
-		return nil, fmt.Errorf("normalizer: %s is not supported: only null is", typeOf(file.Normalizer))
-	}
 	t := new(Tokenizer)
-	if err := t.parseModel(file.Model); err != nil {
+	byteLevel, err := t.parsePreTokenizer(file.PreTokenizer)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.parseModel(file.Model, byteLevel); err != nil {
+		return nil, err
+	}
+	if err := t.parseNormalizer(file.Normalizer); err != nil {
 		return nil, err
 	}
 	if err := t.parseAddedTokens(file.AddedTokens); err != nil {
 		return nil, err
 	}
-	if err := t.parsePreTokenizer(file.PreTokenizer); err != nil {
-		return nil, err
-	}
 	if err := t.parsePostProcessor(file.PostProcessor); err != nil {
 		return nil, err
 	}
-	if err := parseDecoder(file.Decoder); err != nil {
+	if err := t.parseDecoder(file.Decoder); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -91,41 +93,37 @@ func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
 			return fmt.Errorf("added_tokens[%d]: %q: id %d belongs to another token", i, token.Content, token.ID)
 		case !known:
 			t.ids[token.Content] = token.ID
-			// Decoding treats an added token like any other: through the alphabet if
-			// that can spell it.
-			piece, _ := newAlphabet().appendBytes(nil, token.Content)
-			t.pieces.set(token.ID, string(piece))
+			// Decoding treats an added token like any other.
+			t.pieces.set(token.ID, token.Content)
 		}
 		seen[token.Content] = true
 		t.swallows = t.swallows || token.LStrip || token.RStrip
 		if token.Special {
 			t.special[token.ID] = true
 		}
-		if token.Normalized {
-			late = append(late, token)
-		} else {
+		t.longestToken = max(t.longestToken, len(token.Content))
+		if !token.Normalized {
 			raw = append(raw, token)
+			continue
+		}
+		// It is looked for as the normalizer makes it.
+		if token.Content = t.normalizer.apply(token.Content); token.Content == "" {
+			return fmt.Errorf("added_tokens[%d]: nothing is left of it by the normalizer", i)
 		}
 		t.longestToken = max(t.longestToken, len(token.Content))
+		late = append(late, token)
 	}
+	// Of two that the normalizer makes alike the first stands, special ones first.
+	slices.SortStableFunc(late, func(a, b addedToken) int {
+		switch {
+		case a.Special == b.Special:
+			return 0
+		case a.Special:
+			return -1
+		}
+		return 1
+	})
 	t.raw, t.late = newAddedSet(raw), newAddedSet(late)
-	return nil
-}
-
-func parseDecoder(data json.RawMessage) error {
-	if kind := typeOf(data); kind != "ByteLevel" {
-		return fmt.Errorf("decoder: %s is not supported: only ByteLevel is", kind)
-	}
-	// The fields are ByteLevel's as a pre-tokenizer; none has an effect on decoding.
-	var d struct {
-		Type           string `json:"type"`
-		AddPrefixSpace *bool  `json:"add_prefix_space"`
-		TrimOffsets    *bool  `json:"trim_offsets"`
-		UseRegex       *bool  `json:"use_regex"`
-	}
-	if err := decodeStrict(data, &d); err != nil {
-		return fmt.Errorf("decoder: %w", err)
-	}
 	return nil
 }
 
@@ -139,6 +137,24 @@ func decodeStrict(data []byte, into any) error {
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("malformed JSON: something follows the value at offset %d", d.InputOffset())
+	}
+	return nil
+}
+
+// decodeFields decodes one JSON object and refuses keys other than its type and those
+// that are allowed.
+func decodeFields(data []byte, into any, allowed []string) error {
+	if err := decodeStrict(data, into); err != nil {
+		return err
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return jsonError(err, len(data))
+	}
+	for key := range keys {
+		if key != "type" && !slices.Contains(allowed, key) {
+			return fmt.Errorf("unknown field %q", key)
+		}
 	}
 	return nil
 }

@@ -47,7 +47,16 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"version", set("version", "2.0"), []string{"version", "2.0"}},
 		{"unknown part", set("speculator", part{}), []string{`unknown field "speculator"`}},
-		{"normalizer", set("normalizer", part{"type": "NFKC"}), []string{"normalizer: NFKC is not supported"}},
+		{"normalizer", set("normalizer", part{"type": "Precompiled", "precompiled_charsmap": "AA=="}), []string{"normalizer: Precompiled is not supported"}},
+		{"normalizer inside", set("normalizer", part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Nmt"}}}), []string{"normalizer.normalizers[1]: Nmt"}},
+		{"normalizer with a strange field", set("normalizer", part{"type": "NFC", "prepend": "x"}), []string{"normalizer", `unknown field "prepend"`}},
+		{"replaced pattern", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": "x+"}, "content": " "}), []string{"normalizer: unknown pattern", "x+"}},
+		{"replaced with groups", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": " {2,}"}, "content": "$1"}), []string{"normalizer", "$1"}},
+		{"replaced nothing", set("normalizer", part{"type": "Replace", "pattern": part{"String": ""}, "content": "x"}), []string{"normalizer", "empty"}},
+		{"added token that is normalized away", func(f file) {
+			f["normalizer"] = part{"type": "Strip", "strip_left": true, "strip_right": true}
+			f.add("  ", part{"normalized": true})
+		}, []string{"added_tokens[0]", "normalizer"}},
 		{"no model", set("model", nil), []string{"model: missing"}},
 		{"other model", set("model.type", "Unigram"), []string{`model: type "Unigram" is not supported`}},
 		{"unknown model field", set("model.temperature", 1), []string{"model:", "temperature"}},
@@ -78,14 +87,19 @@ func TestRefusals(t *testing.T) {
 		{"added without content", func(f file) { f.add("", nil) }, []string{"added_tokens[0]: empty"}},
 		{"added with something unknown", func(f file) { f.add("<x>", part{"fuzzy": true}) }, []string{"added_tokens", "fuzzy"}},
 
-		{"no pre-tokenizer", set("pre_tokenizer", nil), []string{"pre_tokenizer: null is not supported"}},
-		{"other pre-tokenizer", set("pre_tokenizer", sequence(byteLevel, part{"type": "Digits"})), []string{"pre_tokenizer.pretokenizers[1]", "Digits"}},
+		{"other pre-tokenizer", set("pre_tokenizer", sequence(part{"type": "BertPreTokenizer"})), []string{"pre_tokenizer.pretokenizers[0]: BertPreTokenizer is not supported"}},
+		{"Digits behind ByteLevel", set("pre_tokenizer", sequence(byteLevel, part{"type": "Digits"})), []string{"pre_tokenizer.pretokenizers[1]", "Digits"}},
+		{"Metaspace of a word", set("pre_tokenizer", part{"type": "Metaspace", "replacement": "__"}), []string{"pre_tokenizer: replacement", "__"}},
+		{"Metaspace of another scheme", set("pre_tokenizer", part{"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}), []string{"prepend_scheme", "last"}},
+		{"Metaspace that contradicts itself", set("pre_tokenizer", part{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "add_prefix_space": false}), []string{"contradicts"}},
+		{"unknown token that is not there", func(f file) {
+			f["pre_tokenizer"] = nil
+			f.model()["unk_token"] = "<none>"
+		}, []string{"model.unk_token", "<none>"}},
 		{"pre-tokenizer without a type", set("pre_tokenizer", part{}), []string{"pre_tokenizer", "without a type"}},
 		{"unknown pattern", set("pre_tokenizer", sequence(split(part{"pattern": part{"Regex": `\w+`}}), byteLevel)), []string{"pre_tokenizer.pretokenizers[0]: unknown pattern", `\\w+`}},
-		{"string pattern", set("pre_tokenizer", sequence(split(part{"pattern": part{"String": " "}}), byteLevel)), []string{"pre_tokenizer.pretokenizers[0]", "other than a Regex"}},
-		{"Removed", set("pre_tokenizer", sequence(split(part{"behavior": "Removed"}), byteLevel)), []string{"Removed", "not supported"}},
-		{"Contiguous", set("pre_tokenizer", sequence(split(part{"behavior": "Contiguous"}), byteLevel)), []string{"Contiguous"}},
-		{"no ByteLevel", set("pre_tokenizer", split(nil)), []string{"pre_tokenizer: has no ByteLevel"}},
+		{"empty pattern", set("pre_tokenizer", sequence(split(part{"pattern": part{"String": ""}}), byteLevel)), []string{"pre_tokenizer.pretokenizers[0]", "empty"}},
+		{"other behavior", set("pre_tokenizer", sequence(split(part{"behavior": "Kept"}), byteLevel)), []string{"behavior", "Kept", "not supported"}},
 		{"ByteLevel first", set("pre_tokenizer", sequence(byteLevel, split(nil))), []string{"pretokenizers[1]: Split after ByteLevel"}},
 		{"too deep", set("pre_tokenizer", deep), []string{"nested more than"}},
 
@@ -99,6 +113,12 @@ func TestRefusals(t *testing.T) {
 		{"template with a strange piece", set("post_processor", template([]part{{}}, part{})), []string{"single[0]: want"}},
 
 		{"no decoder", set("decoder", nil), []string{"decoder: null"}},
+		{"other decoder inside", set("decoder", part{"type": "Sequence", "decoders": []part{{"type": "Fuse"}, {"type": "CTC"}}}), []string{"decoder.decoders[1]: CTC"}},
+		{"ByteFallback behind Fuse", set("decoder", part{"type": "Sequence", "decoders": []part{{"type": "Fuse"}, {"type": "ByteFallback"}}}), []string{"decoder.decoders[1]: ByteFallback where all tokens are one"}},
+		{"ByteLevel behind ByteFallback", set("decoder", part{"type": "Sequence", "decoders": []part{{"type": "ByteFallback"}, {"type": "ByteLevel"}}}), []string{"decoder.decoders[1]: ByteLevel behind"}},
+		{"Replace by a regular expression", set("decoder", part{"type": "Replace", "pattern": part{"Regex": "a"}, "content": ""}), []string{"decoder: a pattern that is no String"}},
+		{"Strip of a word", set("decoder", part{"type": "Strip", "content": "ab", "start": 1, "stop": 0}), []string{"decoder: want one character"}},
+		{"Strip without bound", set("decoder", part{"type": "Strip", "content": "a", "start": 0, "stop": 1 << 30}), []string{"decoder: want"}},
 		{"other decoder", set("decoder", part{"type": "WordPiece"}), []string{"decoder: WordPiece"}},
 		{"wrong type", set("added_tokens", 3), []string{"added_tokens", "number"}},
 	} {

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
-func (t *Tokenizer) parseModel(data json.RawMessage) error {
+// parseModel takes the model; byteLevel says that its symbols are bytes.
+func (t *Tokenizer) parseModel(data json.RawMessage, byteLevel bool) error {
 	if isNull(data) {
 		return fmt.Errorf("model: missing")
 	}
@@ -21,10 +24,10 @@ func (t *Tokenizer) parseModel(data json.RawMessage) error {
 		IgnoreMerges            bool            `json:"ignore_merges"`
 		Vocab                   json.RawMessage `json:"vocab"`
 		Merges                  json.RawMessage `json:"merges"`
-		// Without effect, because parseVocab asks for a symbol for every byte.
+		// Without effect on bytes, because every byte has to have a symbol.
 		UnkToken     *string `json:"unk_token"`
-		FuseUnk      *bool   `json:"fuse_unk"`
-		ByteFallback *bool   `json:"byte_fallback"`
+		FuseUnk      bool    `json:"fuse_unk"`
+		ByteFallback bool    `json:"byte_fallback"`
 	}
 	if kind := typeOf(data); kind != "BPE" && kind != untyped {
 		return fmt.Errorf("model: type %q is not supported: only BPE is", kind)
@@ -40,8 +43,29 @@ func (t *Tokenizer) parseModel(data json.RawMessage) error {
 	case m.EndOfWordSuffix != nil && *m.EndOfWordSuffix != "":
 		return fmt.Errorf("model.end_of_word_suffix: %q is not supported: only null is", *m.EndOfWordSuffix)
 	}
-	if err := t.parseVocab(m.Vocab, m.IgnoreMerges); err != nil {
+	if err := t.parseVocab(m.Vocab); err != nil {
 		return fmt.Errorf("model.vocab: %w", err)
+	}
+	t.model.symbols.unknown = none
+	if byteLevel {
+		if err := t.byteSymbols(m.IgnoreMerges); err != nil {
+			return fmt.Errorf("model.vocab: %w", err)
+		}
+	} else {
+		t.charSymbols(m.IgnoreMerges, m.ByteFallback)
+		t.model.symbols.fuseUnknown = m.FuseUnk
+		if m.UnkToken != nil {
+			id, ok := t.ids[*m.UnkToken]
+			if !ok && !t.model.symbols.complete() {
+				return fmt.Errorf("model.unk_token: %q is not in the vocabulary", *m.UnkToken)
+			}
+			if ok {
+				t.model.symbols.unknown = id
+			}
+		}
+		if !t.model.symbols.complete() {
+			t.unbounded = true
+		}
 	}
 	if err := t.parseMerges(m.Merges); err != nil {
 		return fmt.Errorf("model.merges%w", err)
@@ -51,18 +75,13 @@ func (t *Tokenizer) parseModel(data json.RawMessage) error {
 
 // parseVocab goes through the object token by token, because a map would hide a
 // key that is there twice.
-func (t *Tokenizer) parseVocab(data json.RawMessage, wholeTokens bool) error {
+func (t *Tokenizer) parseVocab(data json.RawMessage) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
 		return fmt.Errorf("want an object of tokens and ids")
 	}
-	alphabet := newAlphabet()
 	t.ids = make(map[string]int32)
-	if wholeTokens {
-		t.model.whole = make(map[string]int32)
-	}
-	var piece []byte
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
@@ -85,12 +104,25 @@ func (t *Tokenizer) parseVocab(data json.RawMessage, wholeTokens bool) error {
 			return fmt.Errorf("%q: id %d belongs to another token", content, id)
 		}
 		t.ids[content] = int32(id)
+		t.pieces.set(int32(id), content)
+	}
+	return nil
+}
+
+// byteSymbols makes the symbols of a model that sees bytes: the vocabulary is written
+// in the byte alphabet.
+func (t *Tokenizer) byteSymbols(wholeTokens bool) error {
+	alphabet := newAlphabet()
+	if wholeTokens {
+		t.model.whole = make(map[string]int32, len(t.ids))
+	}
+	var piece []byte
+	for content, id := range t.ids {
 		var spelled bool
 		piece, spelled = alphabet.appendBytes(piece[:0], content)
-		t.pieces.set(int32(id), string(piece))
 		t.longestToken = max(t.longestToken, len(piece))
 		if spelled && wholeTokens {
-			t.model.whole[string(piece)] = int32(id)
+			t.model.whole[string(piece)] = id
 		}
 	}
 	for b := range 256 {
@@ -99,9 +131,33 @@ func (t *Tokenizer) parseVocab(data json.RawMessage, wholeTokens bool) error {
 		if !ok {
 			return fmt.Errorf("no token %q for the byte 0x%02X: only vocabularies with all 256 bytes are supported", symbol, b)
 		}
-		t.model.symbol[b] = id
+		t.model.symbols.bytes[b] = id
 	}
 	return nil
+}
+
+// charSymbols makes the symbols of a model that sees characters.
+func (t *Tokenizer) charSymbols(wholeTokens, byteFallback bool) {
+	s := &t.model.symbols
+	s.chars = newCharTable()
+	if wholeTokens {
+		t.model.whole = make(map[string]int32, len(t.ids))
+	}
+	for content, id := range t.ids {
+		t.longestToken = max(t.longestToken, len(content))
+		if r, size := utf8.DecodeRuneInString(content); size == len(content) && size > 0 {
+			s.chars.set(r, id)
+		}
+		if wholeTokens {
+			t.model.whole[content] = id
+		}
+	}
+	for b := range s.bytes {
+		s.bytes[b] = none
+		if id, ok := t.ids[byteToken(byte(b))]; ok && byteFallback {
+			s.bytes[b] = id
+		}
+	}
 }
 
 // mergePair is "a b" or ["a", "b"]; skip marks a version line of a merges.txt.
@@ -147,6 +203,7 @@ func (t *Tokenizer) parseMerges(data json.RawMessage) error {
 		return fmt.Errorf(": %d merges are more than the %d supported", len(pairs), maxIDs)
 	}
 	t.model.merges = newMergeTable(len(pairs))
+	cuts := t.newCuts()
 	rank := uint32(0)
 	for i, p := range pairs {
 		if p.skip {
@@ -166,6 +223,29 @@ func (t *Tokenizer) parseMerges(data json.RawMessage) error {
 		}
 		t.model.merges.put(a, b, rank, result)
 		rank++
+		switch {
+		case cuts == nil:
+		case p.a == "" || p.b == "" || t.standsIn(a) || t.standsIn(b):
+			cuts = nil
+		default:
+			cuts.merge(p.a, p.b)
+		}
 	}
+	t.model.cuts = cuts
 	return nil
+}
+
+// newCuts is nil for models that nothing is known to be cut for: those that see
+// bytes, which a pre-tokenizer cuts, and those for which a character may vanish or
+// become one with its neighbour without any merge.
+func (t *Tokenizer) newCuts() *cutTable {
+	if t.model.symbols.chars == nil || !t.model.symbols.complete() {
+		return nil
+	}
+	return newCutTable()
+}
+
+// standsIn says whether id is a token that stands in for a byte or for the unknown.
+func (t *Tokenizer) standsIn(id int32) bool {
+	return id == t.model.symbols.unknown || slices.Contains(t.model.symbols.bytes[:], id)
 }

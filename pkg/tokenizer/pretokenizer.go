@@ -3,24 +3,20 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 )
 
-// stage is one step of cutting text into the pieces that merges stay inside of.
-type stage struct {
-	prefixSpace bool    // put a space before what does not begin with one
-	scan        scanner // nil: leave it whole
-}
-
-func (t *Tokenizer) parsePreTokenizer(data json.RawMessage) error {
+// parsePreTokenizer says whether the model will see bytes rather than characters.
+func (t *Tokenizer) parsePreTokenizer(data json.RawMessage) (byteLevel bool, err error) {
+	if isNull(data) {
+		return false, nil
+	}
 	p := preTokenizerParser{classes: newClasses()}
 	if err := p.component("pre_tokenizer", data, 0); err != nil {
-		return err
-	}
-	if !p.byteLevel {
-		return fmt.Errorf("pre_tokenizer: has no ByteLevel: only byte-level BPE is supported")
+		return false, err
 	}
 	t.stages = p.stages
-	return nil
+	return p.byteLevel, nil
 }
 
 type preTokenizerParser struct {
@@ -55,6 +51,22 @@ func (p *preTokenizerParser) component(path string, data json.RawMessage, depth 
 		return nil
 	case "Split":
 		return p.split(path, data)
+	case "Metaspace":
+		return p.metaspace(path, data)
+	case "Digits":
+		var d struct {
+			Type       string `json:"type"`
+			Individual bool   `json:"individual_digits"`
+		}
+		if err := decodeStrict(data, &d); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		s := stage{find: p.classes.findNumber, behavior: contiguous}
+		if d.Individual {
+			s.behavior = isolated
+		}
+		p.stages = append(p.stages, s)
+		return nil
 	case "ByteLevel":
 		b := struct {
 			Type           string `json:"type"`
@@ -65,43 +77,103 @@ func (p *preTokenizerParser) component(path string, data json.RawMessage, depth 
 		if err := decodeStrict(data, &b); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		s := stage{prefixSpace: b.AddPrefixSpace}
+		s := stage{prefix: " "}
+		if b.AddPrefixSpace {
+			s.prefixing = always
+		}
 		if b.UseRegex {
 			s.scan = p.classes.scanGPT2
 		}
-		p.stages = append(p.stages, s)
+		if b.AddPrefixSpace || b.UseRegex {
+			p.stages = append(p.stages, s)
+		}
 		p.byteLevel = true
 		return nil
 	}
-	return fmt.Errorf("%s: %s is not supported: only Sequence, Split and ByteLevel are", path, kind)
+	return fmt.Errorf("%s: %s is not supported: only Sequence, Split, ByteLevel, Metaspace and Digits are", path, kind)
 }
 
 func (p *preTokenizerParser) split(path string, data json.RawMessage) error {
 	var s struct {
-		Type    string `json:"type"`
-		Pattern struct {
-			Regex  *string `json:"Regex"`
-			String *string `json:"String"`
-		} `json:"pattern"`
-		Behavior string `json:"behavior"`
-		Invert   bool   `json:"invert"`
+		Type     string  `json:"type"`
+		Pattern  pattern `json:"pattern"`
+		Behavior string  `json:"behavior"`
+		Invert   bool    `json:"invert"`
 	}
 	if err := decodeStrict(data, &s); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if s.Pattern.String != nil || s.Pattern.Regex == nil {
-		return fmt.Errorf("%s: a Split by something other than a Regex is not supported", path)
+	behavior, ok := behaviors[s.Behavior]
+	if !ok {
+		return fmt.Errorf("%s: behavior %q is not supported: want Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", path, s.Behavior)
 	}
-	scan := scannerFor(*s.Pattern.Regex, p.classes)
-	if scan == nil {
-		return fmt.Errorf("%s: unknown pattern %q: only those of Llama 3, GPT-4, Qwen 2 and GPT-2 are known", path, *s.Pattern.Regex)
+	st := stage{behavior: behavior, invert: s.Invert}
+	switch {
+	case s.Pattern.String != nil && s.Pattern.Regex == nil && *s.Pattern.String != "":
+		st.find = findText(*s.Pattern.String)
+	case s.Pattern.Regex == nil || s.Pattern.String != nil:
+		return fmt.Errorf("%s: want the pattern to be a String that is not empty, or a Regex", path)
+	default:
+		scan := scannerFor(*s.Pattern.Regex, p.classes)
+		if scan == nil {
+			return fmt.Errorf("%s: unknown pattern %q: only those of Llama 3, GPT-4, GPT-4o, Mistral Nemo, Qwen 2 and GPT-2 are known", path, *s.Pattern.Regex)
+		}
+		// The known patterns match everywhere, so that nothing lies between matches.
+		// Then Isolated keeps each match as a piece, inverted or not, and so does
+		// Removed inverted, which removes what no match covers.
+		if behavior == isolated || behavior == removed && s.Invert {
+			st.scan = scan
+		} else {
+			st.find = finding(scan)
+		}
 	}
-	// The known patterns match everywhere, so that nothing lies between matches.
-	// Then Isolated keeps each match as a piece, inverted or not, and so does
-	// Removed inverted, which removes what no match covers.
-	if s.Behavior != "Isolated" && (s.Behavior != "Removed" || !s.Invert) {
-		return fmt.Errorf("%s: behavior %q with invert %t is not supported: only Isolated, and Removed with invert true, are", path, s.Behavior, s.Invert)
+	p.stages = append(p.stages, st)
+	return nil
+}
+
+// metaspaceFields are those of Metaspace, as a pre-tokenizer and as a decoder.
+type metaspaceFields struct {
+	Type           string  `json:"type"`
+	Replacement    string  `json:"replacement"`
+	PrependScheme  *string `json:"prepend_scheme"`
+	AddPrefixSpace *bool   `json:"add_prefix_space"` // of before there was prepend_scheme
+	Split          *bool   `json:"split"`
+	StrRep         *string `json:"str_rep"` // the replacement again, in old files
+}
+
+func parseMetaspace(path string, data json.RawMessage) (m metaspaceFields, scheme prefixing, err error) {
+	if err := decodeStrict(data, &m); err != nil {
+		return m, never, fmt.Errorf("%s: %w", path, err)
 	}
-	p.stages = append(p.stages, stage{scan: scan})
+	if utf8.RuneCountInString(m.Replacement) != 1 || m.Replacement == " " {
+		return m, never, fmt.Errorf("%s: replacement %q is not supported: want one character that is no space", path, m.Replacement)
+	}
+	name := "always"
+	switch {
+	case m.PrependScheme != nil:
+		name = *m.PrependScheme
+	case m.AddPrefixSpace != nil && !*m.AddPrefixSpace:
+		name = "never"
+	}
+	scheme, ok := map[string]prefixing{"always": always, "first": onlyFirst, "never": never}[name]
+	if !ok {
+		return m, never, fmt.Errorf("%s: prepend_scheme %q is not supported: want always, first or never", path, name)
+	}
+	if m.AddPrefixSpace != nil && !*m.AddPrefixSpace && scheme != never {
+		return m, never, fmt.Errorf("%s: add_prefix_space false contradicts prepend_scheme %q", path, name)
+	}
+	return m, scheme, nil
+}
+
+func (p *preTokenizerParser) metaspace(path string, data json.RawMessage) error {
+	m, scheme, err := parseMetaspace(path, data)
+	if err != nil {
+		return err
+	}
+	s := stage{replacement: m.Replacement, prefix: m.Replacement, prefixing: scheme}
+	if m.Split == nil || *m.Split {
+		s.scan = scanWords(m.Replacement)
+	}
+	p.stages = append(p.stages, s)
 	return nil
 }

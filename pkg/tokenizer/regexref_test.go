@@ -200,10 +200,14 @@ func (p *patternParser) set() func(rune) bool {
 func (p *patternParser) character() func(rune) bool {
 	whiteSpace := func(r rune) bool { return unicode.Is(unicode.White_Space, r) }
 	switch {
-	case p.take(`\p{L}`):
-		return func(r rune) bool { return unicode.Is(unicode.L, r) }
-	case p.take(`\p{N}`):
-		return func(r rune) bool { return unicode.Is(unicode.N, r) }
+	case p.take(`\p{`):
+		name, rest, _ := strings.Cut(p.rest, "}")
+		table, ok := unicode.Categories[name]
+		if !ok {
+			p.t.Fatalf("reference: no category %q", name)
+		}
+		p.rest = rest
+		return func(r rune) bool { return unicode.Is(table, r) }
 	case p.take(`\s`):
 		return whiteSpace
 	case p.take(`\S`):

@@ -15,15 +15,7 @@ func (c *classes) scanLlama3(s string, i, maxDigits int) int {
 	case letter:
 		return c.run(s, i+size, letter)
 	case number:
-		end := i + size
-		for n := 1; n < maxDigits; n++ {
-			k, size := c.at(s, end)
-			if size == 0 || k != number {
-				break
-			}
-			end += size
-		}
-		return end
+		return c.digits(s, i, maxDigits)
 	}
 	// [^\r\n\p{L}\p{N}]?\p{L}+
 	if first != '\r' && first != '\n' {
@@ -39,6 +31,23 @@ func (c *classes) scanLlama3(s string, i, maxDigits int) int {
 	if end := c.run(s, punctuation, other); end > punctuation {
 		return lineBreaks(s, end)
 	}
+	return c.whiteSpace(s, i)
+}
+
+// digits is \p{N}{1,most} at i, where there is one.
+func (c *classes) digits(s string, i, most int) int {
+	for range most {
+		k, size := c.at(s, i)
+		if size == 0 || k != number {
+			break
+		}
+		i += size
+	}
+	return i
+}
+
+// whiteSpace is \s*[\r\n]+|\s+(?!\S)|\s+ at i, where there is some.
+func (c *classes) whiteSpace(s string, i int) int {
 	// \s*[\r\n]+: \s* takes the run, then gives back up to its last line break.
 	end := c.run(s, i, space)
 	for j := end; j > i; j-- {

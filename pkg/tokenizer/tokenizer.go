@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // FileName is the name of the file that Open reads in a model's directory.
@@ -22,18 +23,22 @@ var ErrTooLong = errors.New("text has too many tokens")
 // Tokenizer is one model's tokenizer. It is immutable; all its methods may be
 // called by many goroutines at once.
 type Tokenizer struct {
-	ids      map[string]int32 // by content as the file spells it, added tokens included
-	special  map[int32]bool
-	pieces   pieceTable
-	stages   []stage
-	model    bpe
-	raw      *addedSet // added tokens looked for in the text as it is
-	late     *addedSet // those with normalized: looked for in what is left
-	template template
-	// longestToken is the most bytes of text that one token stands for, were it not
-	// for added tokens that swallow white space too.
+	ids        map[string]int32 // by content as the file spells it, added tokens included
+	special    map[int32]bool
+	pieces     pieceTable // what decoding makes of each token by itself
+	stages     []stage
+	model      bpe
+	raw        *addedSet // added tokens looked for in the text as it is
+	late       *addedSet // those with normalized: looked for in what is left
+	template   template
+	normalizer normalizer
+	decoder    decoder
+	workspaces sync.Pool // *workspace
+	// longestToken is the most bytes of normalized text that one token stands for,
+	// were it not for added tokens that swallow white space too.
 	longestToken int
 	swallows     bool
+	unbounded    bool // a run of characters without symbols is one token, or none
 }
 
 // Open reads dir/tokenizer.json. An error names the file and, in it, the component
