@@ -57,7 +57,7 @@ func (s Spec) canonical() string {
 	if r := s.RopeScaling; r.Kind != "" {
 		text += fmt.Sprintf(" rope=%s factor=%s original=%d low=%s high=%s fast=%s slow=%s truncate=%t attention=%s",
 			r.Kind, exact(r.Factor), r.OriginalContext, exact(r.LowFreqFactor), exact(r.HighFreqFactor),
-			exact(r.BetaFast), exact(r.BetaSlow), r.Truncate, exact(r.AttentionFactor))
+			exact(r.BetaFast), exact(r.BetaSlow), r.Truncate, exact(float64(float32(r.AttentionFactor)))) // a logarithm's last bits differ by machine
 	}
 	if s.LayerWindows != nil {
 		text += fmt.Sprintf(" windows=%v", s.LayerWindows)

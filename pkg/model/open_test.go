@@ -99,7 +99,13 @@ func tensors(m *model.Model) []model.Tensor {
 	all := []model.Tensor{m.Embedding()}
 	for i := range m.Spec().Layers {
 		l := m.Layer(i)
-		all = append(all, l.AttnNorm, l.Q, l.K, l.V, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
+		all = append(all, l.AttnNorm, l.Q, l.K, l.V)
+		for _, some := range []model.Tensor{l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm} {
+			if some.Data != nil {
+				all = append(all, some)
+			}
+		}
+		all = append(all, l.O, l.FFNNorm, l.Gate, l.Up, l.Down)
 	}
 	return append(all, m.FinalNorm(), m.Output())
 }

@@ -222,7 +222,7 @@ func (f fields) yarnAttention(factor float64) (float64, error) {
 	if all, err = f.floatOr("mscale_all_dim", 0); err != nil {
 		return 0, err
 	}
-	of := func(scale float64) float64 { return 0.1*scale*math.Log(factor) + 1 } // 1 at factor 1
+	of := func(scale float64) float64 { return float64(0.1*scale*math.Log(factor)) + 1 } // 1 at factor 1; not fused
 	x := of(1)
 	switch {
 	case f.has(key):

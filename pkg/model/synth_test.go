@@ -140,26 +140,33 @@ func TestSynthesizedWeights(t *testing.T) {
 		{m.Layer(0).AttnNorm, 1, 0.05},
 		{m.FinalNorm(), 1, 0.05},
 	} {
-		x := make([]float32, test.tensor.Elements())
-		if err := test.tensor.Float32s(x, 0); err != nil {
-			t.Fatal(err)
-		}
-		n := float64(len(x))
-		var sum, squares, neighbours float64
-		for i, v := range x {
-			d := float64(v) - test.mean
-			sum, squares = sum+d, squares+d*d
-			if i > 0 {
-				neighbours += d * (float64(x[i-1]) - test.mean)
-			}
-		}
-		deviation := math.Sqrt(squares / n)
-		if math.Abs(sum/n) > 4*test.deviation/math.Sqrt(n) || math.Abs(deviation/test.deviation-1) > 4/math.Sqrt(n) || math.Abs(neighbours/squares) > 4/math.Sqrt(n) {
-			t.Errorf("%s: mean off by %g, deviation %g instead of %g, neighbours correlate by %g", test.tensor.Name, sum/n, deviation, test.deviation, neighbours/squares)
-		}
+		spread(t, test.tensor, test.mean, test.deviation)
 	}
 	if bytes.Equal(m.Layer(0).Gate.Data[:64], m.Layer(0).Up.Data[:64]) {
 		t.Error("two tensors are the same")
+	}
+}
+
+// spread checks the mean and the deviation of a tensor, and that neighbours have
+// nothing to do with each other.
+func spread(t *testing.T, tensor model.Tensor, mean, expected float64) {
+	t.Helper()
+	x := make([]float32, tensor.Elements())
+	if err := tensor.Float32s(x, 0); err != nil {
+		t.Fatal(err)
+	}
+	n := float64(len(x))
+	var sum, squares, neighbours float64
+	for i, v := range x {
+		d := float64(v) - mean
+		sum, squares = sum+d, squares+d*d
+		if i > 0 {
+			neighbours += d * (float64(x[i-1]) - mean)
+		}
+	}
+	deviation := math.Sqrt(squares / n)
+	if math.Abs(sum/n) > 4*expected/math.Sqrt(n) || math.Abs(deviation/expected-1) > 4/math.Sqrt(n) || math.Abs(neighbours/squares) > 4/math.Sqrt(n) {
+		t.Errorf("%s: mean off by %g, deviation %g instead of %g, neighbours correlate by %g", tensor.Name, sum/n, deviation, expected, neighbours/squares)
 	}
 }
 
