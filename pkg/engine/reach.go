@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -29,23 +31,40 @@ type Cost struct {
 // FLOPs are 2·(weights of the linear layers) a token, the causal half of
 // attention's two products, and one row of the head for each token drawn. Bytes
 // are the weights, which a step reads once, the head only if a token is drawn, and
-// the keys and values of each sequence's context.
+// the keys and values of each sequence's context. In layers with a sliding window a
+// token looks at no more than the window, and a sequence's context is the window and
+// the step's own tokens: exact for sequences that are longer than the window, and for
+// those that are not, an upper bound for a mixture of both.
 type Costs struct {
 	layerWeights float64 // of all layers' linear parts
 	headWeights  float64
-	attention    float64 // FLOPs of one token looking at one position
-	contextBytes float64 // KV of one position
+	attention    float64 // FLOPs of one token looking at one position, in one layer
+	contextBytes float64 // KV of one position in one layer
+	layers       []windowedLayers
 }
+
+// windowedLayers are the layers with one sliding window, in tokens; 0: they see all.
+type windowedLayers struct{ window, count float64 }
 
 // NewCosts counts for a model.
 func NewCosts(spec model.Spec) Costs {
-	layers, hidden := float64(spec.Layers), float64(spec.HiddenSize)
+	hidden := float64(spec.HiddenSize)
 	q, kv := float64(spec.Heads*spec.HeadSize), float64(spec.KVHeads*spec.HeadSize)
+	var layers []windowedLayers
+	for i := range spec.Layers {
+		window := float64(spec.Window(i))
+		at := slices.IndexFunc(layers, func(l windowedLayers) bool { return l.window == window })
+		if at < 0 {
+			at, layers = len(layers), append(layers, windowedLayers{window: window})
+		}
+		layers[at].count++
+	}
 	return Costs{
-		layerWeights: layers * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
+		layerWeights: float64(spec.Layers) * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
 		headWeights:  hidden * float64(spec.VocabSize),
-		attention:    4 * q * layers,
-		contextBytes: 2 * kv * layers * elementBytes,
+		attention:    4 * q,
+		contextBytes: 2 * kv * elementBytes,
+		layers:       layers,
 	}
 }
 
@@ -67,10 +86,20 @@ func (c Costs) Step(w latency.StepWork) (prefill, decode Cost) {
 }
 
 func (c Costs) part(w latency.Work) Cost {
-	return Cost{
+	var looks, positions float64 // of all layers
+	for _, l := range c.layers {
 		// A chunk's tokens look at (end²−start²)/2 positions, all together.
-		FLOPs:     2*c.layerWeights*float64(w.Tokens) + c.attention*w.Squares/2 + 2*c.headWeights*float64(w.Samples),
-		ReadBytes: c.contextBytes * w.Context,
+		pairs, context := w.Squares/2, w.Context
+		if l.window > 0 {
+			pairs = min(pairs, l.window*float64(w.Tokens))
+			context = min(context, (l.window-1)*float64(w.Sequences)+float64(w.Tokens))
+		}
+		looks += l.count * pairs
+		positions += l.count * context
+	}
+	return Cost{
+		FLOPs:     2*c.layerWeights*float64(w.Tokens) + c.attention*looks + 2*c.headWeights*float64(w.Samples),
+		ReadBytes: c.contextBytes * positions,
 	}
 }
 

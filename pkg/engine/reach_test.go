@@ -39,3 +39,29 @@ func TestCosts(t *testing.T) {
 		}
 	}
 }
+
+// TestWindowedCosts: of three layers, two have a window of 8 tokens.
+func TestWindowedCosts(t *testing.T) {
+	spec := model.Spec{HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, FFNSize: 10, VocabSize: 100, LayerWindows: []int{8, 0, 8}}
+	const weights, look, kv = 3 * 432.0, 4 * 8.0, 2 * 4 * 2.0
+	sequence := func(start, tokens int) engine.Sequence {
+		return engine.Sequence{Tokens: make([]int32, tokens), Start: start}
+	}
+	for _, c := range []struct {
+		name            string
+		batch           []engine.Sequence
+		prefill, decode engine.Cost
+	}{
+		{"a chunk past the window", []engine.Sequence{sequence(20, 10)},
+			engine.Cost{FLOPs: 20*weights + look*(250+2*80), ReadBytes: 2*weights + kv*(30+2*17)}, engine.Cost{}},
+		{"a prompt within it", []engine.Sequence{sequence(0, 6)},
+			engine.Cost{FLOPs: 12*weights + look*3*18, ReadBytes: 2*weights + kv*3*6}, engine.Cost{}},
+		{"tokens past it", []engine.Sequence{sequence(20, 1), sequence(90, 1)}, engine.Cost{},
+			engine.Cost{FLOPs: 4*weights + look*(111+2*16), ReadBytes: 2*weights + kv*(112+2*16)}},
+	} {
+		prefill, decode := engine.NewCosts(spec).Step(engine.Batch{Sequences: c.batch}.Work())
+		if prefill != c.prefill || decode != c.decode {
+			t.Errorf("%s: %+v and %+v, want %+v and %+v", c.name, prefill, decode, c.prefill, c.decode)
+		}
+	}
+}

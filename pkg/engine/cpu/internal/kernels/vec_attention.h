@@ -7,6 +7,7 @@
 typedef struct item {
 	const tdm_attention *a;
 	int kv_head, row0, pos0, group;
+	int windowed; // whether some row does not see the first token
 	float *scores;           // [rows][TDM_SPLIT]
 	uint16_t *probabilities; // [rows][TDM_SPLIT]
 	float *mixed, *merged;   // [rows][head_size]
@@ -29,7 +30,7 @@ VEC int tokens_of(const item *it, int row, int start) {
 // begin_of is the first token of the split at start that the row sees, from the
 // split's start.
 VEC int begin_of(const item *it, int row, int start) {
-	int n = position(it, row) + 1 - it->a->window - start;
+	int n = it->windowed ? position(it, row) + 1 - it->a->window - start : 0;
 	return n > 0 ? n : 0;
 }
 
@@ -256,7 +257,7 @@ static void merge(const item *it, int row, float m, float l, int first) {
 
 static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
 	const int size = a->head_size, group = a->heads / a->kv_heads, rows = count * group;
-	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group};
+	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group, .windowed = pos0 + count > a->window};
 	it.scores = scratch;
 	it.probabilities = (uint16_t *)(it.scores + (size_t)rows * TDM_SPLIT);
 	it.mixed = it.scores + (size_t)rows * (TDM_SPLIT + TDM_SPLIT / 2);

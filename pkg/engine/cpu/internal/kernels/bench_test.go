@@ -1,0 +1,41 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// BenchmarkAttention runs one layer's attention on one thread. best-µs is the
+// fastest call, which says most on a machine that others use too.
+func BenchmarkAttention(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := kernels.Shape{Heads: 16, KVHeads: 4, HeadSize: 64, BlockTokens: 32}
+	const most = 1024
+	pages, blocks := make([]byte, most/32*s.SliceBytes()), make([]kvcache.BlockID, most/32)
+	for i := range blocks {
+		blocks[i] = kvcache.BlockID(i)
+	}
+	for i := range len(pages) / 2 {
+		x := ordinary(r)
+		pages[2*i], pages[2*i+1] = byte(x), byte(x>>8)
+	}
+	set := kernels.Usable()[0]
+	for _, c := range []struct{ start, tokens, window int }{{960, 64, 0}, {1000, 1, 0}, {0, 32, 0}, {960, 64, 128}, {1000, 1, 128}} {
+		q := fill(r, c.tokens*s.Heads*s.HeadSize, ordinary)
+		b.Run(fmt.Sprintf("%d-at-%d-window-%d", c.tokens, c.start, c.window), func(b *testing.B) {
+			best := time.Duration(math.MaxInt64)
+			for b.Loop() {
+				began := time.Now()
+				set.ProbeAttention(s, q, pages, blocks, c.start, c.window, 0.125)
+				best = min(best, time.Since(began))
+			}
+			b.ReportMetric(float64(best.Nanoseconds())/1000, "best-µs")
+		})
+	}
+}
