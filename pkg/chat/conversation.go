@@ -1,0 +1,162 @@
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
+)
+
+// Conversation is what a template renders. Values are those of encoding/json.
+type Conversation struct {
+	// Messages, oldest first.
+	Messages []Message
+	// Tools are functions that the model may call, as OpenAI's API gives them.
+	Tools []any
+	// Arguments are further variables of the template, such as enable_thinking.
+	Arguments map[string]any
+	// ContinueLast ends the prompt inside the last message instead of where an
+	// answer begins.
+	ContinueLast bool
+}
+
+// Message is one message. Fields that are empty do not exist for the template,
+// except Role and Content.
+type Message struct {
+	Role, Content, Name string
+	// ToolCalls that an assistant made. Arguments that are text are read as JSON,
+	// which is what templates expect and OpenAI's API does not give.
+	ToolCalls  []any
+	ToolCallID string
+}
+
+func (m Message) value() (any, error) {
+	d := jinja.NewDict()
+	d.Set("role", m.Role)
+	d.Set("content", m.Content)
+	if m.Name != "" {
+		d.Set("name", m.Name)
+	}
+	if len(m.ToolCalls) > 0 {
+		calls := make([]any, len(m.ToolCalls))
+		for i, c := range m.ToolCalls {
+			v, err := valueOf(withArguments(c), 0)
+			if err != nil {
+				return nil, fmt.Errorf("tool_calls[%d]: %w", i, err)
+			}
+			calls[i] = v
+		}
+		d.Set("tool_calls", &jinja.List{Items: calls})
+	}
+	if m.ToolCallID != "" {
+		d.Set("tool_call_id", m.ToolCallID)
+	}
+	return d, nil
+}
+
+// withArguments is a tool call whose arguments are an object.
+func withArguments(call any) any {
+	c, ok := call.(map[string]any)
+	if !ok {
+		return call
+	}
+	f, ok := c["function"].(map[string]any)
+	if !ok {
+		return call
+	}
+	text, ok := f["arguments"].(string)
+	if !ok {
+		return call
+	}
+	var object map[string]any
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if decoder.Decode(&object) != nil || object == nil || decoder.More() {
+		return call
+	}
+	changed := make(map[string]any, len(c))
+	for k, v := range c {
+		changed[k] = v
+	}
+	inner := make(map[string]any, len(f))
+	for k, v := range f {
+		inner[k] = v
+	}
+	inner["arguments"], changed["function"] = object, inner
+	return changed
+}
+
+// maxValueNesting bounds objects in objects.
+const maxValueNesting = 100
+
+// keyRank is where keys come that descriptions of functions have; others follow,
+// sorted. JSON objects arrive without an order, and templates print them: this is
+// the order that transformers and OpenAI's own examples write them in.
+var keyRank = []string{"id", "type", "function", "name", "enum", "description", "parameters", "arguments", "properties", "required"}
+
+// valueOf makes a template's value of a JSON value. Whole numbers are integers,
+// as JSON's are in Python.
+func valueOf(v any, depth int) (any, error) {
+	if depth > maxValueNesting {
+		return nil, fmt.Errorf("is nested more than %d deep", maxValueNesting)
+	}
+	switch x := v.(type) {
+	case nil, bool, string, int64:
+		return v, nil
+	case int:
+		return int64(x), nil
+	case float64:
+		if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
+			return int64(x), nil
+		}
+		return x, nil
+	case json.Number:
+		if n, err := x.Int64(); err == nil {
+			return n, nil
+		}
+		return x.Float64()
+	case []any:
+		out := make([]any, len(x))
+		for i, e := range x {
+			var err error
+			if out[i], err = valueOf(e, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return &jinja.List{Items: out}, nil
+	case map[string]any:
+		out := jinja.NewDict()
+		for _, key := range orderedKeys(x) {
+			e, err := valueOf(x[key], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out.Set(key, e)
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("is a %T, which is no JSON", v)
+}
+
+func orderedKeys(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		i, j := slices.Index(keyRank, a), slices.Index(keyRank, b)
+		switch {
+		case i >= 0 && j >= 0:
+			return i - j
+		case i >= 0:
+			return -1
+		case j >= 0:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	return keys
+}

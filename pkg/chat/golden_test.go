@@ -1,0 +1,80 @@
+package chat_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tandem-serving/tandem/pkg/chat"
+)
+
+// conversations is testdata/conversations.json, by name.
+func conversations(t testing.TB) map[string]chat.Conversation {
+	t.Helper()
+	data, err := os.ReadFile("testdata/conversations.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []struct {
+		Name     string
+		Messages []struct {
+			Role, Content, Name string
+			ToolCalls           []any  `json:"tool_calls"`
+			ToolCallID          string `json:"tool_call_id"`
+		}
+		Tools     []any
+		Arguments map[string]any
+		Continue  bool
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]chat.Conversation)
+	for _, each := range list {
+		c := chat.Conversation{Tools: each.Tools, Arguments: each.Arguments, ContinueLast: each.Continue}
+		for _, m := range each.Messages {
+			c.Messages = append(c.Messages, chat.Message(m))
+		}
+		out[each.Name] = c
+	}
+	return out
+}
+
+// The families' templates give what transformers' Jinja2 gives.
+func TestTemplatesOfFamilies(t *testing.T) {
+	of := conversations(t)
+	sources := make(map[string]string)
+	files, err := filepath.Glob("testdata/templates/*.jinja")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("%d templates, error %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources[filepath.Base(file)] = string(data)
+	}
+	rendered := 0
+	for _, e := range readExpected(t, "testdata/expected.jsonl") {
+		c, ok := of[e.Conversation]
+		if !ok {
+			t.Fatalf("no conversation %q: run expected.py", e.Conversation)
+		}
+		got, err := renderSource(t, sources[e.Template], c)
+		if (err != nil) != e.Error {
+			t.Errorf("%s, %s: %q, error %v; Jinja2: %q, error %v", e.Template, e.Conversation, got, err, e.Output, e.Error)
+			continue
+		}
+		if diff := cmp.Diff(e.Output, got); err == nil && diff != "" {
+			t.Errorf("%s, %s (-Jinja2 +ours):\n%s", e.Template, e.Conversation, diff)
+		}
+		rendered++
+	}
+	if rendered != len(files)*len(of) {
+		t.Errorf("%d compared of %d templates and %d conversations: run expected.py", rendered, len(files), len(of))
+	}
+}

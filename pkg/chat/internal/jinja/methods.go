@@ -1,0 +1,383 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// method makes a function of a method of a value.
+func method(name string, call func(m *machine, p parameters) (any, error)) *function {
+	return &function{name, func(m *machine, args []any, named *Dict) (any, error) {
+		out, err := call(m, parameters{args: args, named: named})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return out, nil
+	}}
+}
+
+// refused is a method that would change a value.
+func refused(name string) *function {
+	return method(name, func(*machine, parameters) (any, error) {
+		return nil, errors.New("chat templates may not change lists and dictionaries")
+	})
+}
+
+func dictMethod(d *Dict, name string) *function {
+	switch name {
+	case "items":
+		return method(name, func(m *machine, _ parameters) (any, error) { return d.items(), m.spend(elementCost * len(d.keys)) })
+	case "keys":
+		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.keys), m.spend(len(d.keys)) })
+	case "values":
+		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.values), m.spend(len(d.keys)) })
+	case "get":
+		return method(name, func(_ *machine, p parameters) (any, error) {
+			key, ok := p.get(0, "key")
+			if !ok {
+				return nil, errNoItems
+			}
+			if v, ok := d.Get(key); ok {
+				return v, nil
+			}
+			otherwise, _ := p.get(1, "default")
+			return otherwise, nil
+		})
+	case "copy":
+		return method(name, func(*machine, parameters) (any, error) { return d, nil })
+	case "update", "pop", "popitem", "setdefault", "clear":
+		return refused(name)
+	}
+	return nil
+}
+
+func listMethod(l *List, name string) *function {
+	switch name {
+	case "index", "count":
+		return method(name, func(m *machine, p parameters) (any, error) {
+			want, ok := p.get(0, "value")
+			if !ok {
+				return nil, errNoItems
+			}
+			n := int64(0)
+			for i, v := range l.Items {
+				if err := m.weigh(v, 0); err != nil {
+					return nil, err
+				}
+				switch {
+				case !equal(v, want):
+				case name == "index":
+					return int64(i), nil
+				default:
+					n++
+				}
+			}
+			if name == "index" {
+				return nil, errors.New("the value is not in the list")
+			}
+			return n, nil
+		})
+	case "copy":
+		return method(name, func(*machine, parameters) (any, error) { return l, nil })
+	case "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse":
+		if !l.tuple {
+			return refused(name)
+		}
+	}
+	return nil
+}
+
+// plainMethods are methods of strings that take nothing.
+var plainMethods = map[string]func(s string) any{
+	"upper":      func(s string) any { return upper(s) },
+	"lower":      func(s string) any { return strings.ToLower(s) },
+	"casefold":   func(s string) any { return strings.ToLower(strings.ReplaceAll(s, "ß", "ss")) },
+	"title":      func(s string) any { return titleCase(s) },
+	"capitalize": func(s string) any { return capitalize(s) },
+	"swapcase":   func(s string) any { return swapCase(s) },
+	"isdigit":    func(s string) any { return all(s, unicode.IsDigit) },
+	"isnumeric":  func(s string) any { return all(s, unicode.IsNumber) },
+	"isdecimal":  func(s string) any { return all(s, unicode.IsDigit) },
+	"isalpha":    func(s string) any { return all(s, unicode.IsLetter) },
+	"isalnum": func(s string) any {
+		return all(s, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
+	},
+	"isspace": func(s string) any { return all(s, isSpace) },
+	"isupper": func(s string) any { return cased(s, unicode.IsLower, unicode.IsUpper) },
+	"islower": func(s string) any { return cased(s, unicode.IsUpper, unicode.IsLower) },
+	"isascii": func(s string) any { return !strings.ContainsFunc(s, func(r rune) bool { return r > unicode.MaxASCII }) },
+}
+
+func all(s string, is func(rune) bool) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !is(r) })
+}
+
+// titleCase is str.title: a word begins behind whatever is no letter.
+func titleCase(s string) string {
+	var out strings.Builder
+	begins := true
+	for _, r := range s {
+		if begins {
+			out.WriteRune(unicode.ToTitle(r))
+		} else {
+			out.WriteRune(unicode.ToLower(r))
+		}
+		begins = !unicode.IsLetter(r)
+	}
+	return out.String()
+}
+
+func swapCase(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsUpper(r) {
+			return unicode.ToLower(r)
+		}
+		return unicode.ToUpper(r)
+	}, s)
+}
+
+func stringMethod(s, name string) *function {
+	if plain, ok := plainMethods[name]; ok {
+		return method(name, func(m *machine, _ parameters) (any, error) { return plain(s), m.spend(len(s)) })
+	}
+	run := textMethod(s, name)
+	if run == nil {
+		return nil
+	}
+	return method(name, func(m *machine, p parameters) (any, error) {
+		if err := m.spend(len(s)); err != nil {
+			return nil, err
+		}
+		return run(m, p)
+	})
+}
+
+func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
+	switch name {
+	case "strip", "lstrip", "rstrip":
+		return func(_ *machine, p parameters) (any, error) { return strip(s, name, p) }
+	case "split", "rsplit":
+		return func(m *machine, p parameters) (any, error) { return m.split(s, name == "rsplit", p) }
+	case "splitlines":
+		return func(m *machine, p parameters) (any, error) { return m.splitLines(s, p.truth(0, "keepends", false)) }
+	case "partition", "rpartition":
+		return func(_ *machine, p parameters) (any, error) {
+			separator, err := p.text(0, "sep", "")
+			if err != nil || separator == "" {
+				return nil, errors.Join(err, errors.New("the separator is empty"))
+			}
+			at := strings.Index(s, separator)
+			if name == "rpartition" {
+				at = strings.LastIndex(s, separator)
+			}
+			switch {
+			case at >= 0:
+				return tuple(s[:at], separator, s[at+len(separator):]), nil
+			case name == "partition":
+				return tuple(s, "", ""), nil
+			}
+			return tuple("", "", s), nil
+		}
+	case "startswith", "endswith":
+		return func(_ *machine, p parameters) (any, error) { return affixed(s, name == "startswith", p) }
+	case "removeprefix", "removesuffix":
+		return func(_ *machine, p parameters) (any, error) {
+			part, err := p.text(0, "part", "")
+			if name == "removeprefix" {
+				return strings.TrimPrefix(s, part), err
+			}
+			return strings.TrimSuffix(s, part), err
+		}
+	case "replace":
+		return func(m *machine, p parameters) (any, error) { return replaced(m, s, p) }
+	case "find", "rfind", "index", "rindex":
+		return func(_ *machine, p parameters) (any, error) {
+			part, err := p.text(0, "sub", "")
+			if err != nil {
+				return nil, err
+			}
+			if len(p.args) > 1 {
+				return nil, errors.New("a range to search in is not supported")
+			}
+			at := strings.Index(s, part)
+			if strings.HasPrefix(name, "r") {
+				at = strings.LastIndex(s, part)
+			}
+			if at < 0 && strings.HasSuffix(name, "index") {
+				return nil, errors.New("the text is not found")
+			}
+			if at < 0 {
+				return int64(-1), nil
+			}
+			return int64(utf8.RuneCountInString(s[:at])), nil
+		}
+	case "count":
+		return func(_ *machine, p parameters) (any, error) {
+			part, err := p.text(0, "sub", "")
+			return int64(strings.Count(s, part)), err
+		}
+	case "join":
+		return func(m *machine, p parameters) (any, error) { return m.joinStrings(s, p) }
+	case "zfill", "ljust", "rjust", "center":
+		return func(_ *machine, p parameters) (any, error) { return justified(s, name, p) }
+	case "format", "format_map", "encode", "translate", "maketrans", "expandtabs":
+		return func(*machine, parameters) (any, error) {
+			return nil, errors.New("is not supported in chat templates")
+		}
+	}
+	return nil
+}
+
+func strip(s, name string, p parameters) (any, error) {
+	is := isSpace
+	if set, ok := p.get(0, "chars"); ok && set != nil {
+		chars, err := p.text(0, "chars", "")
+		if err != nil {
+			return nil, err
+		}
+		is = func(r rune) bool { return strings.ContainsRune(chars, r) }
+	}
+	if name != "rstrip" {
+		s = strings.TrimLeftFunc(s, is)
+	}
+	if name != "lstrip" {
+		s = strings.TrimRightFunc(s, is)
+	}
+	return s, nil
+}
+
+func affixed(s string, prefix bool, p parameters) (any, error) {
+	v, _ := p.get(0, "prefix")
+	options := []any{v}
+	if l, ok := v.(*List); ok && l.tuple {
+		options = l.Items
+	}
+	for _, o := range options {
+		part, ok := o.(string)
+		if !ok {
+			return nil, fmt.Errorf("a %s is no string", typeName(o))
+		}
+		if prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// split is str.split and str.rsplit.
+func (m *machine) split(s string, right bool, p parameters) (any, error) {
+	most, err := p.number(1, "maxsplit", -1)
+	if err != nil {
+		return nil, err
+	}
+	separator, given := p.get(0, "sep")
+	var parts []string
+	if !given || separator == nil {
+		if most >= 0 {
+			return nil, errors.New("maxsplit without a separator is not supported")
+		}
+		parts = strings.FieldsFunc(s, isSpace)
+	} else {
+		by, err := p.text(0, "sep", "")
+		if err != nil || by == "" {
+			return nil, errors.Join(err, errors.New("the separator is empty"))
+		}
+		if err := m.spend(elementCost * strings.Count(s, by)); err != nil {
+			return nil, err
+		}
+		parts = strings.Split(s, by)
+		if n := int64(len(parts)) - 1; most >= 0 && n > most {
+			if right {
+				cut := n - most
+				parts = append([]string{strings.Join(parts[:cut+1], by)}, parts[cut+1:]...)
+			} else {
+				parts = append(slices.Clone(parts[:most]), strings.Join(parts[most:], by))
+			}
+		}
+	}
+	return texts(parts), m.spend(elementCost * len(parts))
+}
+
+func texts(parts []string) *List {
+	out := make([]any, len(parts))
+	for i, part := range parts {
+		out[i] = part
+	}
+	return list(out)
+}
+
+func (m *machine) splitLines(s string, keep bool) (any, error) {
+	var parts []string
+	for s != "" {
+		at := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
+		if at < 0 {
+			parts = append(parts, s)
+			break
+		}
+		_, width := utf8.DecodeRuneInString(s[at:])
+		if strings.HasPrefix(s[at:], "\r\n") {
+			width = 2
+		}
+		end := at
+		if keep {
+			end += width
+		}
+		parts = append(parts, s[:end])
+		s = s[at+width:]
+	}
+	return texts(parts), m.spend(elementCost * len(parts))
+}
+
+// joinStrings is str.join, which takes nothing but strings.
+func (m *machine) joinStrings(separator string, p parameters) (any, error) {
+	v, _ := p.get(0, "iterable")
+	elements, err := m.iterate(v)
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]string, len(elements))
+	for i, e := range elements {
+		part, ok := e.(string)
+		if !ok {
+			return nil, fmt.Errorf("element %d is a %s, not a string", i, typeName(e))
+		}
+		parts[i] = part
+		if err := m.spend(len(part) + len(separator)); err != nil {
+			return nil, err
+		}
+	}
+	return strings.Join(parts, separator), nil
+}
+
+func justified(s, name string, p parameters) (any, error) {
+	width, err := p.number(0, "width", 0)
+	if err != nil || width > maxRange {
+		return nil, errors.Join(err, errors.New("the width is too large"))
+	}
+	fill, err := p.text(1, "fillchar", " ")
+	if err != nil || utf8.RuneCountInString(fill) != 1 {
+		return nil, errors.Join(err, errors.New("the fill has to be one character"))
+	}
+	missing := int(width) - utf8.RuneCountInString(s)
+	if missing <= 0 {
+		return s, nil
+	}
+	switch name {
+	case "ljust":
+		return s + strings.Repeat(fill, missing), nil
+	case "rjust":
+		return strings.Repeat(fill, missing) + s, nil
+	case "center":
+		left := missing/2 + missing&int(width)&1
+		return strings.Repeat(fill, left) + s + strings.Repeat(fill, missing-left), nil
+	}
+	sign := ""
+	if s != "" && (s[0] == '-' || s[0] == '+') {
+		sign, s = s[:1], s[1:]
+	}
+	return sign + strings.Repeat("0", missing) + s, nil
+}

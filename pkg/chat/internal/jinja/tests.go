@@ -1,0 +1,132 @@
+package jinja
+
+import (
+	"errors"
+	"strings"
+	"unicode"
+)
+
+type test func(m *machine, v any, args []any) (bool, error)
+
+var tests = map[string]test{
+	"defined":   simple(func(v any) bool { _, ok := v.(undefined); return !ok }),
+	"undefined": simple(func(v any) bool { _, ok := v.(undefined); return ok }),
+	"none":      simple(func(v any) bool { return v == nil }),
+	"string":    simple(func(v any) bool { _, ok := v.(string); return ok }),
+	"boolean":   simple(func(v any) bool { _, ok := v.(bool); return ok }),
+	"true":      simple(func(v any) bool { return v == true }),
+	"false":     simple(func(v any) bool { return v == false }),
+	"integer":   simple(func(v any) bool { _, ok := v.(int64); return ok }),
+	"float":     simple(func(v any) bool { _, ok := v.(float64); return ok }),
+	"number":    simple(func(v any) bool { _, _, _, ok := number(v); return ok }),
+	"mapping":   simple(func(v any) bool { _, ok := v.(*Dict); return ok }),
+	"iterable": simple(func(v any) bool {
+		switch v.(type) {
+		case string, *List, *Dict, undefined, *loop:
+			return true
+		}
+		return false
+	}),
+	"sequence": simple(func(v any) bool {
+		switch v.(type) {
+		case string, *List, *Dict, undefined:
+			return true
+		}
+		return false
+	}),
+	"callable": simple(func(v any) bool {
+		switch v.(type) {
+		case *function, *loop, undefined:
+			return true
+		}
+		return false
+	}),
+	"escaped":     simple(func(any) bool { return false }),
+	"lower":       simple(func(v any) bool { return cased(text(v), unicode.IsUpper, unicode.IsLower) }),
+	"upper":       simple(func(v any) bool { return cased(text(v), unicode.IsLower, unicode.IsUpper) }),
+	"odd":         remainder(func(_ int64) int64 { return 2 }, 1),
+	"even":        remainder(func(_ int64) int64 { return 2 }, 0),
+	"divisibleby": remainder(func(n int64) int64 { return n }, 0),
+	"eq":          same(true), "equalto": same(true), "==": same(true),
+	"ne": same(false), "!=": same(false),
+	"lt": ordered(func(c int) bool { return c < 0 }), "lessthan": ordered(func(c int) bool { return c < 0 }), "<": ordered(func(c int) bool { return c < 0 }), "le": ordered(func(c int) bool { return c <= 0 }), "<=": ordered(func(c int) bool { return c <= 0 }),
+	"gt": ordered(func(c int) bool { return c > 0 }), "greaterthan": ordered(func(c int) bool { return c > 0 }), ">": ordered(func(c int) bool { return c > 0 }), "ge": ordered(func(c int) bool { return c >= 0 }), ">=": ordered(func(c int) bool { return c >= 0 }),
+	"in": func(m *machine, v any, args []any) (bool, error) {
+		if len(args) != 1 {
+			return false, errNoItems
+		}
+		return m.contains(args[0], v)
+	},
+	"sameas": func(m *machine, v any, args []any) (bool, error) {
+		if len(args) != 1 {
+			return false, errNoItems
+		}
+		if err := m.weigh(v, 0); err != nil {
+			return false, err
+		}
+		return typeName(v) == typeName(args[0]) && equal(v, args[0]), nil
+	},
+}
+
+// testOf looks a test up; those that look up others are not in the table.
+func testOf(name string) test {
+	switch name {
+	case "filter":
+		return simple(func(v any) bool { s, _ := v.(string); return filterOf(s) != nil })
+	case "test":
+		return simple(func(v any) bool { s, _ := v.(string); return testOf(s) != nil })
+	}
+	return tests[name]
+}
+
+func simple(t func(v any) bool) test {
+	return func(_ *machine, v any, _ []any) (bool, error) { return t(v), nil }
+}
+
+func ordered(t func(c int) bool) test {
+	return func(m *machine, v any, args []any) (bool, error) {
+		if len(args) != 1 {
+			return false, errNoItems
+		}
+		if err := m.weigh(v, 0); err != nil {
+			return false, err
+		}
+		c, err := compare(v, args[0])
+		return err == nil && t(c), err
+	}
+}
+
+func same(want bool) test {
+	return func(m *machine, v any, args []any) (bool, error) {
+		if len(args) != 1 {
+			return false, errNoItems
+		}
+		if err := m.weigh(v, 0); err != nil {
+			return false, err
+		}
+		return equal(v, args[0]) == want, nil
+	}
+}
+
+// cased reports whether a text has letters of one case, and none of the other.
+func cased(s string, not, want func(rune) bool) bool {
+	return strings.ContainsFunc(s, want) && !strings.ContainsFunc(s, not)
+}
+
+func remainder(of func(argument int64) int64, want int64) test {
+	return func(_ *machine, v any, args []any) (bool, error) {
+		by := int64(0)
+		if len(args) == 1 {
+			by, _, _, _ = number(args[0])
+		}
+		n, _, isFloat, ok := number(v)
+		if !ok || isFloat {
+			return false, unsupported("%", v, v)
+		}
+		by = of(by)
+		if by == 0 {
+			return false, errors.New("division by zero")
+		}
+		return by == -1 && want == 0 || by != -1 && ((n%by)+by)%by == want, nil
+	}
+}

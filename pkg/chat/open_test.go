@@ -1,0 +1,162 @@
+package chat_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/chat"
+)
+
+// modelWith is a folder with files of these contents.
+func modelWith(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestWhereTemplatesAre(t *testing.T) {
+	const config = `{"bos_token": {"content": "<s>", "lstrip": false}, "eos_token": "</s>", "pad_token": null, "chat_template": "config {{ bos_token }}{{ eos_token }}"}`
+	cases := map[string]struct {
+		files map[string]string
+		given string
+		tools bool
+		want  string
+	}{
+		"configuration":   {map[string]string{"tokenizer_config.json": config}, "", false, "config <s></s>"},
+		"jinja":           {map[string]string{"tokenizer_config.json": config, "chat_template.jinja": "jinja {{ bos_token }}"}, "", false, "jinja <s>"},
+		"a missing token": {map[string]string{"tokenizer_config.json": config, "chat_template.jinja": "{{ pad_token is defined }}"}, "", false, "False"},
+		"old JSON":        {map[string]string{"tokenizer_config.json": config, "chat_template.json": `{"chat_template": "old"}`}, "", false, "old"},
+		"a file given":    {map[string]string{"tokenizer_config.json": config, "mine.jinja": "mine {{ bos_token }}"}, "mine.jinja", false, "mine <s>"},
+		"JSON given":      {map[string]string{"mine.json": `{"chat_template": "mine"}`}, "mine.json", false, "mine"},
+		"special tokens of their own file": {map[string]string{
+			"special_tokens_map.json": `{"bos_token": "<x>", "additional_special_tokens": ["<a>", {"content": "<b>"}]}`,
+			"chat_template.jinja":     "{{ bos_token }}{{ additional_special_tokens }}",
+		}, "", false, "<x>['<a>', '<b>']"},
+		"named":            {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "usual"}, {"name": "tool_use", "template": "tools"}, {"name": "rag", "template": "{% broken"}]}`}, "", false, "usual"},
+		"named for tools":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "usual"}, {"name": "tool_use", "template": "tools"}]}`}, "", true, "tools"},
+		"beside for tools": {map[string]string{"chat_template.jinja": "usual", "additional_chat_templates/tool_use.jinja": "tools"}, "", true, "tools"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := modelWith(t, c.files)
+			o := chat.Options{}
+			if c.given != "" {
+				o.File = filepath.Join(dir, c.given)
+			}
+			template, err := chat.Open(dir, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conversation := chat.Conversation{Messages: []chat.Message{{Role: "user", Content: "x"}}}
+			if c.tools {
+				conversation.Tools = []any{map[string]any{"type": "function"}}
+			}
+			got, err := template.Render(t.Context(), conversation)
+			if err != nil || got != c.want {
+				t.Errorf("%q, error %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestTemplatesThatCannotBeOpened(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		given string
+		want  string
+	}{
+		"none":             {nil, "", "--chat-template FILE"},
+		"null":             {map[string]string{"tokenizer_config.json": `{"chat_template": null}`}, "", "--chat-template FILE"},
+		"a number":         {map[string]string{"tokenizer_config.json": `{"chat_template": 7}`}, "", "neither text nor a list"},
+		"no JSON":          {map[string]string{"tokenizer_config.json": `{`}, "", "tokenizer_config.json"},
+		"a file not there": {nil, "nothing.jinja", "nothing.jinja"},
+		"an include":       {map[string]string{"chat_template.jinja": "a\n{% include '/etc/passwd' %}"}, "", `chat_template.jinja line 2: "include" is refused`},
+		"a filter":         {map[string]string{"chat_template.jinja": "\n\n{{ x | sparkle }}"}, "", `line 3: no filter named "sparkle"`},
+		"a named one":      {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "{% sparkle %}"}]}`}, "", `(template "tool_use") line 1: the block "sparkle" is not known`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := modelWith(t, c.files)
+			o := chat.Options{}
+			if c.given != "" {
+				o.File = filepath.Join(dir, c.given)
+			}
+			_, err := chat.Open(dir, o)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if name == "none" && !errors.Is(err, chat.ErrNone) {
+				t.Errorf("error %v is not ErrNone", err)
+			}
+		})
+	}
+}
+
+func TestRefusedConversations(t *testing.T) {
+	user := []chat.Message{{Role: "user", Content: "x"}}
+	for name, c := range map[string]struct {
+		source string
+		c      chat.Conversation
+		want   string
+		raised bool
+	}{
+		"no messages":          {"a", chat.Conversation{}, "messages: there is none", false},
+		"a reserved argument":  {"a", chat.Conversation{Messages: user, Arguments: map[string]any{"messages": 1}}, "template_arguments.messages", false},
+		"the template refuses": {"\n{{ raise_exception('only users') }}", chat.Conversation{Messages: user}, "line 2: only users", true},
+		"a method":             {"{{ 'a'.encode() }}", chat.Conversation{Messages: user}, "encode: is not supported", false},
+		"not to be continued":  {"a", chat.Conversation{Messages: user, ContinueLast: true}, "cannot be continued", false},
+		"nested too deep":      {"a", chat.Conversation{Messages: user, Arguments: map[string]any{"a": deep(1000)}}, "nested more than", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := renderSource(t, c.source, c.c)
+			var problem *chat.Error
+			if err == nil || !strings.Contains(err.Error(), c.want) || c.raised != (errors.As(err, &problem) && problem.Raised) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func deep(n int) any {
+	var v any = 1.0
+	for range n {
+		v = []any{v}
+	}
+	return v
+}
+
+// OpenAI's API gives a call's arguments as text; templates want the object.
+func TestArgumentsAsText(t *testing.T) {
+	c := chat.Conversation{Messages: []chat.Message{{Role: "assistant", ToolCalls: []any{map[string]any{
+		"id": "1", "function": map[string]any{"name": "f", "arguments": `{"b": 1, "a": 12345678901234567}`},
+	}, map[string]any{"function": map[string]any{"arguments": "{no JSON"}}}}}}
+	got, err := renderSource(t, "{% for c in messages[0].tool_calls %}{{ c | tojson }}{% endfor %}", c)
+	want := `{"id": "1", "function": {"name": "f", "arguments": {"a": 12345678901234567, "b": 1}}}{"function": {"arguments": "{no JSON"}}`
+	if err != nil || got != want {
+		t.Errorf("%s, error %v", got, err)
+	}
+}
+
+func TestBundledModel(t *testing.T) {
+	template, err := chat.Open(filepath.Join("..", "..", "models", "fable"), chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := template.Render(t.Context(), chat.Conversation{Messages: []chat.Message{
+		{Role: "user", Content: "Once"}, {Role: "assistant", Content: "upon"}, {Role: "user", Content: "a time"},
+	}})
+	if err != nil || got != "<|begin_of_text|>Once\nupon\na time\n" {
+		t.Errorf("%q, error %v", got, err)
+	}
+}

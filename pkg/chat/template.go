@@ -1,0 +1,184 @@
+package chat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
+)
+
+// Template makes prompts of conversations. It may be used by several at once.
+type Template interface {
+	// Render is the prompt. The template itself adds the start token if there is to
+	// be one. An error of the template is an *Error.
+	Render(ctx context.Context, c Conversation) (string, error)
+}
+
+// Error is a template that cannot be used, or that refuses a conversation.
+type Error struct {
+	// File and Name say which template: Name is empty where the file holds one.
+	File, Name string
+	// Line of the template, from 1; 0 if it is not known.
+	Line int
+	// Message says what, and names the construct.
+	Message string
+	// Raised: the template itself refused the conversation.
+	Raised bool
+}
+
+func (e *Error) Error() string {
+	where := e.File
+	if e.Name != "" {
+		where += fmt.Sprintf(" (template %q)", e.Name)
+	}
+	if e.Line > 0 {
+		where += fmt.Sprintf(" line %d", e.Line)
+	}
+	return fmt.Sprintf("chat template %s: %s", where, e.Message)
+}
+
+// Options say how templates are rendered. The zero value will do.
+type Options struct {
+	// File is a template to use instead of the model's own.
+	File string
+	// MaxBytes bounds a prompt. 0: 16 MiB.
+	MaxBytes int
+	// Now is the clock of templates that print the date. Nil: time.Now.
+	Now func() time.Time
+}
+
+// Parse reads a template; tokens are the special tokens that it may name, such as
+// bos_token. file is what errors call it.
+func Parse(file, source string, tokens map[string]string, o Options) (Template, error) {
+	s := &set{file: file, tokens: jinja.NewDict(), options: o}
+	for _, key := range sortedKeys(tokens) {
+		s.tokens.Set(key, tokens[key])
+	}
+	return s, s.add("", source)
+}
+
+// set is the templates of a model: one, or one for tools beside it.
+type set struct {
+	file           string
+	tokens         *jinja.Dict
+	options        Options
+	usual, forTool *named
+}
+
+type named struct {
+	name     string
+	file     string
+	template *jinja.Template
+}
+
+// add parses a template. Those of other names than "default" and "tool_use" are
+// for other purposes.
+func (s *set) add(name, source string) error {
+	return s.addFrom(s.file, name, source)
+}
+
+func (s *set) addFrom(file, name, source string) error {
+	if name != "" && name != "default" && name != "tool_use" {
+		return nil
+	}
+	t, err := jinja.Parse(source)
+	n := &named{name, file, t}
+	if err != nil {
+		return n.failed(err)
+	}
+	if name == "tool_use" {
+		s.forTool = n
+	} else {
+		s.usual = n
+	}
+	return nil
+}
+
+// failed is an error of the template with its name.
+func (n *named) failed(err error) error {
+	var problem *jinja.Error
+	if !errors.As(err, &problem) {
+		return err
+	}
+	return &Error{File: n.file, Name: n.name, Line: problem.Line, Message: problem.Message, Raised: problem.Raised}
+}
+
+// continueMark stands at the end of a message that is to be continued while the
+// template renders. The space behind it shows whether the template trims.
+const continueMark = "CONTINUE_FINAL_MESSAGE_TAG "
+
+// Render implements Template.
+func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
+	n := s.usual
+	if len(c.Tools) > 0 && s.forTool != nil || n == nil {
+		n = s.forTool
+	}
+	if len(c.Messages) == 0 {
+		return "", errors.New("messages: there is none")
+	}
+	variables, err := s.variables(c)
+	if err != nil {
+		return "", err
+	}
+	prompt, err := n.template.Render(ctx, variables, jinja.Options{MaxOutputBytes: s.options.MaxBytes, Now: s.options.Now})
+	if err != nil {
+		return "", n.failed(err)
+	}
+	if !c.ContinueLast {
+		return prompt, nil
+	}
+	mark := strings.TrimSpace(continueMark)
+	at := strings.LastIndex(prompt, mark)
+	if at < 0 {
+		return "", &Error{File: n.file, Name: n.name, Message: "the last message cannot be continued: the template does not print it as it is"}
+	}
+	if strings.HasPrefix(prompt[at:], continueMark) {
+		return prompt[:at], nil
+	}
+	return strings.TrimRight(prompt[:at], " \t\n\r\v\f"), nil
+}
+
+func (s *set) variables(c Conversation) (*jinja.Dict, error) {
+	out := jinja.NewDict()
+	for _, key := range s.tokens.Keys() {
+		v, _ := s.tokens.Get(key)
+		out.Set(key, v)
+	}
+	out.Set("documents", nil)
+	for _, key := range orderedKeys(c.Arguments) {
+		switch key {
+		case "messages", "tools", "add_generation_prompt":
+			return nil, fmt.Errorf("template_arguments.%s: has a field of its own", key)
+		}
+		v, err := valueOf(c.Arguments[key], 0)
+		if err != nil {
+			return nil, fmt.Errorf("template_arguments.%s: %w", key, err)
+		}
+		out.Set(key, v)
+	}
+	messages := make([]any, len(c.Messages))
+	for i, m := range c.Messages {
+		if c.ContinueLast && i == len(c.Messages)-1 {
+			m.Content += continueMark
+		}
+		v, err := m.value()
+		if err != nil {
+			return nil, fmt.Errorf("messages[%d].%w", i, err)
+		}
+		messages[i] = v
+	}
+	out.Set("messages", &jinja.List{Items: messages})
+	out.Set("tools", nil)
+	if len(c.Tools) > 0 {
+		tools, err := valueOf(c.Tools, 0)
+		if err != nil {
+			return nil, fmt.Errorf("tools: %w", err)
+		}
+		out.Set("tools", tools)
+	}
+	out.Set("add_generation_prompt", !c.ContinueLast)
+	return out, nil
+}
