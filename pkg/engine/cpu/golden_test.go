@@ -4,9 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"hash"
 	"math"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -17,21 +19,40 @@ import (
 // cpu.ArithmeticClass and docs/decisions/0002-cpu-arithmetic.md.
 const golden = "253745cf88662b0a40066d9d14caabea43e5a3a0699ab214317d5c3ec73f8e6c"
 
+// goldenFamilies pins what the other families add, over all of testdata/families.
+const goldenFamilies = "063be86e37b884fcef9238dbd8a5bc5c465105d4c3d357cf27863f5a5cd2d80d"
+
 func TestGolden(t *testing.T) {
 	e := newEngine(t, loadFable(t, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
-	tokens := prompt(288, 4096)
-	hash := sha256.New()
-	for _, row := range logitsOf(t, e, tokens, table(0, 9))[280:] {
+	sum := sha256.New()
+	addBits(t, sum, e, prompt(288, 4096), 280)
+	if got := hex.EncodeToString(sum.Sum(nil)); got != golden {
+		t.Errorf("digest of logits and pages is %s, the class's is %s", got, golden)
+	}
+}
+
+func TestGoldenFamilies(t *testing.T) {
+	sum := sha256.New()
+	for _, family := range families(t) {
+		e := newEngine(t, loadFamily(t, family, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
+		addBits(t, sum, e, prompt(min(288, e.Model().ContextTokens), e.Model().VocabSize), 0)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != goldenFamilies {
+		t.Errorf("digest of logits and pages is %s, the class's is %s", got, goldenFamilies)
+	}
+}
+
+// addBits computes tokens and adds the logits from row `first` on and all pages.
+func addBits(t *testing.T, to hash.Hash, e engine.Engine, tokens []int32, first int) {
+	t.Helper()
+	for _, row := range logitsOf(t, e, tokens, table(0, 9))[first:] {
 		for _, x := range row {
-			_ = binary.Write(hash, binary.LittleEndian, math.Float32bits(x)) // a hash takes everything
+			_ = binary.Write(to, binary.LittleEndian, math.Float32bits(x)) // a hash takes everything
 		}
 	}
 	for layer := range e.Model().Layers {
 		for block := range kvcache.BlockID(9) {
-			hash.Write(e.Pages().View(layer, block))
+			to.Write(e.Pages().View(layer, block))
 		}
-	}
-	if got := hex.EncodeToString(hash.Sum(nil)); got != golden {
-		t.Errorf("digest of logits and pages is %s, the class's is %s", got, golden)
 	}
 }
