@@ -3,6 +3,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -36,22 +37,16 @@ func rangeOf(m *machine, args []any, _ *Dict) (any, error) {
 	if len(args) < 1 || len(args) > 3 || step == 0 {
 		return nil, errors.New("range takes 1 to 3 numbers, and a step that is not 0")
 	}
-	var out []any
-	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-		if len(out) == maxRange {
-			return nil, fmt.Errorf("range gives more than %d numbers", maxRange)
-		}
-		if len(out)%1024 == 0 {
-			if err := m.spend(1024 * elementCost); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, i)
-		if step > 0 && i > stop-step || step < 0 && i < stop-step {
-			break
-		}
+	// Exact enough: what floats cannot count is far too many.
+	count := math.Ceil((float64(stop) - float64(start)) / float64(step))
+	if count > maxRange {
+		return nil, fmt.Errorf("range gives more than %d numbers", maxRange)
 	}
-	return list(out), nil
+	out := make([]any, int(max(count, 0)))
+	for i := range out {
+		out[i] = start + int64(i)*step
+	}
+	return list(out), m.spend(elementCost * len(out))
 }
 
 func dictOf(m *machine, args []any, named *Dict) (any, error) {

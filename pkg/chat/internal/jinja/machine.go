@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -119,23 +120,25 @@ func (m *machine) capture(body []statement, s *scope) (string, error) {
 	return buffer.String(), err
 }
 
-// scope is the variables of a block, which sees those around it.
+// scope is the variables of a block, which sees those around it. They are few.
 type scope struct {
-	names  map[string]any
+	names  []string
+	values []any
 	parent *scope
 }
 
 func (s *scope) set(name string, value any) {
-	if s.names == nil {
-		s.names = make(map[string]any)
+	if i := slices.Index(s.names, name); i >= 0 {
+		s.values[i] = value
+		return
 	}
-	s.names[name] = value
+	s.names, s.values = append(s.names, name), append(s.values, value)
 }
 
 func (s *scope) get(name string) (any, bool) {
 	for ; s != nil; s = s.parent {
-		if v, ok := s.names[name]; ok {
-			return v, true
+		if i := slices.Index(s.names, name); i >= 0 {
+			return s.values[i], true
 		}
 	}
 	return nil, false
