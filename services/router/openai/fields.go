@@ -41,7 +41,7 @@ func parse(body []byte) (*fields, error) {
 	err := json.Unmarshal(body, &f.members)
 	var syntax *json.SyntaxError
 	switch {
-	case errors.As(err, &syntax) && syntax.Offset >= int64(len(body)):
+	case errors.As(err, &syntax) && syntax.Error() == "unexpected end of JSON input":
 		return nil, malformed("the body ends in the middle of its JSON")
 	case errors.As(err, &syntax):
 		return nil, malformed(fmt.Sprintf("the body is no valid JSON: %s at %s", syntax, position(body, syntax.Offset-1)))

@@ -1,0 +1,200 @@
+package mesh_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+// overOpenAI gives the official client of a running mesh to a test.
+func overOpenAI(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T, up mesh.Up, client openai.Client)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Engine.Simulated = latency.Model{BaseMs: 1}
+	if change != nil {
+		change(&o)
+	}
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	select {
+	case up := <-ready:
+		transport := &http.Transport{}
+		test(t, up, openai.NewClient(option.WithUnsafeAllowHTTP(), option.WithBaseURL("http://"+up.HTTP+"/v1/"), option.WithAPIKey("any"),
+			option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMaxRetries(0)))
+		transport.CloseIdleConnections()
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func completion(prompt string, most int64) openai.CompletionNewParams {
+	return openai.CompletionNewParams{
+		Model: "gpt-anything", MaxTokens: openai.Int(most), Seed: openai.Int(-7),
+		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(prompt)},
+	}
+}
+
+func TestOfficialClient(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		ctx := t.Context()
+		models, err := client.Models.List(ctx)
+		if err != nil || len(models.Data) != 1 || models.Data[0].ID != "fable" {
+			t.Fatalf("models %v, %v", models, err)
+		}
+		if m, err := client.Models.Get(ctx, "gpt-anything"); err != nil || m.ID != "gpt-anything" {
+			t.Errorf("an alias: %v, %v", m, err)
+		}
+		whole, err := client.Completions.New(ctx, completion("Once upon a time", 9))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if whole.Model != "fable" || whole.Usage.CompletionTokens != 9 || whole.Choices[0].FinishReason != openai.CompletionChoiceFinishReasonLength {
+			t.Errorf("answer %s", whole.RawJSON())
+		}
+		q := completion("Once upon a time", 9)
+		q.StreamOptions.IncludeUsage = openai.Bool(true)
+		stream := client.Completions.NewStreaming(ctx, q)
+		text, usage := "", int64(0)
+		for stream.Next() {
+			for _, c := range stream.Current().Choices {
+				text += c.Text
+			}
+			usage += stream.Current().Usage.TotalTokens
+		}
+		if stream.Err() != nil || text != whole.Choices[0].Text || usage != whole.Usage.TotalTokens {
+			t.Errorf("streamed %q, %d tokens, %v; whole %q, %d", text, usage, stream.Err(), whole.Choices[0].Text, whole.Usage.TotalTokens)
+		}
+		q = completion("Once upon a time", 4)
+		q.N = openai.Int(3)
+		three, err := client.Completions.New(ctx, q)
+		if err != nil || len(three.Choices) != 3 || three.Usage.CompletionTokens != 12 || three.Usage.PromptTokens != whole.Usage.PromptTokens {
+			t.Errorf("three: %v, %v", three, err)
+		}
+	})
+}
+
+func TestOfficialClientGetsErrors(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		for _, c := range []struct {
+			name, param, code string
+			status            int
+			option            option.RequestOption
+		}{
+			{"no such model", "model", "model_not_found", 404, option.WithJSONSet("model", "nobody")},
+			{"too warm", "temperature", "invalid_value", 400, option.WithJSONSet("temperature", 1000)},
+			{"too long", "prompt", "invalid_value", 400, option.WithJSONSet("prompt", strings.Repeat("a b ", 3000))},
+			{"unknown token", "prompt", "invalid_value", 400, option.WithJSONSet("prompt", []int{1, 1 << 20})},
+			{"a form", "response_format", "unsupported_parameter", 400, option.WithJSONSet("response_format", map[string]string{"type": "json_object"})},
+		} {
+			_, err := client.Completions.New(t.Context(), completion("a", 1), c.option)
+			var e *openai.Error
+			if !errors.As(err, &e) || e.StatusCode != c.status || e.Param != c.param || e.Code != c.code || e.Message == "" || e.Type != "invalid_request_error" {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+	})
+}
+
+// A refused request is sent again by the client when the server said.
+func TestOfficialClientTriesAgain(t *testing.T) {
+	overOpenAI(t, func(o *mesh.UpOptions) { o.Router.TenantMaxRequests = 1 }, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		long := client.Completions.NewStreaming(t.Context(), completion("Once", 1000))
+		defer func() { _ = long.Close() }()
+		if !long.Next() {
+			t.Fatal(long.Err())
+		}
+		var header http.Header
+		_, err := client.Completions.New(t.Context(), completion("Twice", 1), option.WithMiddleware(func(q *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+			response, err := next(q)
+			if err == nil {
+				header = response.Header
+			}
+			return response, err
+		}))
+		var e *openai.Error
+		if !errors.As(err, &e) || e.StatusCode != 429 || header.Get("Retry-After") == "" || header.Get("Retry-After-Ms") == "" || header.Get("X-Request-Id") == "" {
+			t.Errorf("error %v, header %v", err, header)
+		}
+		if err := long.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := client.Completions.New(t.Context(), completion("Twice", 1), option.WithMaxRetries(10)); err != nil {
+			t.Errorf("tried again: %v", err)
+		}
+	})
+}
+
+// A client that leaves in the middle frees everything, down to the workers.
+func TestClientOfHTTPLeaves(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, client openai.Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		q := completion("Once upon a time", 1500)
+		q.N = openai.Int(4)
+		stream := client.Completions.NewStreaming(ctx, q)
+		for range 8 {
+			if !stream.Next() {
+				t.Fatal(stream.Err())
+			}
+		}
+		cancel()
+		for stream.Next() {
+		}
+		_ = stream.Close()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.After(20 * time.Second); ; {
+			_, page := get(t, up.Metrics, "/metrics")
+			if strings.Contains(page, "\ntandem_router_requests_running 0\n") && strings.Contains(page, `tandem_requests_finished_total{reason="cancelled"} 4`) &&
+				strings.Contains(page, `tandem_worker_sequences{state="running",worker="decode-1"} 0`) && strings.Contains(page, `tandem_http_requests_total{code="499",route="/v1/completions"} 1`) {
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatalf("something is left:\n%s", page)
+			}
+		}
+	})
+}
+
+// A worker has no API, and says so.
+func TestProbesAreBesideTheAPI(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, _ openai.Client) {
+		if status, text := get(t, up.HTTP, "/readyz"); status != http.StatusOK || text != "ready\n" {
+			t.Errorf("readyz: %d %q", status, text)
+		}
+		response, err := http.Post("http://"+up.HTTP+"/v1/nothing", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, _ := io.ReadAll(response.Body)
+		var object struct {
+			Error struct{ Message, Type, Code string } `json:"error"`
+		}
+		if err := json.Unmarshal(body, &object); err != nil || response.StatusCode != http.StatusNotFound || object.Error.Code != "unknown_url" {
+			t.Errorf("%d %s", response.StatusCode, body)
+		}
+	})
+}
