@@ -5,10 +5,10 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race lint generate tidy tools ci
+.PHONY: help build test race images integration lint generate tidy tools ci
 
 help: ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the tandem binary into .bin/
 	go build -o $(BIN)/tandem ./cmd/tandem
@@ -18,6 +18,12 @@ test: ## Run every test that needs nothing but Go and a C compiler
 
 race: ## Run the tests under the race detector, without the CPU kernels
 	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
+
+images: ## Build the container images, which takes no registry
+	bash deploy/images/build
+
+integration: images ## Run the integration suite over containers
+	bash integration/run
 
 lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done

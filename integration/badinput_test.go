@@ -21,8 +21,9 @@ import (
 
 // Bad input gets a typed status that names the field, at once, and the mesh goes
 // on serving.
-func TestBadInput(t *testing.T) {
-	m := cluster.Start(t, nil)
+func TestBadInput(t *testing.T) { badInput(t, cluster.Start(t, nil).Client) }
+
+func badInput(t *testing.T, m *cluster.Client) {
 	base := func(change func(*inferencev1.GenerateRequest)) *inferencev1.GenerateRequest {
 		r := request("Once upon a time", 4, 0, inferencev1.Mode_MODE_AUTO)
 		change(r)
@@ -82,8 +83,8 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	t.Run("invalid UTF-8", func(t *testing.T) { badUTF8(t, m.Client) })
-	if r := generate(t, m.Client, request("Once upon a time", 4, 0, disaggregated)); len(r.Tokens) != 4 {
+	t.Run("invalid UTF-8", func(t *testing.T) { badUTF8(t, m) })
+	if r := generate(t, m, request("Once upon a time", 4, 0, disaggregated)); len(r.Tokens) != 4 {
 		t.Errorf("afterwards: %d tokens of 4", len(r.Tokens))
 	}
 	m.AwaitIdle(t, 10*time.Second)

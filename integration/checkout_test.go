@@ -155,9 +155,9 @@ func moduleFaults(modules []module, workspace []string) []string {
 		} else if m.Go != goVersion.version {
 			fault("%s: go %s, but %s says go %s: one toolchain builds all", m.dir, m.Go, goVersion.dir, goVersion.version)
 		}
-		if m.dir == "tools" {
+		if m.dir == "tools" || strings.HasPrefix(m.dir, "tools/") {
 			if slices.Contains(workspace, m.dir) {
-				fault("go.work uses tools: the linters' requirements would raise everybody's; take it out")
+				fault("go.work uses %s: the linters' requirements would raise everybody's; take it out", m.dir)
 			}
 			continue
 		}

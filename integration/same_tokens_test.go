@@ -117,21 +117,22 @@ func checkRoute(t *testing.T, r cluster.Result, mode inferencev1.Mode) {
 
 // A prefix that was computed before is found again, on the prefill worker and,
 // for what was sent before, on the decode worker.
-func TestPrefixIsFoundAgain(t *testing.T) {
-	m := cluster.Start(t, nil)
+func TestPrefixIsFoundAgain(t *testing.T) { prefixIsFoundAgain(t, cluster.Start(t, nil).Client) }
+
+func prefixIsFoundAgain(t *testing.T, m *cluster.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		prompt := longPrompt(int(mode) + 10)
-		if r := generate(t, m.Client, request(prompt, 4, 0, mode)); r.Finished.GetUsage().GetCachedTokens() >= 32 {
+		if r := generate(t, m, request(prompt, 4, 0, mode)); r.Finished.GetUsage().GetCachedTokens() >= 32 {
 			t.Errorf("%v: %d tokens cached of a new prompt", mode, r.Finished.GetUsage().GetCachedTokens())
 		}
-		r := generate(t, m.Client, request(prompt, 4, 0, mode))
+		r := generate(t, m, request(prompt, 4, 0, mode))
 		usage := r.Finished.GetUsage()
 		if usage.GetCachedTokens() < usage.GetPromptTokens()-33 {
 			t.Errorf("%v: %d of %d tokens cached the second time", mode, usage.GetCachedTokens(), usage.GetPromptTokens())
 		}
 		salted := request(prompt, 4, 0, mode)
 		salted.CacheSalt = "mine"
-		if s := generate(t, m.Client, salted); s.Finished.GetUsage().GetCachedTokens() != 0 || !slices.Equal(s.Tokens, r.Tokens) {
+		if s := generate(t, m, salted); s.Finished.GetUsage().GetCachedTokens() != 0 || !slices.Equal(s.Tokens, r.Tokens) {
 			t.Errorf("%v: with a salt of its own %d tokens cached", mode, s.Finished.GetUsage().GetCachedTokens())
 		}
 	}
@@ -139,23 +140,24 @@ func TestPrefixIsFoundAgain(t *testing.T) {
 
 // One token, and a first token that ends the text, work in both modes and leave
 // nothing behind.
-func TestFirstTokenIsTheLast(t *testing.T) {
-	m := cluster.Start(t, nil)
+func TestFirstTokenIsTheLast(t *testing.T) { firstTokenIsTheLast(t, cluster.Start(t, nil).Client) }
+
+func firstTokenIsTheLast(t *testing.T, m *cluster.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		for range 5 {
-			r := generate(t, m.Client, request("Once upon a time", 1, 0, mode))
+			r := generate(t, m, request("Once upon a time", 1, 0, mode))
 			if len(r.Tokens) != 1 || r.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_LENGTH {
 				t.Fatalf("%v: max_tokens 1 gave %v, %v", mode, r.Tokens, r.Finished.GetReason())
 			}
 			checkRoute(t, r, mode)
 			stopped := request("Once upon a time", 50, 0, mode)
 			stopped.StopTokenIds = r.Tokens
-			if s := generate(t, m.Client, stopped); !slices.Equal(s.Tokens, r.Tokens) || s.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP {
+			if s := generate(t, m, stopped); !slices.Equal(s.Tokens, r.Tokens) || s.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP {
 				t.Fatalf("%v: a first token that stops gave %v, %v", mode, s.Tokens, s.Finished.GetReason())
 			}
 			text := request("Once upon a time", 50, 0, mode)
 			text.Stop = []string{r.Text}
-			if s := generate(t, m.Client, text); s.Text != "" || s.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP || s.Finished.GetStop() != r.Text {
+			if s := generate(t, m, text); s.Text != "" || s.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP || s.Finished.GetStop() != r.Text {
 				t.Fatalf("%v: stop text %q gave %q, %v", mode, r.Text, s.Text, s.Finished)
 			}
 		}

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
-
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
 )
@@ -33,18 +31,33 @@ func slowly(o *mesh.UpOptions) {
 // request has the right tokens.
 func TestNothingIsStranded(t *testing.T) {
 	m := cluster.Start(t, slowly)
-	const prompts = 8
-	ask := func(i int) *inferencev1.GenerateRequest {
-		return request(longPrompt(i%prompts), 12, 0.8, disaggregated)
-	}
-	var want [prompts][]uint32
-	for i := range want {
-		want[i] = generate(t, m.Client, ask(i)).Tokens
+	var asks []cluster.Ask
+	for i := range 8 {
+		ask := request(longPrompt(i), 12, 0.8, disaggregated)
+		want := generate(t, m.Client, ask)
+		asks = append(asks, cluster.Ask{Request: ask, Tokens: want.Tokens, Text: want.Text})
 	}
 	connectPairs(t, m.Client)
 	m.AwaitIdle(t, 10*time.Second)
 	before := runtime.NumGoroutine()
+	vanishingClients(t, m, asks)
+	awaitGoroutines(t, before)
+}
 
+func vanishingClients(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+	m := c.Router()
+	vanish(t, m, asks)
+	m.AwaitIdle(t, 10*time.Second)
+	if r := generate(t, m, asks[0].Request); !slices.Equal(r.Tokens, asks[0].Tokens) {
+		t.Errorf("afterwards: tokens %v, want %v", r.Tokens, asks[0].Tokens)
+	}
+	m.AwaitIdle(t, 10*time.Second)
+}
+
+// vanish sends requests whose clients go away, or whose deadlines pass, at any
+// time.
+func vanish(t *testing.T, m *cluster.Client, asks []cluster.Ask) {
+	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	var clients sync.WaitGroup
 	for i := range 120 {
@@ -61,22 +74,17 @@ func TestNothingIsStranded(t *testing.T) {
 				defer time.AfterFunc(after, cancel).Stop()
 			}
 			defer cancel()
-			r, err := m.Generate(ctx, ask(i))
+			ask := asks[i%len(asks)]
+			r, err := m.Generate(ctx, ask.Request)
 			if !slices.Contains(expected, status.Code(err)) {
 				t.Errorf("ended with %v", err)
 			}
-			if want := want[i%prompts]; len(r.Tokens) > len(want) || !slices.Equal(r.Tokens, want[:len(r.Tokens)]) || (err == nil && len(r.Tokens) != len(want)) {
+			if want := ask.Tokens; len(r.Tokens) > len(want) || !slices.Equal(r.Tokens, want[:len(r.Tokens)]) || (err == nil && len(r.Tokens) != len(want)) {
 				t.Errorf("tokens %v, want %v", r.Tokens, want)
 			}
 		})
 	}
 	clients.Wait()
-	m.AwaitIdle(t, 10*time.Second)
-	if r := generate(t, m.Client, ask(0)); !slices.Equal(r.Tokens, want[0]) {
-		t.Errorf("afterwards: tokens %v, want %v", r.Tokens, want[0])
-	}
-	m.AwaitIdle(t, 10*time.Second)
-	awaitGoroutines(t, before)
 }
 
 // connectPairs sends requests until every prefill worker has its stream to every

@@ -10,11 +10,12 @@ import (
 
 // The seven stages cover the whole of a request, and the figures made of them
 // agree with one another.
-func TestTimingsAddUp(t *testing.T) {
-	m := cluster.Start(t, nil)
+func TestTimingsAddUp(t *testing.T) { timingsAddUp(t, cluster.Start(t, nil).Client) }
+
+func timingsAddUp(t *testing.T, m *cluster.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated, inferencev1.Mode_MODE_AUTO} {
 		for _, maxTokens := range []uint32{1, 2, 40} {
-			r := generate(t, m.Client, request(longPrompt(3), maxTokens, 0, mode))
+			r := generate(t, m, request(longPrompt(3), maxTokens, 0, mode))
 			x := r.Finished.GetTimings()
 			stages := x.GetTokenizeNs() + x.GetQueueNs() + x.GetDecideNs() + x.GetReserveNs() + x.GetPrefillNs() + x.GetTransferExposedNs() + x.GetDecodeNs()
 			if stages != x.GetTotalNs() || x.GetTotalNs() <= 0 {

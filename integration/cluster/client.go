@@ -110,42 +110,110 @@ func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEven
 	}
 }
 
+// Await waits until missing says nothing. It fails the test, with what is missing,
+// if that takes longer than within.
+func Await(t testing.TB, within time.Duration, missing func() string) {
+	t.Helper()
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		what := missing()
+		if what == "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			t.Fatalf("after %v: %s", within, what)
+		}
+	}
+}
+
 // AwaitIdle waits until the router has nothing in flight and every worker says
 // that all its blocks are free. It fails the test if that takes longer than
 // within.
 func (c *Client) AwaitIdle(t testing.TB, within time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		busy, err := c.busy(ctx)
-		if err == nil && busy == "" {
-			return
+	Await(t, within, func() string {
+		workers, err := c.Workers(controlv1.Role_ROLE_UNSPECIFIED)
+		if err != nil {
+			return err.Error()
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not idle after %v: %s (%v)", within, busy, err)
+		for _, w := range workers {
+			load := w.GetLoad()
+			if w.GetRecord().GetRole() == controlv1.Role_ROLE_ROUTER || !w.GetConnected() && w.GetInFlight() == 0 {
+				continue
+			}
+			if load == nil || w.GetInFlight() > 0 || load.GetBlocksFree() != load.GetBlocksTotal() || load.GetRunningSequences()+load.GetWaitingSequences() > 0 {
+				return fmt.Sprintf("%s is not idle: %d in flight, load %v", w.GetRecord().GetId(), w.GetInFlight(), load)
+			}
 		}
-	}
+		return ""
+	})
 }
 
-// busy names a worker that is not idle, empty if all are.
-func (c *Client) busy(ctx context.Context) (string, error) {
-	view, err := c.Control.ListWorkers(ctx, &controlv1.ListWorkersRequest{})
-	if err != nil {
-		return "", err
-	}
-	for _, w := range view.GetWorkers() {
-		load := w.GetLoad()
-		if w.GetRecord().GetRole() == controlv1.Role_ROLE_ROUTER || !w.GetConnected() {
-			continue
+// askTimeout bounds one question to the router.
+const askTimeout = 5 * time.Second
+
+// Workers are the workers of a role as the router sees them.
+func (c *Client) Workers(role controlv1.Role) ([]*controlv1.WorkerView, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	view, err := c.Control.ListWorkers(ctx, &controlv1.ListWorkersRequest{Role: role})
+	return view.GetWorkers(), err
+}
+
+// Usable are the ids of the workers of a role that are registered, serve, are
+// connected and report their load.
+func (c *Client) Usable(role controlv1.Role) ([]string, error) {
+	workers, err := c.Workers(role)
+	var ids []string
+	for _, w := range workers {
+		record := w.GetRecord()
+		if w.GetRegistered() && w.GetConnected() && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING &&
+			w.GetLoad() != nil && w.GetLoadAge().AsDuration() < 3*time.Second {
+			ids = append(ids, record.GetId())
 		}
-		if load == nil || w.GetInFlight() > 0 || load.GetBlocksFree() != load.GetBlocksTotal() || load.GetRunningSequences()+load.GetWaitingSequences() > 0 {
-			return fmt.Sprintf("%s: %d in flight, load %v", w.GetRecord().GetId(), w.GetInFlight(), load), nil
-		}
 	}
-	return "", nil
+	return ids, err
+}
+
+// AwaitPool waits until a pool has exactly n usable workers, and returns their
+// ids.
+func (c *Client) AwaitPool(t testing.TB, role controlv1.Role, n int, within time.Duration) (ids []string) {
+	t.Helper()
+	Await(t, within, func() string {
+		var err error
+		if ids, err = c.Usable(role); err != nil || len(ids) != n {
+			all, _ := c.Workers(role)
+			return fmt.Sprintf("%d usable workers of %v, want %d: %v of %v (%v)", len(ids), role, n, ids, all, err)
+		}
+		return ""
+	})
+	return ids
+}
+
+// Busiest is the worker of a role that the router has the most requests on, as
+// soon as there is one.
+func (c *Client) Busiest(t testing.TB, role controlv1.Role, within time.Duration) (id string) {
+	t.Helper()
+	Await(t, within, func() string {
+		workers, err := c.Workers(role)
+		if err != nil {
+			return err.Error()
+		}
+		most := uint32(0)
+		for _, w := range workers {
+			if w.GetConnected() && w.GetInFlight() > most {
+				id, most = w.GetRecord().GetId(), w.GetInFlight()
+			}
+		}
+		if most == 0 {
+			return fmt.Sprintf("no worker of %v is busy", role)
+		}
+		return ""
+	})
+	return id
 }

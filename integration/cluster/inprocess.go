@@ -72,3 +72,18 @@ func Start(t testing.TB, change func(*mesh.UpOptions)) *InProcess {
 	m.Client = Dial(t, m.Up.Address)
 	return m
 }
+
+// Router is a client of the router.
+func (m *InProcess) Router() *Client { return m.Client }
+
+// Cannot says why an ability lacks.
+func (m *InProcess) Cannot(ability string) string {
+	switch ability {
+	case "ServerStopper":
+		return "a mesh in one process ends with the servers embedded in it: TestEtcdAndNATSMayGoAway gives it servers of its own"
+	case "Cutter":
+		return "a mesh in one process has the loopback interface to itself"
+	default:
+		return "workers of one process start and end with it"
+	}
+}

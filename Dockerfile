@@ -1,0 +1,42 @@
+# The image for those who have a registry. Without one, `make images` builds the
+# same out of what Go builds on the machine: deploy/images.
+#
+#   docker build -t tandem:dev .
+#
+# It builds with the builder of any engine since 17.09, with and without BuildKit.
+# The base images are arguments, for mirrors and for other releases of Go and Debian;
+# both have to have the same C library or an older one where it is built.
+ARG BUILD_IMAGE=golang:1.26-bookworm
+ARG RUN_IMAGE=gcr.io/distroless/base-debian12:nonroot
+
+FROM ${BUILD_IMAGE} AS build
+ARG GOPROXY
+ARG GOSUMDB
+ENV GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=1
+WORKDIR /src
+# The modules' own files first: what they require is downloaded once.
+COPY proto/go.mod proto/go.sum proto/
+COPY pkg/go.mod pkg/go.sum pkg/
+COPY services/kvtransfer/go.mod services/kvtransfer/go.sum services/kvtransfer/
+COPY services/prefill/go.mod services/prefill/go.sum services/prefill/
+COPY services/decode/go.mod services/decode/go.sum services/decode/
+COPY services/router/go.mod services/router/go.sum services/router/
+COPY cmd/tandem/go.mod cmd/tandem/go.sum cmd/tandem/
+RUN cd cmd/tandem && go mod download
+COPY proto proto
+COPY pkg pkg
+COPY services services
+COPY cmd cmd
+# The Go resolver and no glibc one, which would open further libraries by name.
+RUN cd cmd/tandem && go build -trimpath -ldflags="-s -w" -tags=netgo,osusergo -o /out/bin/tandem .
+COPY models /out/models
+COPY LICENSE NOTICE /out/
+
+FROM ${RUN_IMAGE}
+COPY --from=build /out /
+USER 65532:65532
+WORKDIR /
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["/bin/tandem", "probe", "127.0.0.1:7070"]
+ENTRYPOINT ["/bin/tandem"]
+CMD ["up", "--listen=0.0.0.0:7070", "--http=0.0.0.0:8080", "--metrics=0.0.0.0:9090"]
+EXPOSE 7070 8080 9090

@@ -1,0 +1,216 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// Processes is a mesh whose parts are processes of their own, with real etcd and
+// NATS servers.
+type Processes struct {
+	whole    testing.TB // at whose end the parts end, not a subtest's
+	binaries Binaries
+	args     []string // of every part
+	router   *Process
+	client   *Client
+	address  string // of the router
+	etcd     *server
+	nats     *server
+	workers  []*worker
+	started  int // workers, ever
+}
+
+// server is an etcd or a NATS server that can be stopped and started again.
+type server struct {
+	name, path, address string
+	args                []string
+	process             *Process
+}
+
+type worker struct {
+	id      string
+	role    controlv1.Role
+	process *Process
+}
+
+// StartProcesses starts a mesh for the rest of the test, with args for every
+// part.
+func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...string) *Processes {
+	t.Helper()
+	etcd, peer, nats := FreeAddress(t), FreeAddress(t), FreeAddress(t)
+	host, port, _ := net.SplitHostPort(nats)
+	p := &Processes{
+		whole:    t,
+		binaries: b,
+		address:  FreeAddress(t),
+		etcd: &server{name: "etcd", path: b.Etcd, address: etcd, args: []string{
+			"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error",
+			"--listen-client-urls", "http://" + etcd, "--advertise-client-urls", "http://" + etcd,
+			"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "e=http://" + peer,
+		}},
+		nats: &server{name: "nats-server", path: b.NATS, address: nats, args: []string{"-a", host, "-p", port}},
+	}
+	p.args = append(append([]string{"--model=../models/fable", "--kv-memory=64MiB"}, args...), Servers("http://"+etcd, "nats://"+nats)...)
+	p.StartServers(t)
+	p.startRouter(t)
+	p.client = Dial(t, p.address)
+	p.Scale(t, controlv1.Role_ROLE_PREFILL, prefill)
+	p.Scale(t, controlv1.Role_ROLE_DECODE, decode)
+	return p
+}
+
+// Router is a client of the router.
+func (p *Processes) Router() *Client { return p.client }
+
+// Cannot says why an ability lacks.
+func (p *Processes) Cannot(ability string) string {
+	if ability == "Cutter" {
+		return "processes of one machine share its loopback interface: the suite over containers cuts them off"
+	}
+	return "processes have it"
+}
+
+func (p *Processes) serve(target string, args ...string) *Process {
+	p.whole.Helper()
+	args = append([]string{"serve", "--target=" + target}, args...)
+	return Launch(p.whole, target, p.binaries.Tandem, append(args, p.args...)...)
+}
+
+func (p *Processes) startRouter(t testing.TB) {
+	t.Helper()
+	p.router = p.serve("router", "--listen="+p.address).Ready(t)
+}
+
+// stopWithin is how long a part may take to drain: longer than its own bound.
+const stopWithin = 40 * time.Second
+
+// RestartRouter is of RouterRestarter.
+func (p *Processes) RestartRouter(t testing.TB) {
+	t.Helper()
+	if err := p.router.Terminate(t, stopWithin); err != nil {
+		t.Errorf("the router ended with %v\n%s", err, p.router.Stderr())
+	}
+	p.startRouter(t)
+}
+
+// KillRouter is of RouterRestarter.
+func (p *Processes) KillRouter(t testing.TB) {
+	t.Helper()
+	p.router.Kill()
+	p.startRouter(t)
+}
+
+// Scale is of Scaler.
+func (p *Processes) Scale(t testing.TB, role controlv1.Role, n int) {
+	t.Helper()
+	var pool []*worker
+	for _, w := range p.workers {
+		if w.role == role {
+			pool = append(pool, w)
+		}
+	}
+	for len(pool) > n {
+		last := pool[len(pool)-1]
+		pool = pool[:len(pool)-1]
+		p.forget(last)
+		if err := last.process.Terminate(t, stopWithin); err != nil {
+			t.Errorf("%s ended with %v\n%s", last.id, err, last.process.Stderr())
+		}
+	}
+	for ; len(pool) < n; n-- {
+		p.start(t, role)
+	}
+}
+
+func (p *Processes) start(t testing.TB, role controlv1.Role) {
+	t.Helper()
+	p.started++
+	target := strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))
+	w := &worker{id: fmt.Sprintf("%s-%d", target, p.started), role: role}
+	w.process = p.serve(target, "--id="+w.id)
+	p.workers = append(p.workers, w)
+	w.process.Ready(t)
+}
+
+// RestartWorker is of WorkerRestarter.
+func (p *Processes) RestartWorker(t testing.TB, id string) {
+	t.Helper()
+	w := p.worker(t, id)
+	p.forget(w)
+	if err := w.process.Terminate(t, stopWithin); err != nil {
+		t.Errorf("%s ended with %v\n%s", id, err, w.process.Stderr())
+	}
+	p.start(t, w.role)
+}
+
+func (p *Processes) forget(gone *worker) {
+	for i, w := range p.workers {
+		if w == gone {
+			p.workers = append(p.workers[:i], p.workers[i+1:]...)
+			return
+		}
+	}
+}
+
+func (p *Processes) worker(t testing.TB, id string) *worker {
+	t.Helper()
+	for _, w := range p.workers {
+		if w.id == id {
+			return w
+		}
+	}
+	t.Fatalf("there is no worker %s", id)
+	return nil
+}
+
+// Kill is of Killer.
+func (p *Processes) Kill(t testing.TB, id string) {
+	t.Helper()
+	w := p.worker(t, id)
+	p.forget(w)
+	w.process.Kill()
+}
+
+// Pause is of Pauser.
+func (p *Processes) Pause(t testing.TB, id string) {
+	t.Helper()
+	p.worker(t, id).process.signal(t, syscall.SIGSTOP)
+}
+
+// Unpause is of Pauser.
+func (p *Processes) Unpause(t testing.TB, id string) {
+	t.Helper()
+	p.worker(t, id).process.signal(t, syscall.SIGCONT)
+}
+
+// StopServers is of ServerStopper.
+func (p *Processes) StopServers(t testing.TB) {
+	t.Helper()
+	for _, s := range []*server{p.etcd, p.nats} {
+		// etcd ends with status 1 or by the signal itself: how does not matter.
+		_ = s.process.Terminate(t, stopWithin)
+	}
+}
+
+// StartServers is of ServerStopper.
+func (p *Processes) StartServers(t testing.TB) {
+	t.Helper()
+	for _, s := range []*server{p.etcd, p.nats} {
+		s.process = Launch(p.whole, s.name, s.path, s.args...)
+		awaitListening(t, s.process, s.address)
+	}
+}
+
+func (p *Process) signal(t testing.TB, signal os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatalf("%v to %s: %v", signal, p.Name, err)
+	}
+}

@@ -1,0 +1,97 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/integration/cluster"
+)
+
+// awayFor is how long etcd and NATS are gone: longer than the lease of 10 s.
+const awayFor = 15 * time.Second
+
+// Advisory signals: without etcd and NATS, nothing fails.
+func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+	servers := cluster.Need[cluster.ServerStopper](t, c)
+	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	load.AwaitServed(t, streams, timeout)
+	servers.StopServers(t)
+	gone := load.Served()
+	<-time.After(awayFor)
+	if served := load.Served() - gone; served < streams {
+		t.Errorf("%d requests were served in %v without etcd and NATS", served, awayFor)
+	}
+	servers.StartServers(t)
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, timeout), time.Now())
+	}
+	load.Stop(t)
+}
+
+// A router that is asked to end finishes what it has. The one that comes after
+// it finds the workers by itself.
+func routerRestarts(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+	restarter := cluster.Need[cluster.RouterRestarter](t, c)
+	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	load.AwaitServed(t, streams, timeout)
+	restarter.RestartRouter(t)
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, timeout), time.Now())
+	}
+	// Nobody listened for a moment: what was sent then was refused, but nothing
+	// that had begun was lost.
+	for _, f := range load.Failures() {
+		if f.Tokens > 0 || status.Code(f.Err) != codes.Unavailable {
+			t.Errorf("request failed %v", f)
+		}
+	}
+	load.Stop(t)
+}
+
+// What a router that died had begun is lost to its clients, since nobody else
+// knows of it; on the workers nothing of it stays.
+func routerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+	restarter := cluster.Need[cluster.RouterRestarter](t, c)
+	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	load.AwaitServed(t, streams, timeout)
+	restarter.KillRouter(t)
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, timeout), time.Now())
+	}
+	for _, f := range load.Failures() {
+		if status.Code(f.Err) != codes.Unavailable {
+			t.Errorf("request failed %v", f)
+		}
+	}
+	load.Stop(t)
+}
+
+// One worker of each role dies while another starts, leaves, or is frozen for a
+// moment, again and again, and clients vanish besides. One worker of each role is
+// well at any time, so that no request fails.
+func muchAtATime(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+	scaler, killer := cluster.Need[cluster.Scaler](t, c), cluster.Need[cluster.Killer](t, c)
+	pauser := cluster.Need[cluster.Pauser](t, c)
+	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	for round, role := range []controlv1.Role{decodeRole, prefillRole, decodeRole, prefillRole} {
+		other := decodeRole + prefillRole - role
+		scaler.Scale(t, role, 3)
+		frozen := c.Router().AwaitPool(t, other, 2, usedWithin)[round%2]
+		killed := c.Router().Busiest(t, role, usedWithin)
+		pauser.Pause(t, frozen)
+		killer.Kill(t, killed)
+		vanish(t, c.Router(), asks)
+		pauser.Unpause(t, frozen)
+		scaler.Scale(t, role, 2)
+		load.AwaitEach(t, noticedWithin)
+		for _, r := range []controlv1.Role{role, other} {
+			c.Router().AwaitPool(t, r, 2, noticedWithin)
+		}
+	}
+	load.Stop(t)
+}
