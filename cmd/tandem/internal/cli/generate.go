@@ -26,11 +26,14 @@ taken to the byte, from standard input too: a line break at its end is part of i
 
 With --json each token is a line, and the last line is the result: finish_reason,
 text, token_ids, usage, route and timing_ms, whose stages add up to its total.
+With --logprobs each token's line also says how likely it was: the natural logarithm of
+its probability, before temperature, penalties and biases.
 
 Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		Example: `  tandem generate --prompt "Once upon a time" --max-tokens 60
   printf 'Once upon a time' | tandem generate --temperature 0.8 --seed 7
-  tandem generate --token-ids 1,2,3 --mode disaggregated --json`,
+  tandem generate --token-ids 1,2,3 --mode disaggregated --json
+  tandem generate --prompt "Once" --repetition-penalty 1.2 --logit-bias 17=-100 --logprobs 3 --json`,
 		Args: exactly(),
 	}
 	flags := new(generateFlags)
@@ -141,6 +144,9 @@ func (g *generation) tokens(offset uint64, delta *inferencev1.TokenDelta, reques
 	g.text.WriteString(delta.GetText())
 	for i, id := range ids {
 		line := &tokenJSON{Offset: offset + uint64(i), TokenID: id}
+		if i < len(delta.GetLogprobs()) {
+			line.Logprobs = logprobsLine(delta.GetLogprobs()[i])
+		}
 		if i == len(ids)-1 {
 			line.Text = delta.GetText()
 			if g.mayGrow(line, request) {

@@ -24,9 +24,8 @@ const maxPromptBytes = 16 << 20
 type generateFlags struct {
 	addr, prompt, tokenIDs, mode        string
 	model, tenant, cacheSalt, requestID string
-	maxTokens, topK, priority           int64
-	seed                                uint64
-	temperature, topP, minP             float32
+	maxTokens, logprobs, priority       int64
+	sampling                            samplingFlags
 	stop                                []string
 	ignoreEOS, noSpecial, json          bool
 	timeout                             time.Duration
@@ -39,11 +38,8 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&g.prompt, "prompt", "", "text to continue; without it and --token-ids, standard input is read")
 	fs.StringVar(&g.tokenIDs, "token-ids", "", "tokens to continue instead, such as 1,2,3, taken as they are: no start token is added")
 	fs.Int64Var(&g.maxTokens, "max-tokens", 0, "most tokens to generate (default: as many as the context holds)")
-	fs.Float32Var(&g.temperature, "temperature", 0, "divides the logits; 0 always takes the likeliest token")
-	fs.Float32Var(&g.topP, "top-p", 1, "draw from the likeliest tokens that together have this probability")
-	fs.Int64Var(&g.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all")
-	fs.Float32Var(&g.minP, "min-p", 0, "draw only tokens at least this many times as likely as the likeliest")
-	fs.Uint64Var(&g.seed, "seed", 0, "seed of the draws (default: one that the router picks and reports)")
+	g.sampling.add(cmd, true)
+	fs.Int64Var(&g.logprobs, "logprobs", 0, "with --json, say how likely each token was, beside this many of the likeliest ones: 0 to 20")
 	fs.StringArrayVar(&g.stop, "stop", nil, "text that ends the generation and is not printed; may be repeated")
 	fs.StringVar(&g.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	fs.DurationVar(&g.timeout, "timeout", 0, "longest time for the whole request; 0: none")
@@ -57,8 +53,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
 	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
-	onlyOnCommandLine(cmd, "prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "min-p", "seed",
-		"stop", "mode", "model", "priority", "cache-salt", "ignore-eos", "request-id", "no-special", "json")
+	onlyOnCommandLine(cmd, "prompt", "token-ids", "max-tokens", "logprobs", "stop", "mode", "model", "priority", "cache-salt", "ignore-eos", "request-id", "no-special", "json")
 }
 
 // request builds what is sent. What would not survive the way to the router is
@@ -75,30 +70,27 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 	request := &inferencev1.GenerateRequest{
 		Model: g.model, Stop: g.stop, IgnoreEos: g.ignoreEOS, Mode: inferencev1.Mode(mode), Tenant: g.tenant,
 		Priority: int32(g.priority), CacheSalt: g.cacheSalt, NoSpecialTokens: g.noSpecial,
-		Sampling: &inferencev1.Sampling{Temperature: &g.temperature},
 	}
-	if given("top-p") {
-		request.Sampling.TopP = &g.topP
+	var err error
+	if request.Sampling, err = g.sampling.sampling(cmd); err != nil {
+		return nil, err
 	}
-	if given("min-p") {
-		request.Sampling.MinP = &g.minP
-	}
-	if given("seed") {
-		request.Sampling.Seed = &g.seed
+	if given("logprobs") && !g.json {
+		return nil, rpc.InvalidArgument("logprobs", "text has no place for log probabilities: pass --json too")
 	}
 	for _, n := range []struct {
-		flag, field  string
-		value, least int64
-		to           **uint32
+		flag, field        string
+		value, least, most int64
+		to                 **uint32
 	}{
-		{"max-tokens", "max_tokens", g.maxTokens, 1, &request.MaxTokens},
-		{"top-k", "sampling.top_k", g.topK, 0, &request.Sampling.TopK},
+		{"max-tokens", "max_tokens", g.maxTokens, 1, math.MaxInt32, &request.MaxTokens},
+		{"logprobs", "logprobs", g.logprobs, 0, 20, &request.Logprobs},
 	} {
 		if !given(n.flag) {
 			continue
 		}
-		if n.value < n.least || n.value > math.MaxInt32 {
-			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside %d to %d", n.value, n.least, math.MaxInt32))
+		if n.value < n.least || n.value > n.most {
+			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside %d to %d", n.value, n.least, n.most))
 		}
 		*n.to = proto.Uint32(uint32(n.value))
 	}

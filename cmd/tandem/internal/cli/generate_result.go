@@ -15,6 +15,8 @@ type tokenJSON struct {
 	Offset  uint64 `json:"offset"`
 	TokenID uint32 `json:"token_id"`
 	Text    string `json:"text"`
+	// Logprobs is there if it was asked for.
+	Logprobs *logprobsJSON `json:"logprobs,omitempty"`
 }
 
 // resultJSON is the last line. All keys are there however the request ended, but

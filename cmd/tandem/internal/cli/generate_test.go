@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -164,6 +165,40 @@ func TestGeneratePlain(t *testing.T) {
 	}
 }
 
+func TestGenerateLogprobs(t *testing.T) {
+	event := tokens(0, "a b", 7, 8)
+	event.GetTokens().Logprobs = []*inferencev1.TokenLogprobs{
+		{Logprob: -0.5, Text: []byte("a"), Top: []*inferencev1.TokenLogprob{{TokenId: 7, Logprob: -0.5, Text: []byte("a")}, {TokenId: 9, Logprob: float32(math.Inf(-1)), Text: []byte{0xf0, 0x9f}}}},
+		{Logprob: -1.25},
+	}
+	router := &fakeRouter{generate: sends(accepted(), event, finished(2, ""))}
+	got := run(t.Context(), "", nil, "generate", "--addr", router.start(t), "--prompt", "x", "--json", "--logprobs=2")
+	want := `{"offset":0,"token_id":7,"text":"","logprobs":{"logprob":-0.5,"top":[{"token_id":7,"text":"a","logprob":-0.5},{"token_id":9,"text":"\ufffd\ufffd","logprob":-9999}]}}` + "\n" +
+		`{"offset":1,"token_id":8,"text":"a b","logprobs":{"logprob":-1.25,"top":[]}}` + "\n"
+	if !strings.HasPrefix(got.stdout, want) || got.status != 0 {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+}
+
+func TestGenerateRefusesSampling(t *testing.T) {
+	for _, c := range []struct {
+		flag, says string
+	}{
+		{"--logit-bias=17", "17=2.5"},
+		{"--logit-bias=17=x", "17=2.5"},
+		{"--logit-bias=-1=2", "17=2.5"},
+		{"--logit-bias=17=1,17=2", "token 17 is there twice"},
+		{"--logprobs=21", "outside 0 to 20"},
+		{"--logprobs=-1", "outside 0 to 20"},
+		{"--top-k=-1", "outside 0 to"},
+	} {
+		t.Run(c.flag, func(t *testing.T) {
+			checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json", c.flag), 1, c.says)
+		})
+	}
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 1, "--json")
+}
+
 func TestGenerateRequest(t *testing.T) {
 	greedy := func() *inferencev1.GenerateRequest {
 		return &inferencev1.GenerateRequest{
@@ -191,6 +226,10 @@ func TestGenerateRequest(t *testing.T) {
 		})},
 		{"token ids", "y", []string{"--token-ids=1, 2,3"}, with(func(r *inferencev1.GenerateRequest) {
 			r.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: []uint32{1, 2, 3}}}
+		})},
+		{"penalties", "", []string{"--prompt=x", "--repetition-penalty=1.25", "--presence-penalty=0", "--frequency-penalty=-0.5", "--logit-bias=17=2.5, 305=-100", "--logprobs=0", "--json"}, with(func(r *inferencev1.GenerateRequest) {
+			r.Sampling.RepetitionPenalty, r.Sampling.PresencePenalty, r.Sampling.FrequencyPenalty = proto.Float32(1.25), proto.Float32(0), proto.Float32(-0.5)
+			r.Sampling.LogitBias, r.Logprobs = map[uint32]float32{17: 2.5, 305: -100}, proto.Uint32(0)
 		})},
 		{"everything", "", []string{
 			"--prompt=x", "--max-tokens=9", "--temperature=0.5", "--top-p=1", "--top-k=0", "--min-p=0.25", "--seed=0",
