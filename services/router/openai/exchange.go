@@ -117,26 +117,24 @@ func (e *exchange) flush() error {
 }
 
 // fail answers with an error: as such, or as the last event of a stream that has
-// begun. A client that is gone is told nothing.
+// begun.
 func (e *exchange) fail(err error) {
 	if e.failed != nil {
 		return
 	}
 	e.failed = FailureOf(err)
+	begun := e.status != 0
+	e.status = e.failed.Status // for the log, where a stream has had its 200
 	switch {
-	case e.request.Context().Err() != nil, e.failed.Status == statusClientGone:
-		e.status = statusClientGone
-	case e.status == 0:
+	case !begun:
 		e.failed.setRetry(e.writer.Header())
 		if e.reply(e.failed.Status, e.failed.body()) != nil {
 			e.status = statusClientGone
 		}
+	case e.status == statusClientGone: // nobody to tell
 	case e.events:
-		e.status = e.failed.Status // for the log; the client has had its 200
 		if body, err := marshal(e.failed.body()); err == nil {
-			_ = e.event(body) // nobody left to tell
+			_ = e.event(body) // nor here, if it fails
 		}
-	default: // an answer that could not be written to its end
-		e.status = statusClientGone
 	}
 }

@@ -1,0 +1,139 @@
+package openai_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/openai"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake answers every request with the same words.
+type fake struct {
+	words    []string
+	logprobs []*inferencev1.TokenLogprobs
+	held     string // text that comes with the end
+	refuse   error  // instead of admitting
+	fail     error  // after the words
+	block    bool   // after the words, until the context ends
+
+	mu    sync.Mutex
+	asked []*inferencev1.GenerateRequest
+	ids   []string
+	ended int
+}
+
+func (f *fake) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	f.mu.Lock()
+	f.asked = append(f.asked, proto.CloneOf(q))
+	f.ids = append(f.ids, rpc.RequestID(ctx))
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ended++
+	}()
+	if f.refuse != nil {
+		return f.refuse
+	}
+	accepted, _ := f.Check(ctx, q)
+	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
+	for i, word := range f.words {
+		delta := &inferencev1.TokenDelta{TokenIds: []uint32{uint32(i)}, Text: word}
+		if q.Logprobs != nil && i < len(f.logprobs) {
+			delta.Logprobs = f.logprobs[i : i+1]
+		}
+		events = append(events, &inferencev1.GenerateEvent{Offset: uint64(i), Event: &inferencev1.GenerateEvent_Tokens{Tokens: delta}})
+	}
+	for _, event := range events {
+		if err := send(event); err != nil {
+			return rpc.Error(codes.Canceled, "CLIENT_GONE", "the client is gone", 0)
+		}
+	}
+	if f.block {
+		<-ctx.Done()
+		return rpc.Error(codes.Canceled, "CLIENT_GONE", "the client is gone", 0)
+	}
+	if f.fail != nil {
+		return f.fail
+	}
+	return send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
+		Reason: inferencev1.FinishReason_FINISH_REASON_STOP, Text: f.held,
+		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(len(f.words))},
+	}}})
+}
+
+func (f *fake) Check(_ context.Context, _ *inferencev1.GenerateRequest) (*inferencev1.Accepted, error) {
+	if f.refuse != nil {
+		return nil, f.refuse
+	}
+	return &inferencev1.Accepted{RequestId: "r", Model: "real", PromptTokens: 5, Seed: 1}, nil
+}
+
+func (f *fake) Models() []*inferencev1.Model {
+	return []*inferencev1.Model{{Name: "real", ContextTokens: 64, Digest: "0123456789abcdef"}}
+}
+
+func (f *fake) Model(name string) (*inferencev1.Model, error) {
+	if name == "real" || name == "org/alias one" {
+		return f.Models()[0], nil
+	}
+	return nil, rpc.Error(codes.NotFound, "MODEL_NOT_FOUND", "model is not served here; there is real", 0)
+}
+
+func (f *fake) only(t *testing.T) *inferencev1.GenerateRequest {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) != 1 {
+		t.Fatalf("%d requests", len(f.asked))
+	}
+	return f.asked[0]
+}
+
+func handler(t testing.TB, backend openai.Backend) *openai.Handler {
+	t.Helper()
+	h, err := openai.New(openai.Config{Backend: backend})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// ask sends one request straight to the handler.
+func ask(t testing.TB, backend openai.Backend, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	q := httptest.NewRequest(method, path, strings.NewReader(body))
+	q.Header.Set("X-Request-Id", "id-1")
+	w := httptest.NewRecorder()
+	handler(t, backend).ServeHTTP(w, q)
+	return w
+}
+
+const (
+	chats       = "/v1/chat/completions"
+	completions = "/v1/completions"
+)
+
+func TestNeedsABackend(t *testing.T) {
+	if _, err := openai.New(openai.Config{}); err == nil {
+		t.Error("no backend is taken")
+	}
+}
+
+var errTest = errors.New("not a status")
+
+var _ http.Handler = (*openai.Handler)(nil)

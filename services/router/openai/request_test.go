@@ -1,0 +1,210 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+const hi = `"messages":[{"role":"user","content":"hi"}]`
+
+// What requests become.
+func TestTranslates(t *testing.T) {
+	const user = `conversation{messages{role:"user" content:"hi"}}`
+	for _, c := range []struct{ name, path, body, want string }{
+		{"chat", chats, `{"model":"m",` + hi + `}`, `model:"m" sampling{} ` + user},
+		{"sampling", chats, `{` + hi + `,"temperature":0.5,"top_p":0.25,"min_p":0.125,"top_k":7,"seed":-1,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5}`,
+			`sampling{temperature:0.5 top_p:0.25 min_p:0.125 top_k:7 seed:18446744073709551615 presence_penalty:1 frequency_penalty:-2 repetition_penalty:1.5} ` + user},
+		{"all of the likeliest", chats, `{` + hi + `,"top_k":-1}`, `sampling{top_k:0} ` + user},
+		{"zero is given", chats, `{` + hi + `,"temperature":0,"seed":0}`, `sampling{temperature:0 seed:0} ` + user},
+		{"null is not given", chats, `{` + hi + `,"temperature":null,"stop":null,"n":null,"stream":null,"tools":null,"logit_bias":null,"response_format":null,"max_tokens":null}`, `sampling{} ` + user},
+		{"one stop", chats, `{` + hi + `,"stop":"x"}`, `sampling{} stop:"x" ` + user},
+		{"stops", chats, `{` + hi + `,"stop":["x","y"],"stop_token_ids":[3],"ignore_eos":true}`, `sampling{} stop:"x" stop:"y" stop_token_ids:3 ignore_eos:true ` + user},
+		{"the newer limit counts", chats, `{` + hi + `,"max_tokens":3,"max_completion_tokens":4}`, `sampling{} max_tokens:4 ` + user},
+		{"the older limit", chats, `{` + hi + `,"max_tokens":1e1}`, `sampling{} max_tokens:10 ` + user},
+		{"bias", chats, `{` + hi + `,"logit_bias":{"5":-100,"foo":0}}`, `sampling{logit_bias{key:5 value:-100}} ` + user},
+		{"likelihoods", chats, `{` + hi + `,"logprobs":true,"top_logprobs":3}`, `sampling{} logprobs:3 ` + user},
+		{"likelihoods of the drawn", chats, `{` + hi + `,"logprobs":true}`, `sampling{} logprobs:0 ` + user},
+		{"of vLLM", chats, `{` + hi + `,"priority":5,"cache_salt":"s","min_tokens":0,"bad_words":[]}`, `sampling{} priority:-5 cache_salt:"s" ` + user},
+		{"of nobody", chats, `{` + hi + `,"store":true,"metadata":{"a":"b"},"what":[1],"reasoning_effort":"low","modalities":["text"],"audio":{},"stream_options":{"include_usage":true}}`, `sampling{} ` + user},
+		{"tools that may not be called", chats, `{` + hi + `,"tools":[{"type":"function"}],"tool_choice":"none","functions":[{}],"function_call":"none"}`, `sampling{} ` + user},
+		{"no tools", chats, `{` + hi + `,"tools":[],"tool_choice":"auto"}`, `sampling{} ` + user},
+		{"template", chats, `{` + hi + `,"chat_template_kwargs":{"enable_thinking":false}}`,
+			`sampling{} conversation{messages{role:"user" content:"hi"} template_arguments{fields{key:"enable_thinking" value{bool_value:false}}}}`},
+		{"go on", chats, `{"messages":[{"role":"assistant","content":"so"}],"continue_final_message":true,"add_generation_prompt":false}`,
+			`sampling{} conversation{messages{role:"assistant" content:"so"} continue_last_message:true}`},
+		{"roles", chats, `{"messages":[{"role":"developer","content":"a","name":"n"},{"role":"system","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]},{"role":"assistant","refusal":"no"},{"role":"tool","tool_call_id":"t","content":"r"}]}`,
+			`sampling{} conversation{messages{role:"system" content:"a" name:"n"} messages{role:"system" content:"b\nc"} messages{role:"assistant" content:"no"} messages{role:"tool" content:"r" tool_call_id:"t"}}`},
+		{"calls", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]}]}`,
+			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{struct_value{fields{key:"x" value{number_value:1}}}}}}}}}}}`},
+		{"completion", completions, `{"prompt":"hi","logprobs":2,"best_of":1,"suffix":""}`, `sampling{} logprobs:2 prompt:"hi"`},
+		{"tokens", completions, `{"prompt":[1,2]}`, `sampling{} token_ids{ids:1 ids:2}`},
+		{"one of several", completions, `{"prompt":["hi"],"add_special_tokens":false}`, `sampling{} prompt:"hi" no_special_tokens:true`},
+		{"lists of tokens", completions, `{"prompt":[[1]]}`, `sampling{} token_ids{ids:1}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &fake{words: []string{"a"}}
+			if w := ask(t, f, http.MethodPost, c.path, c.body); w.Code != http.StatusOK {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+			want := new(inferencev1.GenerateRequest)
+			if err := prototext.Unmarshal([]byte(c.want), want); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.only(t); !proto.Equal(got, want) {
+				t.Errorf("got  %v\nwant %v", got, want)
+			}
+		})
+	}
+}
+
+// What is refused, and by which name. Nothing of it reaches the backend.
+func TestRefuses(t *testing.T) {
+	deep := strings.Repeat("[", 65) + strings.Repeat("]", 65)
+	for _, c := range []struct{ name, path, body, param, message string }{
+		{"nothing", chats, ``, "", "the body is empty"},
+		{"no JSON", chats, "{\n \"model\": }", "", "line 2, column 11"},
+		{"half of it", chats, `{"model":"m`, "", "ends in the middle"},
+		{"no object", chats, `[]`, "", "no JSON object"},
+		{"null", chats, `null`, "", "no JSON object"},
+		{"no UTF-8", chats, "{\"model\":\"\xff\"}", "", "UTF-8"},
+		{"deep", chats, `{"x":` + deep + `}`, "", "64 arrays and objects"},
+		{"many members", chats, `{"x":[` + strings.Repeat(`{"":0},`, 1<<17) + `0]}`, "", "131072 members"},
+		{"no messages", chats, `{}`, "messages", "missing"},
+		{"many messages", chats, `{"messages":[` + strings.Repeat(`0,`, 1<<16) + `0]}`, "messages", "65537 elements"},
+		{"a message of text", chats, `{"messages":["hi"]}`, "messages[0]", "an object"},
+		{"role", chats, `{"messages":[{"role":"user","content":""},{"role":"king","content":""}]}`, "messages[1].role", `"king"`},
+		{"function", chats, `{"messages":[{"role":"function","content":""}]}`, "messages[0].role", "tool"},
+		{"no content", chats, `{"messages":[{"role":"user"}]}`, "messages[0].content", "missing"},
+		{"content", chats, `{"messages":[{"role":"user","content":5}]}`, "messages[0].content", "a string or an array"},
+		{"image", chats, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, "messages[0].content[0].type", `"image_url"`},
+		{"custom call", chats, `{"messages":[{"role":"assistant","tool_calls":[{"type":"custom"}]}]}`, "messages[0].tool_calls[0].type", `"custom"`},
+		{"arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]}`, "messages[0].tool_calls[0].function.arguments", "JSON object"},
+		{"a user's calls", chats, `{"messages":[{"role":"user","content":"","tool_calls":[{}]}]}`, "messages[0].tool_calls", "assistant"},
+		{"tools", chats, `{` + hi + `,"tools":[{}]}`, "tools", `"tool_choice": "none"`},
+		{"functions", chats, `{` + hi + `,"functions":[{}]}`, "functions", `"none"`},
+		{"required", chats, `{` + hi + `,"tool_choice":"required"}`, "tool_choice", "none"},
+		{"form", chats, `{` + hi + `,"response_format":{"type":"json_schema"}}`, "response_format", "json_schema"},
+		{"sound", chats, `{` + hi + `,"modalities":["text","audio"]}`, "modalities", "text"},
+		{"guided", chats, `{` + hi + `,"guided_json":{"a":1}}`, "guided_json", "not supported"},
+		{"top without", chats, `{` + hi + `,"top_logprobs":1}`, "top_logprobs", "logprobs"},
+		{"top", chats, `{` + hi + `,"logprobs":true,"top_logprobs":21}`, "top_logprobs", "0 to 20"},
+		{"n", chats, `{` + hi + `,"n":17}`, "n", "1 to 16"},
+		{"half an n", chats, `{` + hi + `,"n":1.5}`, "n", "whole number"},
+		{"text as a number", chats, `{` + hi + `,"seed":"1"}`, "seed", "whole number"},
+		{"seed", chats, `{` + hi + `,"seed":99999999999999999999}`, "seed", "64 bits"},
+		{"temperature", chats, `{` + hi + `,"temperature":"hot"}`, "temperature", "a number"},
+		{"infinite", chats, `{` + hi + `,"temperature":1e300}`, "temperature", "too large"},
+		{"most", chats, `{` + hi + `,"max_completion_tokens":-1}`, "max_completion_tokens", "outside 0"},
+		{"bias of a word", chats, `{` + hi + `,"logit_bias":{"foo":1}}`, "logit_bias", `"foo" is no token id`},
+		{"no bias", chats, `{` + hi + `,"logit_bias":{"5":"x"}}`, "logit_bias", `"5" has to be a number`},
+		{"stream", chats, `{` + hi + `,"stream":"yes"}`, "stream", "true or false"},
+		{"stop", chats, `{` + hi + `,"stop":[1]}`, "stop", "a string or an array"},
+		{"go on and begin", chats, `{` + hi + `,"continue_final_message":true,"add_generation_prompt":true}`, "continue_final_message", "together"},
+		{"do not begin", chats, `{` + hi + `,"add_generation_prompt":false}`, "add_generation_prompt", "only together"},
+		{"no prompt", completions, `{}`, "prompt", "missing"},
+		{"empty prompts", completions, `{"prompt":[]}`, "prompt", "empty"},
+		{"mixed prompts", completions, `{"prompt":["a",1]}`, "prompt", "a string, an array"},
+		{"object", completions, `{"prompt":{"a":1}}`, "prompt", "a string, an array"},
+		{"negative token", completions, `{"prompt":[-1]}`, "prompt", "token ids"},
+		{"many prompts", completions, `{"prompt":[` + strings.Repeat(`"a",`, 64) + `"a"]}`, "prompt", "65 prompts are more than 64"},
+		{"many answers", completions, `{"n":16,"prompt":["a","b","c","d","e"]}`, "prompt", "80 answers"},
+		{"suffix", completions, `{"prompt":"a","suffix":"b"}`, "suffix", "not supported"},
+		{"best of", completions, `{"prompt":"a","n":2,"best_of":3}`, "best_of", "n, 2"},
+		{"echo of tokens", completions, `{"prompt":[1],"echo":true}`, "echo", "text"},
+		{"echo with likelihoods", completions, `{"prompt":"a","echo":true,"logprobs":1}`, "echo", "logprobs"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := new(fake)
+			w := ask(t, f, http.MethodPost, c.path, c.body)
+			e := errorOf(t, w.Body.String())
+			if w.Code != http.StatusBadRequest || e.Param != c.param || !strings.Contains(e.Message, c.message) || e.Type != "invalid_request_error" || e.Code == "" {
+				t.Errorf("%d %+v, want %q: %q", w.Code, e, c.param, c.message)
+			}
+			if len(f.asked) != 0 {
+				t.Error("it reached the backend")
+			}
+		})
+	}
+}
+
+type errorObject struct{ Message, Type, Param, Code string }
+
+func errorOf(t testing.TB, body string) errorObject {
+	t.Helper()
+	var object struct{ Error errorObject }
+	if err := json.Unmarshal([]byte(body), &object); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	return object.Error
+}
+
+func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
+	f := &fake{words: []string{"a"}}
+	w := ask(t, f, http.MethodPost, completions, `{"prompt":["x","y"],"n":2,"seed":9,"echo":true}`)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	seeds, ids := map[string]map[uint64]bool{}, map[string]bool{}
+	for i, q := range f.asked {
+		if seeds[q.GetPrompt()] == nil {
+			seeds[q.GetPrompt()] = map[uint64]bool{}
+		}
+		seeds[q.GetPrompt()][q.GetSampling().GetSeed()] = true
+		ids[f.ids[i]] = true
+	}
+	for _, prompt := range []string{"x", "y"} {
+		if s := seeds[prompt]; len(s) != 2 || !s[9] || !s[10] {
+			t.Errorf("seeds of %s: %v", prompt, s)
+		}
+	}
+	for _, id := range []string{"id-1", "id-1-1", "id-1-2", "id-1-3"} {
+		if !ids[id] {
+			t.Errorf("no request has the id %s: %v", id, ids)
+		}
+	}
+	var got struct {
+		Choices []struct {
+			Index int
+			Text  string
+		}
+		Usage map[string]any
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"xa", "xa", "ya", "ya"} {
+		if got.Choices[i].Index != i || got.Choices[i].Text != want {
+			t.Errorf("answer %d: %+v", i, got.Choices[i])
+		}
+	}
+	if got.Usage["prompt_tokens"] != 10. || got.Usage["completion_tokens"] != 4. || got.Usage["total_tokens"] != 14. {
+		t.Errorf("usage %v", got.Usage)
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	for _, seed := range []string{
+		`{` + hi + `}`, `{"prompt":"a","n":2,"stream":true}`, `{"prompt":[[1]],"logprobs":1}`, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{}"}}]}]}`,
+		`{"logit_bias":{"1":2}}`, `{"prompt":[`, `{"stop":["a"],"max_tokens":0,"prompt":"x"}`, `{"prompt":[{}]}`, `{"messages":[null]}`, `{"tool_choice":{},"messages":{}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, path := range []string{chats, completions} {
+			w := ask(t, &fake{words: []string{"a"}}, http.MethodPost, path, body)
+			switch {
+			case w.Code == http.StatusOK:
+			case w.Code == http.StatusBadRequest && errorOf(t, w.Body.String()).Message != "":
+			default:
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+	})
+}

@@ -1,0 +1,288 @@
+package openai_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/openai"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func likely(text string, logprob float32, others ...string) *inferencev1.TokenLogprobs {
+	t := &inferencev1.TokenLogprobs{Text: []byte(text), Logprob: logprob}
+	for i, other := range others {
+		t.Top = append(t.Top, &inferencev1.TokenLogprob{Text: []byte(other), Logprob: -float32(i + 1)})
+	}
+	return t
+}
+
+// Whole answers, byte for byte. Virtual time makes them the same each time.
+func TestGolden(t *testing.T) {
+	likelihoods := []*inferencev1.TokenLogprobs{likely("é", -0.5, "é", "\xe2\x80"), likely("\xe2", -1e30, "b")}
+	for _, c := range []struct {
+		name, path, body string
+		fake             *fake
+	}{
+		{"chat", chats, `{` + hi + `}`, &fake{words: []string{"Once", " <&>"}, held: "."}},
+		{"chat-stream", chats, `{` + hi + `,"stream":true}`, &fake{words: []string{"Once", "", " upon"}, held: " a"}},
+		{"chat-stream-usage", chats, `{` + hi + `,"stream":true,"stream_options":{"include_usage":true}}`, &fake{words: []string{"Once"}}},
+		{"chat-stream-each-usage", chats, `{` + hi + `,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`, &fake{words: []string{"Once", ""}}},
+		{"chat-logprobs", chats, `{` + hi + `,"logprobs":true,"top_logprobs":2}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"chat-stream-logprobs", chats, `{` + hi + `,"stream":true,"logprobs":true}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"chat-nothing", chats, `{` + hi + `,"max_tokens":0,"logprobs":true}`, &fake{}},
+		{"completion", completions, `{"prompt":"a","echo":true}`, &fake{words: []string{"b"}}},
+		{"completion-stream", completions, `{"prompt":"a","echo":true,"stream":true}`, &fake{words: []string{"b"}}},
+		{"completion-logprobs", completions, `{"prompt":"a","logprobs":2}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"completion-stream-logprobs", completions, `{"prompt":"a","logprobs":2,"stream":true}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"stream-fails", chats, `{` + hi + `,"stream":true}`, &fake{words: []string{"Once"}, fail: rpc.Error(codes.DataLoss, "KV_LOST", "a block is lost", 0)}},
+		{"models", "/v1/models", "", &fake{}},
+		{"model", "/models/org%2Falias%20one", "", &fake{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				method := http.MethodPost
+				if c.body == "" {
+					method = http.MethodGet
+				}
+				w := ask(t, c.fake, method, c.path, c.body)
+				if w.Code != http.StatusOK {
+					t.Fatalf("%d %s", w.Code, w.Body)
+				}
+				file := filepath.Join("testdata", c.name+".txt")
+				if *update {
+					if err := os.WriteFile(file, w.Body.Bytes(), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want, err := os.ReadFile(file)
+				if err != nil || !bytes.Equal(w.Body.Bytes(), want) {
+					t.Errorf("%v\ngot  %s\nwant %s", err, w.Body, want)
+				}
+			})
+		})
+	}
+}
+
+// What the backend refuses, before anything was sent.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		err          error
+		status       int
+		kind, code   string
+		after        string
+		milliseconds string
+	}{
+		{"field", rpc.InvalidArgument("sampling.top_p", "is 3"), 400, "invalid_request_error", "invalid_value", "", ""},
+		{"model", rpc.Error(codes.NotFound, "MODEL_NOT_FOUND", "no", 0), 404, "invalid_request_error", "model_not_found", "", ""},
+		{"key", rpc.Error(codes.Unauthenticated, "NO_KEY", "no", 0), 401, "authentication_error", "no_key", "", ""},
+		{"busy", rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "no", 1200*time.Millisecond), 429, "rate_limit_error", "queue_full", "2", "1200"},
+		{"busy for a moment", rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "no", time.Microsecond), 429, "rate_limit_error", "queue_full", "1", "1"},
+		{"nobody", rpc.Error(codes.Unavailable, "NO_WORKERS", "no", 0), 503, "server_error", "no_workers", "1", "1000"},
+		{"late", rpc.Error(codes.DeadlineExceeded, "DEADLINE", "no", 0), 504, "server_error", "deadline", "", ""},
+		{"broken", rpc.Error(codes.Internal, "INTERNAL", "no", 0), 500, "server_error", "internal", "", ""},
+		{"no status", errTest, 500, "server_error", "", "", ""},
+	} {
+		for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`, `{` + hi + `,"n":3}`, `{` + hi + `,"n":3,"stream":true}`, `{` + hi + `,"max_tokens":0}`} {
+			w := ask(t, &fake{refuse: c.err}, http.MethodPost, chats, body)
+			e := errorOf(t, w.Body.String())
+			if w.Code != c.status || e.Type != c.kind || e.Code != c.code || e.Message == "" || w.Header().Get("Content-Type") != "application/json" {
+				t.Errorf("%s: %d %+v %v", c.name, w.Code, e, w.Header())
+			}
+			if w.Header().Get("Retry-After") != c.after || w.Header().Get("Retry-After-Ms") != c.milliseconds || w.Header().Get("X-Request-Id") != "id-1" {
+				t.Errorf("%s: %v", c.name, w.Header())
+			}
+		}
+	}
+}
+
+// The backend's names of fields become those of the request.
+func TestNamesOfFields(t *testing.T) {
+	for _, c := range []struct{ path, extra, field, want string }{
+		{chats, "", "sampling.top_p", "top_p"},
+		{chats, "", "sampling.logit_bias[5]", "logit_bias"},
+		{chats, `,"max_completion_tokens":5`, "max_tokens", "max_completion_tokens"},
+		{chats, `,"max_tokens":5`, "max_tokens", "max_tokens"},
+		{chats, "", "conversation.messages[2].role", "messages[2].role"},
+		{chats, "", "conversation.template_arguments.x", "chat_template_kwargs.x"},
+		{chats, "", "conversation.continue_last_message", "continue_final_message"},
+		{chats, "", "conversation", "messages"},
+		{chats, "", "prompt", "messages"},
+		{chats, "", "logprobs", "top_logprobs"},
+		{chats, "", "stop[1]", "stop"},
+		{completions, "", "token_ids.ids[3]", "prompt"},
+		{completions, "", "prompt", "prompt"},
+		{completions, "", "logprobs", "logprobs"},
+		{completions, "", "cache_salt", "cache_salt"},
+	} {
+		body := `{"prompt":"a",` + hi + c.extra + `}`
+		w := ask(t, &fake{refuse: rpc.InvalidArgument(c.field, "is wrong")}, http.MethodPost, c.path, body)
+		if e := errorOf(t, w.Body.String()); e.Param != c.want || e.Message != c.want+": is wrong" {
+			t.Errorf("%s: %+v, want %s", c.field, e, c.want)
+		}
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	for _, c := range []struct {
+		method, path string
+		status       int
+		code         string
+	}{
+		{"GET", "/v1/models", 200, ""},
+		{"HEAD", "/v1/models", 200, ""},
+		{"GET", "/models/real", 200, ""},
+		{"GET", "/v1/models/other", 404, "model_not_found"},
+		{"DELETE", "/v1/models/real", 405, "method_not_allowed"},
+		{"GET", chats, 405, "method_not_allowed"},
+		{"POST", "/v1/embeddings", 404, "unknown_url"},
+		{"GET", "/v1", 404, "unknown_url"},
+		{"GET", "/v1/models/", 404, "unknown_url"},
+	} {
+		w := ask(t, new(fake), c.method, c.path, "")
+		if w.Code != c.status {
+			t.Errorf("%s %s: %d", c.method, c.path, w.Code)
+		} else if c.code != "" && errorOf(t, w.Body.String()).Code != c.code {
+			t.Errorf("%s %s: %s", c.method, c.path, w.Body)
+		}
+		if w.Code == http.StatusMethodNotAllowed && w.Header().Get("Allow") == "" {
+			t.Errorf("%s %s: nothing is said to be allowed", c.method, c.path)
+		}
+	}
+}
+
+func TestLongBody(t *testing.T) {
+	h, err := openai.New(openai.Config{Backend: new(fake), MaxBodyBytes: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, h, func(conn net.Conn) {
+		answer := exchange(t, conn, chats, `{"x":"`+strings.Repeat("a", 200)+`"}`)
+		if !strings.HasPrefix(answer, "HTTP/1.1 413 ") || !strings.Contains(answer, "request_too_large") {
+			t.Errorf("answer %s", answer)
+		}
+	})
+}
+
+// pipes is a listener of connections in memory, which virtual time sees.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+// serve runs a server of one connection in a bubble.
+func serve(t *testing.T, h http.Handler, test func(net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		server := &http.Server{Handler: h}
+		ended := make(chan error, 1)
+		go func() { ended <- server.Serve(listener) }()
+		client, other := net.Pipe()
+		listener.conns <- other
+		test(client)
+		_ = client.Close()
+		synctest.Wait()
+		close(listener.done)
+		if err := server.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+}
+
+// post sends a request.
+func post(t *testing.T, conn net.Conn, path, body string) {
+	t.Helper()
+	q, err := http.NewRequest(http.MethodPost, "http://pipe"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = q.Write(conn) }() // the server may not read it all
+}
+
+// exchange sends a request and reads once.
+func exchange(t *testing.T, conn net.Conn, path, body string) string {
+	t.Helper()
+	post(t, conn, path, body)
+	buffer := make([]byte, 1<<16)
+	n, err := conn.Read(buffer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buffer[:n])
+}
+
+// A client that stops reading is dropped, and its request ends.
+func TestClientThatDoesNotRead(t *testing.T) {
+	f := &fake{words: []string{strings.Repeat("word ", 1<<12), "end"}, block: true}
+	serve(t, handler(t, f), func(conn net.Conn) {
+		began := time.Now()
+		post(t, conn, chats, `{`+hi+`,"stream":true}`)
+		synctest.Wait() // the first write waits for a reader
+		time.Sleep(openai.DefaultWriteTimeout + time.Second)
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.ended != 1 {
+			t.Errorf("%d requests ended %s after the client stopped", f.ended, time.Since(began))
+		}
+	})
+}
+
+// A client that leaves ends all its answers.
+func TestClientThatLeaves(t *testing.T) {
+	for _, n := range []string{"1", "4"} {
+		f := &fake{words: []string{"a", "b"}, block: true}
+		serve(t, handler(t, f), func(conn net.Conn) {
+			_ = exchange(t, conn, chats, `{`+hi+`,"stream":true,"n":`+n+`}`)
+			_ = conn.Close()
+			synctest.Wait()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.ended != len(f.asked) || f.ended == 0 {
+				t.Errorf("%d of %d requests ended", f.ended, len(f.asked))
+			}
+		})
+	}
+}
+
+// A body that does not come is not waited for.
+func TestSlowBody(t *testing.T) {
+	serve(t, handler(t, new(fake)), func(conn net.Conn) {
+		if _, err := conn.Write([]byte("POST " + chats + " HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 4096)
+		n, err := conn.Read(buffer)
+		if err != nil || !strings.HasPrefix(string(buffer[:n]), "HTTP/1.1 408 ") {
+			t.Errorf("%v %s", err, buffer[:n])
+		}
+	})
+}
