@@ -9,6 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -49,6 +50,10 @@ type Model struct {
 	// weights, takes workers by the model's name.
 	Spec      model.Spec
 	Tokenizer *tokenizer.Tokenizer
+	// Chat makes prompts of conversations; nil: conversations are refused, and
+	// ChatError says why.
+	Chat      chat.Template
+	ChatError error
 	// Aliases are further names that mean this model, or patterns of path.Match.
 	// A model's own name counts more, and then the first model with an alias.
 	Aliases []string

@@ -154,6 +154,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		t.Fatal(err)
 	}
 	script := append(tok.Encode(story, false), eos)
+	template, noTemplate := chatOf(served)
 	synctest.Test(t, func(t *testing.T) {
 		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
 		m.net = workertest.NewNet(func(_ []uint32, _ uint64, offset int) uint32 {
@@ -164,7 +165,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 			change(&config)
 		}
 		m.service, err = router.New(config, router.Deps{
-			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok}},
+			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Chat: template, ChatError: noTemplate}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})

@@ -39,20 +39,33 @@ func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]i
 		if !utf8.ValidString(input.Prompt) {
 			return nil, rpc.InvalidArgument("prompt", "is not valid UTF-8")
 		}
-		tokens, err := m.Tokenizer.EncodeContext(ctx, input.Prompt, !q.GetNoSpecialTokens(), limit-1)
-		switch {
-		case errors.Is(err, tokenizer.ErrTooLong):
-			return nil, rpc.InvalidArgument("prompt", tooLong(fmt.Sprintf("%d bytes of text, more than %d", len(input.Prompt), limit-1), limit))
-		case ctx.Err() != nil:
-			return nil, gone(ctx)
-		case err != nil:
-			return nil, rpc.InvalidArgument("prompt", err.Error())
-		case len(tokens) == 0:
-			return nil, rpc.InvalidArgument("prompt", "has no tokens; give some text")
+		return encode(ctx, "prompt", input.Prompt, !q.GetNoSpecialTokens(), m)
+	case *inferencev1.GenerateRequest_Conversation:
+		text, err := renderConversation(ctx, input.Conversation, m)
+		if err != nil {
+			return nil, err
 		}
-		return tokens, nil
+		// The template has put the start token there, if there is to be one.
+		return encode(ctx, "conversation", text, false, m)
 	}
-	return nil, rpc.InvalidArgument("prompt", "neither prompt nor token_ids is given; give one of them")
+	return nil, rpc.InvalidArgument("prompt", "neither prompt nor token_ids nor conversation is given; give one of them")
+}
+
+// encode makes tokens of text. What spells a special token becomes that token.
+func encode(ctx context.Context, field, text string, addSpecial bool, m Model) ([]int32, error) {
+	limit := m.Spec.ContextTokens
+	tokens, err := m.Tokenizer.EncodeContext(ctx, text, addSpecial, limit-1)
+	switch {
+	case errors.Is(err, tokenizer.ErrTooLong):
+		return nil, rpc.InvalidArgument(field, tooLong(fmt.Sprintf("%d bytes of text, more than %d", len(text), limit-1), limit))
+	case ctx.Err() != nil:
+		return nil, gone(ctx)
+	case err != nil:
+		return nil, rpc.InvalidArgument(field, err.Error())
+	case len(tokens) == 0:
+		return nil, rpc.InvalidArgument(field, "has no tokens; give some text")
+	}
+	return tokens, nil
 }
 
 func tooLong(what string, limit int) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
@@ -29,6 +30,10 @@ type engines struct {
 	spec    model.Spec
 	// tokenizer is nil in a process without a router.
 	tokenizer *tokenizer.Tokenizer
+	// chat is the chat template, nil if there is none that can be used: chatError
+	// says why.
+	chat      chat.Template
+	chatError error
 	weights   *cpu.Weights // nil for the simulated engine
 	// profile is nil if none was given; device if the engines do not share one.
 	profile *latency.Profile
@@ -64,6 +69,9 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 		if e.tokenizer, err = modeldir.OpenTokenizer(dir); err != nil {
 			return nil, err
 		}
+		if err := e.openChat(o.ChatTemplate, logger); err != nil {
+			return nil, err
+		}
 	}
 	if parts.workers == 0 {
 		return e, nil
@@ -93,6 +101,23 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 		return nil, err
 	}
 	return e, nil
+}
+
+// openChat opens the chat template. One that was asked for has to be good; without
+// the model's own, or with one that cannot be rendered, prompts can be completed.
+func (e *engines) openChat(file string, logger *slog.Logger) error {
+	e.chat, e.chatError = chat.Open(e.dir, chat.Options{File: file})
+	switch {
+	case e.chatError == nil:
+		return nil
+	case file != "":
+		return fmt.Errorf("--chat-template: %w", e.chatError)
+	}
+	e.chat = nil
+	if !errors.Is(e.chatError, chat.ErrNone) {
+		logger.Warn("chat template cannot be used: conversations are refused", slog.Any("error", e.chatError))
+	}
+	return nil
 }
 
 // loadWeights reads, checks and packs the weights.

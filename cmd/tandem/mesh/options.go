@@ -26,6 +26,8 @@ type Options struct {
 	ModelName string
 	// ModelAliases are further names of the model, or patterns of path.Match.
 	ModelAliases []string
+	// ChatTemplate is a file with a chat template; empty: the model's own.
+	ChatTemplate string
 	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
 	// the model has.
 	ContextTokens int
@@ -79,6 +81,7 @@ type EngineOptions struct {
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
+	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
 	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of prompt and answer together, if fewer than the model has; the KV memory that one sequence can take follows from it")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")

@@ -171,7 +171,10 @@ func (p *process) addRouter(id string, listener net.Listener, advertise string) 
 	epoch := worker.NewEpoch()
 	logger := withAttribute(p.logger, slog.String("router", id))
 	service, err := router.New(p.options.Router, router.Deps{
-		ID: id, Models: []router.Model{{Spec: spec, Tokenizer: p.engines.tokenizer, Aliases: p.options.ModelAliases}},
+		ID: id, Models: []router.Model{{
+			Spec: spec, Tokenizer: p.engines.tokenizer, Aliases: p.options.ModelAliases,
+			Chat: p.engines.chat, ChatError: p.engines.chatError,
+		}},
 		Members: p.members, Signals: p.signals, Queue: p.signals.NewPublisher(id, epoch),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})

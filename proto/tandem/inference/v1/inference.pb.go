@@ -248,7 +248,8 @@ type GenerateRequest_TokenIds struct {
 }
 
 type GenerateRequest_Conversation struct {
-	// Messages, which the model's own chat template makes the prompt of.
+	// Messages, which the model's own chat template makes the prompt of. What is
+	// said goes into it as it is: text that spells a special token is that token.
 	Conversation *Conversation `protobuf:"bytes,16,opt,name=conversation,proto3,oneof"`
 }
 
@@ -261,11 +262,11 @@ func (*GenerateRequest_Conversation) isGenerateRequest_Input() {}
 // Conversation is what a chat template renders.
 type Conversation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, oldest first; at least one.
+	// The messages, oldest first: 1 to 4096.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Functions that the model may call, as JSON Schema in the form that OpenAI's
 	// API gives them: {"type": "function", "function": {…}}. Templates that know
-	// of none ignore them.
+	// of none ignore them. At most 512.
 	Tools []*structpb.Struct `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Further variables of the template, such as enable_thinking.
 	TemplateArguments *structpb.Struct `protobuf:"bytes,3,opt,name=template_arguments,json=templateArguments,proto3" json:"template_arguments,omitempty"`
@@ -344,8 +345,8 @@ type Message struct {
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	// Name of the speaker, for templates that show it.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Calls that an assistant made: {"id": …, "type": "function", "function":
-	// {"name": …, "arguments": {…}}}.
+	// Calls that an assistant made, at most 128: {"id": …, "type": "function",
+	// "function": {"name": …, "arguments": {…}}}. Arguments may be JSON as text.
 	ToolCalls []*structpb.Struct `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// The call that a tool's message answers.
 	ToolCallId    string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`

@@ -1,0 +1,110 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Bounds of conversations, as inference.proto states them.
+const (
+	maxMessages  = 4096
+	maxTools     = 512
+	maxToolCalls = 128
+	maxNameBytes = 256 // of roles, speakers and ids of calls
+)
+
+// renderConversation makes a prompt of a conversation with the model's template.
+func renderConversation(ctx context.Context, c *inferencev1.Conversation, m Model) (string, error) {
+	if m.Chat == nil {
+		problem := chat.ErrNone
+		if m.ChatError != nil {
+			problem = m.ChatError
+		}
+		return "", rpc.InvalidArgument("conversation", fmt.Sprintf("%s cannot chat: %v; a prompt can be completed", m.Spec.Name, problem))
+	}
+	conversation, err := conversationOf(c)
+	if err != nil {
+		return "", err
+	}
+	prompt, err := m.Chat.Render(ctx, conversation)
+	var problem *chat.Error
+	switch {
+	case err == nil && prompt == "":
+		return "", rpc.InvalidArgument("conversation", "the model's chat template makes an empty prompt of it")
+	case err == nil:
+		return prompt, nil
+	case ctx.Err() != nil:
+		return "", gone(ctx)
+	case errors.As(err, &problem) && problem.Raised:
+		return "", rpc.InvalidArgument("conversation", "the model's chat template refuses it: "+problem.Message)
+	case errors.As(err, &problem):
+		return "", rpc.InvalidArgument("conversation", problem.Error())
+	}
+	// Of a field: its path comes first.
+	path, what, _ := strings.Cut(err.Error(), ": ")
+	return "", rpc.InvalidArgument("conversation."+path, what)
+}
+
+// conversationOf checks a conversation, and puts it into the template's terms.
+func conversationOf(c *inferencev1.Conversation) (chat.Conversation, error) {
+	out := chat.Conversation{ContinueLast: c.GetContinueLastMessage(), Arguments: c.GetTemplateArguments().AsMap()}
+	switch n := len(c.GetMessages()); {
+	case n == 0:
+		return out, rpc.InvalidArgument("conversation.messages", "is empty; give at least one message")
+	case n > maxMessages:
+		return out, rpc.InvalidArgument("conversation.messages", fmt.Sprintf("%d messages are more than %d", n, maxMessages))
+	}
+	if n := len(c.GetTools()); n > maxTools {
+		return out, rpc.InvalidArgument("conversation.tools", fmt.Sprintf("%d tools are more than %d", n, maxTools))
+	}
+	for i, message := range c.GetMessages() {
+		field := fmt.Sprintf("conversation.messages[%d]", i)
+		if err := checkMessage(field, message); err != nil {
+			return out, err
+		}
+		out.Messages = append(out.Messages, chat.Message{
+			Role: message.GetRole(), Content: message.GetContent(), Name: message.GetName(),
+			ToolCalls: structs(message.GetToolCalls()), ToolCallID: message.GetToolCallId(),
+		})
+	}
+	out.Tools = structs(c.GetTools())
+	return out, nil
+}
+
+func checkMessage(field string, message *inferencev1.Message) error {
+	if message.GetRole() == "" {
+		return rpc.InvalidArgument(field+".role", "is empty; write system, user, assistant or tool")
+	}
+	for _, t := range []struct{ name, text string }{
+		{"role", message.GetRole()}, {"name", message.GetName()}, {"tool_call_id", message.GetToolCallId()},
+	} {
+		if len(t.text) > maxNameBytes || !utf8.ValidString(t.text) {
+			return rpc.InvalidArgument(field+"."+t.name, fmt.Sprintf("has to be valid UTF-8 of at most %d bytes", maxNameBytes))
+		}
+	}
+	if !utf8.ValidString(message.GetContent()) {
+		return rpc.InvalidArgument(field+".content", "is not valid UTF-8")
+	}
+	if n := len(message.GetToolCalls()); n > maxToolCalls {
+		return rpc.InvalidArgument(field+".tool_calls", fmt.Sprintf("%d calls are more than %d", n, maxToolCalls))
+	}
+	return nil
+}
+
+func structs(list []*structpb.Struct) []any {
+	var out []any
+	for _, s := range list {
+		out = append(out, s.AsMap())
+	}
+	return out
+}
