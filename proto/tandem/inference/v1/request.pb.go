@@ -242,8 +242,10 @@ func (x *Slo) GetTpot() *durationpb.Duration {
 
 // Sampling says how tokens are drawn. The same parameters, seed and prompt give
 // the same tokens, whatever else runs. A field left out has the value of the
-// model's generation_config.json, if the router was told to obey that, or else
-// the default given.
+// model's generation_config.json, or else the default given; a router started with
+// --generation-config=none does not look at that file. In this order: biases,
+// repetition_penalty, frequency_penalty, presence_penalty, temperature, top_k,
+// top_p, min_p. All but the last four have their effect on greedy draws too.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; 0 is greedy. Default 1. Range 0 to 100.
@@ -373,9 +375,12 @@ type TokenLogprobs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the token that was drawn.
 	Logprob float32 `protobuf:"fixed32,1,opt,name=logprob,proto3" json:"logprob,omitempty"`
-	// The likeliest tokens, likeliest first: as many as were asked for.
+	// The likeliest tokens, likeliest first, the smaller id first among equals: as
+	// many as were asked for, or the whole vocabulary. The token that was drawn need
+	// not be among them.
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
-	// The bytes of the token that was drawn. Workers leave them out.
+	// The bytes of the token that was drawn, which need not be whole characters.
+	// Workers leave them out.
 	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -437,9 +442,10 @@ type TokenLogprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.
 	TokenId uint32 `protobuf:"varint,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// Natural logarithm of its probability.
+	// Natural logarithm of its probability; minus infinity of an impossible token.
 	Logprob float32 `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
-	// The bytes of the token. Workers leave them out.
+	// The bytes of the token, which need not be whole characters. Workers leave
+	// them out.
 	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
