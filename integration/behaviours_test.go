@@ -176,13 +176,11 @@ func rollingRestart(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 func workersKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	killer, scaler := cluster.Need[cluster.Killer](t, c), cluster.Need[cluster.Scaler](t, c)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
-	for range 2 {
-		for _, role := range []controlv1.Role{decodeRole, prefillRole} {
-			killer.Kill(t, c.Router().Busiest(t, role, usedWithin))
-			load.AwaitServed(t, 2*streams, timeout)
-			scaler.Scale(t, role, 2)
-			awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, usedWithin), time.Now())
-		}
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		killer.Kill(t, c.Router().Busiest(t, role, usedWithin))
+		load.AwaitServed(t, 2*streams, timeout)
+		scaler.Scale(t, role, 2)
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, usedWithin), time.Now())
 	}
 	load.Stop(t)
 }

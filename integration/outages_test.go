@@ -13,7 +13,7 @@ import (
 )
 
 // awayFor is how long etcd and NATS are gone: longer than the lease of 10 s.
-const awayFor = 15 * time.Second
+const awayFor = 12 * time.Second
 
 // Advisory signals: without etcd and NATS, nothing fails.
 func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
@@ -78,7 +78,7 @@ func muchAtATime(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	scaler, killer := cluster.Need[cluster.Scaler](t, c), cluster.Need[cluster.Killer](t, c)
 	pauser := cluster.Need[cluster.Pauser](t, c)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
-	for round, role := range []controlv1.Role{decodeRole, prefillRole, decodeRole, prefillRole} {
+	for round, role := range []controlv1.Role{decodeRole, prefillRole} {
 		other := decodeRole + prefillRole - role
 		scaler.Scale(t, role, 3)
 		frozen := c.Router().AwaitPool(t, other, 2, usedWithin)[round%2]
