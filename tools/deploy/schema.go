@@ -1,0 +1,118 @@
+package deploy
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	scheduling "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/api/pod"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install"
+	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	_ "k8s.io/kubernetes/pkg/apis/networking/install"
+	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
+	schedulingapi "k8s.io/kubernetes/pkg/apis/scheduling"
+	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+	schedulingvalidation "k8s.io/kubernetes/pkg/apis/scheduling/validation"
+)
+
+// decode reads one object as the API server does: strictly, so that a field that it
+// does not know or that stands twice is an error; with defaults; and with its
+// validation, which is applied to its own version of the type.
+func decode(document []byte) (runtime.Object, error) {
+	strict := serializer.NewCodecFactory(legacyscheme.Scheme, serializer.EnableStrict)
+	object, kind, err := strict.UniversalDeserializer().Decode(document, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	legacyscheme.Scheme.Default(object)
+	internal, err := legacyscheme.Scheme.ConvertToVersion(object, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal})
+	if err != nil {
+		return nil, fmt.Errorf("convert %s: %w", kind, err)
+	}
+	problems, err := check(internal)
+	if err != nil {
+		return nil, err
+	}
+	if err := problems.ToAggregate(); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", kind.Kind, nameOf(object), err)
+	}
+	return object, nil
+}
+
+func nameOf(object runtime.Object) string {
+	if named, is := object.(interface{ GetName() string }); is {
+		return named.GetName()
+	}
+	return "without a name"
+}
+
+// check is the API server's validation of a new object.
+func check(object runtime.Object) (field.ErrorList, error) {
+	switch o := object.(type) {
+	case *apps.Deployment:
+		return appsvalidation.ValidateDeployment(o, pod.GetValidationOptionsFromPodTemplate(&o.Spec.Template, nil)), nil
+	case *apps.StatefulSet:
+		return appsvalidation.ValidateStatefulSet(o, pod.GetValidationOptionsFromPodTemplate(&o.Spec.Template, nil)), nil
+	case *core.Service:
+		return corevalidation.ValidateServiceCreate(withAddress(o)), nil
+	case *core.ConfigMap:
+		return corevalidation.ValidateConfigMap(o), nil
+	case *core.ServiceAccount:
+		return corevalidation.ValidateServiceAccount(o), nil
+	case *core.Namespace:
+		return corevalidation.ValidateNamespace(o), nil
+	case *core.PersistentVolumeClaim:
+		return corevalidation.ValidatePersistentVolumeClaim(o, corevalidation.ValidationOptionsForPersistentVolumeClaimCreate()), nil
+	case *policy.PodDisruptionBudget:
+		return policyvalidation.ValidatePodDisruptionBudget(o, policyvalidation.PodDisruptionBudgetValidationOptions{}), nil
+	case *networking.NetworkPolicy:
+		return networkingvalidation.ValidateNetworkPolicy(o, networkingvalidation.NetworkPolicyValidationOptions{}), nil
+	case *autoscaling.HorizontalPodAutoscaler:
+		return autoscalingvalidation.ValidateHorizontalPodAutoscaler(o, autoscalingvalidation.HorizontalPodAutoscalerSpecValidationOptions{MinReplicasLowerBound: 1}), nil
+	case *schedulingapi.PriorityClass:
+		return schedulingvalidation.ValidatePriorityClass(o), nil
+	}
+	return nil, fmt.Errorf("%T is not checked: add it to tools/deploy", object)
+}
+
+// withAddress is a service with what the API server gives it before it validates.
+func withAddress(s *core.Service) *core.Service {
+	s = s.DeepCopy()
+	if len(s.Spec.IPFamilies) == 0 {
+		s.Spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
+	}
+	if s.Spec.IPFamilyPolicy == nil {
+		single := core.IPFamilyPolicySingleStack
+		s.Spec.IPFamilyPolicy = &single
+	}
+	if len(s.Spec.ClusterIPs) == 0 && s.Spec.ClusterIP != "" {
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	}
+	return s
+}
+
+// rest keeps what only its name counts of.
+func (m *Manifests) rest(object runtime.Object) {
+	switch o := object.(type) {
+	case *corev1.PersistentVolumeClaim:
+		m.Claims[o.Name] = true
+	case *scheduling.PriorityClass:
+		m.PriorityClasses[o.Name] = true
+	}
+}
