@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -93,5 +94,23 @@ func TestNoTraceCostsNothing(t *testing.T) {
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestHTTPTrace(t *testing.T) {
+	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, c := range []struct {
+		header http.Header
+		valid  bool
+	}{
+		{http.Header{"Traceparent": {good}, "Tracestate": {"a=b"}}, true},
+		{http.Header{}, false},
+		{http.Header{"Traceparent": {"nonsense"}}, false},
+		{http.Header{"Traceparent": {good, good}}, false},
+	} {
+		span := trace.SpanContextFromContext(rpc.HTTPTrace(t.Context(), c.header))
+		if span.IsValid() != c.valid || c.valid && (span.TraceState().String() != "a=b" || !span.IsRemote()) {
+			t.Errorf("%v: %v", c.header, span)
+		}
 	}
 }

@@ -165,7 +165,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 			change(&config)
 		}
 		m.service, err = router.New(config, router.Deps{
-			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Chat: template, ChatError: noTemplate}},
+			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Aliases: []string{"gpt-*", "other"}, Chat: template, ChatError: noTemplate}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})
