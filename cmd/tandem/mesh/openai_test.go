@@ -178,7 +178,7 @@ func TestClientOfHTTPLeaves(t *testing.T) {
 	})
 }
 
-// A worker has no API, and says so.
+// Probes are answered beside the API, and what is neither by the API.
 func TestProbesAreBesideTheAPI(t *testing.T) {
 	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, _ openai.Client) {
 		if status, text := get(t, up.HTTP, "/readyz"); status != http.StatusOK || text != "ready\n" {
