@@ -72,6 +72,9 @@ func TestMergesAgreeWithTheDefinition(t *testing.T) {
 			if got := tok.Encode(word, false); !slices.Equal(got, want) {
 				t.Fatalf("merges %q of %q\n got %v\nwant %v", merges, word, got, want)
 			}
+			if heap, queues := tok.MergeInEachWay(word); !slices.Equal(heap, want) || !slices.Equal(queues, want) {
+				t.Fatalf("merges %q of %q\n got %v\n and %v\nwant %v", merges, word, heap, queues, want)
+			}
 		}
 	}
 }
@@ -113,17 +116,51 @@ func TestIgnoreMerges(t *testing.T) {
 	}
 }
 
-// Two million letters without a place to cut. What would be quadratic takes days.
-func TestHugePiece(t *testing.T) {
+// Pieces so long that each rank has a queue: the result is the heap's.
+func TestLongPieces(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 12 {
+		merges := randomMerges(r)
+		tok := newFile(merges...).parse(t)
+		word := draw(r, []string{"a", "a", "a", "b", "c"}, tokenizer.LongPiece+r.IntN(1000))
+		want, _ := tok.MergeInEachWay(word)
+		if got := tok.Encode(word, false); !slices.Equal(got, want) {
+			t.Fatalf("merges %q: %d tokens, want %d", merges, len(got), len(want))
+		}
+	}
+	fable := openFable(t)
+	for _, word := range []string{strings.Repeat("once", 20_000), strings.Repeat("princess", 10_000), strings.Repeat(" ", 50_000)} {
+		want, _ := fable.MergeInEachWay(word)
+		if got := fable.Encode(word, false); !slices.Equal(got, want) {
+			t.Errorf("%.8q: %d tokens, want %d", word, len(got), len(want))
+		}
+	}
+}
+
+// Hundreds of thousands of characters without a place to cut, by bytes and by characters, with a
+// pre-tokenizer and without. What would be quadratic takes days.
+func TestHugePieces(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes some 50 MB")
+		t.Skip("takes a second")
 	}
-	tok := newFile([2]string{"a", "a"}, [2]string{"aa", "aa"}, [2]string{"aaaa", "aaaa"}).parse(t)
-	const length = 2_000_000
-	began := time.Now()
-	got := tok.Encode(strings.Repeat("a", length), false)
-	if len(got) != length/8 {
-		t.Errorf("%d tokens, want %d", len(got), length/8)
+	powers := [][2]string{{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}}
+	const length = 400_000
+	for name, tok := range map[string]*tokenizer.Tokenizer{
+		"powers": newFile(powers...).parse(t), "fable": openFable(t),
+		"words": readSentencePiece(t, "words").parse(t), "digits": readSentencePiece(t, "digits").parse(t),
+	} {
+		for _, unit := range []string{"a", " ", "▁", "1", "é", "日", "👍", "e\u0301", "ab c", "\n", "\u0301"} {
+			text := strings.Repeat(unit, length/len(unit))
+			began := time.Now()
+			ids := tok.Encode(text, false)
+			spent := time.Since(began)
+			if len(ids) == 0 || len(ids) > length+1 {
+				t.Errorf("%s: %d times %q is %d tokens", name, length/len(unit), unit, len(ids))
+			}
+			if name == "powers" && unit == "a" && len(ids) != length/8 {
+				t.Errorf("%d tokens, want %d", len(ids), length/8)
+			}
+			t.Logf("%s, %q: %d tokens, %v", name, unit, len(ids), spent)
+		}
 	}
-	t.Logf("%d bytes in %v", length, time.Since(began))
 }

@@ -19,3 +19,19 @@ var Patterns = []string{patternLlama3, patternTiktoken, patternQwen2, patternGPT
 
 // ShortPiece is the length, in bytes, at which the way of merging changes.
 const ShortPiece = shortPiece
+
+// LongPiece is the length, in symbols, at which it changes again.
+const LongPiece = longPiece
+
+// MergeInEachWay merges the symbols of text with one heap, and with a queue for each
+// rank, whatever their number.
+func (t *Tokenizer) MergeInEachWay(text string) (heap, queues []int32) {
+	carryOn := func() error { return nil }
+	symbols := t.model.symbols.appendTo(nil, text)
+	heap, _ = new(heapMerger).append([]int32{}, symbols, &t.model.merges, carryOn)
+	queues, _ = new(queueMerger).append([]int32{}, symbols, &t.model.merges, carryOn)
+	return heap, queues
+}
+
+// Form is a normal form.
+func Form(name string) func(string) string { return newUnicodeForm(name).apply }

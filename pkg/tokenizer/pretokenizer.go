@@ -16,6 +16,9 @@ func (t *Tokenizer) parsePreTokenizer(data json.RawMessage) (byteLevel bool, err
 		return false, err
 	}
 	t.stages = p.stages
+	for _, s := range p.stages {
+		t.swallows = t.swallows || s.find != nil && s.behavior == removed
+	}
 	return p.byteLevel, nil
 }
 

@@ -35,7 +35,8 @@ type Tokenizer struct {
 	decoder    decoder
 	workspaces sync.Pool // *workspace
 	// longestToken is the most bytes of normalized text that one token stands for,
-	// were it not for added tokens that swallow white space too.
+	// were it not for added tokens that swallow white space too and Splits that
+	// remove some.
 	longestToken int
 	swallows     bool
 	unbounded    bool // a run of characters without symbols is one token, or none
