@@ -247,6 +247,7 @@ type answer struct {
 	reserved *workerv1.Reserved
 	admitted *workerv1.Admitted
 	tokens   []uint32
+	logprobs []*inferencev1.TokenLogprobs
 	offset   uint32 // of the first token
 	ended    *workerv1.Ended
 	err      error // nil at the end of a whole answer
@@ -303,6 +304,7 @@ func (a *answer) next() {
 			a.t.Errorf("%v after %d tokens from %d on", e.Tokens, len(a.tokens), a.offset)
 		}
 		a.tokens = append(a.tokens, e.Tokens.GetTokenIds()...)
+		a.logprobs = append(a.logprobs, e.Tokens.GetLogprobs()...)
 	case *workerv1.DecodeEvent_Ended:
 		a.ended = e.Ended
 	}
