@@ -15,9 +15,10 @@ import (
 // awayFor is how long etcd and NATS are gone: longer than the lease of 10 s.
 const awayFor = 12 * time.Second
 
-// Advisory signals: without etcd and NATS, nothing fails.
+// Advisory signals: without etcd and NATS, nothing fails, not even when workers
+// leave, of which nobody can be told.
 func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	servers := cluster.Need[cluster.ServerStopper](t, c)
+	servers, scaler := cluster.Need[cluster.ServerStopper](t, c), cluster.Need[cluster.Scaler](t, c)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, streams, timeout)
 	servers.StopServers(t)
@@ -26,7 +27,14 @@ func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	if served := load.Served() - gone; served < streams {
 		t.Errorf("%d requests were served in %v without etcd and NATS", served, awayFor)
 	}
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		scaler.Scale(t, role, 1)
+		load.AwaitServed(t, streams, timeout)
+	}
 	servers.StartServers(t)
+	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
+		scaler.Scale(t, role, 2)
+	}
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
 		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, timeout), time.Now())
 	}

@@ -48,7 +48,7 @@ func StartCompose(t testing.TB, command, project string, prefill, decode int, en
 		}
 		c.run(t, "down", "--volumes", "--timeout=5")
 	})
-	c.up(t)
+	c.up(t, "--timeout=40")
 	c.client = Dial(t, grpc)
 	c.client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, prefill, startTimeout)
 	c.client.AwaitPool(t, controlv1.Role_ROLE_DECODE, decode, startTimeout)
@@ -92,21 +92,22 @@ func execute(t testing.TB, env []string, name string, args ...string) string {
 }
 
 // up makes the project what it should be, and leaves alone what it is already.
-func (c *Compose) up(t testing.TB) {
+func (c *Compose) up(t testing.TB, more ...string) {
 	t.Helper()
-	args := []string{"up", "--detach", "--no-recreate", "--timeout=40"}
+	args := []string{"up", "--detach", "--no-recreate"}
 	// Pools that are not named go back to one worker.
 	for _, service := range []string{"prefill", "decode"} {
 		args = append(args, "--scale", fmt.Sprintf("%s=%d", service, c.scale[service]))
 	}
-	c.run(t, args...)
+	c.run(t, append(args, more...)...)
 }
 
 // Scale is of Scaler. A container that was killed is started again.
 func (c *Compose) Scale(t testing.TB, role controlv1.Role, n int) {
 	t.Helper()
 	c.scale[strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))] = n
-	c.up(t)
+	// By themselves: etcd and NATS may be stopped, and stay so.
+	c.up(t, "--no-deps", "--timeout=40", "prefill", "decode")
 }
 
 // RestartWorker is of WorkerRestarter.
