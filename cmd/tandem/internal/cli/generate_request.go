@@ -169,6 +169,10 @@ func parseTokenIDs(list string) ([]uint32, error) {
 // readText reads all of standard input, up to the bound. field is what the
 // request calls it, what is what people do.
 func readText(cmd *cobra.Command, field, what string) (string, error) {
+	return readTextUpTo(cmd, field, what, maxPromptBytes)
+}
+
+func readTextUpTo(cmd *cobra.Command, field, what string, most int) (string, error) {
 	if isTerminal(cmd.InOrStdin()) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Type %s; Ctrl-D on an empty line ends it.\n", what)
 	}
@@ -180,7 +184,7 @@ func readText(cmd *cobra.Command, field, what string) (string, error) {
 	// Nothing ends a read from a terminal but the end of the process: Ctrl-C does not
 	// wait for it, and it outlives the command by no more than that.
 	go func() {
-		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxPromptBytes+1))
+		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
 		done <- read{text, err}
 	}()
 	var text []byte
@@ -194,8 +198,8 @@ func readText(cmd *cobra.Command, field, what string) (string, error) {
 	if err != nil {
 		return "", rpc.Errorf(codes.Unavailable, "STANDARD_INPUT", "read %s from standard input: %v", what, err)
 	}
-	if len(text) > maxPromptBytes {
-		return "", rpc.InvalidArgument(field, fmt.Sprintf("standard input has more than %d bytes: shorten it", maxPromptBytes))
+	if len(text) > most {
+		return "", rpc.InvalidArgument(field, fmt.Sprintf("standard input has more than %d bytes: shorten it", most))
 	}
 	return string(text), nil
 }

@@ -1,14 +1,18 @@
 package cli
 
 import (
+	"bufio"
 	"encoding/json"
-	"fmt"
-	"strings"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 )
+
+// maxTokenizeBytes bounds what model tokenize reads: the ids take some ten times as
+// much memory, if the text has no place to cut.
+const maxTokenizeBytes = 512 << 20
 
 func newModelTokenizeCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -31,18 +35,28 @@ tokenizer.json in DIR (default: the bundled model's).`,
 		if err != nil {
 			return err
 		}
-		text, err := readText(cmd, "text", "the text")
+		text, err := readTextUpTo(cmd, "text", "the text", maxTokenizeBytes)
 		if err != nil {
 			return routerFailure(err, "", false)
 		}
-		ids := opened.Encode(text, !*noSpecial)
+		ids, err := opened.EncodeContext(cmd.Context(), text, !*noSpecial, 0)
+		if err != nil {
+			return interruptedOr(cmd.Context(), err)
+		}
 		if *asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
 				TokenIDs []int32 `json:"token_ids"`
 			}{append([]int32{}, ids...)})
 		}
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Trim(fmt.Sprint(ids), "[]"))
-		return err
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		for i, id := range ids {
+			if i > 0 {
+				_ = out.WriteByte(' ') // Flush returns the error
+			}
+			_, _ = out.WriteString(strconv.Itoa(int(id)))
+		}
+		_ = out.WriteByte('\n')
+		return out.Flush()
 	}
 	return cmd
 }
