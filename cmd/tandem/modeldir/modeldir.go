@@ -8,6 +8,7 @@ package modeldir
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,7 +29,23 @@ func OpenTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: there is no tokenizer: fetch %s of the same checkpoint into this directory", dir, tokenizer.FileName)
 	}
+	if err != nil && isPointer(filepath.Join(dir, tokenizer.FileName)) {
+		return nil, fmt.Errorf("%s: %s is a Git LFS pointer, not the file: run git lfs pull in the checkpoint's repository", dir, tokenizer.FileName)
+	}
 	return opened, err
+}
+
+// isPointer reports whether Git LFS has left its pointer in a file's place.
+func isPointer(path string) bool {
+	const pointer = "version https://git-lfs"
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	start := make([]byte, len(pointer))
+	_, err = io.ReadFull(file, start)
+	return err == nil && string(start) == pointer
 }
 
 // Places are where Find looks. An empty place is left out.

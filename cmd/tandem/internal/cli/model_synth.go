@@ -33,7 +33,7 @@ func newModelSynthCommand() *cobra.Command {
 empty or not exist.`,
 		Example: `  tandem model synth --preset bench-200m --out /var/tmp/bench-200m
   tandem model synth --preset tiny-qwen3 --out /tmp/tiny-qwen3`,
-		Args:    exactly(),
+		Args: exactly(),
 	}
 	preset := cmd.Flags().String("preset", "", "shape of the model: "+strings.Join(names, ", "))
 	out := cmd.Flags().String("out", "", "directory to write")

@@ -119,6 +119,10 @@ func TestModelWithoutTokenizer(t *testing.T) {
 	for _, command := range []string{"inspect", "tokenize"} {
 		checkFailure(t, run(t.Context(), "x", nil, "model", command, dir), 1, "there is no tokenizer: fetch tokenizer.json")
 	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte("version https://git-lfs.github.com/spec/v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", dir), 1, "tokenizer.json is a Git LFS pointer")
 }
 
 func TestModelSynth(t *testing.T) {
