@@ -40,7 +40,7 @@ type call struct {
 // refused are fields of OpenAI and vLLM that change what is generated and that
 // nothing here obeys. They are refused unless they ask for nothing.
 var refused = []string{
-	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "min_tokens", "use_beam_search", "bad_words",
+	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "use_beam_search", "bad_words",
 	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
 }
 
@@ -62,6 +62,10 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		c.n = int(*n)
 	}
 	format(f)
+	// Nothing ends a text that ignores its end and has no stops.
+	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
+		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
+	}
 	for _, name := range refused {
 		if raw, given := f.raw(name); given && asksForSomething(raw) {
 			f.wrong(unsupported(name, "is not supported in this version; leave it out"))
