@@ -65,18 +65,24 @@ func (c *cutTable) next(text string, i int) int {
 	for i += size; i < len(text); i += size {
 		var right rune
 		right, size = decode(text, i)
-		if left < utf8.RuneSelf && right < utf8.RuneSelf {
-			if !c.ascii[left][right] {
-				return i
-			}
-		} else if right < 0 || left < 0 || c.of(left)&joinsAfter == 0 {
-			return i
-		} else if before := c.of(right); before&joinsOther == 0 && (before&joinsItself == 0 || left != right) {
+		if left < 0 || right < 0 || !c.joined(left, right) {
 			return i
 		}
 		left = right
 	}
 	return len(text)
+}
+
+// joined says whether a merge may reach across between the two.
+func (c *cutTable) joined(left, right rune) bool {
+	if left < utf8.RuneSelf && right < utf8.RuneSelf {
+		return c.ascii[left][right]
+	}
+	if c.of(left)&joinsAfter == 0 {
+		return false
+	}
+	before := c.of(right)
+	return before&joinsOther != 0 || before&joinsItself != 0 && left == right
 }
 
 // decode is the character at text[i], -1 for a byte that is in none.

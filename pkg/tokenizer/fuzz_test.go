@@ -66,6 +66,29 @@ func validOnly(text string) []rune {
 	return runes
 }
 
+// FuzzSentencePiece: text of any bytes comes back from a tokenizer that sees characters,
+// but for a ▁ that becomes a space, and a stream says what decoding says.
+func FuzzSentencePiece(f *testing.F) {
+	tok := readSentencePiece(f, "words").parse(f)
+	for _, alphabet := range alphabets {
+		f.Add(strings.Join(alphabet, ""))
+	}
+	f.Add("▁ ▁a\x00👍\xff<s>")
+	f.Fuzz(func(t *testing.T, text string) {
+		ids := tok.Encode(text, false)
+		got := tok.Decode(ids, false)
+		if s := strings.Join(stream(tok, ids, false), ""); s != got {
+			t.Fatalf("the stream is %q, decoded it is %q", s, got)
+		}
+		if strings.Contains(text, "<") || !utf8.ValidString(text) {
+			return // added tokens, and bytes that make a run no text
+		}
+		if want := strings.ReplaceAll(text, "▁", " "); got != want {
+			t.Fatalf("%q comes back as %q", text, got)
+		}
+	})
+}
+
 // FuzzScanners: the hand-written scanners and the interpreter of the regular
 // expressions cut alike.
 func FuzzScanners(f *testing.F) {
@@ -109,6 +132,17 @@ func FuzzParse(f *testing.F) {
 	f.Add(newFile().json(f))
 	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0,"a":1},"merges":["a a"]}}`))
 	f.Add([]byte(strings.Repeat("[", 20_000)))
+	for _, change := range forms {
+		f.Add(func() []byte {
+			small := readSentencePiece(f, "words")
+			change(small)
+			return small.json(f)
+		}())
+	}
+	full["normalizer"] = part{"type": "Sequence", "normalizers": normalizers[:4]}
+	full["pre_tokenizer"] = part{"type": "Split", "pattern": part{"String": "a"}, "behavior": "MergedWithNext", "invert": true}
+	full["decoder"] = part{"type": "Sequence", "decoders": slices.Concat(decoders, []part{{"type": "Fuse"}}, afterFuse)}
+	f.Add(full.json(f))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tok, err := tokenizer.Parse(data)
 		if (tok == nil) == (err == nil) {

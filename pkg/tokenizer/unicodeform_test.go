@@ -44,7 +44,7 @@ func TestNormalForms(t *testing.T) {
 	for name := range normalForms {
 		forms[name] = tokenizer.Form(name)
 	}
-	for range 30_000 {
+	for range 10_000 {
 		var b strings.Builder
 		for range 1 + random.IntN(12) {
 			b.WriteRune(odd[random.IntN(len(odd))])
