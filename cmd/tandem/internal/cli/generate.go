@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -90,6 +91,11 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if g.flags.requestID != "" {
 		ctx = rpc.WithRequestID(ctx, g.flags.requestID)
 	}
+	return g.follow(ctx, conn, request)
+}
+
+// follow sends a request and handles what comes of it.
+func (g *generation) follow(ctx context.Context, conn *grpc.ClientConn, request *inferencev1.GenerateRequest) error {
 	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, request)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +25,9 @@ type Process struct {
 	Args []string
 	// Environ is the environment, as of os.Environ.
 	Environ []string
+	// Interrupts are the Ctrl-C of a command that goes on after one. Nil: those of
+	// the process.
+	Interrupts <-chan os.Signal
 	// Stdin is read by commands that say so.
 	Stdin io.Reader
 	// Stdout takes results, Stderr everything else.
@@ -39,7 +43,7 @@ func Run(ctx context.Context, p Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	if err := root.ExecuteContext(withArguments(ctx, p.Args)); err != nil {
+	if err := root.ExecuteContext(withInterrupts(withArguments(ctx, p.Args), p.Interrupts)); err != nil {
 		return fail(p.Stderr, err)
 	}
 	return exitOK
@@ -80,6 +84,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newGenerateCommand(),
+		newChatCommand(),
 		newModelCommand(),
 		newWorkersCommand(),
 		newDrainCommand(),

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+type interruptsKey struct{}
+
+func withInterrupts(ctx context.Context, interrupts <-chan os.Signal) context.Context {
+	return context.WithValue(ctx, interruptsKey{}, interrupts)
+}
+
+// interruptsOf is the Ctrl-C of a command that goes on after one, and the context
+// that it runs in, which a Ctrl-C does not end. The caller calls stop.
+func interruptsOf(ctx context.Context) (_ context.Context, interrupts <-chan os.Signal, stop func()) {
+	if given, _ := ctx.Value(interruptsKey{}).(<-chan os.Signal); given != nil {
+		return ctx, given, func() {}
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-terminated:
+			cancel()
+		case <-running.Done():
+		}
+	}()
+	return running, signals, func() {
+		signal.Stop(signals)
+		signal.Stop(terminated)
+		cancel()
+		<-ended
+	}
+}
+
+// lines reads lines for as long as they are asked for.
+type lines struct {
+	next chan line
+	done chan struct{}
+}
+
+type line struct {
+	text string
+	err  error // io.EOF: there are no more
+}
+
+// readLines starts the goroutine that reads. Nothing ends a read from a terminal
+// but the end of the process: it outlives the command by no more than that.
+func readLines(r io.Reader) *lines {
+	l := &lines{next: make(chan line), done: make(chan struct{})}
+	go func() {
+		scanner := bufio.NewScanner(r)
+		scanner.Buffer(nil, maxPromptBytes)
+		for {
+			next := line{err: io.EOF}
+			if scanner.Scan() {
+				next = line{text: scanner.Text()}
+			} else if err := scanner.Err(); err != nil {
+				next.err = err
+			}
+			select {
+			case l.next <- next:
+			case <-l.done:
+				return
+			}
+			if next.err != nil {
+				return
+			}
+		}
+	}()
+	return l
+}
+
+func (l *lines) stop() { close(l.done) }
+
+// turn puts lines together to what is said at once: a backslash at the end of a
+// line goes on, and """ begins and ends a block. more is asked for further lines.
+func turn(first string, more func() (string, error)) (string, error) {
+	const fence = `"""`
+	text := first
+	if rest, fenced := strings.CutPrefix(text, fence); fenced {
+		for {
+			if body, closed := strings.CutSuffix(rest, fence); closed {
+				return strings.TrimPrefix(body, "\n"), nil
+			}
+			next, err := more()
+			if err != nil {
+				return "", err
+			}
+			rest += "\n" + next
+		}
+	}
+	for {
+		body, goesOn := strings.CutSuffix(text, `\`)
+		if !goesOn {
+			return text, nil
+		}
+		next, err := more()
+		if err != nil {
+			return "", err
+		}
+		text = body + "\n" + next
+	}
+}
