@@ -44,9 +44,9 @@ func adjusted(logits []float32, p sampler.Params, h sampler.History) []float32 {
 		}
 		if p.RepetitionPenalty != 0 && (times > 0 || slices.Contains(h.Prompt, int32(id))) {
 			if out[id] > 0 {
-				out[id] = out[id] / p.RepetitionPenalty
+				out[id] /= p.RepetitionPenalty
 			} else {
-				out[id] = out[id] * p.RepetitionPenalty
+				out[id] *= p.RepetitionPenalty
 			}
 		}
 		if times > 0 {
