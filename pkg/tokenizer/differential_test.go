@@ -133,7 +133,7 @@ func TestFilesAgreeWithTheReference(t *testing.T) {
 		for i := range 12 {
 			parts := chars
 			if i%3 == 0 {
-				parts = append(chars, textParts...)
+				parts = slices.Concat(chars, textParts)
 			}
 			text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(parts), 0, 20).Draw(rt, "text"), "")
 			got, want := tok.Encode(text, false), ref.encode(text)

@@ -89,7 +89,7 @@ func (m *queueMerger) append(dst, symbols []int32, merges *mergeTable, stop func
 		}
 		add(m.ids[i-1], m.ids[i], i-1)
 	}
-	current, turn := uint32(noMerge), (*rankQueue)(nil)
+	current, turn := noMerge, (*rankQueue)(nil)
 	for done := 0; len(m.order) > 0; done++ {
 		if done%mergesPerCheck == 0 {
 			if err := stop(); err != nil {

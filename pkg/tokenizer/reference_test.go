@@ -363,7 +363,7 @@ func (r referenceTokenizer) decodeChain(c part, tokens []string) []string {
 	case "Strip":
 		for _, token := range tokens {
 			chars := []rune(token)
-			is := []rune(c["content"].(string))[0]
+			is, _ := utf8.DecodeRuneInString(c["content"].(string))
 			for n := 0; n < c["start"].(int) && len(chars) > 0 && chars[0] == is; n++ {
 				chars = chars[1:]
 			}

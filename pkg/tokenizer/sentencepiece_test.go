@@ -48,7 +48,7 @@ func TestAgreesWithSentencePiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = lines.Close() }()
+		t.Cleanup(func() { _ = lines.Close() })
 		toks := make(map[string]*tokenizer.Tokenizer)
 		for form, change := range forms {
 			f := readSentencePiece(t, model)

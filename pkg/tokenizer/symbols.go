@@ -55,7 +55,7 @@ func (c *charTable) of(r rune) int32 {
 
 // complete says whether every text has symbols without the unknown token.
 func (t *symbolTable) complete() bool {
-	for _, id := range t.bytes {
+	for _, id := range &t.bytes {
 		if id == none {
 			return false
 		}
