@@ -121,7 +121,7 @@ func TestBadInput(t *testing.T) {
 func TestUnknownModel(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		q := ask(auto, 4)
-		q.Model = "gpt-5"
+		q.Model = "no-such-model"
 		if r := m.generate(t.Context(), q); status.Code(r.err) != codes.NotFound || !strings.Contains(r.err.Error(), "fable") {
 			t.Errorf("error %v", r.err)
 		}
