@@ -57,7 +57,8 @@ func Parse(file, source string, tokens map[string]string, o Options) (Template, 
 	for _, key := range sortedKeys(tokens) {
 		s.tokens.Set(key, tokens[key])
 	}
-	return s, s.add("", source)
+	err := s.add("", source)
+	return s, err
 }
 
 // set is the templates of a model: one, or one for tools beside it.

@@ -132,7 +132,7 @@ func TestOfficialClientTriesAgain(t *testing.T) {
 			return response, err
 		}))
 		var e *openai.Error
-		if !errors.As(err, &e) || e.StatusCode != 429 || header.Get("Retry-After") == "" || header.Get("Retry-After-Ms") == "" || header.Get("X-Request-Id") == "" {
+		if !errors.As(err, &e) || e.StatusCode != http.StatusTooManyRequests || header.Get("Retry-After") == "" || header.Get("Retry-After-Ms") == "" || header.Get("X-Request-Id") == "" {
 			t.Errorf("error %v, header %v", err, header)
 		}
 		if err := long.Close(); err != nil {

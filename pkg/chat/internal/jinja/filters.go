@@ -211,7 +211,13 @@ func dictsort(m *machine, v any, p parameters) (any, error) {
 	if by == "value" {
 		position = 1
 	}
-	return m.sorted(pairs, func(v any) (any, error) { return v.(*List).Items[position], nil },
+	return m.sorted(pairs, func(v any) (any, error) {
+		pair, ok := v.(*List)
+		if !ok {
+			return nil, fmt.Errorf("a %s is no pair", typeName(v))
+		}
+		return pair.Items[position], nil
+	},
 		p.truth(2, "reverse", false), p.truth(0, "case_sensitive", false))
 }
 
@@ -236,7 +242,7 @@ func indent(_ *machine, v any, p parameters) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("a %s cannot be indented", typeName(v))
 	}
-	with := ""
+	with := "    "
 	if w, given := p.get(0, "width"); given {
 		if with, ok = w.(string); !ok {
 			n, err := p.number(0, "width", 4)
@@ -245,8 +251,6 @@ func indent(_ *machine, v any, p parameters) (any, error) {
 			}
 			with = strings.Repeat(" ", int(max(n, 0)))
 		}
-	} else {
-		with = "    "
 	}
 	if len(with)*(strings.Count(s, "\n")+1) > defaultOutputBytes {
 		return nil, errors.New("the indented text is too long")
@@ -330,7 +334,7 @@ func replaced(m *machine, s string, p parameters) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := int64(-1), error(nil)
+	n := int64(-1)
 	if v, ok := p.get(2, "count"); ok && v != nil {
 		if n, err = p.number(2, "count", -1); err != nil {
 			return nil, err
@@ -359,7 +363,7 @@ func reverse(m *machine, v any, _ parameters) (any, error) {
 	if _, ok := v.(string); ok {
 		var t strings.Builder
 		for _, r := range out {
-			t.WriteString(r.(string))
+			t.WriteString(text(r))
 		}
 		return t.String(), nil
 	}

@@ -71,7 +71,11 @@ func namespaceOf(m *machine, args []any, named *Dict) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &namespace{d.(*Dict)}, nil
+	variables, ok := d.(*Dict)
+	if !ok {
+		return nil, fmt.Errorf("a %s is no namespace", typeName(d))
+	}
+	return &namespace{variables}, nil
 }
 
 func joinerOf(_ *machine, args []any, named *Dict) (any, error) {

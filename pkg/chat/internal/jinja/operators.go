@@ -135,8 +135,10 @@ func (m *machine) repeat(a, b any) (any, bool, error) {
 	if x, ok := a.(string); ok {
 		return strings.Repeat(x, int(n)), true, nil
 	}
-	x := a.(*List)
-	return &List{Items: slices.Repeat(x.Items, int(n)), tuple: x.tuple}, true, nil
+	if x, ok := a.(*List); ok {
+		return &List{Items: slices.Repeat(x.Items, int(n)), tuple: x.tuple}, true, nil
+	}
+	return nil, false, nil
 }
 
 func arithmetic(op string, left, right any) (any, error) {
@@ -179,7 +181,8 @@ func arithmetic(op string, left, right any) (any, error) {
 			return c, nil
 		}
 	case "*":
-		return multiply(a, b)
+		product, err := multiply(a, b)
+		return product, err
 	case "//":
 		if a == math.MinInt64 && b == -1 {
 			return nil, errOverflow
@@ -199,8 +202,7 @@ func arithmetic(op string, left, right any) (any, error) {
 		}
 		return r, nil
 	case "**":
-		var out any = int64(1)
-		var err error
+		out := int64(1)
 		if (a == 0 || a == 1) && b > 0 {
 			return a, nil
 		}
@@ -208,22 +210,24 @@ func arithmetic(op string, left, right any) (any, error) {
 			return 1 - 2*(b&1), nil
 		}
 		for range b {
-			if out, err = multiply(out.(int64), a); err != nil {
+			next, err := multiply(out, a)
+			if err != nil {
 				return nil, err
 			}
+			out = next
 		}
 		return out, nil
 	}
 	return nil, errOverflow
 }
 
-func multiply(a, b int64) (any, error) {
+func multiply(a, b int64) (int64, error) {
 	if a == 0 || b == 0 {
-		return int64(0), nil
+		return 0, nil
 	}
 	c := a * b
 	if c/b != a || a == -1 && b == math.MinInt64 || b == -1 && a == math.MinInt64 {
-		return nil, errOverflow
+		return 0, errOverflow
 	}
 	return c, nil
 }

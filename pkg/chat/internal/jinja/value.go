@@ -260,7 +260,7 @@ func text(v any) string {
 // represent writes repr() of a value.
 func represent(out *strings.Builder, v any, depth int) {
 	if out.Len() > 4*defaultOutputBytes {
-		panic("a value is too large to write out") // Render makes it an error
+		panic("a value is too large to write out") //nolint:forbidigo // ends the recursion; Render makes it an error
 	}
 	switch x := v.(type) {
 	case nil:
