@@ -126,7 +126,7 @@ func TestShapesComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shape := model.Shape{
 			Name: "any", HiddenSize: 8, Layers: rapid.IntRange(1, 4).Draw(t, "layers"), Heads: 2, KVHeads: rapid.IntRange(1, 2).Draw(t, "kv heads"),
-			HeadSize: 2 * rapid.IntRange(1, 4).Draw(t, "half head"), FFNSize: 4, VocabSize: 258, ContextTokens: 256, RopeTheta: rapid.Float64Range(1, 1e7).Draw(t, "theta"),
+			HeadSize: 2 * rapid.IntRange(1, 4).Draw(t, "half head"), FFNSize: 4, VocabSize: 258, ContextTokens: 256, RopeTheta: rapid.Float64Range(1.001, 1e7).Draw(t, "theta"),
 			TiedEmbeddings: rapid.Bool().Draw(t, "tied"), Architecture: rapid.SampledFrom(model.Architectures()).Draw(t, "architecture"),
 		}
 		switch kind := rapid.SampledFrom([]string{"", "linear", "llama3", "yarn"}).Draw(t, "scaling"); kind {

@@ -49,8 +49,10 @@ func (f fields) readRope(s *Spec) error {
 		}
 		at = group
 	}
-	if theta <= 0 || theta > maxRopeTheta {
-		return at.bad("rope_theta", at.shown("rope_theta")+fmt.Sprintf(" is not above 0 and at most %g", float64(maxRopeTheta)), "correct it")
+	// At 1 and under it no pair of dimensions turns slower than the one before, and
+	// YaRN divides by the base's logarithm.
+	if !(theta > 1 && theta <= maxRopeTheta) {
+		return at.bad("rope_theta", at.shown("rope_theta")+fmt.Sprintf(" is not above 1 and at most %g", float64(maxRopeTheta)), "correct it")
 	}
 	s.RopeTheta = theta
 	if name == "" {
