@@ -110,8 +110,11 @@ type Server struct {
 	grpc     *grpc.Server
 	health   *health.Server
 	decoder  *decoder
-	stopping context.Context // ends when Stop begins
+	stopping context.Context // ends when Leave or Stop begins
 	stop     context.CancelFunc
+
+	drain   sync.Once
+	drained chan struct{} // closed when grpc-go's graceful stop is over
 
 	mu       sync.Mutex
 	services []string
@@ -127,6 +130,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s := &Server{
 		health:  health.NewServer(),
 		decoder: &decoder{maxReceiveBytes: cfg.MaxReceiveBytes, oversizeFields: cfg.OversizeFields},
+		drained: make(chan struct{}),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	unary, stream := s.chains(cfg)
@@ -217,8 +221,8 @@ func (s *Server) setHealth() {
 	}
 }
 
-// Serve accepts connections until Stop, then returns nil; it closes the
-// listener. It may be called for several listeners.
+// Serve accepts connections until Leave or Stop, which close the listener, and
+// returns nil when the calls have ended. It may be called for several listeners.
 func (s *Server) Serve(listener net.Listener) error {
 	err := s.grpc.Serve(listener)
 	if s.stopping.Err() != nil {
@@ -230,24 +234,34 @@ func (s *Server) Serve(listener net.Listener) error {
 	return nil
 }
 
-// Stop says NOT_SERVING, takes no new calls and waits for those that run. When
-// ctx ends first it breaks the connections, which ends the contexts of their
-// calls, and returns ctx's error. A handler that ignores the end of its context
-// for five seconds is left behind and the error says so.
-func (s *Server) Stop(ctx context.Context) error {
+// Leave begins what Stop ends, and does not wait: it says NOT_SERVING, closes the
+// listeners, and tells the clients of the connections it has to make their next calls
+// elsewhere. Calls that run go on, and so does one that was on its way when its client
+// was told: it reaches its handler, which may refuse it. Since nobody can connect any
+// more, a client whose connection breaks from here on does not come back to this
+// server. Stop has to follow.
+func (s *Server) Leave() {
 	s.mu.Lock()
 	s.stopped, s.serving = true, false
 	s.setHealth()
 	s.mu.Unlock()
 	s.stop()
+	s.drain.Do(func() {
+		go func() {
+			defer close(s.drained)
+			s.grpc.GracefulStop()
+		}()
+	})
+}
 
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		s.grpc.GracefulStop()
-	}()
+// Stop does what Leave does, if that was not called, and waits for the calls that run. When
+// ctx ends first it breaks the connections, which ends the contexts of their
+// calls, and returns ctx's error. A handler that ignores the end of its context
+// for five seconds is left behind and the error says so.
+func (s *Server) Stop(ctx context.Context) error {
+	s.Leave()
 	select {
-	case <-drained:
+	case <-s.drained:
 		return nil
 	case <-ctx.Done():
 	}
@@ -255,7 +269,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	go func() {
 		defer close(broken)
 		s.grpc.Stop()
-		<-drained
+		<-s.drained
 	}()
 	timer := time.NewTimer(hardStopGrace)
 	defer timer.Stop()

@@ -371,6 +371,65 @@ func TestGracefulStopIsPrompt(t *testing.T) {
 	}
 }
 
+// A client that keeps its connection makes its next call elsewhere, while the call
+// that runs is finished where it is.
+func TestLeaveSendsClientsElsewhere(t *testing.T) {
+	entered, hold := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	start := func(address string, offset uint64, wait bool) (*rpc.Server, string) {
+		server := rpc.NewServer(rpc.ServerConfig{})
+		inferencev1.RegisterInferenceServer(server, &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+			if wait {
+				close(entered)
+				<-hold
+			}
+			return stream.Send(&inferencev1.GenerateEvent{Offset: offset})
+		}})
+		listener, err := rpc.Listen(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		t.Cleanup(func() {
+			if err := errors.Join(server.Stop(context.Background()), <-served); err != nil {
+				t.Error(err)
+			}
+		})
+		return server, listener.Addr().String()
+	}
+	first, address := start("127.0.0.1:0", 1, true)
+	t.Cleanup(release) // before the server's, which waits for its handler
+	conn, err := rpc.Dial(address, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := inferencev1.NewInferenceClient(conn)
+	running, err := client.Generate(t.Context(), &inferencev1.GenerateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	state := conn.GetState()
+	first.Leave()
+	if !conn.WaitForStateChange(t.Context(), state) { // told to go
+		t.Fatal("the connection is as it was")
+	}
+	start(address, 2, false) // another one, found where the first was
+	next, err := client.Generate(t.Context(), &inferencev1.GenerateRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if event, err := next.Recv(); err != nil || event.GetOffset() != 2 {
+		t.Errorf("the next call got %v, %v", event, err)
+	}
+	release()
+	if event, err := running.Recv(); err != nil || event.GetOffset() != 1 {
+		t.Errorf("the running call got %v, %v", event, err)
+	}
+}
+
 func TestTwoServersShareARegistry(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	for _, name := range []string{"prefill", "decode"} {

@@ -19,12 +19,16 @@ func (p *process) addHTTP(api, metrics net.Listener) {
 	if api != nil {
 		mux := p.healthMux()
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
-		p.add(httpService("http", api, mux))
+		server := newHTTPServer(mux)
+		// What a client keeps is closed, at once or after the answer that it waits for.
+		// New connections are taken, since probes need them until the end.
+		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
+		p.add(httpService("http", api, server))
 	}
 	if metrics != nil {
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", telemetry.Handler(p.registry, p.gatherer()))
-		p.add(httpService("metrics", metrics, mux))
+		p.add(httpService("metrics", metrics, newHTTPServer(mux)))
 	}
 }
 
@@ -66,8 +70,13 @@ func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
 	p.api.ServeHTTP(w, r)
 }
 
-func httpService(name string, listener net.Listener, handler http.Handler) lifecycle.Service {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 16}
+// newHTTPServer drops clients that do not send headers or, in between two requests,
+// anything: load balancers commonly let go after a minute, and should be the first.
+func newHTTPServer(handler http.Handler) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 16}
+}
+
+func httpService(name string, listener net.Listener, server *http.Server) lifecycle.Service {
 	return lifecycle.Service{
 		Name: name,
 		Run: func(context.Context) error {

@@ -42,8 +42,10 @@ type process struct {
 	services []lifecycle.Service
 	routes   bool         // there is a router among the parts
 	api      http.Handler // the router's HTTP API; nil without a router
-	ready    atomic.Bool  // every part serves
-	served   atomic.Bool  // the router is connected to a decode worker
+	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
+	leaveHTTP func()
+	ready     atomic.Bool // every part serves
+	served    atomic.Bool // the router is connected to a decode worker
 }
 
 // connect joins the process to etcd and NATS. etcd must answer in time; NATS may
@@ -219,7 +221,15 @@ func (p *process) routerRegistration(record *controlv1.WorkerRecord, server *rpc
 			return nil
 		},
 		Stop: func(ctx context.Context) error {
-			server.SetServing(false)
+			// Clients that keep a connection go to another router with their next request.
+			// Requests that run are finished here; one that still comes, over a connection
+			// whose client was not told yet, is refused by the router with UNAVAILABLE. What
+			// lists the routers sees that this one takes nothing.
+			server.Leave()
+			if p.leaveHTTP != nil {
+				p.leaveHTTP()
+			}
+			registration.Update(func(record *controlv1.WorkerRecord) { record.State = controlv1.WorkerState_WORKER_STATE_DRAINING })
 			stopErr := service.Stop(ctx)
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregister)
 			defer cancel()

@@ -1,0 +1,93 @@
+package mesh_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+// A client over HTTP that keeps its connection is told to go when the drain begins,
+// while the answer that runs is finished and probes are answered.
+func TestDrainEndsKeptConnections(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Engine.Simulated = latency.Model{BaseMs: 2}
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	var up mesh.Up
+	select {
+	case up = <-ready:
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	running, _ := keep(t, up.HTTP, http.MethodPost, "/v1/completions", `{"prompt":"Once","max_tokens":1000,"ignore_eos":true,"stream":true}`)
+	answer := bufio.NewScanner(running)
+	if !answer.Scan() {
+		t.Fatal("the answer does not begin")
+	}
+	models, conn := keep(t, up.HTTP, http.MethodGet, "/v1/models", "")
+	if _, err := io.ReadAll(models); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the kept connection reads %d bytes, %v", n, err)
+	}
+	if status, _ := get(t, up.HTTP, "/healthz"); status != http.StatusOK {
+		t.Errorf("health is %d: the drain was over before the connection was", status)
+	}
+	last := ""
+	for answer.Scan() {
+		if line := answer.Text(); line != "" {
+			last = line
+		}
+	}
+	if last != "data: [DONE]" {
+		t.Errorf("the running answer ended with %q, %v", last, answer.Err())
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// keep sends a request over a connection that stays open.
+func keep(t *testing.T, address, method, path, body string) (io.Reader, net.Conn) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	q, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %d", method, path, response.StatusCode)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response.Body, conn
+}
