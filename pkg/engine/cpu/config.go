@@ -45,8 +45,8 @@ type Config struct {
 // maxBlocks is what a block id can name.
 const maxBlocks = math.MaxInt32
 
-// complete checks c and fills in its zeros.
-func (c Config) complete(spec model.Spec, threads int) (Config, error) {
+// withDefaults fills in the zeros of what sizes the workspace.
+func (c Config) withDefaults(threads int) Config {
 	set := func(field *int, value int) {
 		if *field == 0 {
 			*field = value
@@ -56,6 +56,20 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	set(&c.BlockTokens, DefaultBlockTokens)
 	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
 	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
+	return c
+}
+
+// limits bound the workspace of a complete c.
+func (c Config) limits(spec model.Spec) kernels.Limits {
+	return kernels.Limits{
+		Rows: c.MaxBatchTokens, Sequences: c.MaxSequences, HeadRows: headRows,
+		BlocksPerSequence: (spec.ContextTokens + c.BlockTokens - 1) / c.BlockTokens,
+	}
+}
+
+// complete checks c and fills in its zeros.
+func (c Config) complete(spec model.Spec, threads int) (Config, error) {
+	c = c.withDefaults(threads)
 	switch {
 	case c.Threads < 1 || c.Threads > threads:
 		return c, fmt.Errorf("%d threads: the weights were loaded with %d", c.Threads, threads)

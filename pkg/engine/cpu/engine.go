@@ -48,13 +48,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
-	tableBlocks := (w.spec.ContextTokens + config.BlockTokens - 1) / config.BlockTokens
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, config.BlockTokens), kernels.Limits{
-		Rows:              config.MaxBatchTokens,
-		Sequences:         config.MaxSequences,
-		HeadRows:          headRows,
-		BlocksPerSequence: tableBlocks,
-	}, kv.memory)
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, config.BlockTokens), config.limits(w.spec), kv.memory)
 	if err != nil {
 		kv.free()
 		w.release()

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"runtime"
+
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -29,12 +31,14 @@ func WeightBytes(s model.Spec) int64 {
 	return total
 }
 
-// WorkspaceBytes is about what an engine allocates to compute in, beside its KV
-// pages: rows of activations for MaxBatchTokens, and block tables.
+// WorkspaceBytes is what an engine allocates to compute in, beside its KV pages:
+// activations of a batch, scratch of the threads, block tables. Threads of 0 are as
+// many as Load takes then. It is 0 for what the engine refuses.
 func WorkspaceBytes(s model.Spec, c Config) int64 {
-	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
-	const float, half = 4, 2
-	row := s.HiddenSize*(float+half) + (q+2*kv)*float + 2*q*half + s.FFNSize*half + s.HeadSize*float
-	blocks := (s.ContextTokens + c.BlockTokens - 1) / c.BlockTokens
-	return int64(c.MaxBatchTokens)*int64(row) + int64(headRows)*int64(s.VocabSize)*float + int64(c.MaxSequences)*int64(blocks)*float
+	c = c.withDefaults(runtime.GOMAXPROCS(0))
+	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, c.BlockTokens), c.limits(s))
+	if err != nil {
+		return 0
+	}
+	return int64(bytes)
 }

@@ -23,14 +23,19 @@ func (a *arena) take(bytes int) unsafe.Pointer {
 
 // build runs lay over an arena of exactly the size it asks for.
 func build(lay func(*arena)) (Memory, error) {
-	var measure arena
-	lay(&measure)
-	memory, err := Allocate(max(measure.used, 64) + 64) // a spare line: nothing ends at the mapping's end
+	memory, err := Allocate(measure(lay))
 	if err != nil {
 		return Memory{}, err
 	}
 	lay(&arena{memory: memory})
 	return memory, nil
+}
+
+// measure is the size of the memory that build allocates for lay.
+func measure(lay func(*arena)) int {
+	var a arena
+	lay(&a)
+	return max(a.used, 64) + 64 // a spare line: nothing ends at the mapping's end
 }
 
 func take[T any](a *arena, n int) *T {

@@ -45,55 +45,79 @@ type Workspace struct {
 // NewWorkspace allocates for limits. pages is the KV memory, one page after the
 // other, all layers of a page side by side.
 func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
-	if err := shape.check(); err != nil {
+	if threads > w.pool.threads {
+		return nil, fmt.Errorf("workspace for %d of %d threads", threads, w.pool.threads)
+	}
+	k, s, err := planWorkspace(threads, shape, limits)
+	if err != nil {
 		return nil, err
 	}
-	if limits.Rows <= 0 || limits.Sequences <= 0 || limits.HeadRows <= 0 || limits.BlocksPerSequence <= 0 ||
-		threads <= 0 || threads > w.pool.threads {
-		return nil, fmt.Errorf("workspace of %+v for %d of %d threads", limits, threads, w.pool.threads)
-	}
-	k := &Workspace{weights: w, shape: shape, limits: limits}
-	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
-	k.itemTokens = int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
-	items := shape.KVHeads * (limits.Rows/k.itemTokens + limits.Sequences)
-	rows := max(limits.Rows, limits.HeadRows)
-	const align = 32 // elements: whole cache lines a row
-	s := C.tdm_step{
-		kernels: set.c, pool: w.pool.c, threads: C.int(threads), shape: shape.c(),
-		pages: (*C.uint8_t)(pages.start), slice_bytes: C.size_t(shape.SliceBytes()),
-		page_bytes: C.size_t(w.count * shape.SliceBytes()),
-		ldx:        C.size_t(roundUp(shape.Hidden, align)), ldn: C.size_t(roundUp(shape.Hidden, align)),
-		ldqkv: C.size_t(roundUp(q+2*kv, align)), ldq: C.size_t(roundUp(q, align)),
-		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
-		scratch_floats: C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize)),
-	}
-	half := shape.HeadSize / 2
-	var err error
-	k.memory, err = build(func(a *arena) {
-		k.step = take[C.tdm_step](a, 1)
-		s.x = take[C.float](a, limits.Rows*int(s.ldx))
-		s.normed = take[C.uint16_t](a, rows*int(s.ldn))
-		s.qkv = take[C.float](a, limits.Rows*int(s.ldqkv))
-		s.q = take[C.uint16_t](a, limits.Rows*int(s.ldq))
-		s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
-		s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
-		s.scratch = take[C.float](a, threads*int(s.scratch_floats))
-		s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
-		s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
-		s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
-		s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
-		s.wanted = goSlice[C.int32_t](a, limits.HeadRows, &k.wanted)
-		s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
-		s.item = goSlice[C.tdm_item](a, items, &k.items)
-		s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
-		s.sin = goSlice[C.float](a, limits.Rows*half, &k.sin)
-	})
-	if err != nil {
+	k.weights = w
+	s.kernels, s.pool = set.c, w.pool.c
+	s.pages, s.page_bytes = (*C.uint8_t)(pages.start), C.size_t(w.count*shape.SliceBytes())
+	if k.memory, err = build(func(a *arena) { k.lay(a, &s) }); err != nil {
 		return nil, fmt.Errorf("room for a batch of %d tokens: %w", limits.Rows, err)
 	}
 	*k.step = s
 	k.logits = unsafe.Slice((*float32)(unsafe.Pointer(s.logits)), limits.HeadRows*int(s.ldl))
 	return k, nil
+}
+
+// WorkspaceBytes is what NewWorkspace allocates.
+func WorkspaceBytes(threads int, shape Shape, limits Limits) (int, error) {
+	k, s, err := planWorkspace(threads, shape, limits)
+	if err != nil {
+		return 0, err
+	}
+	return measure(func(a *arena) { k.lay(a, &s) }), nil
+}
+
+// Bytes is the size of the workspace.
+func (k *Workspace) Bytes() int { return k.memory.size }
+
+// planWorkspace says how a workspace is divided, which depends on no weights.
+func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_step, error) {
+	if err := shape.check(); err != nil {
+		return nil, C.tdm_step{}, err
+	}
+	if limits.Rows <= 0 || limits.Sequences <= 0 || limits.HeadRows <= 0 || limits.BlocksPerSequence <= 0 || threads <= 0 {
+		return nil, C.tdm_step{}, fmt.Errorf("workspace of %+v for %d threads", limits, threads)
+	}
+	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
+	const align = 32 // elements: whole cache lines a row
+	s := C.tdm_step{
+		threads: C.int(threads), shape: shape.c(), slice_bytes: C.size_t(shape.SliceBytes()),
+		ldx: C.size_t(roundUp(shape.Hidden, align)), ldn: C.size_t(roundUp(shape.Hidden, align)),
+		ldqkv: C.size_t(roundUp(q+2*kv, align)), ldq: C.size_t(roundUp(q, align)),
+		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
+		scratch_floats: C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize)),
+	}
+	k := &Workspace{shape: shape, limits: limits}
+	k.itemTokens = int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
+	return k, s, nil
+}
+
+// lay takes the parts from an arena.
+func (k *Workspace) lay(a *arena, s *C.tdm_step) {
+	limits, half := k.limits, k.shape.HeadSize/2
+	items := k.shape.KVHeads * (limits.Rows/k.itemTokens + limits.Sequences)
+	k.step = take[C.tdm_step](a, 1)
+	s.x = take[C.float](a, limits.Rows*int(s.ldx))
+	s.normed = take[C.uint16_t](a, max(limits.Rows, limits.HeadRows)*int(s.ldn))
+	s.qkv = take[C.float](a, limits.Rows*int(s.ldqkv))
+	s.q = take[C.uint16_t](a, limits.Rows*int(s.ldq))
+	s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
+	s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
+	s.scratch = take[C.float](a, int(s.threads)*int(s.scratch_floats))
+	s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
+	s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
+	s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
+	s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
+	s.wanted = goSlice[C.int32_t](a, limits.HeadRows, &k.wanted)
+	s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
+	s.item = goSlice[C.tdm_item](a, items, &k.items)
+	s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
+	s.sin = goSlice[C.float](a, limits.Rows*half, &k.sin)
 }
 
 // goSlice takes n elements and lets Go see them as a slice too.
