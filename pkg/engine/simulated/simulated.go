@@ -18,12 +18,9 @@ package simulated
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +29,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
-	"github.com/tandem-serving/tandem/pkg/pace"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
@@ -47,67 +43,6 @@ func Digest(spec model.Spec) string {
 	spec.ContextTokens, spec.LayerWindows = 0, nil
 	sum := sha256.Sum256(fmt.Appendf(nil, "simulated %+v", spec))
 	return hex.EncodeToString(sum[:16])
-}
-
-// recordBytes is the size of what one token leaves in one slice.
-const recordBytes = 8
-
-// Config describes a simulated device.
-type Config struct {
-	// Spec is the model that it pretends to run.
-	Spec model.Spec
-	// Blocks and BlockTokens size the KV memory.
-	Blocks, BlockTokens int
-	// MaxBatchTokens and MaxSequences bound a step.
-	MaxBatchTokens, MaxSequences int
-	// SliceBytes is the size of one layer's slice of a block: what a transfer has
-	// to move. Default: the records alone, BlockTokens times 8 bytes. The function
-	// SliceBytes has a real engine's.
-	SliceBytes int
-	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
-	Profile *latency.Profile
-	// StepTime says how long a step takes, in the simple form. Zero: no time at
-	// all.
-	StepTime latency.Model
-	// Trouble is what goes wrong.
-	Trouble Trouble
-	// Device, if set, is what engines share: their steps take turns on it.
-	Device *Device
-	// LinkBytesPerSecond is the bandwidth at which KV arrives in the pages, counted
-	// in the bytes of a real engine, whatever SliceBytes is. 0: at once.
-	LinkBytesPerSecond float64
-	// Precise ends steps within some tens of µs of their time, on Linux, where Go's
-	// timers can be a millisecond late. It is not for virtual time. Close must be
-	// called.
-	Precise bool
-	// Wait waits, for tests that hold a step. Default: a timer.
-	Wait func(ctx context.Context, d time.Duration) error
-}
-
-// Device is what several engines of one process run on, as CPU engines share the
-// compute threads: one step at a time, first come, first served.
-type Device struct{ turn chan struct{} }
-
-// NewDevice makes a device.
-func NewDevice() *Device { return &Device{turn: make(chan struct{}, 1)} }
-
-// enter waits for the turn; a nil device has room for all.
-func (d *Device) enter(ctx context.Context) error {
-	if d == nil {
-		return ctx.Err()
-	}
-	select {
-	case d.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the device: %w", ctx.Err())
-	}
-}
-
-func (d *Device) leave() {
-	if d != nil {
-		<-d.turn
-	}
 }
 
 // Engine implements engine.Engine.
@@ -159,66 +94,6 @@ func New(cfg Config) (*Engine, error) {
 		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), sleep: cfg.newSleeper()}
 	}
 	return e, nil
-}
-
-// complete checks the configuration and fills in its zeros.
-func (cfg *Config) complete() error {
-	switch {
-	case cfg.Blocks <= 0 || cfg.BlockTokens <= 0 || cfg.MaxBatchTokens <= 0 || cfg.MaxSequences <= 0:
-		return errors.New("blocks, block tokens, batch tokens and sequences must be above 0")
-	case cfg.Spec.Layers <= 0 || cfg.Spec.VocabSize <= 1:
-		return errors.New("the model has no layers or no vocabulary")
-	case !hasPlainToken(cfg.Spec):
-		return fmt.Errorf("all %d tokens of the vocabulary begin or end a text, so none can be drawn", cfg.Spec.VocabSize)
-	}
-	if cfg.SliceBytes == 0 {
-		cfg.SliceBytes = cfg.BlockTokens * recordBytes
-	}
-	switch {
-	case cfg.SliceBytes < cfg.BlockTokens*recordBytes:
-		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", cfg.SliceBytes, cfg.BlockTokens, recordBytes)
-	case !(cfg.LinkBytesPerSecond >= 0) || math.IsInf(cfg.LinkBytesPerSecond, 1): // NaN too
-		return fmt.Errorf("a link of %v bytes a second", cfg.LinkBytesPerSecond)
-	case cfg.LinkBytesPerSecond > 0 && cfg.sliceSeconds() > maxSliceSeconds:
-		return fmt.Errorf("a link of %v bytes a second takes more than an hour for a slice of %d bytes: make it faster",
-			cfg.LinkBytesPerSecond, SliceBytes(cfg.Spec, cfg.BlockTokens))
-	}
-	if cfg.Profile != nil {
-		if err := cfg.Profile.Validate(); err != nil {
-			return fmt.Errorf("profile: %w", err)
-		}
-	}
-	return cfg.Trouble.Validate()
-}
-
-// maxSliceSeconds bounds the time of one slice on the link, so that the time of all
-// slices of a chunk can be counted.
-const maxSliceSeconds = 3600
-
-// sliceSeconds is the time of one slice on the link.
-func (cfg *Config) sliceSeconds() float64 {
-	return float64(SliceBytes(cfg.Spec, cfg.BlockTokens)) / cfg.LinkBytesPerSecond
-}
-
-func (cfg *Config) newSleeper() sleeper {
-	switch {
-	case cfg.Wait != nil:
-		return given(cfg.Wait)
-	case cfg.Precise:
-		return paced{pace.New()}
-	}
-	return paced{pace.Portable()}
-}
-
-// hasPlainToken says whether draw can end.
-func hasPlainToken(spec model.Spec) bool {
-	special := make(map[int32]bool)
-	for _, token := range append([]int32{spec.BOS}, spec.EOS...) {
-		if token >= 0 && int(token) < spec.VocabSize {
-			special[token] = true
-		}
-	}
-	return len(special) < spec.VocabSize
 }
 
 // Model describes the model.
@@ -355,57 +230,4 @@ func (e *Engine) pass(ctx context.Context, from, until time.Time) error {
 		return e.sleep.wait(ctx, until.Sub(from))
 	}
 	return e.sleep.wait(ctx, time.Until(until))
-}
-
-// write leaves the records of one sequence's tokens in one layer.
-func (e *Engine) write(layer int, s engine.Sequence) {
-	state := uint64(layer) + 1
-	if s.Start > 0 {
-		state = e.record(layer, s.Blocks, s.Start-1)
-	}
-	for i, token := range s.Tokens {
-		state = mix(state ^ uint64(uint32(token))<<20)
-		position := s.Start + i
-		slice := e.pages.View(layer, s.Blocks[position/e.cfg.BlockTokens])
-		binary.LittleEndian.PutUint64(slice[position%e.cfg.BlockTokens*recordBytes:], state)
-	}
-}
-
-func (e *Engine) record(layer int, table []kvcache.BlockID, position int) uint64 {
-	slice := e.pages.View(layer, table[position/e.cfg.BlockTokens])
-	return binary.LittleEndian.Uint64(slice[position%e.cfg.BlockTokens*recordBytes:])
-}
-
-// draw makes a token of the last record of every block of the context in every
-// layer. Tokens that begin or end a text are left out, so that texts have the length
-// that was asked for.
-func (e *Engine) draw(s engine.Sequence) int32 {
-	length := s.Start + len(s.Tokens)
-	var all uint64
-	for layer := range e.cfg.Spec.Layers {
-		for end := e.cfg.BlockTokens; end < length; end += e.cfg.BlockTokens {
-			all = mix(all ^ e.record(layer, s.Blocks, end-1))
-		}
-		all = mix(all ^ e.record(layer, s.Blocks, length-1))
-	}
-	if s.Sample.Params.Temperature > 0 {
-		random := sampler.Philox(
-			[4]uint32{uint32(s.Sample.Offset), uint32(s.Sample.Offset >> 32)},
-			[2]uint32{uint32(s.Sample.Params.Seed), uint32(s.Sample.Params.Seed >> 32)})
-		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
-	}
-	vocabulary := uint64(e.cfg.Spec.VocabSize)
-	token := int32(all % vocabulary)
-	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS {
-		token = int32((uint64(token) + 1) % vocabulary)
-	}
-	return token
-}
-
-// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA '14).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

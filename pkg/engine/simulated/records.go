@@ -1,0 +1,66 @@
+package simulated
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// recordBytes is the size of what one token leaves in one slice.
+const recordBytes = 8
+
+// write leaves the records of one sequence's tokens in one layer.
+func (e *Engine) write(layer int, s engine.Sequence) {
+	state := uint64(layer) + 1
+	if s.Start > 0 {
+		state = e.record(layer, s.Blocks, s.Start-1)
+	}
+	for i, token := range s.Tokens {
+		state = mix(state ^ uint64(uint32(token))<<20)
+		position := s.Start + i
+		slice := e.pages.View(layer, s.Blocks[position/e.cfg.BlockTokens])
+		binary.LittleEndian.PutUint64(slice[position%e.cfg.BlockTokens*recordBytes:], state)
+	}
+}
+
+func (e *Engine) record(layer int, table []kvcache.BlockID, position int) uint64 {
+	slice := e.pages.View(layer, table[position/e.cfg.BlockTokens])
+	return binary.LittleEndian.Uint64(slice[position%e.cfg.BlockTokens*recordBytes:])
+}
+
+// draw makes a token of the last record of every block of the context in every
+// layer. Tokens that begin or end a text are left out, so that texts have the length
+// that was asked for.
+func (e *Engine) draw(s engine.Sequence) int32 {
+	length := s.Start + len(s.Tokens)
+	var all uint64
+	for layer := range e.cfg.Spec.Layers {
+		for end := e.cfg.BlockTokens; end < length; end += e.cfg.BlockTokens {
+			all = mix(all ^ e.record(layer, s.Blocks, end-1))
+		}
+		all = mix(all ^ e.record(layer, s.Blocks, length-1))
+	}
+	if s.Sample.Params.Temperature > 0 {
+		random := sampler.Philox(
+			[4]uint32{uint32(s.Sample.Offset), uint32(s.Sample.Offset >> 32)},
+			[2]uint32{uint32(s.Sample.Params.Seed), uint32(s.Sample.Params.Seed >> 32)})
+		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
+	}
+	vocabulary := uint64(e.cfg.Spec.VocabSize)
+	token := int32(all % vocabulary)
+	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS {
+		token = int32((uint64(token) + 1) % vocabulary)
+	}
+	return token
+}
+
+// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA '14).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
