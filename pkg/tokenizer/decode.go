@@ -11,6 +11,7 @@ import "unicode/utf8"
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	if !t.decoder.bytes {
 		s := t.NewStream(skipSpecial)
+		s.whole = true
 		for _, id := range ids {
 			s.next(id)
 		}

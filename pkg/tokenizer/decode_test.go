@@ -18,6 +18,15 @@ func byteIDs(text string) []int32 {
 	return ids
 }
 
+// continuation is what a stream says of ids.
+func continuation(s *tokenizer.Stream, ids []int32) string {
+	var text strings.Builder
+	for _, id := range ids {
+		text.WriteString(s.Next(id))
+	}
+	return text.String() + s.Flush()
+}
+
 // stream decodes id by id.
 func stream(tok *tokenizer.Tokenizer, ids []int32, skipSpecial bool) []string {
 	s := tok.NewStream(skipSpecial)

@@ -24,6 +24,7 @@ type decodeStep struct {
 	with        string // what Replace puts in its place
 	start, stop int    // how much of it Strip takes away
 	fused       bool   // all tokens are one here
+	waits       bool   // a run of bytes has to be whole, even in a stream
 }
 
 type stepKind uint8
@@ -45,6 +46,7 @@ func (t *Tokenizer) parseDecoder(data json.RawMessage) error {
 	if err := d.component("decoder", data, 0); err != nil {
 		return err
 	}
+	d.markWaiting()
 	// Bytes first: spell the tokens out once and for all.
 	spell := len(d.steps) > 0 && d.steps[0].kind == stepBytes
 	d.bytes = spell && len(d.steps) == 1
@@ -60,6 +62,27 @@ func (t *Tokenizer) parseDecoder(data json.RawMessage) error {
 		t.pieces.pieces[id] = token
 	}
 	return nil
+}
+
+// markWaiting says which ByteFallbacks have to wait for the end of a run of bytes:
+// those with a step behind them for which the parts of a token are not the token.
+func (d *decoder) markWaiting() {
+	for i := range d.steps {
+		if d.steps[i].kind != stepFallback {
+			continue
+		}
+		for _, behind := range d.steps[i+1:] {
+			if behind.kind == stepFuse || behind.fused {
+				break
+			}
+			switch behind.kind {
+			case stepReplace:
+				d.steps[i].waits = d.steps[i].waits || utf8.RuneCountInString(behind.content) > 1
+			case stepStrip, stepFallback:
+				d.steps[i].waits = true
+			}
+		}
+	}
 }
 
 func (d *decoder) component(path string, data json.RawMessage, depth int) error {

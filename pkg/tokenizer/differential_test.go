@@ -30,7 +30,7 @@ var (
 		{"type": "Strip", "content": " ", "start": 1, "stop": 0}, {"type": "Strip", "content": "a", "start": 2, "stop": 3},
 		{"type": "Strip", "content": "▁", "start": 1, "stop": 1}, {"type": "Replace", "pattern": part{"String": "b"}, "content": "▁a"}, {"type": "Fuse"},
 	}
-	textParts = []string{"a", "b", "c", "A", " ", "  ", "▁", "é", "e\u0301", "İ", "1", "٢", "½", "ﬁ", "日", "👍", "\n", "<x>", "<y>", "ab", "\u3000", "B\u0323\u0307"}
+	textParts = []string{"a", "b", "c", "A", " ", "  ", "▁", "é", "e\u0301", "İ", "1", "٢", "½", "ﬁ", "日", "👍", "\n", "<x>", "<y>", "ab", "\u3000", "B\u0323\u0307", "\U0001D400", "\U0001D401"}
 )
 
 func randomFile(t *rapid.T) file {
@@ -105,6 +105,22 @@ func randomDecoder(t *rapid.T) part {
 	return part{"type": "Sequence", "decoders": chosen}
 }
 
+// continues says whether text is what all has behind prompt. Where prompt ends inside
+// a character, all has that in place of the U+FFFD for its bytes.
+func continues(prompt, text, all string) bool {
+	if rest, ok := strings.CutPrefix(all, prompt); ok {
+		return text == rest
+	}
+	for range 3 {
+		prompt = strings.TrimSuffix(prompt, "\ufffd")
+		if rest, ok := strings.CutPrefix(all, prompt); ok && text == rest {
+			return true
+		}
+	}
+	// What a Strip held back at the prompt's end was given out with its U+FFFD.
+	return text != "" && strings.HasSuffix(all, text)
+}
+
 // Whatever a file puts together, texts become the ids that the reference says, and
 // ids the text, at once or one by one.
 func TestFilesAgreeWithTheReference(t *testing.T) {
@@ -114,7 +130,7 @@ func TestFilesAgreeWithTheReference(t *testing.T) {
 		if err != nil {
 			rt.Skip(err) // a token that a normalizer leaves nothing of
 		}
-		ref := referenceTokenizer{t, f}
+		ref := referenceTokenizer{t: t, file: f}
 		content := make(map[int32]string)
 		for token, id := range f.model()["vocab"].(part) {
 			content[int32(id.(int))] = token
@@ -159,8 +175,19 @@ func TestFilesAgreeWithTheReference(t *testing.T) {
 			if got := tok.Decode(ids, false); got != want {
 				rt.Fatalf("%v\n%q\n got %q\nwant %q", f["decoder"], tokens, got, want)
 			}
+			want = ref.streamed(tokens)
 			if got := strings.Join(stream(tok, ids, false), ""); got != want {
 				rt.Fatalf("%v\n%q\nstreams %q\n   want %q", f["decoder"], tokens, got, want)
+			}
+			if ref.waits() {
+				continue
+			}
+			cut := rapid.IntRange(0, len(ids)).Draw(rt, "prompt")
+			known := slices.DeleteFunc(slices.Clone(ids[:cut]), func(id int32) bool { _, ok := content[id]; return !ok })
+			prompt := ref.streamed(tokens[:len(known)])
+			text := continuation(tok.NewStreamAfter(ids[:cut], false), ids[cut:])
+			if !continues(prompt, text, want) {
+				rt.Fatalf("%v\n%q\ncontinue, after %d, with %q\nprompt %q\n  all %q", f["decoder"], tokens, len(known), text, prompt, want)
 			}
 		}
 	})

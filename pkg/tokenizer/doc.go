@@ -35,6 +35,14 @@
 // 6.9.10). Normal forms are those of Unicode 12.1, as in the library: later
 // characters neither decompose nor combine.
 //
+// A Stream says what Decode says, id by id, and behind a prompt what Decode adds to the
+// prompt's text. It differs from Decode, and so from the library, only where the file's
+// decoder has ByteFallback and a run of byte tokens turns out not to be UTF-8: the
+// library then makes U+FFFD of all its bytes, while a Stream has given the characters
+// that were complete before that place. (Strip, Replace of several characters and a
+// second ByteFallback need whole tokens: where one of them stands between ByteFallback
+// and Fuse, a Stream waits for the end of a run too, and does not differ.)
+//
 // Text that is not UTF-8, which the library never sees, is encoded byte by byte: each
 // byte that belongs to no character is a symbol of its own, by its byte token where
 // symbols are characters.

@@ -77,8 +77,16 @@ func FuzzSentencePiece(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		ids := tok.Encode(text, false)
 		got := tok.Decode(ids, false)
-		if s := strings.Join(stream(tok, ids, false), ""); s != got {
+		s := strings.Join(stream(tok, ids, false), "")
+		if !utf8.ValidString(s) || s != got && utf8.ValidString(text) {
 			t.Fatalf("the stream is %q, decoded it is %q", s, got)
+		}
+		// Prompts that end anywhere, the middle of a character too.
+		for _, cut := range []int{0, len(ids) / 2, max(0, len(ids)-1)} {
+			prompt := strings.Join(stream(tok, ids[:cut], false), "")
+			if c := continuation(tok.NewStreamAfter(ids[:cut], false), ids[cut:]); !continues(prompt, c, s) {
+				t.Fatalf("%q continues %q of %q", c, prompt, s)
+			}
 		}
 		if strings.Contains(text, "<") || !utf8.ValidString(text) {
 			return // added tokens, and bytes that make a run no text
@@ -153,7 +161,8 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, text := range []string{"", "abc ab <x>  1\n", "\xffab", strings.Repeat("ab", 50)} {
 			ids := tok.Encode(text, true)
-			if got, want := strings.Join(stream(tok, ids, false), ""), tok.Decode(ids, false); got != want {
+			got, want := strings.Join(stream(tok, ids, false), ""), tok.Decode(ids, false)
+			if !utf8.ValidString(got) || got != want && !strings.Contains(want, "\ufffd") {
 				t.Fatalf("the stream is %q, decoded it is %q", got, want)
 			}
 		}

@@ -17,6 +17,8 @@ import (
 type referenceTokenizer struct {
 	t    testing.TB
 	file file
+	// live gives the beginning of a run of bytes that is UTF-8, as a Stream does.
+	live bool
 }
 
 // refPiece is text of which first says that it is at the start of the whole, or an
@@ -331,73 +333,4 @@ func (r referenceTokenizer) merge(word string) []int32 {
 		}
 		ids = slices.Replace(ids, at, at+2, int32(vocab[content[ids[at]]+content[ids[at+1]]].(int)))
 	}
-}
-
-// decode is the library's decode_chain of each decoder, over lists of tokens.
-func (r referenceTokenizer) decode(tokens []string) string {
-	return strings.Join(r.decodeChain(r.file["decoder"].(part), tokens), "")
-}
-
-func (r referenceTokenizer) decodeChain(c part, tokens []string) []string {
-	out := []string{}
-	switch c["type"] {
-	case "Sequence":
-		for _, inner := range c["decoders"].([]part) {
-			tokens = r.decodeChain(inner, tokens)
-		}
-		return tokens
-	case "Fuse":
-		return []string{strings.Join(tokens, "")}
-	case "Replace":
-		for _, token := range tokens {
-			out = append(out, strings.ReplaceAll(token, c["pattern"].(part)["String"].(string), c["content"].(string)))
-		}
-	case "Metaspace":
-		for i, token := range tokens {
-			with := " "
-			if i == 0 && c["prepend_scheme"] != "never" {
-				with = ""
-			}
-			out = append(out, strings.ReplaceAll(token, c["replacement"].(string), with))
-		}
-	case "Strip":
-		for _, token := range tokens {
-			chars := []rune(token)
-			is, _ := utf8.DecodeRuneInString(c["content"].(string))
-			for n := 0; n < c["start"].(int) && len(chars) > 0 && chars[0] == is; n++ {
-				chars = chars[1:]
-			}
-			for n := 0; n < c["stop"].(int) && len(chars) > 0 && chars[len(chars)-1] == is; n++ {
-				chars = chars[:len(chars)-1]
-			}
-			out = append(out, string(chars))
-		}
-	case "ByteFallback":
-		run := ""
-		end := func() {
-			if utf8.ValidString(run) {
-				out = append(out, run)
-			} else {
-				out = append(out, slices.Repeat([]string{"\ufffd"}, len(run))...)
-			}
-			if run == "" {
-				out = out[:len(out)-1]
-			}
-			run = ""
-		}
-		for _, token := range tokens {
-			if len(token) == 6 && strings.HasPrefix(token, "<0x") && token[5] == '>' {
-				if b, err := strconv.ParseUint(token[3:5], 16, 8); err == nil {
-					run += string([]byte{byte(b)})
-					continue
-				}
-			}
-			end()
-			out = append(out, token)
-		}
-		end()
-	default:
-		r.t.Fatalf("reference: no decoder %v", c)
-	}
-	return out
 }

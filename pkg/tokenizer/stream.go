@@ -11,19 +11,25 @@ type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
 	open        []byte // the beginning of a character, at most three bytes
+	prompt      int    // how many of them are of the prompt
 	scratch     []byte
 	states      []stepState // of the decoder's steps, where there is more than bytes
 	out         []byte
+	// whole makes runs of byte tokens wait for their end, as Decode has to.
+	whole  bool
+	within bool // what is fed now is a part of a token
 }
 
 // stepState is what a step of the decoder remembers.
 type stepState struct {
-	begun bool   // Metaspace: there was a token. Strip: the start is done.
-	cut   int    // Strip: what it has taken away at the start
-	held  int    // Strip: what it may have to take away at the end
-	run   []byte // ByteFallback: the bytes of a run that may be text
-	whole int    // of them, those that are whole characters
-	bad   bool   // the run is no text: each of its bytes is U+FFFD
+	begun  bool   // Metaspace: there was a token. Strip: the start is done.
+	cut    int    // Strip: what it has taken away at the start
+	held   int    // Strip: what it may have to take away at the end
+	run    []byte // ByteFallback: the bytes of a run that wait
+	prompt int    // of them, those that are of the prompt
+	whole  int    // of them, those that are whole characters, where runs wait for their end
+	given  bool   // characters of the run have been given on
+	bad    bool   // the run is no text: each of its bytes is U+FFFD
 }
 
 // NewStream starts the decoding of one sequence. skipSpecial leaves special tokens out.
@@ -35,12 +41,54 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	return s
 }
 
+// NewStreamAfter starts the decoding of a sequence that continues prompt, in time
+// linear in the prompt's length. What the stream says is what Decode says of prompt
+// and sequence together, without what it says of prompt alone: a space that a decoder
+// takes away at the start of a text stays at the start of a continuation. A prompt
+// of which nothing is left, such as a start token that skipSpecial leaves out, is
+// no text to continue. A character that the prompt begins and the sequence completes
+// is given whole; if it is never completed, its U+FFFD is the prompt's.
+func (t *Tokenizer) NewStreamAfter(prompt []int32, skipSpecial bool) *Stream {
+	s := t.NewStream(skipSpecial)
+	if t.decoder.bytes {
+		// Of bytes only those count that may begin a character.
+		from, n := len(prompt), 0
+		for from > 0 && n < utf8.UTFMax {
+			from--
+			if !s.skips(prompt[from]) {
+				n += len(t.pieces.get(prompt[from]))
+			}
+		}
+		prompt = prompt[from:]
+	}
+	for _, id := range prompt {
+		if t.decoder.bytes {
+			s.nextBytes(id)
+			continue
+		}
+		s.next(id)
+		s.out = s.out[:0]
+	}
+	s.prompt = len(s.open)
+	for number := range s.states {
+		if t.decoder.steps[number].waits {
+			s.endRun(number)
+		}
+		s.states[number].prompt = len(s.states[number].run)
+	}
+	s.out = s.out[:0]
+	return s
+}
+
 // Next takes one more id and returns the text that became certain by it, which is
 // often empty: bytes that may be the beginning of a character wait for the rest of
-// it; those that cannot become one are U+FFFD at once. Where the file's decoder has
-// ByteFallback, a run of byte tokens is text only as a whole, and waits for the
-// token behind it. What all calls of Next and the one of Flush return is, put
-// together, what Decode returns for all ids.
+// it, at most three; those that cannot become one are U+FFFD at once. What all calls
+// of Next and the one of Flush return is, put together, what Decode returns for all
+// ids, with one exception: where the file's decoder has ByteFallback, a run of byte
+// tokens is text only as a whole, and a Stream does not wait for its end. Of a run
+// that turns out not to be UTF-8, Decode makes U+FFFD of each byte; here the
+// characters before that place have been given, and only the bytes from there to the
+// end of the run are U+FFFD.
 func (s *Stream) Next(id int32) string {
 	if s.t.decoder.bytes {
 		return s.nextBytes(id)
@@ -51,35 +99,51 @@ func (s *Stream) Next(id int32) string {
 	return text
 }
 
+func (s *Stream) skips(id int32) bool { return s.skipSpecial && s.t.special[id] }
+
 func (s *Stream) nextBytes(id int32) string {
-	if s.skipSpecial && s.t.special[id] {
+	if s.skips(id) {
 		return ""
 	}
 	piece := s.t.pieces.get(id)
 	if len(s.open) == 0 && utf8.ValidString(piece) {
 		return piece
 	}
-	s.scratch = s.join(s.scratch[:0], piece)
-	return string(s.scratch)
+	text, lost := s.join(piece)
+	if lost {
+		text = text[len(replacementChar):]
+	}
+	return string(text)
 }
 
-// join appends to text what is certain when piece follows the bytes that are open.
-func (s *Stream) join(text []byte, piece string) []byte {
+// replacementChar stands for bytes that are no text.
+const replacementChar = string(utf8.RuneError)
+
+// join returns what is certain when piece follows the bytes that are open, until the
+// next call. lost says that it begins with the U+FFFD of bytes of the prompt.
+func (s *Stream) join(piece string) (text []byte, lost bool) {
 	s.open = append(s.open, piece...)
-	text, open := appendText(text, s.open)
+	var open []byte
+	s.scratch, open = appendText(s.scratch[:0], s.open)
+	if s.prompt > 0 && len(s.scratch) > 0 {
+		_, size := utf8.DecodeRune(s.open)
+		lost = size == 1
+		s.prompt = 0
+	}
 	s.open = append(s.open[:0], open...)
-	return text
+	return s.scratch, lost
 }
 
 // Flush ends the sequence: a character that was begun and never ended is U+FFFD.
-// The Stream may then be used for another sequence.
+// The Stream may then be used for another sequence, one without a prompt.
 func (s *Stream) Flush() string {
 	if s.t.decoder.bytes {
-		if len(s.open) == 0 {
+		open, prompt := len(s.open), s.prompt
+		s.open, s.prompt = s.open[:0], 0
+		if open == 0 || prompt > 0 {
 			return ""
 		}
-		s.open = s.open[:0]
-		return string(utf8.RuneError)
+		return replacementChar
 	}
 	s.end()
 	text := string(s.out)
@@ -89,7 +153,7 @@ func (s *Stream) Flush() string {
 
 // next is Next, appending to s.out.
 func (s *Stream) next(id int32) {
-	if s.skipSpecial && s.t.special[id] || !s.t.pieces.has(id) {
+	if s.skips(id) || !s.t.pieces.has(id) {
 		return
 	}
 	s.feed(0, s.t.pieces.get(id))
@@ -105,8 +169,12 @@ func (s *Stream) feed(number int, token string) {
 	switch step.kind {
 	case stepBytes:
 		if len(s.open) > 0 || !utf8.ValidString(token) {
-			s.scratch = s.join(s.scratch[:0], token)
-			token = string(s.scratch)
+			text, lost := s.join(token)
+			token = string(text)
+			if lost {
+				s.discard(number)
+				token = token[len(replacementChar):]
+			}
 		}
 	case stepFallback:
 		if b, ok := byteOf(token); ok {
@@ -119,7 +187,8 @@ func (s *Stream) feed(number int, token string) {
 	case stepMetaspace:
 		with := " "
 		if !state.begun {
-			state.begun, with = true, ""
+			with = ""
+			state.begun = !s.within // a part of a token is not yet the whole of the first
 		}
 		token = strings.ReplaceAll(token, step.content, with)
 	case stepStrip:
@@ -132,78 +201,6 @@ func (s *Stream) feed(number int, token string) {
 	if token != "" || !step.fused {
 		s.feed(number+1, token)
 	}
-}
-
-// byteOf reads a token like <0x0A>.
-func byteOf(token string) (byte, bool) {
-	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
-		return 0, false
-	}
-	digit := func(c byte) (byte, bool) {
-		switch {
-		case c >= '0' && c <= '9':
-			return c - '0', true
-		case c >= 'A' && c <= 'F':
-			return c - 'A' + 10, true
-		case c >= 'a' && c <= 'f':
-			return c - 'a' + 10, true
-		}
-		return 0, false
-	}
-	high, ok := digit(token[3])
-	if token[3] == '+' { // the library's number parser takes a sign
-		high, ok = 0, true
-	}
-	low, okLow := digit(token[4])
-	return high<<4 | low, ok && okLow
-}
-
-// fallback adds a byte to the run. As soon as the run can be no text any more, each
-// of its bytes is U+FFFD, whole characters among them too.
-func (s *Stream) fallback(number int, b byte) {
-	state := &s.states[number]
-	if state.bad {
-		s.feed(number+1, "\ufffd")
-		return
-	}
-	state.run = append(state.run, b)
-	for state.whole < len(state.run) {
-		r, size := utf8.DecodeRune(state.run[state.whole:])
-		if r != utf8.RuneError || size > 1 {
-			state.whole += size
-			continue
-		}
-		if _, more := beginning(state.run[state.whole:]); more {
-			return
-		}
-		s.replaceRun(number)
-		return
-	}
-}
-
-// replaceRun gives up on the run.
-func (s *Stream) replaceRun(number int) {
-	state := &s.states[number]
-	n := len(state.run)
-	state.run, state.whole, state.bad = state.run[:0], 0, true
-	for range n {
-		s.feed(number+1, "\ufffd")
-	}
-}
-
-// endRun ends a run of byte tokens, if there is one.
-func (s *Stream) endRun(number int) {
-	state := &s.states[number]
-	switch {
-	case state.bad || len(state.run) == 0:
-	case state.whole < len(state.run):
-		s.replaceRun(number)
-	default:
-		text := string(state.run)
-		state.run, state.whole = state.run[:0], 0
-		s.feed(number+1, text)
-	}
-	state.bad = false
 }
 
 // strip takes away what step strips from a token that comes in parts: what may turn
@@ -241,10 +238,14 @@ func (s *Stream) end() {
 	for number := range s.states {
 		switch s.t.decoder.steps[number].kind {
 		case stepBytes:
-			if len(s.open) > 0 {
-				s.open = s.open[:0]
-				s.feed(number+1, "\ufffd")
+			switch {
+			case len(s.open) == 0:
+			case s.prompt > 0:
+				s.discard(number)
+			default:
+				s.feed(number+1, replacementChar)
 			}
+			s.open, s.prompt = s.open[:0], 0
 		case stepFallback:
 			s.endRun(number)
 		}

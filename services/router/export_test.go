@@ -7,7 +7,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
+
+// NewText is the text of a request, for tests with tokenizers of other models.
+func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string) interface {
+	Push(token int32) (out, stop string)
+	Flush() (out, stop string)
+} {
+	return newText(t, prompt, stops)
+}
 
 // TokenCounter is what counts one token, for tests of what that costs.
 func TokenCounter(registerer prometheus.Registerer) (func(now, last time.Time), error) {

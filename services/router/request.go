@@ -65,7 +65,7 @@ func newRequest(s *Service, p *plan, number uint64) *request {
 			PromptTokens: len(p.tokens),
 			MaxTokens:    p.maxTokens,
 			StopTokens:   p.stopTokens,
-			Text:         newText(p.model.Tokenizer, p.stops),
+			Text:         newText(p.model.Tokenizer, p.tokens, p.stops),
 			Logprobs:     p.logprobs != nil,
 			TopLogprobs:  p.topLogprobs(),
 			MaxAttempts:  s.config.MaxAttempts,

@@ -11,8 +11,9 @@ type text struct {
 	stops  *stoptext.Matcher
 }
 
-func newText(t *tokenizer.Tokenizer, stops []string) *text {
-	return &text{stream: t.NewStream(true), stops: stoptext.New(stops)}
+// newText is the text that continues prompt: a space that begins it is part of it.
+func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string) *text {
+	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops)}
 }
 
 // Push takes in one token.
