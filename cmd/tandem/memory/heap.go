@@ -18,8 +18,8 @@ const (
 )
 
 // KeepHeap limits Go's heap to what outside bytes leave of the container's limit:
-// weights and KV pages, which the process has or may come to have where the
-// collector does not see them. Without it, a process is killed for garbage that
+// weights, workspaces and KV pages, which the process has or may come to have where
+// the collector does not see them. Without it, a process is killed for garbage that
 // could have been collected. Where there is no limit, or the user set one for Go
 // (GOMEMLIMIT), it does nothing. root is the root of the file system.
 func KeepHeap(root fs.FS, outside int64, logger *slog.Logger) {
@@ -32,9 +32,9 @@ func KeepHeap(root fs.FS, outside int64, logger *slog.Logger) {
 	}
 	heap := Heap(limit, outside)
 	debug.SetMemoryLimit(heap)
-	sizes := []any{slog.Int64("limit_bytes", limit), slog.Int64("weights_and_kv_bytes", outside), slog.Int64("heap_bytes", heap)}
+	sizes := []any{slog.Int64("limit_bytes", limit), slog.Int64("engine_bytes", outside), slog.Int64("heap_bytes", heap)}
 	if outside+leastHeap > limit {
-		logger.Warn("weights and KV pages may take more memory than the container has, which would then be killed: raise its limit or lower --kv-memory", sizes...)
+		logger.Warn("weights, workspaces and KV pages may take more memory than the container has, which would then be killed: raise its limit or lower --kv-memory", sizes...)
 		return
 	}
 	logger.Info("heap is limited by the container's memory", sizes...)

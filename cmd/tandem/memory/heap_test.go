@@ -68,7 +68,7 @@ func TestKeepHeap(t *testing.T) {
 		said, level string
 	}{
 		{"in a container", math.MaxInt64, 3 << 30, container, memory.Heap(4<<30, 3<<30), "heap is limited", "INFO"},
-		{"too little", math.MaxInt64, 4 << 30, container, 64 << 20, "weights_and_kv_bytes=4294967296", "WARN"},
+		{"too little", math.MaxInt64, 4 << 30, container, 64 << 20, "engine_bytes=4294967296", "WARN"},
 		{"the user's", 123 << 20, 0, container, 123 << 20, "", ""},
 		{"no container", math.MaxInt64, 0, files(), math.MaxInt64, "", ""},
 	} {

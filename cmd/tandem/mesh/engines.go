@@ -154,17 +154,21 @@ func (e *engines) add(id string) (engine.Engine, error) {
 }
 
 func (e *engines) newEngine(id string) (engine.Engine, error) {
-	o := e.options
 	if e.weights == nil {
 		return e.newSimulated(id)
 	}
-	made, err := e.weights.NewEngine(cpu.Config{
-		KVBytes: int64(o.KVMemory), BlockTokens: o.BlockTokens, MaxBatchTokens: o.MaxBatchTokens, MaxSequences: o.MaxSequences,
-	})
+	made, err := e.weights.NewEngine(e.options.cpuConfig())
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
 	return made, nil
+}
+
+// cpuConfig sizes a worker's CPU engine, which uses all threads of the weights.
+func (e EngineOptions) cpuConfig() cpu.Config {
+	return cpu.Config{
+		KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
+	}
 }
 
 // newSimulated makes a simulated engine with as many blocks as a real one would
@@ -201,7 +205,9 @@ func (e *engines) outsideBytes() int64 {
 	if e.weights == nil {
 		return 0
 	}
-	return e.weights.Bytes() + int64(len(e.made))*int64(e.options.KVMemory)
+	config := e.options.cpuConfig()
+	config.Threads = e.weights.Threads()
+	return e.weights.Bytes() + int64(len(e.made))*(config.KVBytes+cpu.WorkspaceBytes(e.spec, config))
 }
 
 // close frees all engines, then the weights.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -28,6 +30,14 @@ func TestAutoKVMemory(t *testing.T) {
 	}()
 	select {
 	case up := <-ready:
+		spec, err := model.LoadSpec(up.ModelDir, model.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		workspace := cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
+		if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < cpu.WeightBytes(spec) || rest > 2*cpu.WeightBytes(spec) {
+			t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, cpu.WeightBytes(spec))
+		}
 		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
 		if err != nil {
 			t.Fatal(err)

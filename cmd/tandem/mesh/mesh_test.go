@@ -198,6 +198,26 @@ func TestMeshOnASocket(t *testing.T) {
 	}
 }
 
+// A mesh that listens on every interface says addresses that can be dialled.
+func TestMeshOnEveryInterface(t *testing.T) {
+	for _, every := range []string{"0.0.0.0:0", "[::]:0", ":0"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		o := upOptions(t)
+		o.Listen, o.HTTP, o.Metrics = every, every, every
+		if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+			defer cancel()
+			for _, said := range []string{up.Address, up.HTTP, up.Metrics} {
+				if host, port, err := net.SplitHostPort(said); host != "127.0.0.1" || port == "0" || err != nil {
+					t.Errorf("%s is said to be %q", every, said)
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+}
+
 // TestLifeOfAMesh starts one, uses it, and stops it under a request.
 func TestLifeOfAMesh(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -23,12 +23,14 @@ type room struct {
 
 // newRoom adds up what workers of the CPU engine need.
 func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) room {
+	config := e.cpuConfig()
+	config.Threads = e.Threads
 	block := int64(simulated.SliceBytes(spec, e.BlockTokens)) * int64(spec.Layers)
 	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
 	return room{
 		spec: spec, workers: int64(workers), block: block, full: blocks * block, left: left,
 		weights:   cpu.WeightBytes(spec),
-		workspace: cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences}),
+		workspace: cpu.WorkspaceBytes(spec, config),
 	}
 }
 
@@ -61,7 +63,10 @@ func (r room) checkKV(kv ByteSize, blockTokens int) error {
 		return nil
 	}
 	remedy := fmt.Sprintf("pass %s or less", gib(r.perWorker()))
-	if tokens := r.contextOf(r.perWorker(), blockTokens); r.perWorker() < r.full {
+	switch tokens := r.contextOf(r.perWorker(), blockTokens); {
+	case tokens == 0:
+		remedy = "no context fits: use fewer workers or a smaller model, or give it more memory"
+	case r.perWorker() < r.full:
 		remedy = fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens)
 	}
 	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights and %s to compute in make %s, but this process may take %s (%s): %s",
@@ -82,8 +87,12 @@ func (r room) auto(blockTokens int) (kv ByteSize, warning string) {
 	if int64(kv) <= r.perWorker() {
 		return kv, ""
 	}
-	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, and a full context of %d tokens %s in each of %d workers; --context-tokens %d would fit",
-		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), r.spec.ContextTokens, gib(r.full), r.workers, r.contextOf(r.perWorker(), blockTokens))
+	remedy := "no shorter context fits either"
+	if tokens := r.contextOf(r.perWorker(), blockTokens); tokens > 0 {
+		remedy = fmt.Sprintf("--context-tokens %d would fit", tokens)
+	}
+	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, and a full context of %d tokens %s in each of %d workers; %s",
+		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), r.spec.ContextTokens, gib(r.full), r.workers, remedy)
 }
 
 // gib writes bytes for people.

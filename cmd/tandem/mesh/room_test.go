@@ -40,6 +40,17 @@ func capped(tokens int) model.Spec {
 	return spec
 }
 
+// threads are the same on every machine: each has some workspace.
+const threads = 2
+
+// bare has room for the weights and for workers to compute, and not for one block.
+func bare(spec model.Spec, workers int64) int64 {
+	e := mesh.DefaultOptions().Engine
+	return mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
+		Threads: threads, BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
+	})
+}
+
 func TestRoomForModel(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -62,17 +73,19 @@ func TestRoomForModel(t *testing.T) {
 		{"full contexts may not fit", llama8B(), mesh.Auto, 2, 32 * gib, 16 * gib, []string{
 			"may take 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
 		}},
+		{"not even a block may fit", llama8B(), mesh.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.2GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
 		{"a shorter context fits", capped(32768), mesh.Auto, 2, 32 * gib, 4 * gib, nil},
 		{"what is asked for fits", capped(32768), 8 * gib, 2, 32 * gib, 8 * gib, nil},
 		{"what is asked for does not", capped(32768), 16 * gib, 2, 32 * gib, 0, []string{
 			"--kv-memory: 16GiB for each of 2 workers", "15.0GiB of weights", "may take 32.0GiB (/limit)", "pass 8.", "GiB or less",
 		}},
 		{"no full context could", llama8B(), 16 * gib, 2, 32 * gib, 0, []string{"--kv-memory: 16GiB", "shorten the context to 6", "--context-tokens"}},
+		{"no context at all could", llama8B(), 16 * gib, 2, bare(llama8B(), 2), 0, []string{"--kv-memory: 16GiB", "no context fits", "fewer workers", "more memory"}},
 		{"less than a full context is asked for", llama8B(), 4 * gib, 2, 64 * gib, 0, []string{"4GiB holds 32768 tokens", "16GiB or more, or --context-tokens 32768"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := mesh.DefaultOptions()
-			o.Engine.KVMemory = test.kv
+			o.Engine.KVMemory, o.Engine.Threads = test.kv, threads
 			kv, text, err := mesh.CheckModel(o, test.spec, test.workers, test.left)
 			if err != nil {
 				text = err.Error()
@@ -82,7 +95,7 @@ func TestRoomForModel(t *testing.T) {
 				t.Fatalf("accepted with %s", kv.String())
 			case test.wantKV != 0 && (err != nil || kv/mib != test.wantKV/mib):
 				t.Fatalf("%s, %v, want %s", kv.String(), err, test.wantKV.String())
-			case test.says == nil && text != "":
+			case test.says == nil && text != "", strings.Contains(text, "context-tokens 0"), strings.Contains(text, "context to 0"):
 				t.Errorf("says %q", text)
 			}
 			for _, part := range test.says {

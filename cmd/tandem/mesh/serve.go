@@ -105,7 +105,7 @@ type Part struct {
 	Address, Advertise string
 	// HTTP and Metrics are those addresses; empty if not served.
 	HTTP, Metrics string
-	// OutsideBytes is the memory of weights and KV pages, which is not Go's.
+	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
 
@@ -177,10 +177,16 @@ func (p *process) addPart(role controlv1.Role, id string, listener net.Listener,
 	return p.addWorker(role, id, listener, advertise)
 }
 
-// addressOf is what to dial to reach a listener: "host:port" or "unix:///path".
+// addressOf is what to dial on this machine to reach a listener: "host:port" or
+// "unix:///path".
 func addressOf(listening net.Addr) string {
-	if listening.Network() == "unix" {
-		return "unix://" + listening.String()
+	switch at := listening.(type) {
+	case *net.UnixAddr:
+		return "unix://" + at.String()
+	case *net.TCPAddr:
+		if at.IP.IsUnspecified() { // every interface, this one too
+			return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
+		}
 	}
 	return listening.String()
 }

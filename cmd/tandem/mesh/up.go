@@ -60,7 +60,7 @@ const maxWorkers = 256
 
 // Up is a running mesh, as Run tells its caller once it is ready.
 type Up struct {
-	// Address is the router's gRPC address.
+	// Address is the router's gRPC address, to be dialled on this machine.
 	Address string
 	// HTTP and Metrics are those addresses; empty if not served.
 	HTTP, Metrics string
@@ -72,7 +72,7 @@ type Up struct {
 	Model, ModelDir string
 	// Prefill and Decode are the workers' ids.
 	Prefill, Decode []string
-	// OutsideBytes is the memory of weights and KV pages, which is not Go's.
+	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
 
@@ -160,7 +160,11 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 			*pool.ids = append(*pool.ids, id)
 		}
 	}
-	return p.addRouter("router-1", listeners.all[0], up.Address)
+	advertise, err := advertised("", listeners.all[0].Addr())
+	if err != nil {
+		return err
+	}
+	return p.addRouter("router-1", listeners.all[0], advertise)
 }
 
 // workerIDs are the ids of the workers of one role.
