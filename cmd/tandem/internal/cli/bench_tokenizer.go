@@ -34,7 +34,7 @@ Seconds are of processor time on Linux, so that what else runs does not count.`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	model := fs.String("model", "", "model directory; the bundled model if not given")
+	model := fs.String("model", "", "directory with a tokenizer.json; the bundled model's if not given")
 	text := fs.String("text", "", "file of the text, or - for standard input; some English prose if not given")
 	plan := tokenrate.Plan{}
 	fs.DurationVar(&plan.Duration, "duration", 6*time.Second, "how long to measure")
@@ -45,9 +45,12 @@ Seconds are of processor time on Linux, so that what else runs does not count.`,
 		if plan.Threads < 1 || plan.Duration <= 0 {
 			return usageError(cmd, "--threads and --duration: give more than 0")
 		}
-		dir, err := modeldir.Find(*model)
-		if err != nil {
-			return err
+		dir := *model
+		if dir == "" {
+			var err error
+			if dir, err = modeldir.Find(""); err != nil {
+				return err
+			}
 		}
 		opened, err := modeldir.OpenTokenizer(dir)
 		if err != nil {

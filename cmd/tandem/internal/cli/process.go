@@ -16,10 +16,13 @@ type processFlags struct{ format, level *string }
 // addProcessFlags adds the flags of a long-running command: logging and --config.
 func addProcessFlags(cmd *cobra.Command) processFlags {
 	cmd.Flags().String("config", "", "YAML file with values for these flags")
-	return processFlags{
+	flags := processFlags{
 		format: cmd.Flags().String("log-format", "text", "form of log lines on standard error: text or json"),
 		level:  cmd.Flags().String("log-level", "warn", "least important log lines to write: debug, info, warn or error"),
 	}
+	oneOf(cmd, "log-format", "text", "json")
+	oneOf(cmd, "log-level", "debug", "info", "warn", "error")
+	return flags
 }
 
 // validate checks the flags' values.

@@ -44,6 +44,7 @@ mesh and exits.`,
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)
 		})
 	}
-	_ = cmd.RegisterFlagCompletionFunc("target", cobra.FixedCompletions([]string{"router", "prefill", "decode"}, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, "target", "router", "prefill", "decode")
+	completeMeshFlags(cmd)
 	return cmd
 }

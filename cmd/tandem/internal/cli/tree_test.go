@@ -139,6 +139,21 @@ func TestCompletionKnowsWorkers(t *testing.T) {
 	}
 }
 
+// TestCompletionKnowsChoices: flags of the mesh that take one of a few values.
+func TestCompletionKnowsChoices(t *testing.T) {
+	for flag, want := range map[string]string{
+		"engine": "cpu simulated", "generation-config": "model none", "block-tokens": "16 32 64 128 256",
+		"log-format": "text json", "log-level": "debug info warn error", "kv-memory": "auto",
+	} {
+		for _, command := range []string{"up", "serve"} {
+			got := run(t.Context(), "", nil, "__complete", command, "--"+flag, "")
+			if lines := strings.Fields(got.stdout); strings.Join(lines[:max(len(lines)-1, 0)], " ") != want {
+				t.Errorf("%s --%s: %q, want %q", command, flag, got.stdout, want)
+			}
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	got := run(t.Context(), "", nil, "version", "--json")
 	var build struct{ Version, Revision, Go, Platform string }

@@ -49,7 +49,16 @@ tandem-… in the folder for temporary files, to be removed by hand.`,
 			announce(cmd.OutOrStdout(), cmd.Root().DisplayName(), up)
 		})
 	}
+	completeMeshFlags(cmd)
 	return cmd
+}
+
+// completeMeshFlags completes what mesh.Options takes from a list.
+func completeMeshFlags(cmd *cobra.Command) {
+	oneOf(cmd, "engine", mesh.EngineCPU, mesh.EngineSimulated)
+	oneOf(cmd, "block-tokens", "16", "32", "64", "128", "256")
+	oneOf(cmd, "generation-config", "model", "none")
+	oneOf(cmd, "kv-memory", "auto")
 }
 
 // announce says in a few lines what runs, where, and what to type next.
