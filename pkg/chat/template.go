@@ -46,6 +46,9 @@ type Options struct {
 	File string
 	// MaxBytes bounds a prompt. 0: 16 MiB.
 	MaxBytes int
+	// MaxWork bounds the work of one rendering, which is counted in about bytes
+	// moved and bounds its memory and its time. 0: 64 Mi.
+	MaxWork int
 	// Now is the clock of templates that print the date. Nil: time.Now.
 	Now func() time.Time
 }
@@ -124,7 +127,7 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	prompt, err := n.template.Render(ctx, variables, jinja.Options{MaxOutputBytes: s.options.MaxBytes, Now: s.options.Now})
+	prompt, err := n.template.Render(ctx, variables, jinja.Options{MaxOutputBytes: s.options.MaxBytes, MaxWork: s.options.MaxWork, Now: s.options.Now})
 	if err != nil {
 		return "", n.failed(err)
 	}

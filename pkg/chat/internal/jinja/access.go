@@ -3,7 +3,6 @@ package jinja
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -21,13 +20,15 @@ func (m *machine) item(n *item, s *scope) (any, error) {
 }
 
 func (m *machine) getItem(of, key any) (any, error) {
-	missing := undefined{fmt.Sprintf("%s has no element %s", describe(of), shortText(key))}
+	missing := func() (any, error) {
+		return undefined{fmt.Sprintf("%s has no element %s", describe(of), shortText(key))}, m.spend(valueCost)
+	}
 	switch x := of.(type) {
 	case undefined:
 		return nil, errors.New(x.problem)
 	case *Dict:
-		if v, ok := x.Get(key); ok {
-			return v, nil
+		if v, ok, err := m.find(x, key); ok || err != nil {
+			return v, err
 		}
 	case *List:
 		if i, _, isFloat, ok := number(key); ok && !isFloat {
@@ -37,7 +38,7 @@ func (m *machine) getItem(of, key any) (any, error) {
 			if i >= 0 && i < int64(len(x.Items)) {
 				return x.Items[i], nil
 			}
-			return missing, nil
+			return missing()
 		}
 	case string:
 		if i, _, isFloat, ok := number(key); ok && !isFloat {
@@ -49,25 +50,35 @@ func (m *machine) getItem(of, key any) (any, error) {
 				i += count
 			}
 			if i < 0 || i >= count {
-				return missing, nil
+				return missing()
 			}
-			for at, r := range x {
-				if i == 0 {
-					return x[at : at+utf8.RuneLen(r)], nil
-				}
-				i--
-			}
+			at := runeOffset(x, i)
+			_, width := utf8.DecodeRuneInString(x[at:])
+			return x[at : at+width], nil
 		}
 	}
 	if attribute, ok := key.(string); ok {
-		return getAttribute(of, attribute)
+		return m.getAttribute(of, attribute)
 	}
-	return missing, nil
+	return missing()
+}
+
+// runeOffset is where the i-th character of a text begins.
+func runeOffset(s string, i int64) int {
+	for at := range s {
+		if i == 0 {
+			return at
+		}
+		i--
+	}
+	return len(s)
 }
 
 // getAttribute is of.name: a method, or else an element.
-func getAttribute(of any, name string) (any, error) {
-	missing := undefined{fmt.Sprintf("%s has no attribute %s", describe(of), quoted(name))}
+func (m *machine) getAttribute(of any, name string) (any, error) {
+	if err := m.spend(valueCost + len(name)); err != nil {
+		return nil, err
+	}
 	switch x := of.(type) {
 	case undefined:
 		return nil, errors.New(x.problem)
@@ -99,7 +110,7 @@ func getAttribute(of any, name string) (any, error) {
 			return x.name, nil
 		}
 	}
-	return missing, nil
+	return undefined{fmt.Sprintf("%s has no attribute %s", describe(of), shortText(name))}, m.spend(valueCost)
 }
 
 func describe(v any) string {
@@ -110,14 +121,6 @@ func describe(v any) string {
 		return "a string"
 	}
 	return "a " + typeName(v)
-}
-
-func shortText(v any) string {
-	t := text(v)
-	if len(t) > 40 {
-		t = strings.ToValidUTF8(t[:40], "") + "…"
-	}
-	return quoted(t)
 }
 
 // slice is of[start:stop:step].
@@ -147,43 +150,60 @@ func (m *machine) slice(n *slice, s *scope) (any, error) {
 	m.line = n.line
 	switch x := of.(type) {
 	case *List:
-		at, err := sliced(len(x.Items), bounds)
+		r, err := sliced(len(x.Items), bounds)
 		if err != nil {
 			return nil, err
 		}
-		out := make([]any, len(at))
-		for i, from := range at {
-			out[i] = x.Items[from]
+		out, err := m.list(r.count)
+		if err != nil {
+			return nil, err
 		}
-		return &List{Items: out, tuple: x.tuple}, m.spend(elementCost * len(out))
+		for i := range out {
+			out[i] = x.Items[r.start+i*r.step]
+		}
+		return &List{Items: out, tuple: x.tuple}, nil
 	case string:
-		if err := m.spend(4 * len(x)); err != nil {
-			return nil, err
-		}
-		runes := []rune(x)
-		at, err := sliced(len(runes), bounds)
-		if err != nil {
-			return nil, err
-		}
-		out := make([]rune, len(at))
-		for i, from := range at {
-			out[i] = runes[from]
-		}
-		return string(out), nil
+		return m.sliceText(x, bounds)
 	case undefined:
 		return nil, errors.New(x.problem)
 	}
 	return nil, fmt.Errorf("a %s cannot be sliced", typeName(of))
 }
 
-// sliced is the indices that a slice of n elements takes, as Python counts.
-func sliced(n int, bounds [3]*int64) ([]int, error) {
+func (m *machine) sliceText(s string, bounds [3]*int64) (any, error) {
+	if err := m.spend(2 * len(s)); err != nil {
+		return nil, err
+	}
+	r, err := sliced(utf8.RuneCountInString(s), bounds)
+	if err != nil {
+		return nil, err
+	}
+	if r.step == 1 {
+		s = s[runeOffset(s, int64(r.start)):]
+		return s[:runeOffset(s, int64(r.count))], nil
+	}
+	if err := m.spend(2 * runeCost * len(s)); err != nil {
+		return nil, err
+	}
+	runes := []rune(s)
+	out := make([]rune, r.count)
+	for i := range out {
+		out[i] = runes[r.start+i*r.step]
+	}
+	return string(out), nil
+}
+
+// progression is the indices that a slice takes.
+type progression struct{ start, step, count int }
+
+// sliced is what a slice of n elements takes, as Python counts.
+func sliced(n int, bounds [3]*int64) (progression, error) {
 	step := int64(1)
 	if bounds[2] != nil {
 		step = *bounds[2]
 	}
 	if step == 0 {
-		return nil, errors.New("the step of a slice is 0")
+		return progression{}, errors.New("the step of a slice is 0")
 	}
 	size := int64(n)
 	low, high := int64(0), size
@@ -204,9 +224,10 @@ func sliced(n int, bounds [3]*int64) ([]int, error) {
 	}
 	start, stop = clamp(bounds[0], start), clamp(bounds[1], stop)
 	step = min(max(step, -size-1), size+1)
-	var out []int
-	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
-		out = append(out, int(i))
+	towards := int64(1)
+	if step < 0 {
+		towards = -1
 	}
-	return out, nil
+	count := (stop - start + step - towards) / step
+	return progression{int(start), int(step), int(max(count, 0))}, nil
 }

@@ -28,7 +28,7 @@ func (m *machine) comparison(n *comparison, s *scope) (any, error) {
 func (m *machine) compared(op string, a, b any) (bool, error) {
 	switch op {
 	case "==", "!=":
-		if err := m.weigh(a, 0); err != nil {
+		if err := m.weigh(a); err != nil {
 			return false, err
 		}
 		return equal(a, b) == (op == "=="), nil
@@ -38,7 +38,7 @@ func (m *machine) compared(op string, a, b any) (bool, error) {
 		ok, err := m.contains(b, a)
 		return !ok, err
 	}
-	if err := m.weigh(a, 0); err != nil {
+	if err := m.weigh(a); err != nil {
 		return false, err
 	}
 	c, err := compare(a, b)
@@ -63,10 +63,13 @@ func (m *machine) contains(in, v any) (bool, error) {
 		if !ok {
 			return false, fmt.Errorf("a %s cannot be in a string", typeName(v))
 		}
-		return strings.Contains(x, s), m.spend(len(x))
+		if err := m.spend(len(x)); err != nil {
+			return false, err
+		}
+		return strings.Contains(x, s), nil
 	case *List:
 		for _, e := range x.Items {
-			if err := m.weigh(e, 0); err != nil {
+			if err := m.weigh(e); err != nil {
 				return false, err
 			}
 			if equal(e, v) {
@@ -75,8 +78,8 @@ func (m *machine) contains(in, v any) (bool, error) {
 		}
 		return false, nil
 	case *Dict:
-		_, ok := x.Get(v)
-		return ok, nil
+		_, ok, err := m.find(x, v)
+		return ok, err
 	case undefined:
 		return false, nil
 	}

@@ -17,6 +17,7 @@ const (
 	// MaxSourceBytes is the longest source that Parse takes.
 	MaxSourceBytes = 1 << 20
 	maxNesting     = 64  // of blocks and expressions in the source
+	maxNameBytes   = 256 // of a variable, an attribute, a filter
 	maxDepth       = 512 // of evaluation: macros calling macros, long chains of operators
 	maxRange       = 1 << 20
 )

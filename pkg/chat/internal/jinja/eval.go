@@ -3,7 +3,6 @@ package jinja
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 var errNoItems = errors.New("this call needs arguments")
@@ -18,9 +17,12 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 	case constant:
 		return n.value, nil
 	case name:
-		return m.lookup(n, s), nil
+		return m.lookup(n, s)
 	case *sequence:
-		items := make([]any, len(n.items))
+		items, err := m.list(len(n.items))
+		if err != nil {
+			return nil, err
+		}
 		for i, each := range n.items {
 			v, err := m.eval(each, s)
 			if err != nil {
@@ -31,6 +33,9 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 		return &List{Items: items, tuple: n.tuple}, nil
 	case *mapping:
 		out := NewDict()
+		if err := m.spend(entryCost * (len(n.keys) + 1)); err != nil {
+			return nil, err
+		}
 		for i := range n.keys {
 			key, err := m.eval(n.keys[i], s)
 			if err != nil {
@@ -38,6 +43,9 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 			}
 			if !hashable(key) {
 				return nil, fmt.Errorf("a %s cannot be a key", typeName(key))
+			}
+			if err := m.hash(key); err != nil {
+				return nil, err
 			}
 			v, err := m.eval(n.values[i], s)
 			if err != nil {
@@ -69,7 +77,7 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 			return nil, err
 		}
 		m.line = n.line
-		return getAttribute(of, n.name)
+		return m.getAttribute(of, n.name)
 	case *item:
 		return m.item(n, s)
 	case *slice:
@@ -101,14 +109,14 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 	return nil, fmt.Errorf("unknown expression %T", e)
 }
 
-func (m *machine) lookup(n name, s *scope) any {
-	if v, ok := s.get(n.text); ok {
-		return v
+func (m *machine) lookup(n name, s *scope) (any, error) {
+	if v, ok, err := m.get(s, n.text); ok || err != nil {
+		return v, err
 	}
 	if f, ok := globals[n.text]; ok {
-		return f
+		return f, nil
 	}
-	return undefined{quoted(n.text) + " is undefined"}
+	return undefined{quoted(n.text) + " is undefined"}, nil
 }
 
 // evalOver applies the filters of a block to what it printed: their innermost
@@ -146,9 +154,6 @@ func (m *machine) applyFilter(name string, v any, args []any, named *Dict) (any,
 		}
 		return nil, fmt.Errorf("filter %q: %w", name, err)
 	}
-	if t, ok := out.(string); ok {
-		return m.made(t)
-	}
 	return out, nil
 }
 
@@ -171,12 +176,18 @@ func (m *machine) arguments(a arguments, s *scope) ([]any, *Dict, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		if err := m.spendTimes(len(items), elementCost); err != nil {
+			return nil, nil, err
+		}
 		args = append(args, items...)
 	}
 	named := NewDict()
 	for i, each := range a.named {
 		v, err := m.eval(each, s)
 		if err != nil {
+			return nil, nil, err
+		}
+		if err := m.spend(entryCost); err != nil {
 			return nil, nil, err
 		}
 		named.Set(a.names[i], v)
@@ -193,7 +204,7 @@ func (m *machine) call(n *call, s *scope, caller *function) (any, error) {
 		if evalErr != nil {
 			return nil, evalErr
 		}
-		called, err = getAttribute(of, a.name)
+		called, err = m.getAttribute(of, a.name)
 	} else {
 		called, err = m.eval(n.of, s)
 	}
@@ -221,32 +232,20 @@ func (m *machine) call(n *call, s *scope, caller *function) (any, error) {
 	default:
 		return nil, fmt.Errorf("a %s cannot be called", typeName(called))
 	}
-	out, err := f.call(m, args, named)
-	if err != nil {
-		return nil, err
-	}
-	if t, ok := out.(string); ok {
-		return m.made(t)
-	}
-	return out, nil
-}
-
-// captured is what a function prints.
-func (m *machine) captured(run func() error) (any, error) {
-	outside := m.out
-	var buffer strings.Builder
-	m.out = &buffer
-	err := run()
-	m.out = outside
-	m.room += buffer.Len()
-	return buffer.String(), err
+	return f.call(m, args, named)
 }
 
 // macro makes a function of a macro that was met in a scope, which it sees.
 func (m *machine) macro(n *macroStatement, s *scope) *function {
 	return &function{n.name, func(m *machine, args []any, named *Dict) (any, error) {
+		// Each name that is given is looked for among the parameters.
+		if err := m.spend(turnCost + len(args)*elementCost); err != nil {
+			return nil, err
+		}
+		if err := m.spendTimes(len(named.keys), entryCost+len(n.names)); err != nil {
+			return nil, err
+		}
 		inner := &scope{parent: s}
-		taken := 0
 		for i, parameter := range n.names {
 			var v any
 			given, ok := named.Get(parameter)
@@ -257,7 +256,6 @@ func (m *machine) macro(n *macroStatement, s *scope) *function {
 				v = args[i]
 			case ok:
 				v = given
-				taken++
 			case n.defaults[i] != nil:
 				var err error
 				if v, err = m.eval(n.defaults[i], inner); err != nil {
@@ -266,7 +264,9 @@ func (m *machine) macro(n *macroStatement, s *scope) *function {
 			default:
 				v = undefined{fmt.Sprintf("parameter %q was not provided", parameter)}
 			}
-			inner.set(parameter, v)
+			if err := m.setIn(inner, parameter, v); err != nil {
+				return nil, err
+			}
 		}
 		rest := NewDict()
 		for i, key := range named.keys {
@@ -279,10 +279,8 @@ func (m *machine) macro(n *macroStatement, s *scope) *function {
 		}
 		inner.set("kwargs", rest)
 		inner.set("varargs", tuple(args[min(len(n.names), len(args)):]...))
-		return m.captured(func() error {
-			_, err := m.run(n.body, inner)
-			return err
-		})
+		printed, err := m.capture(n.body, inner)
+		return printed, err
 	}}
 }
 
@@ -293,42 +291,4 @@ func contains(names []string, key any) bool {
 		}
 	}
 	return false
-}
-
-// text is str() of a value; its work is counted before it is made.
-func (m *machine) text(v any) (string, error) {
-	switch v.(type) {
-	case *List, *Dict:
-		if err := m.weigh(v, 0); err != nil {
-			return "", err
-		}
-	}
-	return text(v), nil
-}
-
-// weigh counts the work of writing a value out, which may hold one value often.
-func (m *machine) weigh(v any, depth int) error {
-	if depth > maxDepth {
-		return errors.New("a value is nested too deep")
-	}
-	switch x := v.(type) {
-	case string:
-		return m.spend(len(x) + elementCost)
-	case *List:
-		for _, e := range x.Items {
-			if err := m.weigh(e, depth+1); err != nil {
-				return err
-			}
-		}
-	case *Dict:
-		for i, key := range x.keys {
-			if err := m.weigh(key, depth+1); err != nil {
-				return err
-			}
-			if err := m.weigh(x.values[i], depth+1); err != nil {
-				return err
-			}
-		}
-	}
-	return m.spend(elementCost)
 }

@@ -9,64 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// parameters are what a filter or a function is given.
-type parameters struct {
-	args  []any
-	named *Dict
-}
-
-// get is the i-th argument, or the one with a name.
-func (p parameters) get(i int, name string) (any, bool) {
-	if i < len(p.args) {
-		return p.args[i], true
-	}
-	if p.named == nil {
-		return nil, false
-	}
-	return p.named.Get(name)
-}
-
-func (p parameters) text(i int, name, otherwise string) (string, error) {
-	v, ok := p.get(i, name)
-	if !ok {
-		return otherwise, nil
-	}
-	s, ok := v.(string)
-	if !ok {
-		return "", fmt.Errorf("%s is a %s, not a string", name, typeName(v))
-	}
-	return s, nil
-}
-
-func (p parameters) number(i int, name string, otherwise int64) (int64, error) {
-	v, ok := p.get(i, name)
-	if !ok {
-		return otherwise, nil
-	}
-	n, _, isFloat, ok := number(v)
-	if !ok || isFloat {
-		return 0, fmt.Errorf("%s is a %s, not a whole number", name, typeName(v))
-	}
-	return n, nil
-}
-
-func (p parameters) truth(i int, name string, otherwise bool) bool {
-	if v, ok := p.get(i, name); ok {
-		return truth(v)
-	}
-	return otherwise
-}
-
 type filter func(m *machine, v any, p parameters) (any, error)
 
 var filters = map[string]filter{
-	"abs": absolute, "attr": attributeFilter, "batch": batch, "capitalize": ofText(capitalize), "count": lengthFilter,
-	"d": defaultFilter, "default": defaultFilter, "dictsort": dictsort, "e": ofText(escape), "escape": ofText(escape),
+	"abs": absolute, "attr": attributeFilter, "batch": batch, "capitalize": ofText(runeCost, capitalize), "count": lengthFilter,
+	"d": defaultFilter, "default": defaultFilter, "dictsort": dictsort, "e": ofText(escapeCost, escape), "escape": ofText(escapeCost, escape),
 	"first": first, "float": toFloat, "indent": indent, "int": toInt, "items": items, "join": join, "last": last,
-	"length": lengthFilter, "list": toList, "lower": ofText(strings.ToLower), "max": extreme(1), "min": extreme(-1),
-	"replace": replace, "reverse": reverse, "round": round, "safe": ofText(func(s string) string { return s }),
-	"sort": sortFilter, "string": ofText(func(s string) string { return s }), "sum": sum, "title": ofText(title),
-	"tojson": toJSON, "trim": trim, "unique": unique, "upper": ofText(upper), "wordcount": wordcount,
+	"length": lengthFilter, "list": toList, "lower": ofText(runeCost, strings.ToLower), "max": extreme(1), "min": extreme(-1),
+	"replace": replace, "reverse": reverse, "round": round, "safe": ofText(0, func(s string) string { return s }),
+	"sort": sortFilter, "string": ofText(0, func(s string) string { return s }), "sum": sum, "title": ofText(runeCost, title),
+	"tojson": toJSON, "trim": trim, "unique": unique, "upper": ofText(2*runeCost, upper), "wordcount": wordcount,
 }
 
 // filterOf looks a filter up; those that look up others are not in the table.
@@ -86,11 +38,20 @@ func filterOf(name string) filter {
 	return filters[name]
 }
 
-// ofText is a filter of a value's text.
-func ofText(change func(string) string) filter {
+// escapeCost is what becomes of a byte: "&" is "&amp;".
+const escapeCost = 6
+
+// ofText is a filter of a value's text, which costs so much a byte.
+func ofText(byteCost int, change func(string) string) filter {
 	return func(m *machine, v any, _ parameters) (any, error) {
 		t, err := m.text(v)
-		return change(t), err
+		if err != nil {
+			return nil, err
+		}
+		if err := m.spendTimes(len(t), byteCost); err != nil {
+			return nil, err
+		}
+		return change(t), nil
 	}
 }
 
@@ -125,30 +86,15 @@ func escape(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s)
 }
 
-func absolute(_ *machine, v any, _ parameters) (any, error) {
-	i, f, isFloat, ok := number(v)
-	switch {
-	case !ok:
-		return nil, unsupported("abs", v, v)
-	case isFloat && f < 0:
-		return -f, nil
-	case isFloat:
-		return f, nil
-	case i < 0:
-		return -i, nil
-	}
-	return i, nil
-}
-
-func attributeFilter(_ *machine, v any, p parameters) (any, error) {
+func attributeFilter(m *machine, v any, p parameters) (any, error) {
 	name, err := p.text(0, "name", "")
 	if err != nil {
 		return nil, err
 	}
 	if _, ok := v.(*Dict); ok { // attr never looks at elements
-		return undefined{"a dict has no attribute " + quoted(name)}, nil
+		return undefined{"a dict has no attribute " + shortText(name)}, nil
 	}
-	return getAttribute(v, name)
+	return m.getAttribute(v, name)
 }
 
 func batch(m *machine, v any, p parameters) (any, error) {
@@ -163,9 +109,12 @@ func batch(m *machine, v any, p parameters) (any, error) {
 	fill, filled := p.get(1, "fill_with")
 	var out []any
 	for part := range slices.Chunk(all, int(min(n, int64(max(len(all), 1))))) {
+		if err := m.spend(valueCost + elementCost*len(part)); err != nil {
+			return nil, err
+		}
 		part = slices.Clone(part)
 		for filled && fill != nil && int64(len(part)) < n {
-			if err := m.spend(elementCost); err != nil {
+			if err := m.spend(valueCost); err != nil {
 				return nil, err
 			}
 			part = append(part, fill)
@@ -176,10 +125,12 @@ func batch(m *machine, v any, p parameters) (any, error) {
 }
 
 func lengthFilter(m *machine, v any, _ parameters) (any, error) {
-	n, err := length(v)
-	if s, ok := v.(string); ok && err == nil {
-		err = m.spend(len(s))
+	if s, ok := v.(string); ok {
+		if err := m.spend(len(s)); err != nil {
+			return nil, err
+		}
 	}
+	n, err := length(v)
 	return int64(n), err
 }
 
@@ -203,15 +154,15 @@ func dictsort(m *machine, v any, p parameters) (any, error) {
 	if err != nil || by != "key" && by != "value" {
 		return nil, errors.Join(err, errors.New("by has to be key or value"))
 	}
-	pairs := make([]any, len(d.keys))
-	for i, key := range d.keys {
-		pairs[i] = tuple(key, d.values[i])
+	pairs, err := m.pairs(d)
+	if err != nil {
+		return nil, err
 	}
 	position := 0
 	if by == "value" {
 		position = 1
 	}
-	return m.sorted(pairs, func(v any) (any, error) {
+	return m.sorted(pairs.Items, func(v any) (any, error) {
 		pair, ok := v.(*List)
 		if !ok {
 			return nil, fmt.Errorf("a %s is no pair", typeName(v))
@@ -222,6 +173,10 @@ func dictsort(m *machine, v any, p parameters) (any, error) {
 }
 
 func first(m *machine, v any, _ parameters) (any, error) {
+	if s, ok := v.(string); ok && s != "" {
+		_, width := utf8.DecodeRuneInString(s)
+		return s[:width], nil
+	}
 	all, err := m.iterate(v)
 	if err != nil || len(all) == 0 {
 		return undefined{"there is no first item, the sequence is empty"}, err
@@ -230,6 +185,10 @@ func first(m *machine, v any, _ parameters) (any, error) {
 }
 
 func last(m *machine, v any, _ parameters) (any, error) {
+	if s, ok := v.(string); ok && s != "" {
+		_, width := utf8.DecodeLastRuneInString(s)
+		return s[len(s)-width:], nil
+	}
 	all, err := m.iterate(v)
 	if err != nil || len(all) == 0 {
 		return undefined{"there is no last item, the sequence is empty"}, err
@@ -237,7 +196,7 @@ func last(m *machine, v any, _ parameters) (any, error) {
 	return all[len(all)-1], nil
 }
 
-func indent(_ *machine, v any, p parameters) (any, error) {
+func indent(m *machine, v any, p parameters) (any, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("a %s cannot be indented", typeName(v))
@@ -249,11 +208,17 @@ func indent(_ *machine, v any, p parameters) (any, error) {
 			if err != nil || n > maxRange {
 				return nil, errors.Join(err, errors.New("width is too large"))
 			}
+			if err := m.spend(int(max(n, 0))); err != nil {
+				return nil, err
+			}
 			with = strings.Repeat(" ", int(max(n, 0)))
 		}
 	}
-	if len(with)*(strings.Count(s, "\n")+1) > defaultOutputBytes {
-		return nil, errors.New("the indented text is too long")
+	if err := m.spend(2 * len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.spendTimes(strings.Count(s, "\n")+1, 2*len(with)+valueCost); err != nil {
+		return nil, err
 	}
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -265,22 +230,26 @@ func indent(_ *machine, v any, p parameters) (any, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-func items(_ *machine, v any, _ parameters) (any, error) {
+func items(m *machine, v any, _ parameters) (any, error) {
 	switch x := v.(type) {
 	case undefined:
 		return list(nil), nil
 	case *Dict:
-		return x.items(), nil
+		return m.pairs(x)
 	}
 	return nil, fmt.Errorf("a %s is no mapping", typeName(v))
 }
 
-func (d *Dict) items() *List {
+// pairs are the keys of a dictionary with their values.
+func (m *machine) pairs(d *Dict) (*List, error) {
+	if err := m.spend(entryCost * len(d.keys)); err != nil {
+		return nil, err
+	}
 	out := make([]any, len(d.keys))
 	for i, key := range d.keys {
 		out[i] = tuple(key, d.values[i])
 	}
-	return list(out)
+	return list(out), nil
 }
 
 func join(m *machine, v any, p parameters) (any, error) {
@@ -292,23 +261,27 @@ func join(m *machine, v any, p parameters) (any, error) {
 	if !ok {
 		separator = ""
 	}
-	by, hasAttribute := p.get(1, "attribute")
-	between := text(separator)
+	by, err := m.path(p.get(1, "attribute"))
+	if err != nil {
+		return nil, err
+	}
+	between, err := m.text(separator)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.spendTimes(len(all), elementCost); err != nil {
+		return nil, err
+	}
 	parts := make([]string, len(all))
 	for i, e := range all {
-		if hasAttribute && by != nil {
-			if e, err = m.path(e, by); err != nil {
-				return nil, err
-			}
+		if e, err = m.follow(e, by); err != nil {
+			return nil, err
 		}
 		if parts[i], err = m.text(e); err != nil {
 			return nil, err
 		}
-		if err := m.spend(len(parts[i]) + len(between)); err != nil {
-			return nil, err
-		}
 	}
-	return strings.Join(parts, between), nil
+	return m.joined(parts, between)
 }
 
 func toList(m *machine, v any, _ parameters) (any, error) {
@@ -340,31 +313,37 @@ func replaced(m *machine, s string, p parameters) (any, error) {
 			return nil, err
 		}
 	}
-	times := strings.Count(s, old)
-	if err := m.spend(len(s)); err != nil {
+	if err := m.spend(2 * len(s)); err != nil {
 		return nil, err
 	}
-	if with != "" && times > workBudget/len(with) {
-		return nil, errors.New("the replaced text is too long")
+	times := int64(strings.Count(s, old))
+	if n >= 0 {
+		times = min(times, n)
 	}
-	if err := m.spend(times * len(with)); err != nil {
+	if err := m.spendTimes(int(times), len(with)+elementCost); err != nil {
 		return nil, err
 	}
-	return strings.Replace(s, old, with, int(min(n, 1<<40))), nil
+	return strings.Replace(s, old, with, int(times)), nil
 }
 
 func reverse(m *machine, v any, _ parameters) (any, error) {
+	_, isText := v.(string)
 	all, err := m.iterate(v)
 	if err != nil {
 		return nil, err
 	}
-	out := slices.Clone(all)
-	slices.Reverse(out)
-	if _, ok := v.(string); ok {
-		var t strings.Builder
-		for _, r := range out {
-			t.WriteString(text(r))
+	out, err := m.list(len(all))
+	if err != nil {
+		return nil, err
+	}
+	var t strings.Builder
+	for i, e := range slices.Backward(all) {
+		out[len(all)-1-i] = e
+		if s, ok := e.(string); ok && isText {
+			t.WriteString(s)
 		}
+	}
+	if isText {
 		return t.String(), nil
 	}
 	return list(out), nil
@@ -375,16 +354,24 @@ func trim(m *machine, v any, p parameters) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, ok := p.get(0, "chars")
-	if !ok || set == nil {
-		return strings.TrimFunc(s, isSpace), nil
-	}
-	chars, err := p.text(0, "chars", "")
-	return strings.Trim(s, chars), err
+	return m.strip(s, "strip", p)
 }
 
 func wordcount(m *machine, v any, _ parameters) (any, error) {
 	s, err := m.text(v)
-	words := strings.FieldsFunc(s, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
-	return int64(len(words)), err
+	if err != nil {
+		return nil, err
+	}
+	if err := m.spendTimes(len(s), runeCost); err != nil {
+		return nil, err
+	}
+	words, inside := int64(0), false
+	for _, r := range s {
+		isLetter := unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_'
+		if isLetter && !inside {
+			words++
+		}
+		inside = isLetter
+	}
+	return words, nil
 }

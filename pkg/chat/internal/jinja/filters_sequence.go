@@ -3,36 +3,60 @@ package jinja
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// path is an attribute of a value, as "function.name" or a number names it.
-func (m *machine) path(v, by any) (any, error) {
-	if s, ok := by.(string); ok {
-		for _, part := range strings.Split(s, ".") {
-			var key any = part
-			if n, err := strconv.ParseInt(part, 10, 64); err == nil {
-				key = n
-			}
-			if d, ok := v.(*Dict); ok {
-				found, ok := d.Get(key)
-				if !ok {
-					found = undefined{"a dict has no element " + quoted(part)}
-				}
-				v = found
-				continue
-			}
-			var err error
-			if v, err = m.getItem(v, key); err != nil {
-				return nil, err
-			}
-		}
-		return v, nil
+// path is the keys that lead to an attribute, as "function.name" or a number names
+// it. Not given: it leads nowhere.
+func (m *machine) path(by any, given bool) ([]any, error) {
+	s, ok := by.(string)
+	switch {
+	case !given || by == nil:
+		return nil, nil
+	case !ok:
+		return []any{by}, nil
 	}
-	return m.getItem(v, by)
+	if err := m.spend(len(s)); err != nil {
+		return nil, err
+	}
+	if err := m.spendTimes(strings.Count(s, ".")+1, valueCost); err != nil {
+		return nil, err
+	}
+	var keys []any
+	for part := range strings.SplitSeq(s, ".") {
+		if n, err := strconv.ParseInt(part, 10, 64); err == nil {
+			keys = append(keys, n)
+		} else {
+			keys = append(keys, part)
+		}
+	}
+	return keys, nil
+}
+
+// follow goes from a value along a path.
+func (m *machine) follow(v any, path []any) (any, error) {
+	for _, key := range path {
+		if err := m.spend(stepCost); err != nil {
+			return nil, err
+		}
+		_, isText := key.(string)
+		d, isDict := v.(*Dict)
+		var err error
+		if isDict && isText { // its elements, and not its methods
+			var ok bool
+			if v, ok, err = m.find(d, key); !ok {
+				v = undefined{"a dict has no element " + shortText(key)}
+			}
+		} else {
+			v, err = m.getItem(v, key)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
 }
 
 // mapFilter is map(attribute=…), map(attribute=…, default=…) and map("filter", …).
@@ -44,26 +68,36 @@ func mapFilter(m *machine, v any, p parameters) (any, error) {
 	apply := func(e any) (any, error) { return nil, errors.New("needs an attribute or a filter") }
 	if by, ok := p.named.Get("attribute"); ok && len(p.args) == 0 {
 		otherwise, hasDefault := p.named.Get("default")
+		path, err := m.path(by, true)
+		if err != nil {
+			return nil, err
+		}
 		apply = func(e any) (any, error) {
-			out, err := m.path(e, by)
+			out, err := m.follow(e, path)
 			if _, missing := out.(undefined); missing && hasDefault {
 				return otherwise, nil
 			}
 			return out, err
 		}
 	} else if len(p.args) > 0 {
+		if err := m.hash(p.args[0]); err != nil {
+			return nil, err
+		}
 		name, ok := p.args[0].(string)
 		if !ok || filterOf(name) == nil {
 			return nil, fmt.Errorf("no filter named %s", shortText(p.args[0]))
 		}
 		apply = func(e any) (any, error) { return m.applyFilter(name, e, p.args[1:], p.named) }
 	}
-	out := make([]any, len(all))
+	out, err := m.list(len(all))
+	if err != nil {
+		return nil, err
+	}
 	for i, e := range all {
-		if out[i], err = apply(e); err != nil {
+		if err := m.spend(stepCost); err != nil {
 			return nil, err
 		}
-		if err := m.spend(stepCost); err != nil {
+		if out[i], err = apply(e); err != nil {
 			return nil, err
 		}
 	}
@@ -78,15 +112,21 @@ func choose(byAttribute, keep bool) filter {
 			return nil, err
 		}
 		args := p.args
-		var by any
+		var by []any
 		if byAttribute {
 			if len(args) == 0 {
 				return nil, errors.New("needs an attribute")
 			}
-			by, args = args[0], args[1:]
+			if by, err = m.path(args[0], true); err != nil {
+				return nil, err
+			}
+			args = args[1:]
 		}
 		passes := func(v any) (bool, error) { return truth(v), nil }
 		if len(args) > 0 {
+			if err := m.hash(args[0]); err != nil {
+				return nil, err
+			}
 			name, _ := args[0].(string)
 			t := testOf(name)
 			if t == nil {
@@ -96,11 +136,12 @@ func choose(byAttribute, keep bool) filter {
 		}
 		out := []any{}
 		for _, e := range all {
-			of := e
-			if byAttribute {
-				if of, err = m.path(e, by); err != nil {
-					return nil, err
-				}
+			if err := m.spend(stepCost + elementCost); err != nil {
+				return nil, err
+			}
+			of, err := m.follow(e, by)
+			if err != nil {
+				return nil, err
 			}
 			ok, err := passes(of)
 			if err != nil {
@@ -109,45 +150,57 @@ func choose(byAttribute, keep bool) filter {
 			if ok == keep {
 				out = append(out, e)
 			}
-			if err := m.spend(stepCost); err != nil {
-				return nil, err
-			}
 		}
 		return list(out), nil
 	}
 }
 
-func lowered(v any) any {
-	if s, ok := v.(string); ok {
-		return strings.ToLower(s)
+// lowered is a key that does not tell cases apart, if it should not.
+func (m *machine) lowered(v any, caseSensitive bool) (any, error) {
+	s, ok := v.(string)
+	if !ok || caseSensitive {
+		return v, nil
 	}
-	return v
+	if err := m.spendTimes(len(s), runeCost); err != nil {
+		return nil, err
+	}
+	return strings.ToLower(s), nil
 }
 
 // sorted sorts by a key, stably.
 func (m *machine) sorted(all []any, key func(any) (any, error), backwards, caseSensitive bool) (any, error) {
-	type keyed struct{ key, value any }
+	type keyed struct {
+		key, value any
+		cost       int
+	}
+	if err := m.spendTimes(len(all), valueCost); err != nil {
+		return nil, err
+	}
 	pairs := make([]keyed, len(all))
 	for i, v := range all {
 		k, err := key(v)
 		if err != nil {
 			return nil, err
 		}
-		if err := m.weigh(k, 0); err != nil {
+		if k, err = m.lowered(k, caseSensitive); err != nil {
 			return nil, err
 		}
-		if !caseSensitive {
-			k = lowered(k)
+		cost, err := m.weight(k)
+		if err != nil {
+			return nil, err
 		}
-		pairs[i] = keyed{k, v}
+		pairs[i] = keyed{k, v, cost}
 	}
 	var failed error
 	slices.SortStableFunc(pairs, func(a, b keyed) int {
-		if failed == nil {
-			failed = m.spend(stepCost)
+		if failed != nil {
+			return 0
 		}
-		c, err := compare(a.key, b.key)
-		failed = errors.Join(failed, err)
+		if failed = m.spend(stepCost + min(a.cost, b.cost)); failed != nil {
+			return 0
+		}
+		var c int
+		c, failed = compare(a.key, b.key)
 		if backwards {
 			return -c
 		}
@@ -156,7 +209,10 @@ func (m *machine) sorted(all []any, key func(any) (any, error), backwards, caseS
 	if failed != nil {
 		return nil, failed
 	}
-	out := make([]any, len(pairs))
+	out, err := m.list(len(pairs))
+	if err != nil {
+		return nil, err
+	}
 	for i, p := range pairs {
 		out[i] = p.value
 	}
@@ -168,13 +224,11 @@ func sortFilter(m *machine, v any, p parameters) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, has := p.get(2, "attribute")
-	return m.sorted(all, func(v any) (any, error) {
-		if !has || by == nil {
-			return v, nil
-		}
-		return m.path(v, by)
-	}, p.truth(0, "reverse", false), p.truth(1, "case_sensitive", false))
+	by, err := m.path(p.get(2, "attribute"))
+	if err != nil {
+		return nil, err
+	}
+	return m.sorted(all, func(v any) (any, error) { return m.follow(v, by) }, p.truth(0, "reverse", false), p.truth(1, "case_sensitive", false))
 }
 
 func unique(m *machine, v any, p parameters) (any, error) {
@@ -182,27 +236,35 @@ func unique(m *machine, v any, p parameters) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, has := p.get(1, "attribute")
+	by, err := m.path(p.get(1, "attribute"))
+	if err != nil {
+		return nil, err
+	}
 	seen, out := NewDict(), []any{}
 	for _, e := range all {
-		key := e
-		if has && by != nil {
-			if key, err = m.path(e, by); err != nil {
-				return nil, err
-			}
+		key, err := m.follow(e, by)
+		if err != nil {
+			return nil, err
 		}
-		if !p.truth(0, "case_sensitive", false) {
-			key = lowered(key)
+		if key, err = m.lowered(key, p.truth(0, "case_sensitive", false)); err != nil {
+			return nil, err
 		}
 		if !hashable(key) {
 			return nil, fmt.Errorf("a %s cannot be compared with others here", typeName(key))
 		}
-		if _, ok := seen.Get(key); !ok {
+		_, known, err := m.find(seen, key)
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			if err := m.spend(entryCost); err != nil {
+				return nil, err
+			}
 			seen.Set(key, true)
 			out = append(out, e)
 		}
 	}
-	return list(out), m.spend(elementCost * len(all))
+	return list(out), nil
 }
 
 // extreme is max and min.
@@ -212,19 +274,20 @@ func extreme(sign int) filter {
 		if err != nil || len(all) == 0 {
 			return undefined{"there is no aggregated item, the sequence is empty"}, err
 		}
-		by, has := p.get(1, "attribute")
+		by, err := m.path(p.get(1, "attribute"))
+		if err != nil {
+			return nil, err
+		}
 		var best, bestKey any
 		for i, e := range all {
-			key := e
-			if has && by != nil {
-				if key, err = m.path(e, by); err != nil {
-					return nil, err
-				}
+			key, err := m.follow(e, by)
+			if err != nil {
+				return nil, err
 			}
-			if !p.truth(0, "case_sensitive", false) {
-				key = lowered(key)
+			if key, err = m.lowered(key, p.truth(0, "case_sensitive", false)); err != nil {
+				return nil, err
 			}
-			if err := m.weigh(key, 0); err != nil {
+			if err := m.weigh(key); err != nil {
 				return nil, err
 			}
 			if i > 0 {
@@ -247,99 +310,24 @@ func sum(m *machine, v any, p parameters) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	by, has := p.get(0, "attribute")
+	by, err := m.path(p.get(0, "attribute"))
+	if err != nil {
+		return nil, err
+	}
 	total, ok := p.get(1, "start")
 	if !ok {
 		total = int64(0)
 	}
 	for _, e := range all {
-		if has && by != nil {
-			if e, err = m.path(e, by); err != nil {
-				return nil, err
-			}
+		if err := m.spend(stepCost); err != nil {
+			return nil, err
+		}
+		if e, err = m.follow(e, by); err != nil {
+			return nil, err
 		}
 		if total, err = arithmetic("+", total, e); err != nil {
 			return nil, err
 		}
 	}
 	return total, nil
-}
-
-func toInt(_ *machine, v any, p parameters) (any, error) {
-	otherwise, ok := p.get(0, "default")
-	if !ok {
-		otherwise = int64(0)
-	}
-	base, err := p.number(1, "base", 10)
-	if err != nil {
-		return nil, err
-	}
-	if i, f, isFloat, ok := number(v); ok {
-		if !isFloat {
-			return i, nil
-		}
-		if math.Abs(f) < 1<<62 {
-			return int64(f), nil
-		}
-		return otherwise, nil
-	}
-	s, ok := v.(string)
-	if !ok || base < 2 || base > 36 {
-		return otherwise, nil
-	}
-	s = strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")
-	if n, err := strconv.ParseInt(s, int(base), 64); err == nil {
-		return n, nil
-	}
-	if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
-		return int64(f), nil
-	}
-	return otherwise, nil
-}
-
-func toFloat(_ *machine, v any, p parameters) (any, error) {
-	if _, f, _, ok := number(v); ok {
-		return f, nil
-	}
-	if s, ok := v.(string); ok {
-		if f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64); err == nil {
-			return f, nil
-		}
-	}
-	if otherwise, ok := p.get(0, "default"); ok {
-		return otherwise, nil
-	}
-	return 0.0, nil
-}
-
-func round(_ *machine, v any, p parameters) (any, error) {
-	whole, f, isFloat, ok := number(v)
-	if !ok {
-		return nil, unsupported("round", v, v)
-	}
-	digits, err := p.number(0, "precision", 0)
-	if err != nil {
-		return nil, err
-	}
-	method, err := p.text(1, "method", "common")
-	if err != nil {
-		return nil, err
-	}
-	scale := math.Pow(10, float64(min(max(digits, -300), 300)))
-	switch method {
-	case "common":
-		if !isFloat && digits >= 0 {
-			return whole, nil
-		}
-		if digits >= 0 && digits <= 300 { // the nearest decimal, as Python rounds
-			out, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
-			return out, err
-		}
-		return math.RoundToEven(f*scale) / scale, nil
-	case "ceil":
-		return math.Ceil(f*scale) / scale, nil
-	case "floor":
-		return math.Floor(f*scale) / scale, nil
-	}
-	return nil, errors.New("method has to be common, ceil or floor")
 }

@@ -42,28 +42,41 @@ func rangeOf(m *machine, args []any, _ *Dict) (any, error) {
 	if count > maxRange {
 		return nil, fmt.Errorf("range gives more than %d numbers", maxRange)
 	}
-	out := make([]any, int(max(count, 0)))
+	n := int(max(count, 0))
+	if err := m.spendTimes(n, 2*elementCost); err != nil {
+		return nil, err
+	}
+	out := make([]any, n)
 	for i := range out {
 		out[i] = start + int64(i)*step
 	}
-	return list(out), m.spend(elementCost * len(out))
+	return list(out), nil
 }
 
 func dictOf(m *machine, args []any, named *Dict) (any, error) {
 	out := NewDict()
+	if err := m.spend(entryCost * (len(named.keys) + 1)); err != nil {
+		return nil, err
+	}
 	if len(args) > 0 {
 		of, ok := args[0].(*Dict)
 		if !ok {
 			return nil, fmt.Errorf("dict takes a mapping, not a %s", typeName(args[0]))
 		}
 		for i, key := range of.keys {
+			if err := m.spend(entryCost); err != nil {
+				return nil, err
+			}
+			if err := m.hash(key); err != nil {
+				return nil, err
+			}
 			out.Set(key, of.values[i])
 		}
 	}
 	for i, key := range named.keys {
 		out.Set(key, named.values[i])
 	}
-	return out, m.spend(elementCost * len(out.keys))
+	return out, nil
 }
 
 func namespaceOf(m *machine, args []any, named *Dict) (any, error) {
@@ -98,14 +111,23 @@ func raise(m *machine, args []any, _ *Dict) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		message = given
+		message = cut(given, maxMessageBytes)
 	}
 	return nil, &Error{Line: m.line, Message: message, Raised: true}
 }
 
+// directiveCost is what a part of a date takes to be written.
+const directiveCost = 256
+
 func strftimeNow(m *machine, args []any, _ *Dict) (any, error) {
 	format, err := parameters{args: args}.text(0, "format", "")
 	if err != nil {
+		return nil, err
+	}
+	if err := m.spend(2 * len(format)); err != nil {
+		return nil, err
+	}
+	if err := m.spendTimes(strings.Count(format, "%"), directiveCost); err != nil {
 		return nil, err
 	}
 	now := m.now()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -22,7 +23,7 @@ func toJSON(m *machine, v any, p parameters) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			j.indent = strings.Repeat(" ", int(min(max(n, 0), 64)))
+			j.indent = strings.Repeat(" ", int(min(max(n, 0), maxIndent)))
 		}
 	}
 	if s, ok := p.get(2, "separators"); ok && s != nil {
@@ -30,13 +31,22 @@ func toJSON(m *machine, v any, p parameters) (any, error) {
 		if !ok || len(l.Items) != 2 {
 			return nil, errors.New("separators have to be two strings")
 		}
-		j.between, j.colon = text(l.Items[0]), text(l.Items[1])
+		var err error
+		if j.between, err = m.text(l.Items[0]); err != nil {
+			return nil, err
+		}
+		if j.colon, err = m.text(l.Items[1]); err != nil {
+			return nil, err
+		}
 	}
 	if err := j.value(v, 0); err != nil {
 		return nil, err
 	}
 	return j.out.String(), nil
 }
+
+// maxIndent is the widest indentation of JSON.
+const maxIndent = 64
 
 type encoder struct {
 	m              *machine
@@ -51,7 +61,7 @@ func (j *encoder) value(v any, depth int) error {
 	if depth > maxDepth {
 		return errors.New("a value is nested too deep")
 	}
-	if err := j.m.spend(stepCost + depth*len(j.indent)); err != nil {
+	if err := j.m.spend(stepCost); err != nil {
 		return err
 	}
 	switch x := v.(type) {
@@ -78,6 +88,9 @@ func (j *encoder) value(v any, depth int) error {
 }
 
 func (j *encoder) dict(d *Dict, depth int) error {
+	if err := j.m.spend(valueCost * len(d.keys)); err != nil {
+		return err
+	}
 	keys := make([]string, len(d.keys))
 	order := make([]int, len(d.keys))
 	for i, key := range d.keys {
@@ -94,13 +107,27 @@ func (j *encoder) dict(d *Dict, depth int) error {
 		}
 	}
 	if j.sort {
-		slices.SortStableFunc(order, func(a, b int) int { return strings.Compare(keys[a], keys[b]) })
+		var failed error
+		slices.SortStableFunc(order, func(a, b int) int {
+			if failed == nil {
+				failed = j.m.spend(stepCost + min(len(keys[a]), len(keys[b])))
+			}
+			if failed != nil {
+				return 0
+			}
+			return strings.Compare(keys[a], keys[b])
+		})
+		if failed != nil {
+			return failed
+		}
 	}
 	return j.block('{', '}', len(keys), depth, func(i int) error {
 		if err := j.text(keys[order[i]]); err != nil {
 			return err
 		}
-		j.out.WriteString(j.colon)
+		if err := j.write(j.colon, 1); err != nil {
+			return err
+		}
 		return j.value(d.values[order[i]], depth+1)
 	})
 }
@@ -109,33 +136,56 @@ func (j *encoder) block(open, closing byte, n, depth int, element func(i int) er
 	j.out.WriteByte(open)
 	for i := range n {
 		if i > 0 {
-			j.out.WriteString(j.between)
+			if err := j.write(j.between, 1); err != nil {
+				return err
+			}
 		}
-		j.newLine(depth + 1)
+		if err := j.newLine(depth + 1); err != nil {
+			return err
+		}
 		if err := element(i); err != nil {
 			return err
 		}
 	}
 	if n > 0 {
-		j.newLine(depth)
+		if err := j.newLine(depth); err != nil {
+			return err
+		}
 	}
 	j.out.WriteByte(closing)
 	return nil
 }
 
-func (j *encoder) newLine(depth int) {
-	if j.lines {
-		j.out.WriteByte('\n')
-		j.out.WriteString(strings.Repeat(j.indent, depth))
+func (j *encoder) newLine(depth int) error {
+	if !j.lines {
+		return nil
 	}
+	j.out.WriteByte('\n')
+	return j.write(j.indent, depth)
+}
+
+// write writes a text so many times.
+func (j *encoder) write(s string, times int) error {
+	if err := j.m.spendTimes(times, 2*len(s)); err != nil {
+		return err
+	}
+	for range times {
+		j.out.WriteString(s)
+	}
+	return nil
 }
 
 func (j *encoder) text(s string) error {
-	if err := j.m.spend(len(s)); err != nil {
+	if err := j.m.spend(2 * len(s)); err != nil {
 		return err
 	}
 	j.out.WriteByte('"')
 	for _, r := range s {
+		if r < ' ' || r == '"' || r == '\\' || j.ascii && r >= utf8.RuneSelf-1 {
+			if err := j.m.spend(2 * len(`\u0000`)); err != nil {
+				return err
+			}
+		}
 		switch {
 		case r == '"' || r == '\\':
 			j.out.WriteByte('\\')
@@ -151,12 +201,13 @@ func (j *encoder) text(s string) error {
 		case r == '\f':
 			j.out.WriteString(`\f`)
 		case r < 0x20:
-			fmt.Fprintf(&j.out, `\u%04x`, r)
+			hex(&j.out, 'u', 4, r)
 		case j.ascii && r > 0xffff:
-			r -= 0x10000
-			fmt.Fprintf(&j.out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+			high, low := utf16.EncodeRune(r)
+			hex(&j.out, 'u', 4, high)
+			hex(&j.out, 'u', 4, low)
 		case j.ascii && r >= utf8.RuneSelf-1:
-			fmt.Fprintf(&j.out, `\u%04x`, r)
+			hex(&j.out, 'u', 4, r)
 		default:
 			j.out.WriteRune(r)
 		}

@@ -41,7 +41,7 @@ func (t token) String() string {
 	case kindData:
 		return "text"
 	}
-	return fmt.Sprintf("%q", t.text)
+	return fmt.Sprintf("%q", cut(t.text, maxNameBytes))
 }
 
 // lexer cuts a source into tokens. White space around tags is dealt with here,
@@ -250,6 +250,9 @@ func (l *lexer) expression(end string, endKind kind) error {
 			n := strings.IndexFunc(rest, func(r rune) bool { return !isLetter(r) })
 			if n < 0 {
 				n = len(rest)
+			}
+			if n > maxNameBytes {
+				return l.fail("a name has more than %d bytes", maxNameBytes)
 			}
 			l.emit(kindName, rest[:n])
 			l.skip(n)

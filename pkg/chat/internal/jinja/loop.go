@@ -51,7 +51,7 @@ func (l *loop) attribute(name string) (any, bool) {
 	case "changed":
 		return &function{"changed", func(m *machine, args []any, _ *Dict) (any, error) {
 			now := tuple(args...)
-			if err := m.weigh(now, 0); err != nil {
+			if err := m.weigh(now); err != nil {
 				return nil, err
 			}
 			if l.called && equal(l.last, now) {
@@ -71,7 +71,7 @@ func (m *machine) loop(n *forStatement, over any, s *scope, depth int) error {
 		return err
 	}
 	if n.test != nil {
-		kept := make([]any, 0, len(items))
+		var kept []any
 		for _, v := range items {
 			if err := m.spend(turnCost); err != nil {
 				return err
@@ -100,7 +100,8 @@ func (m *machine) loop(n *forStatement, over any, s *scope, depth int) error {
 			if len(args) != 1 {
 				return nil, errNoItems
 			}
-			return m.captured(func() error { return m.loop(n, args[0], s, depth+1) })
+			printed, err := m.captured(func() error { return m.loop(n, args[0], s, depth+1) })
+			return printed, err
 		}}
 	}
 	for i, v := range items {

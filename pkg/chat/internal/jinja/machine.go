@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,24 +13,19 @@ import (
 type Options struct {
 	// MaxOutputBytes bounds what is printed. 0: 16 MiB.
 	MaxOutputBytes int
+	// MaxWork bounds the work, in about bytes moved. 0: 64 Mi.
+	MaxWork int
 	// Now is the clock of strftime_now. Nil: time.Now.
 	Now func() time.Time
 }
 
-// Work is counted in units of about a byte moved: a step of the evaluation counts
-// as many as it takes in time. The budget is one or two seconds of a core.
-const (
-	defaultOutputBytes = 16 << 20
-	stepCost           = 32
-	turnCost           = 128 // of a loop
-	workBudget         = 256 << 20
-	elementCost        = 16
-)
-
 // Render fills the template in with variables, whose values are those of this
 // package. Its error is an *Error, or that of ctx.
 func (t *Template) Render(ctx context.Context, variables *Dict, o Options) (out string, err error) {
-	m := &machine{ctx: ctx, work: workBudget, room: o.MaxOutputBytes, now: o.Now, line: 1}
+	m := &machine{ctx: ctx, work: o.MaxWork, unwatched: watchInterval, room: o.MaxOutputBytes, now: o.Now, line: 1}
+	if m.work <= 0 {
+		m.work = defaultWork
+	}
 	if m.room <= 0 {
 		m.room = defaultOutputBytes
 	}
@@ -40,13 +34,15 @@ func (t *Template) Render(ctx context.Context, variables *Dict, o Options) (out 
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			out, err = "", &Error{Line: m.line, Message: fmt.Sprintf("the template cannot be rendered: %v", r)}
+			out, err = "", &Error{Line: m.line, Message: cut(fmt.Sprintf("the template cannot be rendered: %v", r), maxMessageBytes)}
 		}
 	}()
 	root := &scope{}
 	for i, key := range variables.keys {
 		if text, ok := key.(string); ok {
-			root.set(text, variables.values[i])
+			if err := m.setIn(root, text, variables.values[i]); err != nil {
+				return "", m.located(err)
+			}
 		}
 	}
 	var buffer strings.Builder
@@ -62,11 +58,12 @@ type machine struct {
 	ctx   context.Context
 	out   *strings.Builder
 	room  int // bytes that may still be printed, captured ones included
-	work  int
-	steps int
 	depth int
 	line  int // of what is evaluated
 	now   func() time.Time
+
+	work      int // that may still be done
+	unwatched int // work until the context is looked at
 }
 
 // located gives an error the line that it happened on.
@@ -75,23 +72,7 @@ func (m *machine) located(err error) error {
 	if errors.As(err, &located) || m.ctx.Err() != nil {
 		return err
 	}
-	return &Error{Line: m.line, Message: err.Error()}
-}
-
-// spend counts work.
-func (m *machine) spend(units int) error {
-	if m.work -= units; m.work < 0 || units < 0 {
-		return errors.New("the template works too long: it was stopped")
-	}
-	if m.steps++; m.steps%1024 == 0 {
-		return m.ctx.Err()
-	}
-	return nil
-}
-
-// made counts a string that was made.
-func (m *machine) made(s string) (any, error) {
-	return s, m.spend(len(s))
+	return &Error{Line: m.line, Message: cut(err.Error(), maxMessageBytes)}
 }
 
 func (m *machine) enter() error {
@@ -105,43 +86,39 @@ func (m *machine) print(s string) error {
 	if m.room -= len(s); m.room < 0 {
 		return errors.New("the template prints too much: it was stopped")
 	}
+	if err := m.spend(len(s)); err != nil {
+		return err
+	}
 	m.out.WriteString(s)
-	return m.spend(len(s))
+	return nil
 }
 
-// capture runs statements and returns what they print.
-func (m *machine) capture(body []statement, s *scope) (string, error) {
+// printText prints a value's text.
+func (m *machine) printText(v any) error {
+	t, err := m.text(v)
+	if err != nil {
+		return err
+	}
+	return m.print(t)
+}
+
+// captured is what a part of the template prints.
+func (m *machine) captured(run func() error) (string, error) {
 	outside := m.out
 	var buffer strings.Builder
 	m.out = &buffer
-	_, err := m.run(body, s)
+	err := run()
 	m.out = outside
 	m.room += buffer.Len() // it is printed again, or not
 	return buffer.String(), err
 }
 
-// scope is the variables of a block, which sees those around it. They are few.
-type scope struct {
-	names  []string
-	values []any
-	parent *scope
-}
-
-func (s *scope) set(name string, value any) {
-	if i := slices.Index(s.names, name); i >= 0 {
-		s.values[i] = value
-		return
-	}
-	s.names, s.values = append(s.names, name), append(s.values, value)
-}
-
-func (s *scope) get(name string) (any, bool) {
-	for ; s != nil; s = s.parent {
-		if i := slices.Index(s.names, name); i >= 0 {
-			return s.values[i], true
-		}
-	}
-	return nil, false
+// capture runs statements and returns what they print.
+func (m *machine) capture(body []statement, s *scope) (string, error) {
+	return m.captured(func() error {
+		_, err := m.run(body, s)
+		return err
+	})
 }
 
 // flow is how a body ended.
@@ -178,11 +155,7 @@ func (m *machine) execute(each statement, s *scope) (flow, error) {
 		if err != nil {
 			return flowOn, err
 		}
-		t, err := m.text(v)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, m.print(t)
+		return flowOn, m.printText(v)
 	case ifStatement:
 		for _, b := range n.branches {
 			m.line = b.line
@@ -209,8 +182,7 @@ func (m *machine) execute(each statement, s *scope) (flow, error) {
 		m.line = n.line
 		return flowOn, m.set(n, s)
 	case *macroStatement:
-		s.set(n.name, m.macro(n, s))
-		return flowOn, nil
+		return flowOn, m.setIn(s, n.name, m.macro(n, s))
 	case callStatement:
 		m.line = n.line
 		caller := m.macro(n.caller, s)
@@ -218,7 +190,7 @@ func (m *machine) execute(each statement, s *scope) (flow, error) {
 		if err != nil {
 			return flowOn, err
 		}
-		return flowOn, m.print(text(v))
+		return flowOn, m.printText(v)
 	case withStatement:
 		inner := &scope{parent: s}
 		for i, to := range n.targets {
@@ -242,7 +214,7 @@ func (m *machine) execute(each statement, s *scope) (flow, error) {
 		if err != nil {
 			return flowOn, err
 		}
-		return flowOn, m.print(text(v))
+		return flowOn, m.printText(v)
 	case scopeStatement:
 		return m.run(n.body, &scope{parent: s})
 	case breakStatement:
@@ -291,14 +263,22 @@ func (m *machine) assign(to target, v any, s *scope) error {
 			}
 		}
 	case to.attribute != "":
-		of, _ := s.get(to.name)
+		of, _, err := m.get(s, to.name)
+		if err != nil {
+			return err
+		}
 		ns, ok := of.(*namespace)
 		if !ok {
 			return fmt.Errorf("cannot assign attribute %q: %s is no namespace", to.attribute, to.name)
 		}
+		if _, known := ns.attributes.Get(to.attribute); !known {
+			if err := m.spend(entryCost); err != nil {
+				return err
+			}
+		}
 		ns.attributes.Set(to.attribute, v)
 	default:
-		s.set(to.name, v)
+		return m.setIn(s, to.name, v)
 	}
 	return nil
 }
@@ -311,10 +291,14 @@ func (m *machine) iterate(v any) ([]any, error) {
 	case *Dict:
 		return x.keys, m.spend(len(x.keys))
 	case string:
-		out := make([]any, 0, utf8.RuneCountInString(x))
-		if err := m.spend(elementCost * cap(out)); err != nil {
+		if err := m.spend(len(x)); err != nil {
 			return nil, err
 		}
+		n := utf8.RuneCountInString(x)
+		if err := m.spend(valueCost * n); err != nil {
+			return nil, err
+		}
+		out := make([]any, 0, n)
 		for _, r := range x {
 			out = append(out, string(r))
 		}

@@ -3,7 +3,6 @@ package jinja
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -30,19 +29,19 @@ func refused(name string) *function {
 func dictMethod(d *Dict, name string) *function {
 	switch name {
 	case "items":
-		return method(name, func(m *machine, _ parameters) (any, error) { return d.items(), m.spend(elementCost * len(d.keys)) })
+		return method(name, func(m *machine, _ parameters) (any, error) { return m.pairs(d) })
 	case "keys":
 		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.keys), m.spend(len(d.keys)) })
 	case "values":
 		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.values), m.spend(len(d.keys)) })
 	case "get":
-		return method(name, func(_ *machine, p parameters) (any, error) {
+		return method(name, func(m *machine, p parameters) (any, error) {
 			key, ok := p.get(0, "key")
 			if !ok {
 				return nil, errNoItems
 			}
-			if v, ok := d.Get(key); ok {
-				return v, nil
+			if v, ok, err := m.find(d, key); ok || err != nil {
+				return v, err
 			}
 			otherwise, _ := p.get(1, "default")
 			return otherwise, nil
@@ -65,7 +64,7 @@ func listMethod(l *List, name string) *function {
 			}
 			n := int64(0)
 			for i, v := range l.Items {
-				if err := m.weigh(v, 0); err != nil {
+				if err := m.weigh(v); err != nil {
 					return nil, err
 				}
 				switch {
@@ -142,7 +141,12 @@ func swapCase(s string) string {
 
 func stringMethod(s, name string) *function {
 	if plain, ok := plainMethods[name]; ok {
-		return method(name, func(m *machine, _ parameters) (any, error) { return plain(s), m.spend(len(s)) })
+		return method(name, func(m *machine, _ parameters) (any, error) {
+			if err := m.spendTimes(len(s), 2*runeCost); err != nil {
+				return nil, err
+			}
+			return plain(s), nil
+		})
 	}
 	run := textMethod(s, name)
 	if run == nil {
@@ -159,7 +163,7 @@ func stringMethod(s, name string) *function {
 func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
 	switch name {
 	case "strip", "lstrip", "rstrip":
-		return func(_ *machine, p parameters) (any, error) { return strip(s, name, p) }
+		return func(m *machine, p parameters) (any, error) { return m.strip(s, name, p) }
 	case "split", "rsplit":
 		return func(m *machine, p parameters) (any, error) { return m.split(s, name == "rsplit", p) }
 	case "splitlines":
@@ -183,7 +187,7 @@ func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
 			return tuple("", "", s), nil
 		}
 	case "startswith", "endswith":
-		return func(_ *machine, p parameters) (any, error) { return affixed(s, name == "startswith", p) }
+		return func(m *machine, p parameters) (any, error) { return m.affixed(s, name == "startswith", p) }
 	case "removeprefix", "removesuffix":
 		return func(_ *machine, p parameters) (any, error) {
 			part, err := p.text(0, "part", "")
@@ -223,7 +227,7 @@ func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
 	case "join":
 		return func(m *machine, p parameters) (any, error) { return m.joinStrings(s, p) }
 	case "zfill", "ljust", "rjust", "center":
-		return func(_ *machine, p parameters) (any, error) { return justified(s, name, p) }
+		return func(m *machine, p parameters) (any, error) { return m.justified(s, name, p) }
 	case "format", "format_map", "encode", "translate", "maketrans", "expandtabs":
 		return func(*machine, parameters) (any, error) {
 			return nil, errors.New("is not supported in chat templates")
@@ -232,25 +236,47 @@ func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
 	return nil
 }
 
-func strip(s, name string, p parameters) (any, error) {
+// strip takes characters off the ends of a text.
+func (m *machine) strip(s, name string, p parameters) (any, error) {
 	is := isSpace
 	if set, ok := p.get(0, "chars"); ok && set != nil {
 		chars, err := p.text(0, "chars", "")
 		if err != nil {
 			return nil, err
 		}
-		is = func(r rune) bool { return strings.ContainsRune(chars, r) }
+		if err := m.spendTimes(len(chars), valueCost); err != nil {
+			return nil, err
+		}
+		in := make(map[rune]bool)
+		for _, r := range chars {
+			in[r] = true
+		}
+		is = func(r rune) bool { return in[r] }
 	}
-	if name != "rstrip" {
-		s = strings.TrimLeftFunc(s, is)
+	for name != "rstrip" && s != "" {
+		r, width := utf8.DecodeRuneInString(s)
+		if !is(r) {
+			break
+		}
+		if err := m.spend(elementCost); err != nil {
+			return nil, err
+		}
+		s = s[width:]
 	}
-	if name != "lstrip" {
-		s = strings.TrimRightFunc(s, is)
+	for name != "lstrip" && s != "" {
+		r, width := utf8.DecodeLastRuneInString(s)
+		if !is(r) {
+			break
+		}
+		if err := m.spend(elementCost); err != nil {
+			return nil, err
+		}
+		s = s[:len(s)-width]
 	}
 	return s, nil
 }
 
-func affixed(s string, prefix bool, p parameters) (any, error) {
+func (m *machine) affixed(s string, prefix bool, p parameters) (any, error) {
 	v, _ := p.get(0, "prefix")
 	options := []any{v}
 	if l, ok := v.(*List); ok && l.tuple {
@@ -261,6 +287,9 @@ func affixed(s string, prefix bool, p parameters) (any, error) {
 		if !ok {
 			return nil, fmt.Errorf("a %s is no string", typeName(o))
 		}
+		if err := m.spend(elementCost + min(len(part), len(s))); err != nil {
+			return nil, err
+		}
 		if prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part) {
 			return true, nil
 		}
@@ -268,103 +297,21 @@ func affixed(s string, prefix bool, p parameters) (any, error) {
 	return false, nil
 }
 
-// split is str.split and str.rsplit.
-func (m *machine) split(s string, right bool, p parameters) (any, error) {
-	most, err := p.number(1, "maxsplit", -1)
-	if err != nil {
-		return nil, err
-	}
-	separator, given := p.get(0, "sep")
-	var parts []string
-	if !given || separator == nil {
-		if most >= 0 {
-			return nil, errors.New("maxsplit without a separator is not supported")
-		}
-		parts = strings.FieldsFunc(s, isSpace)
-	} else {
-		by, err := p.text(0, "sep", "")
-		if err != nil || by == "" {
-			return nil, errors.Join(err, errors.New("the separator is empty"))
-		}
-		if err := m.spend(elementCost * strings.Count(s, by)); err != nil {
-			return nil, err
-		}
-		parts = strings.Split(s, by)
-		if n := int64(len(parts)) - 1; most >= 0 && n > most {
-			if right {
-				cut := n - most
-				parts = append([]string{strings.Join(parts[:cut+1], by)}, parts[cut+1:]...)
-			} else {
-				parts = append(slices.Clone(parts[:most]), strings.Join(parts[most:], by))
-			}
-		}
-	}
-	return texts(parts), m.spend(elementCost * len(parts))
-}
-
-func texts(parts []string) *List {
-	out := make([]any, len(parts))
-	for i, part := range parts {
-		out[i] = part
-	}
-	return list(out)
-}
-
-func (m *machine) splitLines(s string, keep bool) (any, error) {
-	var parts []string
-	for s != "" {
-		at := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
-		if at < 0 {
-			parts = append(parts, s)
-			break
-		}
-		_, width := utf8.DecodeRuneInString(s[at:])
-		if strings.HasPrefix(s[at:], "\r\n") {
-			width = 2
-		}
-		end := at
-		if keep {
-			end += width
-		}
-		parts = append(parts, s[:end])
-		s = s[at+width:]
-	}
-	return texts(parts), m.spend(elementCost * len(parts))
-}
-
-// joinStrings is str.join, which takes nothing but strings.
-func (m *machine) joinStrings(separator string, p parameters) (any, error) {
-	v, _ := p.get(0, "iterable")
-	elements, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	parts := make([]string, len(elements))
-	for i, e := range elements {
-		part, ok := e.(string)
-		if !ok {
-			return nil, fmt.Errorf("element %d is a %s, not a string", i, typeName(e))
-		}
-		parts[i] = part
-		if err := m.spend(len(part) + len(separator)); err != nil {
-			return nil, err
-		}
-	}
-	return strings.Join(parts, separator), nil
-}
-
-func justified(s, name string, p parameters) (any, error) {
+func (m *machine) justified(s, name string, p parameters) (any, error) {
 	width, err := p.number(0, "width", 0)
 	if err != nil || width > maxRange {
 		return nil, errors.Join(err, errors.New("the width is too large"))
 	}
 	fill, err := p.text(1, "fillchar", " ")
-	if err != nil || utf8.RuneCountInString(fill) != 1 {
+	if err != nil || len(fill) > utf8.UTFMax || utf8.RuneCountInString(fill) != 1 {
 		return nil, errors.Join(err, errors.New("the fill has to be one character"))
 	}
 	missing := int(width) - utf8.RuneCountInString(s)
 	if missing <= 0 {
 		return s, nil
+	}
+	if err := m.spend(2 * (missing*len(fill) + len(s))); err != nil {
+		return nil, err
 	}
 	switch name {
 	case "ljust":

@@ -76,12 +76,12 @@ func (m *machine) binary(n *binary, s *scope) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return m.made(a + b)
+		return m.concat(a, b)
 	case "+":
 		switch a := left.(type) {
 		case string:
 			if b, ok := right.(string); ok {
-				return m.made(a + b)
+				return m.concat(a, b)
 			}
 		case *List:
 			if b, ok := right.(*List); ok && a.tuple == b.tuple {
@@ -125,11 +125,11 @@ func (m *machine) repeat(a, b any) (any, bool, error) {
 		return nil, false, nil
 	}
 	n = max(n, 0)
-	if size > 0 && n > int64(workBudget/size) {
-		return nil, true, errors.New("the template works too long: it was stopped")
-	}
-	if err := m.spend(size * int(n)); err != nil {
+	if err := m.spendTimes(int(n), size); err != nil {
 		return nil, true, err
+	}
+	if size == 0 { // as often as one likes
+		return a, true, nil
 	}
 	if x, ok := a.(string); ok {
 		return strings.Repeat(x, int(n)), true, nil

@@ -42,8 +42,8 @@ var tests = map[string]test{
 		return false
 	}),
 	"escaped":     simple(func(any) bool { return false }),
-	"lower":       simple(func(v any) bool { return cased(text(v), unicode.IsUpper, unicode.IsLower) }),
-	"upper":       simple(func(v any) bool { return cased(text(v), unicode.IsLower, unicode.IsUpper) }),
+	"lower":       casing(unicode.IsUpper, unicode.IsLower),
+	"upper":       casing(unicode.IsLower, unicode.IsUpper),
 	"odd":         remainder(func(_ int64) int64 { return 2 }, 1),
 	"even":        remainder(func(_ int64) int64 { return 2 }, 0),
 	"divisibleby": remainder(func(n int64) int64 { return n }, 0),
@@ -61,7 +61,7 @@ var tests = map[string]test{
 		if len(args) != 1 {
 			return false, errNoItems
 		}
-		if err := m.weigh(v, 0); err != nil {
+		if err := m.weigh(v); err != nil {
 			return false, err
 		}
 		return typeName(v) == typeName(args[0]) && equal(v, args[0]), nil
@@ -72,9 +72,9 @@ var tests = map[string]test{
 func testOf(name string) test {
 	switch name {
 	case "filter":
-		return simple(func(v any) bool { s, _ := v.(string); return filterOf(s) != nil })
+		return known(func(name string) bool { return filterOf(name) != nil })
 	case "test":
-		return simple(func(v any) bool { s, _ := v.(string); return testOf(s) != nil })
+		return known(func(name string) bool { return testOf(name) != nil })
 	}
 	return tests[name]
 }
@@ -83,12 +83,37 @@ func simple(t func(v any) bool) test {
 	return func(_ *machine, v any, _ []any) (bool, error) { return t(v), nil }
 }
 
+// known reports whether something is called by a name.
+func known(is func(name string) bool) test {
+	return func(m *machine, v any, _ []any) (bool, error) {
+		if err := m.hash(v); err != nil {
+			return false, err
+		}
+		name, _ := v.(string)
+		return is(name), nil
+	}
+}
+
+// casing reports whether a text has letters of one case, and none of the other.
+func casing(not, want func(rune) bool) test {
+	return func(m *machine, v any, _ []any) (bool, error) {
+		t, err := m.text(v)
+		if err != nil {
+			return false, err
+		}
+		if err := m.spendTimes(len(t), 2*runeCost); err != nil {
+			return false, err
+		}
+		return cased(t, not, want), nil
+	}
+}
+
 func ordered(t func(c int) bool) test {
 	return func(m *machine, v any, args []any) (bool, error) {
 		if len(args) != 1 {
 			return false, errNoItems
 		}
-		if err := m.weigh(v, 0); err != nil {
+		if err := m.weigh(v); err != nil {
 			return false, err
 		}
 		c, err := compare(v, args[0])
@@ -101,7 +126,7 @@ func same(want bool) test {
 		if len(args) != 1 {
 			return false, errNoItems
 		}
-		if err := m.weigh(v, 0); err != nil {
+		if err := m.weigh(v); err != nil {
 			return false, err
 		}
 		return equal(v, args[0]) == want, nil

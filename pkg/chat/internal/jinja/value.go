@@ -3,9 +3,7 @@ package jinja
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -219,8 +217,8 @@ func compare(a, b any) (int, error) {
 	case *List:
 		if y, ok := b.(*List); ok {
 			for i := range min(len(x.Items), len(y.Items)) {
-				if !equal(x.Items[i], y.Items[i]) {
-					return compare(x.Items[i], y.Items[i])
+				if c, err := compareElements(x.Items[i], y.Items[i]); c != 0 || err != nil {
+					return c, err
 				}
 			}
 			return order(len(x.Items) < len(y.Items), len(x.Items) > len(y.Items)), nil
@@ -234,6 +232,16 @@ func compare(a, b any) (int, error) {
 	return 0, fmt.Errorf("%s and %s cannot be ordered", typeName(a), typeName(b))
 }
 
+// compareElements orders two elements of lists: equal ones need no order. Lists are
+// gone through once.
+func compareElements(a, b any) (int, error) {
+	x, isList := a.(*List)
+	if y, ok := b.(*List); ok && isList && x.tuple == y.tuple || !equal(a, b) {
+		return compare(a, b)
+	}
+	return 0, nil
+}
+
 func order(less, more bool) int {
 	switch {
 	case less:
@@ -242,129 +250,6 @@ func order(less, more bool) int {
 		return 1
 	}
 	return 0
-}
-
-// text is str() of a value.
-func text(v any) string {
-	switch x := v.(type) {
-	case string:
-		return x
-	case undefined:
-		return ""
-	}
-	var out strings.Builder
-	represent(&out, v, 0)
-	return out.String()
-}
-
-// represent writes repr() of a value.
-func represent(out *strings.Builder, v any, depth int) {
-	if out.Len() > 4*defaultOutputBytes {
-		panic("a value is too large to write out") //nolint:forbidigo // ends the recursion; Render makes it an error
-	}
-	switch x := v.(type) {
-	case nil:
-		out.WriteString("None")
-	case bool:
-		if x {
-			out.WriteString("True")
-		} else {
-			out.WriteString("False")
-		}
-	case int64:
-		out.WriteString(strconv.FormatInt(x, 10))
-	case float64:
-		out.WriteString(floatText(x))
-	case string:
-		quote(out, x)
-	case *List:
-		open, closing := "[", "]"
-		if x.tuple {
-			open, closing = "(", ")"
-		}
-		out.WriteString(open)
-		for i, e := range x.Items {
-			if i > 0 {
-				out.WriteString(", ")
-			}
-			represent(out, e, depth+1)
-		}
-		if x.tuple && len(x.Items) == 1 {
-			out.WriteString(",")
-		}
-		out.WriteString(closing)
-	case *Dict:
-		out.WriteString("{")
-		for i, key := range x.keys {
-			if i > 0 {
-				out.WriteString(", ")
-			}
-			represent(out, key, depth+1)
-			out.WriteString(": ")
-			represent(out, x.values[i], depth+1)
-		}
-		out.WriteString("}")
-	case undefined:
-		out.WriteString("Undefined")
-	default:
-		fmt.Fprintf(out, "<%s>", typeName(v))
-	}
-}
-
-// quote writes a string as Python's repr() does.
-func quote(out *strings.Builder, s string) {
-	q := byte('\'')
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = '"'
-	}
-	out.WriteByte(q)
-	for _, r := range s {
-		switch {
-		case r == rune(q) || r == '\\':
-			out.WriteByte('\\')
-			out.WriteRune(r)
-		case r == '\n':
-			out.WriteString(`\n`)
-		case r == '\r':
-			out.WriteString(`\r`)
-		case r == '\t':
-			out.WriteString(`\t`)
-		case r < 0x20 || r == 0x7f:
-			fmt.Fprintf(out, `\x%02x`, r)
-		case r < 0x7f || unicode.IsPrint(r):
-			out.WriteRune(r)
-		case r < 0x100:
-			fmt.Fprintf(out, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(out, `\u%04x`, r)
-		default:
-			fmt.Fprintf(out, `\U%08x`, r)
-		}
-	}
-	out.WriteByte(q)
-}
-
-// floatText is repr() of a float: the shortest text that reads back as the same.
-func floatText(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	}
-	s := strconv.FormatFloat(f, 'e', -1, 64)
-	mantissa, exponent, _ := strings.Cut(s, "e")
-	e, _ := strconv.Atoi(exponent)
-	if e >= -4 && e < 16 {
-		s = strconv.FormatFloat(f, 'f', -1, 64)
-		if !strings.Contains(s, ".") {
-			s += ".0"
-		}
-		return s
-	}
-	return fmt.Sprintf("%se%+03d", mantissa, e)
 }
 
 func length(v any) (int, error) {

@@ -1,0 +1,53 @@
+package jinja
+
+import (
+	"fmt"
+)
+
+// parameters are what a filter or a function is given.
+type parameters struct {
+	args  []any
+	named *Dict
+}
+
+// get is the i-th argument, or the one with a name.
+func (p parameters) get(i int, name string) (any, bool) {
+	if i < len(p.args) {
+		return p.args[i], true
+	}
+	if p.named == nil {
+		return nil, false
+	}
+	return p.named.Get(name)
+}
+
+func (p parameters) text(i int, name, otherwise string) (string, error) {
+	v, ok := p.get(i, name)
+	if !ok {
+		return otherwise, nil
+	}
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("%s is a %s, not a string", name, typeName(v))
+	}
+	return s, nil
+}
+
+func (p parameters) number(i int, name string, otherwise int64) (int64, error) {
+	v, ok := p.get(i, name)
+	if !ok {
+		return otherwise, nil
+	}
+	n, _, isFloat, ok := number(v)
+	if !ok || isFloat {
+		return 0, fmt.Errorf("%s is a %s, not a whole number", name, typeName(v))
+	}
+	return n, nil
+}
+
+func (p parameters) truth(i int, name string, otherwise bool) bool {
+	if v, ok := p.get(i, name); ok {
+		return truth(v)
+	}
+	return otherwise
+}
