@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
@@ -85,6 +86,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		idle:     make(chan struct{}),
 		leaving:  make(chan struct{}),
 	}
+	renders := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, m := range deps.Models {
 		if _, ok := s.models[m.Spec.Name]; ok {
 			return nil, fmt.Errorf("router: two models are called %q; give one of them another name", m.Spec.Name)
@@ -93,6 +95,9 @@ func New(config Config, deps Deps) (*Service, error) {
 			if err := CheckAlias(alias); err != nil {
 				return nil, fmt.Errorf("router: model %s: %w", m.Spec.Name, err)
 			}
+		}
+		if m.Chat != nil {
+			m.Chat = boundedChat{m.Chat, renders}
 		}
 		s.models[m.Spec.Name] = m
 		defaults, err := samplingDefaults(config.GenerationConfig, m.Spec)

@@ -1,0 +1,8 @@
+package router
+
+import "github.com/tandem-serving/tandem/pkg/chat"
+
+// BoundedChat is a template that renders so many conversations at once.
+func BoundedChat(t chat.Template, atOnce int) chat.Template {
+	return boundedChat{t, make(chan struct{}, atOnce)}
+}
