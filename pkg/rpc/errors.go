@@ -19,6 +19,8 @@ const Domain = "tandem"
 const (
 	// ReasonInvalidField is the reason of every InvalidArgument.
 	ReasonInvalidField = "INVALID_FIELD"
+	// ReasonContextLength is the reason of ContextLength.
+	ReasonContextLength = "CONTEXT_LENGTH_EXCEEDED"
 	// ReasonRateLimited is the reason when a server's rate limit refuses a call.
 	ReasonRateLimited = "RATE_LIMITED"
 	// ReasonPanic is the reason when a handler panicked.
@@ -29,8 +31,18 @@ const (
 // request, as a path like "sampling.top_p" or "stop[2]". The message is
 // "field: problem"; the problem says what to do.
 func InvalidArgument(field, problem string) error {
+	return invalidField(ReasonInvalidField, field, problem)
+}
+
+// ContextLength is InvalidArgument with a reason of its own, for a prompt that is too
+// long for its model: clients can shorten such a one and try again.
+func ContextLength(field, problem string) error {
+	return invalidField(ReasonContextLength, field, problem)
+}
+
+func invalidField(reason, field, problem string) error {
 	return withDetails(codes.InvalidArgument, field+": "+problem,
-		&errdetails.ErrorInfo{Reason: ReasonInvalidField, Domain: Domain},
+		&errdetails.ErrorInfo{Reason: reason, Domain: Domain},
 		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 			{Field: field, Description: problem},
 		}})

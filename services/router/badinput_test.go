@@ -46,7 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"token out of range", func(q *inferencev1.GenerateRequest) { q.Input = ids(1, 2, 4096) }, "token_ids.ids[2]", "4096"},
 		{"huge token", func(q *inferencev1.GenerateRequest) { q.Input = ids(math.MaxUint32) }, "token_ids.ids[0]", "vocabulary"},
 		{"too many tokens", func(q *inferencev1.GenerateRequest) { q.Input = ids(slices.Repeat([]uint32{1}, window)...) }, "token_ids", "256 tokens"},
-		{"text too long", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("dog ", window)) }, "prompt", "context of 256"},
+		{"text too long", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("dog ", window)) }, "prompt", "context length is 256"},
 		{"megabytes of text", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("Once upon a time. ", 100_000)) }, "prompt", "1800000 bytes"},
 		{"max_tokens 0", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(0) }, "max_tokens", "0 is outside"},
 		{"max_tokens absurd", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(math.MaxUint32) }, "max_tokens", "outside"},

@@ -17,7 +17,8 @@ type Config struct {
 	// MaxQueueWait is how long a request waits for workers at most, and how long it
 	// may then wait in the queue of one.
 	MaxQueueWait time.Duration
-	// TenantMaxRequests is the most requests of one tenant, waiting and running.
+	// TenantMaxRequests is the most requests of one tenant, waiting and running. All
+	// clients of the HTTP API are one tenant.
 	TenantMaxRequests int
 	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
 	// computed on the decode worker. 64 tokens are two blocks: such a prompt is one

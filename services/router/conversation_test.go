@@ -1,9 +1,11 @@
 package router_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -15,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
 )
 
 // testTemplate shows what a template gets. Its tokens are those of fable.
@@ -29,7 +32,18 @@ func chatOf(served model.Spec) (chat.Template, error) {
 	if served.Name == "silent" {
 		return nil, chat.ErrNone
 	}
+	if served.Name == "stuck" {
+		return stuck{}, nil
+	}
 	return chat.Parse("test.jinja", testTemplate, map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{})
+}
+
+// stuck is a template that takes all the time there is.
+type stuck struct{}
+
+func (stuck) Render(ctx context.Context, _ chat.Conversation) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
 }
 
 func conversation(messages ...*inferencev1.Message) *inferencev1.GenerateRequest_Conversation {
@@ -104,7 +118,7 @@ func TestBadConversations(t *testing.T) {
 		"a long role":         {conversation(said(strings.Repeat("r", 257), "b")), "conversation.messages[0].role", "256"},
 		"a long name":         {conversation(&inferencev1.Message{Role: "user", Name: strings.Repeat("n", 257)}), "conversation.messages[0].name", "256"},
 		"many messages":       {conversation(make([]*inferencev1.Message, 4097)...), "conversation.messages", "4097"},
-		"too long":            {conversation(said("user", strings.Repeat("dog ", window))), "conversation", "context of 256"},
+		"too long":            {conversation(said("user", strings.Repeat("dog ", window))), "conversation", "context length is 256"},
 		"refused":             {conversation(said("critic", "b")), "conversation", "refuses it: no critics"},
 		"broken":              {conversation(said("broken", "b")), "conversation", "test.jinja line 1: a string has no attribute 'nothing'"},
 		"a reserved argument": {&inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{Messages: []*inferencev1.Message{said("user", "a")}, TemplateArguments: object(t, map[string]any{"messages": 1.0})}}, "conversation.template_arguments.messages", "field of its own"},
@@ -127,6 +141,19 @@ func TestModelWithoutChatTemplate(t *testing.T) {
 		r := m.generate(t.Context(), &inferencev1.GenerateRequest{Input: conversation(said("user", "a"))})
 		if status.Code(r.err) != codes.InvalidArgument || rpc.Field(r.err) != "conversation" || !strings.Contains(r.err.Error(), "--chat-template FILE") {
 			t.Errorf("field %q, error %v", rpc.Field(r.err), r.err)
+		}
+	})
+}
+
+// What a prompt takes to be rendered counts as part of the request's time.
+func TestRenderingIsBounded(t *testing.T) {
+	served := spec()
+	served.Name = "stuck"
+	inMeshOf(t, served, func(c *router.Config) { c.MaxRequestTime = time.Minute }, func(t *testing.T, m *mesh) {
+		began := time.Now()
+		r := m.generate(t.Context(), &inferencev1.GenerateRequest{Input: conversation(said("user", "a"))})
+		if status.Code(r.err) != codes.DeadlineExceeded || rpc.Reason(r.err) != "DEADLINE" || time.Since(began) != time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), r.err)
 		}
 	})
 }

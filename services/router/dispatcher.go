@@ -143,6 +143,13 @@ func (d *dispatcher) queued() map[string][]*controlv1.QueueDepth {
 	return d.fleet.Queued(time.Now())
 }
 
+// tenantLimit is how many requests one tenant may have.
+func (d *dispatcher) tenantLimit() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.fleet.TenantLimit()
+}
+
 // runTimers sends Tick when the policy asks for it, until ctx ends.
 func (d *dispatcher) runTimers(ctx context.Context) {
 	for {

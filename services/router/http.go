@@ -8,6 +8,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
@@ -26,25 +27,33 @@ func (s *Service) HTTP() http.Handler { return s.http }
 // httpBackend is the router as the HTTP API calls it.
 type httpBackend struct{ service *Service }
 
-// overHTTP marks the context of a request that came over HTTP.
-type overHTTP struct{}
-
 // Generate serves one request.
 func (b httpBackend) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return b.service.Generate(context.WithValue(ctx, overHTTP{}, true), q, send)
+	return b.service.Generate(ctx, q, send)
 }
 
-// Check says what Generate would accept. It counts a request that would be
-// refused, and no other.
-func (b httpBackend) Check(ctx context.Context, q *inferencev1.GenerateRequest) (*inferencev1.Accepted, error) {
+// Plan says what Generate would serve. It counts a request that would be refused,
+// and no other.
+func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	s := b.service
 	p, err := s.planOf(ctx, time.Now(), "", q)
 	if err != nil {
 		s.metrics.ended(time.Now(), err, joining.Finish{})
-		return nil, err
+		return openai.Plan{}, err
 	}
-	return &inferencev1.Accepted{Model: p.model.Spec.Name, PromptTokens: uint32(len(p.tokens)), Seed: p.sampling.GetSeed()}, nil
+	out := openai.Plan{Model: p.model.Spec.Name, Prompt: make([]uint32, len(p.tokens))}
+	for i, id := range p.tokens {
+		out.Prompt[i] = uint32(id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out.RequestID = s.unused(rpc.RequestID(ctx))
+	return out, nil
 }
+
+// MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP
+// are of one.
+func (b httpBackend) MaxAnswers() int { return b.service.dispatcher.tenantLimit() }
 
 // Models are the models that are served.
 func (b httpBackend) Models() []*inferencev1.Model { return b.service.listModels() }

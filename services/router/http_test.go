@@ -5,12 +5,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
 // post sends a request to the router's HTTP API.
@@ -92,4 +102,99 @@ func TestAliases(t *testing.T) {
 		}
 		m.quiet()
 	})
+}
+
+// An id that a request has already is made another one: nobody tries a 400 again.
+func TestIDIsTakenOverHTTP(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.net.StepTime = 50 * time.Millisecond
+		m.start(nil, decodeRecord("d1"))
+		var wait sync.WaitGroup
+		ids := make([]string, 3)
+		for i := range ids {
+			wait.Go(func() {
+				w := m.post(t.Context(), "/v1/completions", `{"prompt":"There was","max_tokens":200,"n":2}`)
+				if ids[i] = w.Header().Get("X-Request-Id"); w.Code != http.StatusOK || !strings.HasPrefix(ids[i], "from-http") || !strings.Contains(w.Body.String(), `"cmpl-`+ids[i]+`"`) {
+					t.Errorf("%q, %d %s", ids[i], w.Code, w.Body)
+				}
+			})
+		}
+		wait.Wait()
+		if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
+			t.Errorf("ids %q", ids)
+		}
+		for _, id := range ids {
+			if _, err := m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: id}); err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+		m.quiet()
+	})
+}
+
+// A chat whose prompt is in tokens already is still traced as one.
+func TestSeveralAnswersAreTraced(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"))
+		if w := m.post(t.Context(), "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"n":2}`); w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		m.quiet()
+		roots := m.ended()["tandem.generate"]
+		for _, span := range roots {
+			if attributeOf(span, "http.route") != "/v1/chat/completions" || attributeOf(span, "gen_ai.operation.name") != "chat" {
+				t.Errorf("%v", span.Attributes())
+			}
+		}
+		if len(roots) != 2 {
+			t.Errorf("%d requests are traced", len(roots))
+		}
+	})
+}
+
+// More answers than a tenant may have are refused for good, by the limit in force.
+func TestMoreAnswersThanATenantMayHave(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 2 }, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"))
+		three := func() int {
+			return m.post(t.Context(), "/v1/completions", `{"prompt":"There was","max_tokens":2,"n":3}`).Code
+		}
+		if code := three(); code != http.StatusBadRequest {
+			t.Errorf("with a limit of 2: %d", code)
+		}
+		if _, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{TenantMaxRequests: proto.Uint32(3)}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if code := three(); code != http.StatusOK {
+			t.Errorf("with a limit of 3: %d", code)
+		}
+		m.quiet()
+	})
+}
+
+// A worker's refusal names the field of the request, not the one of its task.
+func TestFieldsOfTasks(t *testing.T) {
+	for field, want := range map[string][2]string{
+		"task.token_ids":           {"token_ids", "messages"},
+		"task.envelope.cache_salt": {"cache_salt", "cache_salt"},
+		"task.sampling.top_p":      {"sampling.top_p", "top_p"},
+	} {
+		inMesh(t, nil, func(t *testing.T, m *mesh) {
+			m.start(func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+				if stage == workertest.Reserve {
+					return rpc.InvalidArgument(field, "is not for this worker")
+				}
+				return nil
+			}, decodeRecord("d1"))
+			r := m.generate(t.Context(), ask(agg, 4))
+			if rpc.Field(r.err) != want[0] || status.Convert(r.err).Message() != want[0]+": is not for this worker" {
+				t.Errorf("%s: %v", field, r.err)
+			}
+			w := m.post(t.Context(), "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}]}`)
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"param":"`+want[1]+`"`) {
+				t.Errorf("%s: %d %s", field, w.Code, w.Body)
+			}
+		})
+	}
 }

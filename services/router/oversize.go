@@ -6,7 +6,7 @@ import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 // to the field that makes it so, for the server's error.
 func OversizeFields() map[string]string {
 	return map[string]string{
-		inferencev1.Inference_Generate_FullMethodName:   "prompt",
+		inferencev1.Inference_Generate_FullMethodName:   "prompt or conversation",
 		inferencev1.Inference_Tokenize_FullMethodName:   "text",
 		inferencev1.Inference_Detokenize_FullMethodName: "token_ids",
 	}

@@ -22,7 +22,7 @@ func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]i
 			return nil, rpc.InvalidArgument("token_ids", "is empty; give at least one token")
 		}
 		if len(ids) >= limit {
-			return nil, rpc.InvalidArgument("token_ids", tooLong(fmt.Sprint(len(ids)), limit))
+			return nil, tooLong("token_ids", fmt.Sprintf("%d tokens", len(ids)), limit)
 		}
 		tokens := make([]int32, len(ids))
 		for i, id := range ids {
@@ -57,7 +57,7 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m Model) (
 	tokens, err := m.Tokenizer.EncodeContext(ctx, text, addSpecial, limit-1)
 	switch {
 	case errors.Is(err, tokenizer.ErrTooLong):
-		return nil, rpc.InvalidArgument(field, tooLong(fmt.Sprintf("%d bytes of text, more than %d", len(text), limit-1), limit))
+		return nil, tooLong(field, fmt.Sprintf("%d bytes of text and more than %d tokens", len(text), limit-1), limit)
 	case ctx.Err() != nil:
 		return nil, gone(ctx)
 	case err != nil:
@@ -68,6 +68,7 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m Model) (
 	return tokens, nil
 }
 
-func tooLong(what string, limit int) string {
-	return fmt.Sprintf("%s tokens and at least one to generate do not fit into the model's context of %d; shorten it", what, limit)
+// tooLong refuses a prompt as OpenAI does, whose words clients look for.
+func tooLong(field, what string, limit int) error {
+	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt, of %s, and one token at least to generate do not fit; shorten it", limit, what))
 }

@@ -241,7 +241,11 @@ func (s *Service) start(p *plan) (*request, error) {
 	if s.stopping {
 		return nil, shuttingDown()
 	}
-	if s.requests[p.id] != nil {
+	switch free := s.unused(p.id); {
+	case free == p.id:
+	case p.renames:
+		p.id, p.envelope.RequestId = free, free
+	default:
 		return nil, rpc.InvalidArgument(rpc.RequestIDKey, "a request with this id is known already; leave it out or make it unique")
 	}
 	s.number++
@@ -258,6 +262,21 @@ func (s *Service) start(p *plan) (*request, error) {
 		}
 	})
 	return r, nil
+}
+
+// unused is an id if no request that is known has it; else one that begins like it.
+// The caller holds mu.
+func (s *Service) unused(id string) string {
+	for free := id; ; {
+		if s.requests[free] == nil {
+			return free
+		}
+		suffix := "-" + newRequestID()[:8]
+		free = id + suffix
+		if !rpc.ValidRequestID(free) { // too long
+			free = id[:len(id)-len(suffix)] + suffix
+		}
+	}
 }
 
 // ended keeps a finished request for as long as it can be resumed.

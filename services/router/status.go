@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
@@ -35,6 +36,11 @@ func toStatus(err error) error {
 			return rpc.InvalidArgument(refusal.Field, refusal.Message)
 		}
 		return rpc.Error(refusal.Code, refusal.Reason, refusal.Message, refusal.RetryAfter)
+	}
+	if field, ok := strings.CutPrefix(rpc.Field(err), "task."); ok {
+		// Of the task that the router made of the request for a worker.
+		_, problem, _ := strings.Cut(status.Convert(err).Message(), ": ")
+		return rpc.InvalidArgument(strings.TrimPrefix(field, "envelope."), problem)
 	}
 	s, ok := status.FromError(err)
 	switch {

@@ -58,11 +58,11 @@ func (s *Service) traceRequest(ctx context.Context, arrived time.Time, id string
 	t := &requestTrace{tracer: s.deps.Tracing.Tracer, tenant: s.deps.Tracing.Tenant, arrived: arrived}
 	t.ctx, t.root = t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "tandem.generate",
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(arrived), trace.WithAttributes(
-			attribute.String("gen_ai.operation.name", operation(q)),
+			attribute.String("gen_ai.operation.name", operation(ctx, q)),
 			attribute.String("gen_ai.provider.name", "tandem"),
 			attribute.String("tandem.request_id", id),
 		))
-	t.transport(ctx, q)
+	t.transport(ctx)
 	return t
 }
 
@@ -73,6 +73,7 @@ func (t *requestTrace) planned(p *plan) {
 		return
 	}
 	t.root.SetAttributes(
+		attribute.String("tandem.request_id", p.id), // which may have changed
 		attribute.String("gen_ai.request.model", p.model.Spec.Name),
 		attribute.Int("gen_ai.request.max_tokens", p.maxTokens),
 		attribute.Float64("gen_ai.request.temperature", float64(p.sampling.GetTemperature())),

@@ -17,26 +17,24 @@ import (
 )
 
 // operation is what a request asks for, in the words of OpenTelemetry's
-// conventions for generative AI.
-func operation(q *inferencev1.GenerateRequest) string {
-	if q.GetConversation() != nil {
+// conventions for generative AI. What came over HTTP may have its prompt in tokens
+// already.
+func operation(ctx context.Context, q *inferencev1.GenerateRequest) string {
+	if q.GetConversation() != nil || openai.Route(ctx) == openai.RouteChat {
 		return "chat"
 	}
 	return "text_completion"
 }
 
 // transport adds how the request came.
-func (t *requestTrace) transport(ctx context.Context, q *inferencev1.GenerateRequest) {
-	if t.http = ctx.Value(overHTTP{}) != nil; !t.http {
+func (t *requestTrace) transport(ctx context.Context) {
+	route := openai.Route(ctx)
+	if t.http = route != ""; !t.http {
 		t.root.SetAttributes(
 			attribute.String("rpc.system.name", "grpc"),
 			attribute.String("rpc.method", strings.TrimPrefix(inferencev1.Inference_Generate_FullMethodName, "/")),
 		)
 		return
-	}
-	route := "/v1/completions"
-	if q.GetConversation() != nil {
-		route = "/v1/chat/completions"
 	}
 	t.root.SetAttributes(attribute.String("http.request.method", http.MethodPost), attribute.String("http.route", route))
 }

@@ -13,6 +13,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
 // Bounds of requests, as inference.proto states them.
@@ -32,6 +33,7 @@ const (
 // tokens.
 type plan struct {
 	id         string
+	renames    bool // the id may be changed if it is taken
 	model      Model
 	tokens     []int32 // the prompt
 	maxTokens  int     // to generate; prompt and these fit into the context
@@ -54,7 +56,9 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{id: id, model: m, arrived: arrived, stops: q.GetStop(), logprobs: q.Logprobs, resumable: q.GetResumableFor().AsDuration()}
+	// Over HTTP proxies and clients send an id again with what they try again, and get
+	// the one that counts with the answer.
+	p := &plan{id: id, renames: openai.Route(ctx) != "", model: m, arrived: arrived, stops: q.GetStop(), logprobs: q.Logprobs, resumable: q.GetResumableFor().AsDuration()}
 	if p.sampling, err = samplingOf(q.GetSampling(), s.sampling[m.Spec.Name], m.Spec); err != nil {
 		return nil, err
 	}
@@ -79,16 +83,19 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 	if q.MaxTokens != nil && (q.GetMaxTokens() == 0 || q.GetMaxTokens() > math.MaxInt32) {
 		return nil, rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is outside 1 to %d", q.GetMaxTokens(), math.MaxInt32))
 	}
+	// To render and tokenize the prompt takes of the request's time as well.
+	p.deadline = arrived.Add(s.config.MaxRequestTime)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.deadline) {
+		p.deadline = deadline
+	}
+	ctx, cancel := context.WithDeadline(ctx, p.deadline)
+	defer cancel()
 	if p.tokens, err = promptOf(ctx, q, m); err != nil {
 		return nil, err
 	}
 	p.maxTokens = m.Spec.ContextTokens - len(p.tokens)
 	if q.MaxTokens != nil {
 		p.maxTokens = min(p.maxTokens, int(q.GetMaxTokens()))
-	}
-	p.deadline = arrived.Add(s.config.MaxRequestTime)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.deadline) {
-		p.deadline = deadline
 	}
 	p.tokenized = time.Now()
 	return p, nil

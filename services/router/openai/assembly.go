@@ -9,7 +9,7 @@ import (
 // assembly makes OpenAI's objects of the events of a call.
 type assembly struct {
 	call         *call
-	id           string
+	exchange     *exchange
 	created      int64
 	model        string
 	fingerprint  string
@@ -30,11 +30,7 @@ type progress struct {
 }
 
 func (h *Handler) newAssembly(e *exchange, c *call) *assembly {
-	a := &assembly{call: c, id: "cmpl-" + e.id, created: e.arrived.Unix(), answers: make([]progress, len(c.choices)), fingerprints: h.fingerprint}
-	if c.chat {
-		a.id = "chatcmpl-" + e.id
-	}
-	return a
+	return &assembly{call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices)), fingerprints: h.fingerprint}
 }
 
 // fingerprint names the weights that answer: with the same one, the same seed
@@ -53,6 +49,9 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 	switch {
 	case event.GetAccepted() != nil:
 		p.prompt = event.GetAccepted().GetPromptTokens()
+		if id := event.GetAccepted().GetRequestId(); id != "" && index == 0 {
+			a.exchange.id = id // another one, if a request had that already
+		}
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
 			a.fingerprint = a.fingerprints(a.model)
@@ -132,11 +131,11 @@ func (p *progress) logprobs(chat bool) any {
 
 // head is an answer without choices.
 func (a *assembly) head(chat, completion string) answer {
-	object := completion
+	object, id := completion, "cmpl-"+a.exchange.id
 	if a.call.chat {
-		object = chat
+		object, id = chat, "chatcmpl-"+a.exchange.id
 	}
-	return answer{ID: a.id, Object: object, Created: a.created, Model: a.model, Fingerprint: a.fingerprint, Choices: []choice{}}
+	return answer{ID: id, Object: object, Created: a.created, Model: a.model, Fingerprint: a.fingerprint, Choices: []choice{}}
 }
 
 // usage counts the tokens so far: those of a prompt once, however many answers it

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -26,14 +25,11 @@ func parseChat(body []byte) (*call, error) {
 	if conversation.ContinueLastMessage, err = continues(f); err != nil {
 		f.wrong(err)
 	}
-	if arguments := f.generic("chat_template_kwargs"); arguments != nil {
-		if conversation.TemplateArguments, err = structpb.NewStruct(arguments); err != nil {
-			f.wrong(invalid("chat_template_kwargs", err.Error()))
-		}
-	}
+	conversation.TemplateArguments = f.generic("chat_template_kwargs")
 	if f.bad != nil {
 		return nil, f.bad
 	}
+	c.verbatim = *f.verbatim
 	q.Input = &inferencev1.GenerateRequest_Conversation{Conversation: conversation}
 	c.repeat([]*inferencev1.GenerateRequest{q})
 	return c, nil
@@ -160,10 +156,11 @@ func (f *fields) content(role string) string {
 	case raw[0] == '"':
 		return f.text("content")
 	}
-	var parts []json.RawMessage
-	if !f.decode("content", &parts, "a string or an array of parts") {
+	if raw[0] != '[' {
+		f.wrong(wrongType(f.at+"content", "a string or an array of parts"))
 		return ""
 	}
+	parts := f.list("content")
 	out := make([]byte, 0, len(raw))
 	for i, raw := range parts {
 		part := f.element(raw, fmt.Sprintf("content[%d]", i))
@@ -188,8 +185,7 @@ func (f *fields) content(role string) string {
 	return string(out)
 }
 
-// calls reads the calls of tools that an assistant made. Templates want their
-// arguments as objects; OpenAI's API has them as JSON in a string.
+// calls reads the calls of tools that an assistant made.
 func (f *fields) calls(role string) []*structpb.Struct {
 	list := f.list("tool_calls")
 	if len(list) > 0 && role != "assistant" {
@@ -224,27 +220,6 @@ func (f *fields) calls(role string) []*structpb.Struct {
 			return nil
 		}
 		out = append(out, made)
-	}
-	return out
-}
-
-// arguments reads the arguments of a call, in a string or as they are.
-func (f *fields) arguments() map[string]any {
-	raw, given := f.raw("arguments")
-	if !given {
-		return map[string]any{}
-	}
-	if raw[0] != '"' {
-		return f.generic("arguments")
-	}
-	text := f.text("arguments")
-	if text == "" {
-		return map[string]any{}
-	}
-	var out map[string]any
-	if _, problem := measure([]byte(text)); problem != "" || json.Unmarshal([]byte(text), &out) != nil || out == nil {
-		f.wrong(invalid(f.at+"arguments", "has to be a JSON object in a string"))
-		return nil
 	}
 	return out
 }

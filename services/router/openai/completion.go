@@ -81,20 +81,18 @@ func (*call) prompts(f *fields, q *inferencev1.GenerateRequest) []*inferencev1.G
 	var out []*inferencev1.GenerateRequest
 	switch first {
 	case '"':
-		var texts []string
-		f.decode("prompt", &texts, want)
-		for _, text := range texts {
+		for _, text := range f.texts("prompt", want) {
 			out = append(out, withText(q, text))
 		}
 	case '[':
 		var lists [][]uint32
-		f.decode("prompt", &lists, want)
+		f.numbers("prompt", &lists, want)
 		for _, ids := range lists {
 			out = append(out, withTokens(q, ids))
 		}
 	default:
 		var ids []uint32
-		f.decode("prompt", &ids, want)
+		f.numbers("prompt", &ids, want)
 		out = append(out, withTokens(q, ids))
 	}
 	return out

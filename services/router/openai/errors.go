@@ -97,8 +97,12 @@ func FailureOf(err error) *Failure {
 	if kind, known := kinds[s.Code()]; known {
 		f.Status, f.Type = kind.status, kind.kind
 	}
-	if rpc.Reason(err) == rpc.ReasonInvalidField {
+	switch rpc.Reason(err) {
+	case rpc.ReasonInvalidField:
 		f.Code = codeValue
+	case rpc.ReasonContextLength:
+		// Clients look for the words that OpenAI's message begins with.
+		f.Message = strings.TrimPrefix(f.Message, f.Param+": ")
 	}
 	if wait, ok := rpc.RetryAfter(err); ok {
 		f.RetryAfter = wait
@@ -155,7 +159,9 @@ func rename(err error, names func(field string) string) error {
 	if f.Param == "" || name == f.Param {
 		return f
 	}
-	f.Message = name + strings.TrimPrefix(f.Message, f.Param)
+	if rest, ok := strings.CutPrefix(f.Message, f.Param+": "); ok {
+		f.Message = name + ": " + rest
+	}
 	f.Param = name
 	return f
 }

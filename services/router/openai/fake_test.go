@@ -1,6 +1,7 @@
 package openai_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -29,8 +30,12 @@ type fake struct {
 	refuse   error  // instead of admitting
 	fail     error  // after the words
 	block    bool   // after the words, until the context ends
+	panics   bool   // instead of admitting
+	renames  bool   // every id is taken
+	most     int    // answers at a time; 0: 64
 
 	mu    sync.Mutex
+	plans int
 	asked []*inferencev1.GenerateRequest
 	ids   []string
 	ended int
@@ -49,7 +54,10 @@ func (f *fake) Generate(ctx context.Context, q *inferencev1.GenerateRequest, sen
 	if f.refuse != nil {
 		return f.refuse
 	}
-	accepted, _ := f.Check(ctx, q)
+	if f.panics {
+		panic("what nobody should see")
+	}
+	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1}
 	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
 	for i, word := range f.words {
 		delta := &inferencev1.TokenDelta{TokenIds: []uint32{uint32(i)}, Text: word}
@@ -76,12 +84,29 @@ func (f *fake) Generate(ctx context.Context, q *inferencev1.GenerateRequest, sen
 	}}})
 }
 
-func (f *fake) Check(_ context.Context, _ *inferencev1.GenerateRequest) (*inferencev1.Accepted, error) {
-	if f.refuse != nil {
-		return nil, f.refuse
+func (f *fake) id(ctx context.Context) string {
+	if f.renames {
+		return rpc.RequestID(ctx) + "-free"
 	}
-	return &inferencev1.Accepted{RequestId: "r", Model: "real", PromptTokens: 5, Seed: 1}, nil
+	return rpc.RequestID(ctx)
 }
+
+// Plan makes a token of each byte of a text.
+func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plans++
+	if f.refuse != nil {
+		return openai.Plan{}, f.refuse
+	}
+	prompt := []uint32{1, 2, 3, 4, 5}
+	for i, c := range []byte(q.GetPrompt()) {
+		prompt[i] = uint32(c)
+	}
+	return openai.Plan{Model: "real", Prompt: prompt, RequestID: f.id(ctx)}, nil
+}
+
+func (f *fake) MaxAnswers() int { return cmp.Or(f.most, 64) }
 
 func (f *fake) Models() []*inferencev1.Model {
 	return []*inferencev1.Model{{Name: "real", ContextTokens: 64, Digest: "0123456789abcdef"}}

@@ -14,7 +14,9 @@ import (
 const (
 	maxDepth    = 64      // arrays and objects in one another
 	maxMembers  = 1 << 17 // of all objects together
+	maxNests    = 1 << 17 // arrays and objects
 	maxElements = 1 << 16 // of an array, but for token ids
+	maxValues   = 1 << 14 // in what goes to a template as it is
 )
 
 // fields reads the members of one JSON object. Its methods return the value of a
@@ -24,6 +26,9 @@ type fields struct {
 	at      string // where the object stands, such as "messages[1]."; "" at the top
 	members map[string]json.RawMessage
 	bad     error
+	// verbatim counts the values that go to a template as they are, of all objects of
+	// the request.
+	verbatim *int
 }
 
 // parse reads the body of a request.
@@ -34,10 +39,10 @@ func parse(body []byte) (*fields, error) {
 	case !utf8.Valid(body):
 		return nil, malformed("the body is not valid UTF-8")
 	}
-	if at, problem := measure(body); problem != "" {
-		return nil, malformed(fmt.Sprintf("the body has more than %s, at %s", problem, position(body, int64(at))))
+	if m := measure(body); m.what != "" {
+		return nil, malformed(fmt.Sprintf("the body has more than %s, at %s", m.what, position(body, int64(m.at))))
 	}
-	f := new(fields)
+	f := &fields{verbatim: new(int)}
 	err := json.Unmarshal(body, &f.members)
 	var syntax *json.SyntaxError
 	switch {
@@ -49,56 +54,6 @@ func parse(body []byte) (*fields, error) {
 		return nil, malformed("the body is no JSON object")
 	}
 	return f, nil
-}
-
-// measure is where JSON exceeds which bound, if it does.
-func measure(body []byte) (at int, problem string) {
-	depth, members, quoted := 0, 0, false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return i, fmt.Sprintf("%d arrays and objects in one another", maxDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
-		case c == ':':
-			if members++; members > maxMembers {
-				return i, fmt.Sprintf("%d members", maxMembers)
-			}
-		}
-	}
-	return 0, ""
-}
-
-// elements is how many elements an array has, and the first byte of the first.
-func elements(array json.RawMessage) (count int, first byte) {
-	depth, quoted := 0, false
-	for i := 0; i < len(array); i++ {
-		c := array[i]
-		if depth == 1 && first == 0 && c > ' ' && c != ']' {
-			first, count = c, 1
-		}
-		switch {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			depth--
-		case c == ',' && depth == 1:
-			count++
-		}
-	}
-	return count, first
 }
 
 // position is a place in a body as editors say it.
@@ -239,17 +194,10 @@ func (f *fields) object(name string) *fields {
 // element is a value inside the member called name as an object; nil if it is
 // none, which is then kept.
 func (f *fields) element(raw json.RawMessage, name string) *fields {
-	out := &fields{at: f.at + name + "."}
+	out := &fields{at: f.at + name + ".", verbatim: f.verbatim}
 	if err := json.Unmarshal(raw, &out.members); err != nil || out.members == nil {
 		f.wrong(wrongType(f.at+name, "an object"))
 		return nil
 	}
-	return out
-}
-
-// generic is a member that is an object, as Go's maps, with numbers as float64.
-func (f *fields) generic(name string) map[string]any {
-	var out map[string]any
-	f.decode(name, &out, "an object")
 	return out
 }

@@ -6,13 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -29,12 +27,24 @@ type Backend interface {
 	// Generate calls send with each event of one request, from this goroutine. An
 	// error of send, or the end of ctx, ends the request.
 	Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
-	// Check says what Generate would accept, without serving it.
-	Check(ctx context.Context, q *inferencev1.GenerateRequest) (*inferencev1.Accepted, error)
+	// Plan checks a request as Generate does, and serves nothing.
+	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
+	// MaxAnswers is how many requests this API may have served at a time.
+	MaxAnswers() int
 	// Models are those that can be asked for, sorted by name.
 	Models() []*inferencev1.Model
 	// Model is the one that is meant by a name, which may be an alias.
 	Model(name string) (*inferencev1.Model, error)
+}
+
+// Plan is what Generate would serve.
+type Plan struct {
+	// Model is its real name.
+	Model string
+	// Prompt in tokens.
+	Prompt []uint32
+	// RequestID is the context's, or one made of it if a request has that already.
+	RequestID string
 }
 
 // Config is what a Handler works with. Backend has to be there.
@@ -46,6 +56,9 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// MaxBodyBytes is the longest body taken; 0: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
+	// MaxHeldBytes is about how much memory requests may take together until they are
+	// admitted; 0: DefaultMaxHeldBytes.
+	MaxHeldBytes int64
 	// ReadTimeout is how long a body may take to come, and WriteTimeout how long a
 	// client may take to read one message; 0: the defaults.
 	ReadTimeout, WriteTimeout time.Duration
@@ -54,6 +67,7 @@ type Config struct {
 // Defaults of Config.
 const (
 	DefaultMaxBodyBytes = 8 << 20
+	DefaultMaxHeldBytes = 256 << 20
 	DefaultReadTimeout  = time.Minute
 	DefaultWriteTimeout = 30 * time.Second
 )
@@ -64,6 +78,7 @@ type Handler struct {
 	config  Config
 	log     *slog.Logger
 	metrics *metrics
+	room    *room
 	started time.Time
 }
 
@@ -78,6 +93,9 @@ func New(config Config) (*Handler, error) {
 	if config.MaxBodyBytes <= 0 {
 		config.MaxBodyBytes = DefaultMaxBodyBytes
 	}
+	if config.MaxHeldBytes <= 0 {
+		config.MaxHeldBytes = DefaultMaxHeldBytes
+	}
 	if config.ReadTimeout <= 0 {
 		config.ReadTimeout = DefaultReadTimeout
 	}
@@ -88,15 +106,19 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	return &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now()}, nil
+	return &Handler{
+		backend: config.Backend, config: config, log: config.Logger, metrics: m, room: newRoom(config.MaxHeldBytes), started: time.Now(),
+	}, nil
 }
+
+// RouteChat is the route of chats; see Route.
+const RouteChat = "/v1/chat/completions"
 
 // Routes, as metrics and log lines name them.
 const (
 	routeModels      = "/v1/models"
 	routeModel       = "/v1/models/{model}"
 	routeCompletions = "/v1/completions"
-	routeChat        = "/v1/chat/completions"
 	routeNone        = "none"
 )
 
@@ -108,12 +130,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		id = newID()
 	}
 	ctx := rpc.HTTPTrace(rpc.WithRequestID(r.Context(), id), r.Header)
-	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, request: r.WithContext(ctx), arrived: arrived, id: id, timeout: h.config.WriteTimeout}
 	route, allowed, serve := h.route(r.URL)
+	ctx = context.WithValue(ctx, routeKey{}, route)
+	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, request: r.WithContext(ctx), arrived: arrived, id: id, timeout: h.config.WriteTimeout}
 	defer func() {
 		if p := recover(); p != nil {
-			h.log.ErrorContext(ctx, "handler panicked", slog.String("request_id", id), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-			e.fail(&Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: its log says why", Type: typeServer, Code: "panic"})
+			e.fail(h.panicked(ctx, p))
 		}
 		h.ended(ctx, e, r.Method, route)
 	}()
@@ -130,6 +152,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		e.fail(err)
 	}
+}
+
+type routeKey struct{}
+
+// Route is the route of a request whose context came from a Handler; "" for others.
+func Route(ctx context.Context) string {
+	route, _ := ctx.Value(routeKey{}).(string)
+	return route
+}
+
+// panicked logs a panic, from the deferred function that recovered it, and is what
+// the client is told.
+func (h *Handler) panicked(ctx context.Context, p any) error {
+	h.log.ErrorContext(ctx, "handler panicked", slog.String("request_id", rpc.RequestID(ctx)), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	return &Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: its log says why", Type: typeServer, Code: "panic"}
 }
 
 // newID draws the id of a request.
@@ -152,7 +189,7 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 	case "/completions":
 		return routeCompletions, write, func(e *exchange) error { return h.generate(e, parseCompletion) }
 	case "/chat/completions":
-		return routeChat, write, func(e *exchange) error { return h.generate(e, parseChat) }
+		return RouteChat, write, func(e *exchange) error { return h.generate(e, parseChat) }
 	}
 	if escaped, ok := strings.CutPrefix(path, "/models/"); ok && escaped != "" {
 		if name, err := url.PathUnescape(escaped); err == nil {
@@ -204,51 +241,4 @@ func (h *Handler) getModel(e *exchange, name string) error {
 // object is a model. When it was made is not known: it is served since the start.
 func (h *Handler) object(m *inferencev1.Model, id string) modelObject {
 	return modelObject{ID: id, Object: "model", Created: h.started.Unix(), OwnedBy: "tandem", Root: m.GetName(), MaxModelLen: m.GetContextTokens()}
-}
-
-// generate serves a completion or a chat.
-func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error {
-	body, err := h.body(e)
-	if err != nil {
-		return err
-	}
-	c, err := parse(body)
-	if err != nil {
-		return err
-	}
-	a := h.newAssembly(e, c)
-	if c.stream {
-		s := &stream{assembly: a, exchange: e}
-		if err := h.run(e.request.Context(), c, s.receive); err != nil {
-			return rename(err, c.name)
-		}
-		return s.finish()
-	}
-	if err := h.run(e.request.Context(), c, a.collect); err != nil {
-		return rename(err, c.name)
-	}
-	return e.reply(http.StatusOK, a.whole())
-}
-
-// body reads a request's body, and to its end, without which net/http would not
-// notice that the client leaves.
-func (h *Handler) body(e *exchange) ([]byte, error) {
-	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes))
-	var tooLong *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLong):
-		return nil, &Failure{
-			Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
-			Message: "the body is longer than " + strconv.FormatInt(tooLong.Limit, 10) + " bytes",
-		}
-	case err != nil:
-		return nil, &Failure{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "incomplete_body", Message: "the body did not come in time, or not to its end"}
-	}
-	if err := e.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	return body, nil
 }

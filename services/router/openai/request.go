@@ -33,6 +33,8 @@ type call struct {
 	// echoes are the prompts to say before the answers, one for each prompt; nil:
 	// none.
 	echoes []string
+	// verbatim is how many values go to the template as they are.
+	verbatim int
 	// limit is the name by which the most tokens were asked for.
 	limit string
 }
@@ -178,16 +180,45 @@ func stops(f *fields) []string {
 	if raw[0] == '"' {
 		return []string{f.text("stop")}
 	}
-	var out []string
-	f.decode("stop", &out, "a string or an array of strings")
+	return f.texts("stop", "a string or an array of strings")
+}
+
+// texts reads an array of strings.
+func (f *fields) texts(name, want string) []string {
+	raw, _ := f.raw(name)
+	if n, _ := elements(raw); n > maxElements {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("has %d elements, more than %d", n, maxElements)))
+	}
+	var read []*string
+	if !f.decode(name, &read, want) {
+		return nil
+	}
+	out := make([]string, len(read))
+	for i, text := range read {
+		if text == nil {
+			f.wrong(wrongType(fmt.Sprintf("%s%s[%d]", f.at, name, i), "a string, not null"))
+			return nil
+		}
+		out[i] = *text
+	}
 	return out
 }
 
 // tokens reads a list of token ids.
 func tokens(f *fields, name string) []uint32 {
 	var out []uint32
-	f.decode(name, &out, "an array of token ids")
+	f.numbers(name, &out, "an array of token ids")
 	return out
+}
+
+// numbers reads token ids, or lists of them. encoding/json would make 0 of null.
+func (f *fields) numbers(name string, out any, want string) {
+	if !f.decode(name, out, want) {
+		return
+	}
+	if path := nullIn(f.members[name]); path != "" {
+		f.wrong(wrongType(f.at+name+path, "a token id, not null"))
+	}
 }
 
 // repeat makes the answers of each prompt: each after the first has a seed of its
@@ -197,7 +228,11 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 		for i := range c.n {
 			choice := q
 			if i > 0 {
+				// The prompt is what may be large, and nobody changes it.
+				input := q.Input
+				q.Input = nil
 				choice = proto.CloneOf(q)
+				q.Input, choice.Input = input, input
 				if choice.GetSampling().Seed != nil {
 					choice.Sampling.Seed = proto.Uint64(choice.GetSampling().GetSeed() + uint64(i))
 				}

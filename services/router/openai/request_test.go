@@ -42,8 +42,14 @@ func TestTranslates(t *testing.T) {
 			`sampling{} conversation{messages{role:"assistant" content:"so"} continue_last_message:true}`},
 		{"roles", chats, `{"messages":[{"role":"developer","content":"a","name":"n"},{"role":"system","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]},{"role":"assistant","refusal":"no"},{"role":"tool","tool_call_id":"t","content":"r"}]}`,
 			`sampling{} conversation{messages{role:"system" content:"a" name:"n"} messages{role:"system" content:"b\nc"} messages{role:"assistant" content:"no"} messages{role:"tool" content:"r" tool_call_id:"t"}}`},
-		{"calls", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]}]}`,
-			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{struct_value{fields{key:"x" value{number_value:1}}}}}}}}}}}`},
+		{"calls", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\":9007199254740993}"}}]}]}`,
+			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":9007199254740993}"}}}}}}}}`},
+		{"calls as objects", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":1}}},{"function":{"name":"g"}}]}]}`,
+			`sampling{} conversation{messages{role:"assistant"
+			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":1}"}}}}}}
+			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"g"}} fields{key:"arguments" value{string_value:"{}"}}}}}}}}`},
+		{"numbers of a template", chats, `{` + hi + `,"chat_template_kwargs":{"a":9007199254740992,"b":[0.1,1e300]}}`,
+			`sampling{} conversation{messages{role:"user" content:"hi"} template_arguments{fields{key:"a" value{number_value:9007199254740992}} fields{key:"b" value{list_value{values{number_value:0.1} values{number_value:1e300}}}}}}`},
 		{"completion", completions, `{"prompt":"hi","logprobs":2,"best_of":1,"suffix":""}`, `sampling{} logprobs:2 prompt:"hi"`},
 		{"tokens", completions, `{"prompt":[1,2]}`, `sampling{} token_ids{ids:1 ids:2}`},
 		{"one of several", completions, `{"prompt":["hi"],"add_special_tokens":false}`, `sampling{} prompt:"hi" no_special_tokens:true`},
@@ -76,7 +82,21 @@ func TestRefuses(t *testing.T) {
 		{"null", chats, `null`, "", "no JSON object"},
 		{"no UTF-8", chats, "{\"model\":\"\xff\"}", "", "UTF-8"},
 		{"deep", chats, `{"x":` + deep + `}`, "", "64 arrays and objects"},
-		{"many members", chats, `{"x":[` + strings.Repeat(`{"":0},`, 1<<17) + `0]}`, "", "131072 members"},
+		{"many members", chats, `{"x":[` + strings.Repeat(`{"":0,"a":0},`, 1<<16) + `0]}`, "", "131072 members"},
+		{"many arrays", chats, `{"x":[` + strings.Repeat(`[],`, 1<<17) + `0]}`, "", "131072 arrays"},
+		{"arrays for a template", chats, `{` + hi + `,"chat_template_kwargs":{"x":[` + strings.Repeat(`[],`, 1<<14) + `0]}}`, "chat_template_kwargs", "16384 values"},
+		{"numbers for a template", chats, `{` + hi + `,"chat_template_kwargs":{"x":[` + strings.Repeat(`1,`, 1<<14) + `0]}}`, "chat_template_kwargs", "16384 values"},
+		{"numbers in arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{\"x\":[` + strings.Repeat(`1,`, 1<<13) + `0]}"}}]},{"role":"assistant","tool_calls":[{"function":{"arguments":"{\"x\":[` + strings.Repeat(`1,`, 1<<13) + `0]}"}}]}]}`, "messages[1].tool_calls[0].function.arguments", "16384 values"},
+		{"deep arguments", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{\"x\":` + deep + `}"}}]}]}`, "messages[0].tool_calls[0].function.arguments", "64 arrays"},
+		{"inexact", chats, `{` + hi + `,"chat_template_kwargs":{"x":[{"y":9007199254740993}]}}`, "chat_template_kwargs", "9007199254740993"},
+		{"many parts", chats, `{"messages":[{"role":"user","content":[` + strings.Repeat(`0,`, 1<<16) + `0]}]}`, "messages[0].content", "65537 elements"},
+		{"many stops", chats, `{` + hi + `,"stop":[` + strings.Repeat(`"",`, 1<<16) + `""]}`, "stop", "65537 elements"},
+		{"no stop", chats, `{` + hi + `,"stop":["null",null]}`, "stop[1]", "null"},
+		{"no stop token", chats, `{` + hi + `,"stop_token_ids":[5,null]}`, "stop_token_ids[1]", "null"},
+		{"no token", completions, `{"prompt":[1, 2, null]}`, "prompt[2]", "null"},
+		{"no token in a list", completions, `{"prompt":[[1],[2,null]]}`, "prompt[1][1]", "null"},
+		{"no list", completions, `{"prompt":[[1],null]}`, "prompt[1]", "null"},
+		{"no text", completions, `{"prompt":["null",null]}`, "prompt[1]", "null"},
 		{"no messages", chats, `{}`, "messages", "missing"},
 		{"many messages", chats, `{"messages":[` + strings.Repeat(`0,`, 1<<16) + `0]}`, "messages", "65537 elements"},
 		{"a message of text", chats, `{"messages":["hi"]}`, "messages[0]", "an object"},
@@ -146,50 +166,6 @@ func errorOf(t testing.TB, body string) errorObject {
 		t.Fatalf("%v: %s", err, body)
 	}
 	return object.Error
-}
-
-func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
-	f := &fake{words: []string{"a"}}
-	w := ask(t, f, http.MethodPost, completions, `{"prompt":["x","y"],"n":2,"seed":9,"echo":true}`)
-	if w.Code != http.StatusOK {
-		t.Fatalf("%d %s", w.Code, w.Body)
-	}
-	seeds, ids := map[string]map[uint64]bool{}, map[string]bool{}
-	for i, q := range f.asked {
-		if seeds[q.GetPrompt()] == nil {
-			seeds[q.GetPrompt()] = map[uint64]bool{}
-		}
-		seeds[q.GetPrompt()][q.GetSampling().GetSeed()] = true
-		ids[f.ids[i]] = true
-	}
-	for _, prompt := range []string{"x", "y"} {
-		if s := seeds[prompt]; len(s) != 2 || !s[9] || !s[10] {
-			t.Errorf("seeds of %s: %v", prompt, s)
-		}
-	}
-	for _, id := range []string{"id-1", "id-1-1", "id-1-2", "id-1-3"} {
-		if !ids[id] {
-			t.Errorf("no request has the id %s: %v", id, ids)
-		}
-	}
-	var got struct {
-		Choices []struct {
-			Index int
-			Text  string
-		}
-		Usage map[string]any
-	}
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"xa", "xa", "ya", "ya"} {
-		if got.Choices[i].Index != i || got.Choices[i].Text != want {
-			t.Errorf("answer %d: %+v", i, got.Choices[i])
-		}
-	}
-	if got.Usage["prompt_tokens"] != 10. || got.Usage["completion_tokens"] != 4. || got.Usage["total_tokens"] != 14. {
-		t.Errorf("usage %v", got.Usage)
-	}
 }
 
 func FuzzRequest(f *testing.F) {

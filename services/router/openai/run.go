@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
-
-	"google.golang.org/grpc/codes"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -26,30 +25,63 @@ func (h *Handler) run(ctx context.Context, c *call, to receive) error {
 	if c.empty {
 		generate = h.nothing
 	}
+	if most := h.backend.MaxAnswers(); len(c.choices) > most {
+		return tooMany(c, most)
+	}
 	if len(c.choices) == 1 {
 		return generate(ctx, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+	}
+	id, err := h.prepare(ctx, c)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &several{
-		events: make(chan numbered), failures: make(chan error), admitted: make(chan struct{}),
+		handler: h, events: make(chan numbered), failures: make(chan error), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
-	id := rpc.RequestID(ctx)
 	for i, q := range c.choices {
 		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), i, q, generate) })
 	}
-	err := r.follow(len(c.choices), to, cancel)
+	err = r.follow(len(c.choices), to, cancel)
 	wait.Wait()
 	return err
 }
 
-// suffixed is the id of one of several answers.
+// tooMany refuses what could never be admitted, however often it is tried.
+func tooMany(c *call, most int) error {
+	name := "n"
+	if c.n == 1 {
+		name = "prompt"
+	}
+	return invalid(name, fmt.Sprintf("%d answers are more than this server gives at a time, %d; ask for fewer", len(c.choices), most))
+}
+
+// prepare makes tokens of each prompt, once for all its answers and one prompt after
+// the other, and returns the id to serve them under.
+func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
+	for answers := range slices.Chunk(c.choices, c.n) {
+		plan, err := h.backend.Plan(ctx, answers[0])
+		if err != nil {
+			return "", err
+		}
+		prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
+		for _, q := range answers {
+			q.Input = prompt
+		}
+		id = plan.RequestID
+	}
+	return id, nil
+}
+
+// suffixed is the id of one of several answers. No id that people count up has a
+// slash in the end.
 func suffixed(id string, index int) string {
 	if index == 0 {
 		return id
 	}
-	suffix := "-" + strconv.Itoa(index)
+	suffix := "/" + strconv.Itoa(index)
 	if long := id + suffix; rpc.ValidRequestID(long) {
 		return long
 	}
@@ -58,6 +90,7 @@ func suffixed(id string, index int) string {
 
 // several are the answers of one call, each made by a goroutine of its own.
 type several struct {
+	handler  *Handler
 	events   chan numbered
 	failures chan error    // one from each, at its end; nil: it went well
 	admitted chan struct{} // closed when all are
@@ -74,7 +107,7 @@ func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateReq
 		// Nobody above could recover it: this goroutine is not the server's.
 		defer func() {
 			if p := recover(); p != nil {
-				err = rpc.Error(codes.Internal, rpc.ReasonPanic, fmt.Sprintf("the server failed on this request: %v", p), 0)
+				err = r.handler.panicked(ctx, p)
 			}
 		}()
 		return generate(ctx, q, func(event *inferencev1.GenerateEvent) error {
@@ -135,10 +168,11 @@ func (r *several) follow(count int, to receive, cancel context.CancelFunc) error
 
 // nothing answers a request for no tokens: it is checked like any other.
 func (h *Handler) nothing(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	accepted, err := h.backend.Check(ctx, q)
+	plan, err := h.backend.Plan(ctx, q)
 	if err != nil {
 		return err
 	}
+	accepted := &inferencev1.Accepted{Model: plan.Model, PromptTokens: uint32(len(plan.Prompt))}
 	return errors.Join(
 		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}),
 		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{

@@ -7,7 +7,6 @@ import (
 // stream sends an answer piece by piece, as server-sent events.
 type stream struct {
 	*assembly
-	exchange *exchange
 }
 
 // receive sends what an event adds.

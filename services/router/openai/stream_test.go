@@ -89,6 +89,7 @@ func TestRefusals(t *testing.T) {
 		milliseconds string
 	}{
 		{"field", rpc.InvalidArgument("sampling.top_p", "is 3"), 400, "invalid_request_error", "invalid_value", "", ""},
+		{"context", rpc.ContextLength("conversation", "is long"), 400, "invalid_request_error", "context_length_exceeded", "", ""},
 		{"model", rpc.Error(codes.NotFound, "MODEL_NOT_FOUND", "no", 0), 404, "invalid_request_error", "model_not_found", "", ""},
 		{"key", rpc.Error(codes.Unauthenticated, "NO_KEY", "no", 0), 401, "authentication_error", "no_key", "", ""},
 		{"busy", rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "no", 1200*time.Millisecond), 429, "rate_limit_error", "queue_full", "2", "1200"},
@@ -135,6 +136,15 @@ func TestNamesOfFields(t *testing.T) {
 		if e := errorOf(t, w.Body.String()); e.Param != c.want || e.Message != c.want+": is wrong" {
 			t.Errorf("%s: %+v, want %s", c.field, e, c.want)
 		}
+	}
+}
+
+// Clients look for how the message begins that says that a prompt is too long.
+func TestContextLength(t *testing.T) {
+	const message = "This model's maximum context length is 5 tokens: yours has 6"
+	w := ask(t, &fake{refuse: rpc.ContextLength("conversation", message)}, http.MethodPost, chats, `{`+hi+`}`)
+	if e := errorOf(t, w.Body.String()); e.Message != message || e.Param != "messages" || e.Code != "context_length_exceeded" {
+		t.Errorf("%d %+v", w.Code, e)
 	}
 }
 

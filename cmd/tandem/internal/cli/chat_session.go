@@ -171,7 +171,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 			fmt.Fprintln(s.stats, "[stopped]")
 		}
 		return g.result.Text, errInterrupted
-	case rpc.Field(err) == "conversation" && strings.Contains(failed.Error(), "context of"):
+	case rpc.Reason(err) == rpc.ReasonContextLength:
 		return g.result.Text, fmt.Errorf("%w; the conversation is too long: /clear begins a new one", failed)
 	case failed != nil:
 		return g.result.Text, failed

@@ -163,7 +163,7 @@ func TestChatCommands(t *testing.T) {
 
 func TestChatEndsBadly(t *testing.T) {
 	full := func(int) error {
-		return rpc.InvalidArgument("conversation", "9000 bytes of text, more than 2047 tokens and at least one to generate do not fit into the model's context of 2048; shorten it")
+		return rpc.ContextLength("conversation", "This model's maximum context length is 2048 tokens: the prompt does not fit; shorten it")
 	}
 	for name, c := range map[string]struct {
 		stdin, want string

@@ -158,7 +158,7 @@ func (f *Fleet) arrived(now time.Time, r Request) {
 	}
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
-		if limit := f.tenantLimit(); f.tenants[r.Tenant] >= limit {
+		if limit := f.TenantLimit(); f.tenants[r.Tenant] >= limit {
 			f.refuse(r.ID, Refusal{codes.ResourceExhausted, ReasonTenantLimit, "",
 				fmt.Sprintf("tenant %q has %d requests, as many as it may; retry when one has ended", r.Tenant, limit), time.Second})
 			return
@@ -194,7 +194,8 @@ func (f *Fleet) queueHint(now time.Time) time.Duration {
 	return max(longest/2, time.Second)
 }
 
-func (f *Fleet) tenantLimit() int {
+// TenantLimit is how many requests one tenant may have, waiting and running.
+func (f *Fleet) TenantLimit() int {
 	if f.policy != nil && f.policy.TenantMaxRequests != nil {
 		return int(f.policy.GetTenantMaxRequests())
 	}

@@ -1,0 +1,78 @@
+package openai
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// generate serves a completion or a chat.
+func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error {
+	held := h.room.hold()
+	defer held.release()
+	body, err := h.body(e, held)
+	if err != nil {
+		return err
+	}
+	c, err := parse(body)
+	if err != nil {
+		return err
+	}
+	if !held.take(valueBytes * int64(c.verbatim)) {
+		return full()
+	}
+	a := h.newAssembly(e, c)
+	// Once a request is admitted its prompt is in tokens, and the rest is not needed.
+	admitted := func(to receive) receive {
+		return func(index int, event *inferencev1.GenerateEvent) error {
+			if event.GetAccepted() != nil {
+				c.choices = nil
+				held.release()
+			}
+			return to(index, event)
+		}
+	}
+	if c.stream {
+		s := &stream{assembly: a}
+		if err := h.run(e.request.Context(), c, admitted(s.receive)); err != nil {
+			return rename(err, c.name)
+		}
+		return s.finish()
+	}
+	if err := h.run(e.request.Context(), c, admitted(a.collect)); err != nil {
+		return rename(err, c.name)
+	}
+	return e.reply(http.StatusOK, a.whole())
+}
+
+// body reads a request's body, and to its end, without which net/http would not
+// notice that the client leaves.
+func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
+	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	body, err := io.ReadAll(&holding{from: http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes), held: held})
+	var tooLong *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLong):
+		return nil, &Failure{
+			Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
+			Message: "the body is longer than " + strconv.FormatInt(tooLong.Limit, 10) + " bytes",
+		}
+	case errors.Is(err, errFull):
+		return nil, full()
+	case err != nil:
+		return nil, &Failure{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "incomplete_body", Message: "the body did not come in time, or not to its end"}
+	}
+	if err := e.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	if m := measure(body); !held.take(valueBytes * int64(m.nests+m.members)) {
+		return nil, full()
+	}
+	return body, nil
+}

@@ -1,0 +1,71 @@
+package openai
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// valueBytes is about what a value of JSON takes once it is read, beside its text.
+const valueBytes = 256
+
+// room is the memory that requests may take until they are admitted. What comes when
+// it is full is refused: to wait would hold a connection, and its body, as well.
+type room struct{ left atomic.Int64 }
+
+func newRoom(size int64) *room {
+	r := new(room)
+	r.left.Store(size)
+	return r
+}
+
+// hold is the part of one request, nothing yet. One goroutine at a time uses it.
+func (r *room) hold() *held { return &held{room: r} }
+
+type held struct {
+	room  *room
+	bytes int64
+}
+
+// take takes more, if there is room.
+func (h *held) take(bytes int64) bool {
+	if h.room.left.Add(-bytes) < 0 {
+		h.room.left.Add(bytes)
+		return false
+	}
+	h.bytes += bytes
+	return true
+}
+
+// release gives back what was taken.
+func (h *held) release() {
+	h.room.left.Add(h.bytes)
+	h.bytes = 0
+}
+
+var errFull = errors.New("no room for the body")
+
+// holding takes room for what is read, as it comes: a client that announces much and
+// sends little holds little.
+type holding struct {
+	from io.Reader
+	held *held
+}
+
+func (h *holding) Read(p []byte) (int, error) {
+	n, err := h.from.Read(p)
+	if !h.held.take(int64(n)) {
+		return 0, errFull
+	}
+	return n, err
+}
+
+// full is the refusal of a request for which there is no room.
+func full() error {
+	return &Failure{
+		Status: http.StatusServiceUnavailable, Type: typeServer, Code: "overloaded", RetryAfter: time.Second,
+		Message: "requests that wait to be admitted fill the memory that is set aside for them; send the request again",
+	}
+}

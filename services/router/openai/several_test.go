@@ -1,0 +1,167 @@
+package openai_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/services/router/openai"
+)
+
+func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
+	f := &fake{words: []string{"a"}}
+	w := ask(t, f, http.MethodPost, completions, `{"prompt":["x","y"],"n":2,"seed":9,"echo":true}`)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	seeds, ids := map[string]map[uint64]bool{}, map[string]bool{}
+	for i, q := range f.asked {
+		prompt := string(rune(q.GetTokenIds().GetIds()[0]))
+		if seeds[prompt] == nil {
+			seeds[prompt] = map[uint64]bool{}
+		}
+		seeds[prompt][q.GetSampling().GetSeed()] = true
+		ids[f.ids[i]] = true
+	}
+	for _, prompt := range []string{"x", "y"} {
+		if s := seeds[prompt]; len(s) != 2 || !s[9] || !s[10] {
+			t.Errorf("seeds of %s: %v", prompt, s)
+		}
+	}
+	for _, id := range []string{"id-1", "id-1/1", "id-1/2", "id-1/3"} {
+		if !ids[id] {
+			t.Errorf("no request has the id %s: %v", id, ids)
+		}
+	}
+	var got struct {
+		Choices []struct {
+			Index int
+			Text  string
+		}
+		Usage map[string]any
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"xa", "xa", "ya", "ya"} {
+		if got.Choices[i].Index != i || got.Choices[i].Text != want {
+			t.Errorf("answer %d: %+v", i, got.Choices[i])
+		}
+	}
+	if got.Usage["prompt_tokens"] != 10. || got.Usage["completion_tokens"] != 4. || got.Usage["total_tokens"] != 14. {
+		t.Errorf("usage %v", got.Usage)
+	}
+}
+
+// A prompt is made into tokens once, however many answers it has.
+func TestPromptIsPreparedOnce(t *testing.T) {
+	for _, c := range []struct {
+		path, body    string
+		plans, served int
+	}{
+		{chats, `{` + hi + `,"n":16}`, 1, 16},
+		{chats, `{` + hi + `}`, 0, 1}, // Generate does it itself
+		{completions, `{"prompt":["x","y"],"n":3}`, 2, 6},
+		{completions, `{"prompt":["x","y"]}`, 2, 2},
+	} {
+		f := &fake{words: []string{"a"}}
+		if w := ask(t, f, http.MethodPost, c.path, c.body); w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if f.plans != c.plans || len(f.asked) != c.served {
+			t.Errorf("%s: %d plans, %d requests", c.body, f.plans, len(f.asked))
+		}
+		for _, q := range f.asked {
+			if c.plans > 0 && len(q.GetTokenIds().GetIds()) != 5 {
+				t.Errorf("%s: asked %v", c.body, q)
+			}
+		}
+	}
+}
+
+// More answers than can ever run are not told to try again.
+func TestMoreAnswersThanAllowed(t *testing.T) {
+	for _, c := range []struct{ path, body, param string }{
+		{chats, `{` + hi + `,"n":4}`, "n"},
+		{completions, `{"prompt":["a","b"],"n":2}`, "n"},
+		{completions, `{"prompt":["a","b","c","d"]}`, "prompt"},
+	} {
+		w := ask(t, &fake{words: []string{"a"}, most: 3}, http.MethodPost, c.path, c.body)
+		if e := errorOf(t, w.Body.String()); w.Code != http.StatusBadRequest || e.Param != c.param || !strings.Contains(e.Message, "4 answers") {
+			t.Errorf("%s: %d %+v", c.body, w.Code, e)
+		}
+	}
+	if w := ask(t, &fake{words: []string{"a"}, most: 3}, http.MethodPost, chats, `{`+hi+`,"n":3}`); w.Code != http.StatusOK {
+		t.Errorf("as many as allowed: %d %s", w.Code, w.Body)
+	}
+}
+
+// An id that was taken is changed by the backend, and the answer says to what.
+func TestAnswerNamesTheIDThatCounts(t *testing.T) {
+	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`} {
+		w := ask(t, &fake{words: []string{"a"}, renames: true}, http.MethodPost, chats, body)
+		if w.Header().Get("X-Request-Id") != "id-1-free" || !strings.Contains(w.Body.String(), `"chatcmpl-id-1-free"`) {
+			t.Errorf("%v %s", w.Header(), w.Body)
+		}
+	}
+	f := &fake{words: []string{"a"}, renames: true}
+	ask(t, f, http.MethodPost, chats, `{`+hi+`,"n":2}`)
+	for _, id := range f.ids {
+		if !strings.HasPrefix(id, "id-1-free") {
+			t.Errorf("an answer runs as %s", id)
+		}
+	}
+}
+
+// A panic is logged with its stack and told to nobody, on whichever goroutine.
+func TestPanics(t *testing.T) {
+	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"n":2}`} {
+		var log bytes.Buffer
+		h, err := openai.New(openai.Config{Backend: &fake{panics: true}, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
+		if e := errorOf(t, w.Body.String()); w.Code != http.StatusInternalServerError || e.Code != "panic" || strings.Contains(e.Message, "nobody") {
+			t.Errorf("%s: %d %+v", body, w.Code, e)
+		}
+		if !strings.Contains(log.String(), "what nobody should see") || !strings.Contains(log.String(), "fake).Generate") {
+			t.Errorf("%s: the log says %s", body, log.String())
+		}
+	}
+}
+
+// Requests that are not admitted yet take so much memory and no more; it is given
+// back when they are, or end.
+func TestHeldBytes(t *testing.T) {
+	f := &fake{words: []string{"a"}}
+	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	post := func(body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
+		return w
+	}
+	for range 10 { // more than fit at a time
+		if w := post(`{` + hi + `}`); w.Code != http.StatusOK {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		for _, body := range []string{
+			`{` + hi + `,"x":"` + strings.Repeat("a", 4096) + `"}`,
+			`{` + hi + `,"x":[` + strings.Repeat("[],", 20) + `0]}`,
+			`{` + hi + `,"chat_template_kwargs":{"x":[` + strings.Repeat("0,", 20) + `0]}}`,
+		} {
+			w := post(body)
+			if e := errorOf(t, w.Body.String()); w.Code != http.StatusServiceUnavailable || e.Code != "overloaded" || w.Header().Get("Retry-After") != "1" {
+				t.Errorf("%.60s: %d %+v %v", body, w.Code, e, w.Header())
+			}
+		}
+	}
+}

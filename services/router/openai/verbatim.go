@@ -1,0 +1,115 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// generic is a member that is an object and goes to the template as it is; nil if it
+// is not given. Its numbers are those of structpb.Struct, which are float64: a whole
+// number that is none is refused rather than changed.
+func (f *fields) generic(name string) *structpb.Struct {
+	raw, given := f.raw(name)
+	if !given {
+		return nil
+	}
+	if !f.count(name, raw) {
+		return nil
+	}
+	var members map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	if decoder.Decode(&members) != nil || members == nil {
+		f.wrong(wrongType(f.at+name, "an object"))
+		return nil
+	}
+	if number := unfit(members); number != "" {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("%s is beyond what a number can hold exactly, 2^53: pass it as a string", shorten(number))))
+		return nil
+	}
+	out, err := structpb.NewStruct(members)
+	if err != nil {
+		f.wrong(invalid(f.at+name, err.Error()))
+		return nil
+	}
+	return out
+}
+
+// count reports whether JSON that goes to the template is within the bounds, together
+// with what the request has of it elsewhere.
+func (f *fields) count(name string, text []byte) bool {
+	m := measure(text)
+	if m.what != "" {
+		f.wrong(invalid(f.at+name, "has more than "+m.what))
+		return false
+	}
+	if *f.verbatim += m.values; *f.verbatim > maxValues {
+		f.wrong(invalid(f.at+name, fmt.Sprintf("makes more than %d values for the chat template in one request", maxValues)))
+		return false
+	}
+	return true
+}
+
+// unfit is a number in a value that float64 does not hold, if there is one.
+func unfit(value any) string {
+	switch v := value.(type) {
+	case json.Number:
+		if !fits(v.String()) {
+			return v.String()
+		}
+	case []any:
+		for _, e := range v {
+			if number := unfit(e); number != "" {
+				return number
+			}
+		}
+	case map[string]any:
+		for _, e := range v {
+			if number := unfit(e); number != "" {
+				return number
+			}
+		}
+	}
+	return ""
+}
+
+// fits reports whether float64 holds a number: one that is written as a whole one
+// exactly, others about.
+func fits(number string) bool {
+	if !strings.ContainsAny(number, ".eE") {
+		n, err := strconv.ParseInt(number, 10, 64)
+		return err == nil && -1<<53 <= n && n <= 1<<53
+	}
+	_, err := strconv.ParseFloat(number, 64)
+	return err == nil
+}
+
+// arguments reads the arguments of a call, in a string or as they are, and returns
+// them as JSON: pkg/chat makes an object of it for the template, with its numbers as
+// they are written.
+func (f *fields) arguments() string {
+	raw, given := f.raw("arguments")
+	if !given {
+		return "{}"
+	}
+	text := string(raw)
+	if raw[0] == '"' {
+		if text = f.text("arguments"); text == "" {
+			return "{}"
+		}
+	}
+	if !f.count("arguments", []byte(text)) {
+		return ""
+	}
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
+		f.wrong(invalid(f.at+"arguments", "has to be a JSON object in a string"))
+		return ""
+	}
+	return text
+}
