@@ -27,6 +27,7 @@ integration: images ## Run the integration suite over containers
 
 lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
+	@cd tools/deploy && GOWORK=off $(BIN)/golangci-lint run ./...
 	$(BIN)/buf lint
 
 generate: $(BIN)/.built ## Generate Go from the proto files
@@ -34,7 +35,7 @@ generate: $(BIN)/.built ## Generate Go from the proto files
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
-	@for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
+	@for module in $(MODULES) tools tools/deploy tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
 tools: $(BIN)/.built ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
 

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -40,13 +41,14 @@ func (s *Settings) print(environment []string, arguments ...string) (map[string]
 	command.Env = append([]string{}, environment...)
 	out, err := command.Output()
 	if err != nil {
-		if exit, is := err.(*exec.ExitError); is { // as a command's error is made
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 			return nil, fmt.Errorf("%s", strings.TrimSpace(string(exit.Stderr)))
 		}
 		return nil, err
 	}
 	values := map[string]struct{ Source string }{}
-	return values, json.Unmarshal(out, &values)
+	err = json.Unmarshal(out, &values)
+	return values, err
 }
 
 // flagOf is the flag that a variable sets; empty if it is not one of tandem's.
