@@ -12,8 +12,12 @@ import (
 )
 
 func main() {
+	asked := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // which is what nohup asks for
+		asked = append(asked, syscall.SIGHUP)
+	}
 	// The first signal asks to finish; with the handler gone, the second kills.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), asked...)
 	context.AfterFunc(ctx, stop)
 	os.Exit(cli.Run(ctx, cli.Process{
 		Program: os.Args[0],

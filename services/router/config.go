@@ -125,8 +125,8 @@ func (c Config) Validate() error {
 	positive("max-request-time", c.MaxRequestTime > 0, c.MaxRequestTime)
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
-	if c.GenerationConfig != GenerationConfigModel && c.GenerationConfig != GenerationConfigNone {
-		errs = append(errs, fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, GenerationConfigModel, GenerationConfigNone))
+	if err := c.ValidateGenerationConfig(); err != nil {
+		errs = append(errs, err)
 	}
 	if c.DisaggregateMinTokens < 0 {
 		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it may not be negative", c.DisaggregateMinTokens))
@@ -135,6 +135,14 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// ValidateGenerationConfig checks the one field whose flag has no prefix.
+func (c Config) ValidateGenerationConfig() error {
+	if c.GenerationConfig != GenerationConfigModel && c.GenerationConfig != GenerationConfigNone {
+		return fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, GenerationConfigModel, GenerationConfigNone)
+	}
+	return nil
 }
 
 // fleet is the policy's part of the configuration, with what is not a flag.

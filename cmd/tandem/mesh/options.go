@@ -166,6 +166,9 @@ func (o *Options) Validate() error {
 	if err := o.Router.Budget.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)
 	}
+	if err := o.Router.ValidateGenerationConfig(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
 	if err := o.Router.Validate(); err != nil {
 		return fmt.Errorf("--router-%w", firstOf(err))
 	}

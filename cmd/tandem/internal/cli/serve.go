@@ -17,7 +17,7 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run one part of the mesh: a router, a prefill worker or a decode worker",
 		Long: `Runs one part in this process, against an etcd and a NATS server that run
-elsewhere. It prints where it listens and then "ready". On SIGTERM or Ctrl-C it
+elsewhere. It prints where it listens and then "ready". On SIGTERM, SIGHUP or Ctrl-C it
 takes nothing new, lets running requests finish within --stop-timeout, leaves the
 mesh and exits.`,
 		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
