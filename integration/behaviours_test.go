@@ -52,6 +52,9 @@ func behaviours() []behaviour {
 const (
 	// simulatedMs is how long a step of the simulated engine takes at least.
 	simulatedMs = 5
+	// lease is how long etcd keeps the record of a worker that says nothing: less
+	// than by default, so that outages which outlive it are short.
+	lease = 5 * time.Second
 	// streams is how many requests run at a time under load.
 	streams = 6
 	// usedWithin is how long a worker that started, or came back, may take until

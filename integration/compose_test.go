@@ -51,5 +51,5 @@ func TestComposeServesTheBundledModel(t *testing.T) {
 
 // Everything that may happen to a mesh, over containers.
 func TestComposeBehaviours(t *testing.T) {
-	check(t, startCompose(t, "behaviours", 2, "TANDEM_ENGINE=simulated", fmt.Sprintf("TANDEM_SIMULATED_BASE_MS=%d", simulatedMs)))
+	check(t, startCompose(t, "behaviours", 2, "TANDEM_ENGINE=simulated", "TANDEM_LEASE_TTL="+lease.String(), fmt.Sprintf("TANDEM_SIMULATED_BASE_MS=%d", simulatedMs)))
 }

@@ -18,6 +18,7 @@ func TestProcessesBehaviours(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs and waits for leases")
 	}
+	t.Parallel() // much of it is waiting
 	check(t, cluster.StartProcesses(t, cluster.Build(t), 2, 2,
-		"--engine="+mesh.EngineSimulated, fmt.Sprintf("--simulated-base-ms=%d", simulatedMs)))
+		"--engine="+mesh.EngineSimulated, "--lease-ttl="+lease.String(), fmt.Sprintf("--simulated-base-ms=%d", simulatedMs)))
 }

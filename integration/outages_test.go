@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-serving/tandem/integration/cluster"
 )
 
-// awayFor is how long etcd and NATS are gone: longer than the lease of 10 s.
-const awayFor = 12 * time.Second
+// awayFor is how long etcd and NATS are gone: longer than every lease.
+const awayFor = lease + 2*time.Second
 
 // Advisory signals: without etcd and NATS, nothing fails, not even when workers
 // leave, of which nobody can be told.
