@@ -103,7 +103,11 @@ func (m *bpe) appendUncut(w *workspace, dst []int32, piece string, stop func() e
 }
 
 func (m *bpe) merge(w *workspace, dst []int32, piece string, stop func() error) ([]int32, error) {
-	w.symbols = m.symbols.appendTo(w.symbols[:0], piece)
+	symbols, err := m.symbols.appendTo(w.symbols[:0], piece, stop)
+	if err != nil {
+		return nil, err
+	}
+	w.symbols = symbols
 	switch n := len(w.symbols); {
 	case n <= 1:
 		return append(dst, w.symbols...), nil

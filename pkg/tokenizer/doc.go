@@ -11,7 +11,9 @@
 //     Replace (of a String, of \s+ and of " {2,}") and Sequence;
 //   - pre-tokenizers ByteLevel, Split (by a String, or by one of the patterns listed
 //     in patterns.go, with every behavior), Metaspace, Digits and Sequence, with
-//     ByteLevel last; or none;
+//     ByteLevel last; or none. Metaspace with prepend_scheme first asks whether a
+//     piece was at the start of the text before it was normalized: it is refused
+//     behind a normalizer that may take that start away;
 //   - model BPE without dropout, subword prefix or suffix, with ignore_merges either
 //     way: behind ByteLevel over bytes, all 256 of which need a symbol; otherwise
 //     over characters, with byte_fallback, unk_token and fuse_unk;
@@ -20,6 +22,11 @@
 //   - decoders ByteLevel, ByteFallback, Fuse, Strip, Replace (of a String), Metaspace
 //     and Sequence, except that of those that look at single tokens none may stand
 //     behind one that makes one of them all.
+//
+// An added token that model.vocab does not have gets the id that added_tokens gives
+// it. The library numbers such tokens itself, from the end of the vocabulary on in the
+// order of the file, and warns where the file says something else: in a file whose ids
+// leave gaps or are out of order, the ids here are the file's.
 //
 // Truncation and padding that the file asks for are not applied: how much of a
 // prompt is kept is the caller's decision. tokenizer_config.json is not read: where

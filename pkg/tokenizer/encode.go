@@ -80,7 +80,10 @@ type encoding struct {
 // raw takes text that has none of the added tokens looked for in it as it is. first
 // says that it is the beginning of the whole text.
 func (e *encoding) raw(text string, first bool) error {
-	text = e.t.normalizer.apply(text)
+	text, err := e.t.normalizer.apply(text, e.check)
+	if err != nil {
+		return err
+	}
 	if err := e.check(); err != nil {
 		return err
 	}
@@ -100,7 +103,10 @@ func (e *encoding) stage(number int, text string, first bool) error {
 		return e.piece(text)
 	}
 	s := &e.t.stages[number]
-	text = s.rewrite(text, first)
+	text, err := s.rewrite(text, first, e.check)
+	if err != nil {
+		return err
+	}
 	switch {
 	case s.scan != nil && number+1 == len(e.t.stages):
 		for i := 0; i < len(text); {

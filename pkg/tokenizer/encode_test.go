@@ -6,10 +6,25 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
+
+// A normalizer may make one byte of four: the number of bytes says no more than that.
+func TestMaxTokensOfWhatShrinks(t *testing.T) {
+	for _, form := range []string{"NFKC", "NFKD"} {
+		f := newFile()
+		f["normalizer"] = part{"type": form}
+		tok := f.parse(t)
+		text := strings.Repeat("\U0001D400", 100) // a mathematical A
+		if ids, err := tok.EncodeContext(t.Context(), text, false, 100); err != nil || len(ids) != 100 {
+			t.Errorf("%s: %d ids, %v", form, len(ids), err)
+		}
+		if _, err := tok.EncodeContext(t.Context(), text, false, 99); !errors.Is(err, tokenizer.ErrTooLong) {
+			t.Errorf("%s: %v", form, err)
+		}
+	}
+}
 
 func TestMaxTokens(t *testing.T) {
 	fable := openFable(t)
@@ -78,37 +93,5 @@ func TestEndedContext(t *testing.T) {
 	cancel(gone)
 	if got, err := tok.EncodeContext(ctx, "Once", true, 0); got != nil || !errors.Is(err, gone) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, %v", got, err)
-	}
-}
-
-// countdown is a context that ends when it has been asked often enough.
-type countdown struct {
-	context.Context
-	left int
-}
-
-func (c *countdown) Err() error {
-	if c.left--; c.left < 0 {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
-func (c *countdown) Done() <-chan struct{}       { return nil }
-func (c *countdown) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// In the middle of the text, of many added tokens and of one long piece, somebody
-// looks whether the work is still wanted.
-func TestContextEndsInTheMiddle(t *testing.T) {
-	tok := openFable(t)
-	for name, text := range map[string]string{
-		"words":        strings.Repeat("once upon ", 10_000),
-		"added tokens": strings.Repeat("<|pad|>", 100_000),
-		"one piece":    strings.Repeat("once", 50_000),
-	} {
-		ctx := &countdown{Context: t.Context(), left: 3}
-		if _, err := tok.EncodeContext(ctx, text, false, 0); err == nil {
-			t.Errorf("%s: encoded to the end", name)
-		}
 	}
 }

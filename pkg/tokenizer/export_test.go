@@ -26,12 +26,17 @@ const LongPiece = longPiece
 // MergeInEachWay merges the symbols of text with one heap, and with a queue for each
 // rank, whatever their number.
 func (t *Tokenizer) MergeInEachWay(text string) (heap, queues []int32) {
-	carryOn := func() error { return nil }
-	symbols := t.model.symbols.appendTo(nil, text)
+	symbols, _ := t.model.symbols.appendTo(nil, text, carryOn)
 	heap, _ = new(heapMerger).append([]int32{}, symbols, &t.model.merges, carryOn)
 	queues, _ = new(queueMerger).append([]int32{}, symbols, &t.model.merges, carryOn)
 	return heap, queues
 }
 
 // Form is a normal form.
-func Form(name string) func(string) string { return newUnicodeForm(name).apply }
+func Form(name string) func(string) string {
+	form := newUnicodeForm(name)
+	return func(s string) string {
+		s, _ = form.apply(s, carryOn)
+		return s
+	}
+}

@@ -35,14 +35,48 @@ func (q *rankQueue) push(at int) {
 	q.sorted = append(q.sorted, int32(at))
 }
 
+// start says that it is the queue's turn.
+func (q *rankQueue) start(stop func() error) error {
+	if q.started {
+		return nil
+	}
+	q.started = true
+	if slices.IsSorted(q.sorted) {
+		return nil
+	}
+	return sortPositions(q.sorted, 31, stop)
+}
+
+// sortPositions sorts positions that have bits lower than bit in which they differ,
+// by one bit after the other as long as they are many, so that stop is asked in time.
+func sortPositions(at []int32, bit int, stop func() error) error {
+	for bit > 0 && len(at) > mergesPerCheck {
+		bit--
+		ones := len(at)
+		for i := 0; i < ones; {
+			if at[i]>>bit&1 == 0 {
+				i++
+			} else {
+				ones--
+				at[i], at[ones] = at[ones], at[i]
+			}
+			if (i+len(at)-ones)%mergesPerCheck == 0 {
+				if err := stop(); err != nil {
+					return err
+				}
+			}
+		}
+		if err := sortPositions(at[ones:], bit, stop); err != nil {
+			return err
+		}
+		at = at[:ones]
+	}
+	slices.Sort(at)
+	return nil
+}
+
 // pop takes the leftmost position; ok is false when there is none left.
 func (q *rankQueue) pop() (at int, ok bool) {
-	if !q.started {
-		q.started = true
-		if !slices.IsSorted(q.sorted) {
-			slices.Sort(q.sorted)
-		}
-	}
 	if q.next < len(q.sorted) && (len(q.late) == 0 || uint64(q.sorted[q.next]) <= q.late[0]) {
 		q.next++
 		return int(q.sorted[q.next-1]), true
@@ -99,6 +133,9 @@ func (m *queueMerger) append(dst, symbols []int32, merges *mergeTable, stop func
 		rank := uint32(m.order[0] >> 32)
 		if rank != current {
 			current, turn = rank, m.of[rank]
+			if err := turn.start(stop); err != nil {
+				return nil, err
+			}
 		}
 		at, ok := turn.pop()
 		if !ok {
@@ -127,6 +164,11 @@ func (m *queueMerger) append(dst, symbols []int32, merges *mergeTable, stop func
 			add(m.ids[before], result, before)
 		}
 	}
+	left := 0
+	for _, word := range m.starts {
+		left += bits.OnesCount64(word)
+	}
+	dst = slices.Grow(dst, left)
 	for i := 0; i < n; i = m.after(i) {
 		dst = append(dst, m.ids[i])
 	}

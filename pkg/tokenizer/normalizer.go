@@ -5,29 +5,55 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // normalizer rewrites text before it is cut.
 type normalizer struct {
-	steps []func(string) string
+	steps []normalizerStep
 	// shrink is how many bytes of text may become one, at the most; 0: any number.
 	shrink int
+	// cutsStart names the first component that may take away the text's beginning.
+	cutsStart string
 }
 
-func (n *normalizer) apply(text string) string {
-	for _, step := range n.steps {
-		text = step(text)
+// normalizerStep asks stop now and then; its error ends the work.
+type normalizerStep func(text string, stop func() error) (string, error)
+
+func (n *normalizer) apply(text string, stop func() error) (string, error) {
+	for i, step := range n.steps {
+		if i > 0 {
+			if err := stop(); err != nil {
+				return "", err
+			}
+		}
+		var err error
+		if text, err = step(text, stop); err != nil {
+			return "", err
+		}
 	}
-	return text
+	return text, nil
 }
 
-func (n *normalizer) add(shrink int, step func(string) string) {
+func (n *normalizer) add(shrink int, step normalizerStep) {
 	n.steps = append(n.steps, step)
 	n.shrink *= shrink
 }
 
-// formShrink: three characters of three bytes may compose to one of three bytes.
-const formShrink = 3
+// cuts says that the component at path may take away the beginning of a text.
+func (n *normalizer) cuts(path, kind string) {
+	if n.cutsStart == "" {
+		n.cutsStart = path + ": " + kind
+	}
+}
+
+// How many bytes may become one in a normal form: three jamo of three bytes compose
+// to a syllable of three, K, the sign for kelvin, has three bytes; a mathematical A,
+// which has four, is A in the compatibility forms.
+const (
+	formShrink          = 3
+	compatibilityShrink = 4
+)
 
 func (t *Tokenizer) parseNormalizer(data json.RawMessage) error {
 	t.normalizer.shrink = 1
@@ -65,35 +91,41 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 				return err
 			}
 		}
-	case "NFC", "NFD", "NFKC", "NFKD":
+	case "NFC", "NFD":
 		n.add(formShrink, newUnicodeForm(kind).apply)
+	case "NFKC", "NFKD":
+		n.add(compatibilityShrink, newUnicodeForm(kind).apply)
 	case "Lowercase":
 		n.add(3, lowercase) // K, the sign for kelvin, has three bytes, k has one
 	case "StripAccents":
-		n.add(0, func(s string) string {
-			return mapText(s, func(r rune) rune {
+		n.cuts(path, kind)
+		n.add(0, func(s string, stop func() error) (string, error) {
+			return mapText(s, stop, func(b []byte, r rune) []byte {
 				if unicode.Is(unicode.M, r) {
-					return -1
+					return b
 				}
-				return r
+				return utf8.AppendRune(b, r)
 			})
 		})
 	case "Strip":
-		n.add(0, func(s string) string {
+		if c.StripLeft {
+			n.cuts(path, kind+" of the left")
+		}
+		n.add(0, func(s string, _ func() error) (string, error) {
 			if c.StripLeft {
 				s = strings.TrimLeftFunc(s, unicode.IsSpace)
 			}
 			if c.StripRight {
 				s = strings.TrimRightFunc(s, unicode.IsSpace)
 			}
-			return s
+			return s, nil
 		})
 	case "Prepend":
-		n.add(1, func(s string) string {
+		n.add(1, func(s string, _ func() error) (string, error) {
 			if s == "" {
-				return s
+				return s, nil
 			}
-			return c.Prepend + s
+			return c.Prepend + s, nil
 		})
 	case "Replace":
 		replace, err := c.Pattern.replacer(c.Content)
@@ -103,6 +135,10 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 		shrink := 0
 		if c.Pattern.String != nil && len(c.Content) >= len(*c.Pattern.String) {
 			shrink = 1
+		}
+		// In place of one character, what replaces it begins where that began.
+		if c.Content == "" || c.Pattern.String == nil || utf8.RuneCountInString(*c.Pattern.String) > 1 {
+			n.cuts(path, "Replace of several characters, or by none")
 		}
 		n.add(shrink, replace)
 	}
@@ -128,10 +164,10 @@ const (
 )
 
 // replacer puts content in place of each match.
-func (p pattern) replacer(content string) (func(string) string, error) {
+func (p pattern) replacer(content string) (normalizerStep, error) {
 	switch {
 	case p.String != nil && p.Regex == nil && *p.String != "":
-		return func(s string) string { return strings.ReplaceAll(s, *p.String, content) }, nil
+		return func(s string, stop func() error) (string, error) { return replaceAll(s, *p.String, content, stop) }, nil
 	case p.Regex == nil || p.String != nil:
 		return nil, fmt.Errorf("want the pattern to be a String that is not empty, or a Regex")
 	}
@@ -140,63 +176,13 @@ func (p pattern) replacer(content string) (func(string) string, error) {
 	}
 	switch *p.Regex {
 	case patternSpaces:
-		return func(s string) string {
-			return replaceRuns(s, content, 2, func(r rune) bool { return r == ' ' })
+		return func(s string, stop func() error) (string, error) {
+			return replaceRuns(s, content, 2, func(r rune) bool { return r == ' ' }, stop)
 		}, nil
 	case patternWhiteSpace:
-		return func(s string) string { return replaceRuns(s, content, 1, unicode.IsSpace) }, nil
+		return func(s string, stop func() error) (string, error) {
+			return replaceRuns(s, content, 1, unicode.IsSpace, stop)
+		}, nil
 	}
 	return nil, fmt.Errorf("unknown pattern %q: only %q and %q are known", *p.Regex, patternSpaces, patternWhiteSpace)
-}
-
-// replaceRuns puts content in place of each run of at least so many characters.
-func replaceRuns(s, content string, atLeast int, in func(rune) bool) string {
-	var b strings.Builder
-	for s != "" {
-		start := strings.IndexFunc(s, in)
-		if start < 0 {
-			break
-		}
-		end := start + strings.IndexFunc(s[start:], func(r rune) bool { return !in(r) })
-		if end < start {
-			end = len(s)
-		}
-		b.WriteString(s[:start])
-		if run := s[start:end]; len([]rune(run)) >= atLeast {
-			b.WriteString(content)
-		} else {
-			b.WriteString(run)
-		}
-		s = s[end:]
-	}
-	b.WriteString(s)
-	return b.String()
-}
-
-// mapText is strings.Map that leaves bytes alone that are in no character.
-func mapText(s string, change func(rune) rune) string {
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); {
-		r, size := decode(s, i)
-		if r < 0 {
-			b = append(b, s[i])
-		} else if r = change(r); r >= 0 {
-			b = append(b, string(r)...)
-		}
-		i += size
-	}
-	return string(b)
-}
-
-// lowercase is the full mapping of each character by itself; İ alone becomes two.
-func lowercase(s string) string {
-	const dotted = "İ"
-	if !strings.Contains(s, dotted) {
-		return mapText(s, unicode.ToLower)
-	}
-	parts := strings.Split(s, dotted)
-	for i, part := range parts {
-		parts[i] = mapText(part, unicode.ToLower)
-	}
-	return strings.Join(parts, "i\u0307")
 }

@@ -57,6 +57,9 @@ func Parse(data []byte) (*Tokenizer, error) {
 	if err := t.parseNormalizer(file.Normalizer); err != nil {
 		return nil, err
 	}
+	if err := t.checkFirst(); err != nil {
+		return nil, err
+	}
 	if err := t.parseAddedTokens(file.AddedTokens); err != nil {
 		return nil, err
 	}
@@ -67,6 +70,18 @@ func Parse(data []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// checkFirst refuses a Metaspace that asks whether a piece was at the start of the
+// text before normalization, where that start may be gone: the library follows each
+// byte through the normalizer, which is not done here.
+func (t *Tokenizer) checkFirst() error {
+	for _, s := range t.stages {
+		if s.prefixing == onlyFirst && t.normalizer.cutsStart != "" {
+			return fmt.Errorf("%s, which may take away the start of a text, before a Metaspace with prepend_scheme \"first\" is not supported", t.normalizer.cutsStart)
+		}
+	}
+	return nil
 }
 
 func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
@@ -107,7 +122,8 @@ func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
 			continue
 		}
 		// It is looked for as the normalizer makes it.
-		if token.Content = t.normalizer.apply(token.Content); token.Content == "" {
+		token.Content, _ = t.normalizer.apply(token.Content, carryOn)
+		if token.Content == "" {
 			return fmt.Errorf("added_tokens[%d]: nothing is left of it by the normalizer", i)
 		}
 		t.longestToken = max(t.longestToken, len(token.Content))

@@ -10,6 +10,31 @@ import (
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
+// metaspaceFirst puts a normalizer before a Metaspace that asks whether a piece was at
+// the start of the text.
+func metaspaceFirst(normalizer part) func(file) {
+	return func(f file) {
+		f["normalizer"] = normalizer
+		f["pre_tokenizer"] = part{"type": "Sequence", "pretokenizers": []part{
+			{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}, {"type": "ByteLevel", "use_regex": false},
+		}}
+	}
+}
+
+// What leaves the start of a text where it is may stand before such a Metaspace.
+func TestMetaspaceFirstBehindANormalizer(t *testing.T) {
+	for _, normalizer := range []part{
+		{"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "x"}, {"type": "Strip", "strip_left": false, "strip_right": true},
+		{"type": "Replace", "pattern": part{"String": "é"}, "content": "ab"},
+	} {
+		f := newFile()
+		metaspaceFirst(normalizer)(f)
+		if _, err := tokenizer.Parse(f.json(t)); err != nil {
+			t.Errorf("%v: %v", normalizer["type"], err)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	set := func(keys string, value any) func(file) {
 		return func(f file) {
@@ -51,6 +76,12 @@ func TestRefusals(t *testing.T) {
 		{"normalizer inside", set("normalizer", part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Nmt"}}}), []string{"normalizer.normalizers[1]: Nmt"}},
 		{"normalizer with a strange field", set("normalizer", part{"type": "NFC", "prepend": "x"}), []string{"normalizer", `unknown field "prepend"`}},
 		{"replaced pattern", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": "x+"}, "content": " "}), []string{"normalizer: unknown pattern", "x+"}},
+		{"Strip before Metaspace first", metaspaceFirst(part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Strip", "strip_left": true, "strip_right": true}}}),
+			[]string{"normalizer.normalizers[1]: Strip of the left", "Metaspace", "first"}},
+		{"StripAccents before Metaspace first", metaspaceFirst(part{"type": "StripAccents"}), []string{"normalizer: StripAccents", "Metaspace", "first"}},
+		{"deleting before Metaspace first", metaspaceFirst(part{"type": "Replace", "pattern": part{"String": "a"}, "content": ""}), []string{"normalizer: Replace", "Metaspace", "first"}},
+		{"replacing before Metaspace first", metaspaceFirst(part{"type": "Replace", "pattern": part{"String": "ab"}, "content": "c"}), []string{"normalizer: Replace", "Metaspace", "first"}},
+		{"replacing runs before Metaspace first", metaspaceFirst(part{"type": "Replace", "pattern": part{"Regex": " {2,}"}, "content": " "}), []string{"normalizer: Replace", "Metaspace", "first"}},
 		{"replaced with groups", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": " {2,}"}, "content": "$1"}), []string{"normalizer", "$1"}},
 		{"replaced nothing", set("normalizer", part{"type": "Replace", "pattern": part{"String": ""}, "content": "x"}), []string{"normalizer", "empty"}},
 		{"added token that is normalized away", func(f file) {

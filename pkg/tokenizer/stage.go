@@ -46,14 +46,17 @@ var behaviors = map[string]behavior{
 	"MergedWithNext": mergedWithNext, "Contiguous": contiguous,
 }
 
-func (s *stage) rewrite(text string, first bool) string {
+func (s *stage) rewrite(text string, first bool, stop func() error) (string, error) {
 	if s.replacement != "" {
-		text = strings.ReplaceAll(text, " ", s.replacement)
+		var err error
+		if text, err = replaceAll(text, " ", s.replacement, stop); err != nil {
+			return "", err
+		}
 	}
 	if (s.prefixing == always || s.prefixing == onlyFirst && first) && !strings.HasPrefix(text, s.prefix) {
 		text = s.prefix + text
 	}
-	return text
+	return text, nil
 }
 
 // cut calls emit for each piece of text, in order; text is not empty.

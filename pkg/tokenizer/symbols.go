@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -64,16 +65,26 @@ func (t *symbolTable) complete() bool {
 }
 
 // appendTo appends the symbols of text. An unknown token waits until a character
-// that has a symbol, as in the library: tokens of bytes overtake it.
-func (t *symbolTable) appendTo(dst []int32, text string) []int32 {
+// that has a symbol, as in the library: tokens of bytes overtake it. stop is asked
+// now and then; its error ends the work.
+func (t *symbolTable) appendTo(dst []int32, text string, stop func() error) ([]int32, error) {
+	checks := newPace(stop)
 	if t.chars == nil {
+		dst = slices.Grow(dst, len(text))
 		for i := range len(text) {
+			if err := checks.at(i); err != nil {
+				return nil, err
+			}
 			dst = append(dst, t.bytes[text[i]])
 		}
-		return dst
+		return dst, nil
 	}
+	dst = slices.Grow(dst, utf8.RuneCountInString(text))
 	waiting := false
 	for i := 0; i < len(text); {
+		if err := checks.at(i); err != nil {
+			return nil, err
+		}
 		id, size := int32(none), 1
 		if b := text[i]; b < utf8.RuneSelf {
 			id = t.chars.bmp[b]
@@ -111,7 +122,7 @@ func (t *symbolTable) appendTo(dst []int32, text string) []int32 {
 	if waiting {
 		dst = append(dst, t.unknown)
 	}
-	return dst
+	return dst, nil
 }
 
 // spells says whether each byte of char has a token.

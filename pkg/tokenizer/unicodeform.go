@@ -77,14 +77,18 @@ type mark struct {
 	class uint8
 }
 
-func (f *unicodeForm) apply(s string) string {
+func (f *unicodeForm) apply(s string, stop func() error) (string, error) {
 	normal := f.form.QuickSpanString(s)
 	if normal == len(s) {
-		return s
+		return s, nil
 	}
-	w := formWriter{f: f, out: append(make([]byte, 0, len(s)+len(s)/8), s[:normal]...)}
+	w := formWriter{f: f, stop: stop, out: append(make([]byte, 0, len(s)+len(s)/8), s[:normal]...)}
+	checks := newPace(stop)
 	var buffer [4]byte
 	for i := normal; i < len(s); {
+		if err := checks.at(i); err != nil {
+			return "", err
+		}
 		r, size := decode(s, i)
 		if r < 0 { // no character: nothing combines with it
 			w.flush()
@@ -118,7 +122,7 @@ func (f *unicodeForm) apply(s string) string {
 		}
 	}
 	w.flush()
-	return string(w.out)
+	return string(w.out), w.err
 }
 
 const firstNonASCII = utf8.RuneSelf
@@ -150,7 +154,10 @@ type formWriter struct {
 	f       *unicodeForm
 	segment []mark
 	held    []mark
+	sorted  []mark // scratch
 	out     []byte
+	stop    func() error
+	err     error // of stop: what is written no longer matters
 }
 
 func (w *formWriter) add(m mark) {
@@ -167,7 +174,7 @@ func (w *formWriter) end() {
 		marks = marks[1:]
 	}
 	if len(marks) > 1 {
-		slices.SortStableFunc(marks, func(a, b mark) int { return int(a.class) - int(b.class) })
+		w.sort(marks)
 	}
 	if w.f.compose == nil {
 		w.write(w.segment)
@@ -187,12 +194,52 @@ func (w *formWriter) end() {
 	w.held, w.segment = w.segment, w.held[:0]
 }
 
+// insertedMarks is how many marks are sorted by insertion, which takes quadratic time.
+const insertedMarks = 16
+
+// sort sorts marks by class, stably, in linear time: a text may be one run of marks.
+func (w *formWriter) sort(marks []mark) {
+	if len(marks) <= insertedMarks {
+		slices.SortStableFunc(marks, func(a, b mark) int { return int(a.class) - int(b.class) })
+		return
+	}
+	var starts [257]int // of each class, in what is sorted
+	for i, m := range marks {
+		if i%bytesPerCheck == 0 && w.ended() {
+			return
+		}
+		starts[int(m.class)+1]++
+	}
+	for class := range 256 {
+		starts[class+1] += starts[class]
+	}
+	w.sorted = append(w.sorted[:0], marks...)
+	for i, m := range w.sorted {
+		if i%bytesPerCheck == 0 && w.ended() {
+			return
+		}
+		marks[starts[m.class]] = m
+		starts[m.class]++
+	}
+}
+
+// ended says whether the work is no longer wanted.
+func (w *formWriter) ended() bool {
+	if w.err == nil {
+		w.err = w.stop()
+	}
+	return w.err != nil
+}
+
 // compose puts marks into the character that they follow. A mark is blocked by one
 // of its own class before it that was left.
 func (w *formWriter) compose(segment []mark) []mark {
 	left := 1
 	blocked := uint8(0)
-	for _, m := range segment[1:] {
+	for i, m := range segment[1:] {
+		if i%bytesPerCheck == bytesPerCheck-1 && w.ended() {
+			break
+		}
 		if m.class > blocked {
 			if r, ok := w.f.pair(segment[0].r, m.r); ok {
 				segment[0].r = r
@@ -207,7 +254,10 @@ func (w *formWriter) compose(segment []mark) []mark {
 }
 
 func (w *formWriter) write(marks []mark) {
-	for _, m := range marks {
+	for i, m := range marks {
+		if i%bytesPerCheck == bytesPerCheck-1 && w.ended() {
+			return
+		}
 		w.out = utf8.AppendRune(w.out, m.r)
 	}
 }

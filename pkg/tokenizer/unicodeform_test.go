@@ -66,7 +66,8 @@ func TestNormalFormsLikeTheLibrary(t *testing.T) {
 	for _, c := range []struct{ form, text, want string }{
 		{"NFC", "e" + marks, "é" + marks[2:]}, // x/text puts U+034F into long runs
 		{"NFD", "é" + marks, "e\u0301" + marks},
-		{"NFC", "e" + marks + "\u0323", "\u1eb9" + marks},       // sorted, however long
+		{"NFC", "e" + marks + "\u0323", "\u1eb9" + marks}, // sorted, however long
+		{"NFD", strings.Repeat("\u0301\u0323\u0300", 50) + "a", strings.Repeat("\u0323", 50) + strings.Repeat("\u0301\u0300", 50) + "a"},
 		{"NFC", "\U00011935\U00011930", "\U00011935\U00011930"}, // a composition of Unicode 13
 		{"NFKC", "\U0001E030", "\U0001E030"},                    // a decomposition of Unicode 15
 		{"NFKC", "\u32ff", "令和"},                                // one of 12.1
