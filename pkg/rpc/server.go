@@ -254,10 +254,10 @@ func (s *Server) Leave() {
 	})
 }
 
-// Stop does what Leave does, if that was not called, and waits for the calls that run. When
-// ctx ends first it breaks the connections, which ends the contexts of their
-// calls, and returns ctx's error. A handler that ignores the end of its context
-// for five seconds is left behind and the error says so.
+// Stop does what Leave does, if that was not called, and waits for the calls that
+// run. When ctx ends first it breaks the connections, which ends the contexts of
+// their calls, and returns ctx's error. A handler that ignores the end of its
+// context for five seconds is left behind and the error says so.
 func (s *Server) Stop(ctx context.Context) error {
 	s.Leave()
 	select {

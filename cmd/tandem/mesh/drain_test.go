@@ -8,16 +8,21 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 // A client over HTTP that keeps its connection is told to go when the drain begins,
-// while the answer that runs is finished and probes are answered.
+// while the answer that runs is finished and probes are answered. The router's record
+// says that it drains.
 func TestDrainEndsKeptConnections(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -42,6 +47,7 @@ func TestDrainEndsKeptConnections(t *testing.T) {
 	if _, err := io.ReadAll(models); err != nil {
 		t.Fatal(err)
 	}
+	drains := draining(t, up.Etcd, "router-1")
 	cancel()
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -51,6 +57,9 @@ func TestDrainEndsKeptConnections(t *testing.T) {
 	}
 	if status, _ := get(t, up.HTTP, "/healthz"); status != http.StatusOK {
 		t.Errorf("health is %d: the drain was over before the connection was", status)
+	}
+	if !drains() {
+		t.Error("the record of the router never says that it drains")
 	}
 	last := ""
 	for answer.Scan() {
@@ -90,4 +99,42 @@ func keep(t *testing.T, address, method, path, body string) (io.Reader, net.Conn
 	}
 	t.Cleanup(func() { _ = response.Body.Close() })
 	return response.Body, conn
+}
+
+// draining follows the records in etcd and returns a function that waits until one
+// part's says that it drains.
+func draining(t *testing.T, etcd []string, id string) func() bool {
+	t.Helper()
+	members, err := membership.Connect(t.Context(), membership.Config{Endpoints: etcd}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	seen, drained := make(chan struct{}), make(chan struct{})
+	once, known := sync.OnceFunc(func() { close(drained) }), sync.OnceFunc(func() { close(seen) })
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		_ = members.Watch(ctx, func(view membership.View) {
+			known()
+			for _, record := range view.Workers {
+				if record.GetId() == id && record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING {
+					once()
+				}
+			}
+		})
+	})
+	t.Cleanup(func() {
+		stop()
+		wait.Wait()
+		_ = members.Close()
+	})
+	<-seen
+	return func() bool {
+		select {
+		case <-drained:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
 }

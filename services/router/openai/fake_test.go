@@ -91,7 +91,7 @@ func (f *fake) id(ctx context.Context) string {
 	return rpc.RequestID(ctx)
 }
 
-// Plan makes a token of each byte of a text.
+// Plan makes tokens of the first bytes of a text.
 func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 		return openai.Plan{}, f.refuse
 	}
 	prompt := []uint32{1, 2, 3, 4, 5}
-	for i, c := range []byte(q.GetPrompt()) {
+	for i, c := range []byte(q.GetPrompt()[:min(5, len(q.GetPrompt()))]) {
 		prompt[i] = uint32(c)
 	}
 	return openai.Plan{Model: "real", Prompt: prompt, RequestID: f.id(ctx)}, nil
