@@ -21,6 +21,12 @@ type room struct {
 	left        memory.Left
 }
 
+// restBytes is what a process takes beside weights, workspaces and KV pages: Go's
+// heap, stacks, buffers of connections, the embedded servers. `up` was seen to have
+// 120 to 150 MiB when idle and 185 MiB with six clients whose prompts filled all KV
+// pages.
+const restBytes = 192 << 20
+
 // newRoom adds up what workers of the CPU engine need.
 func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) room {
 	config := e.cpuConfig()
@@ -35,7 +41,7 @@ func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) ro
 }
 
 // fixed is what is needed whatever is asked for.
-func (r room) fixed() int64 { return r.weights + r.workers*r.workspace }
+func (r room) fixed() int64 { return r.weights + r.workers*r.workspace + restBytes }
 
 // perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
 func (r room) perWorker() int64 { return (r.left.Bytes - r.fixed()) / r.workers }
@@ -50,9 +56,9 @@ func (r room) checkWeights() error {
 	if r.fixed() <= r.left.Bytes {
 		return nil
 	}
-	return fmt.Errorf("%s does not fit: its weights take %s and computing %s, but this process may take %s (%s): "+
+	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process %s, but it may take %s (%s): "+
 		"use a smaller model, or give it more memory; a model cannot be divided among several machines",
-		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(r.left.Bytes), r.left.By)
+		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), gib(r.left.Bytes), r.left.By)
 }
 
 // checkKV refuses KV memory that was asked for and is not there. Pages take memory
@@ -69,8 +75,8 @@ func (r room) checkKV(kv ByteSize, blockTokens int) error {
 	case r.perWorker() < r.full:
 		remedy = fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens)
 	}
-	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights and %s to compute in make %s, but this process may take %s (%s): %s",
-		kv.String(), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(total), gib(r.left.Bytes), r.left.By, remedy)
+	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights, %s to compute in and %s for the rest of the process make %s, but it may take %s (%s): %s",
+		kv.String(), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), gib(total), gib(r.left.Bytes), r.left.By, remedy)
 }
 
 // auto is the KV memory of each worker where none was asked for: autoKVMemory, or a
@@ -79,7 +85,7 @@ func (r room) checkKV(kv ByteSize, blockTokens int) error {
 // since pages that are never used cost nothing.
 func (r room) auto(blockTokens int) (kv ByteSize, warning string) {
 	kv = autoKVMemory
-	// Half of what is left: the rest of the process wants some too, and others.
+	// Half of what is left: other processes want some too.
 	if fits := ByteSize(r.perWorker() / 2 / r.block * r.block); fits < kv {
 		kv = fits
 	}
@@ -91,8 +97,8 @@ func (r room) auto(blockTokens int) (kv ByteSize, warning string) {
 	if tokens := r.contextOf(r.perWorker(), blockTokens); tokens > 0 {
 		remedy = fmt.Sprintf("--context-tokens %d would fit", tokens)
 	}
-	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, and a full context of %d tokens %s in each of %d workers; %s",
-		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), r.spec.ContextTokens, gib(r.full), r.workers, remedy)
+	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, the rest of it %s, and a full context of %d tokens %s in each of %d workers; %s",
+		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), r.spec.ContextTokens, gib(r.full), r.workers, remedy)
 }
 
 // gib writes bytes for people.

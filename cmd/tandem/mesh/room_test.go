@@ -46,7 +46,7 @@ const threads = 2
 // bare has room for the weights and for workers to compute, and not for one block.
 func bare(spec model.Spec, workers int64) int64 {
 	e := mesh.DefaultOptions().Engine
-	return mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
+	return 193*mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
 		Threads: threads, BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
 	})
 }
@@ -65,15 +65,15 @@ func TestRoomForModel(t *testing.T) {
 	}{
 		{"plenty", fable(), mesh.Auto, 2, 24 * gib, gib, nil},
 		{"nobody knows how much there is", llama8B(), mesh.Auto, 2, 0, 16 * gib, nil},
-		{"a small container takes less", fable(), mesh.Auto, 2, 216 * mib, 48 * mib, nil},
-		{"a full context at least", fable(), mesh.Auto, 2, 40 * mib, 4 * mib, nil},
+		{"a small container takes less", fable(), mesh.Auto, 2, (216 + 192) * mib, 48 * mib, nil},
+		{"a full context at least", fable(), mesh.Auto, 2, (40 + 192) * mib, 4 * mib, nil},
 		{"the weights do not fit", llama8B(), mesh.Auto, 2, 8 * gib, 0, []string{
 			"llama-8b does not fit", "weights take 15.0GiB", "may take 8.0GiB (/limit)", "smaller model", "cannot be divided",
 		}},
 		{"full contexts may not fit", llama8B(), mesh.Auto, 2, 32 * gib, 16 * gib, []string{
 			"may take 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
 		}},
-		{"not even a block may fit", llama8B(), mesh.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.2GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
+		{"not even a block may fit", llama8B(), mesh.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.4GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
 		{"a shorter context fits", capped(32768), mesh.Auto, 2, 32 * gib, 4 * gib, nil},
 		{"what is asked for fits", capped(32768), 8 * gib, 2, 32 * gib, 8 * gib, nil},
 		{"what is asked for does not", capped(32768), 16 * gib, 2, 32 * gib, 0, []string{
