@@ -14,6 +14,7 @@ const (
 	maxHeads     = 1 << 12
 	maxHeadSize  = 1 << 10
 	maxFFN       = 1 << 20
+	leastContext = 2 // a prompt and an answer of one token each
 	maxContext   = 1 << 26
 	maxRopeTheta = 1e12
 )
@@ -74,7 +75,7 @@ func (f fields) readSizes(s *Spec, of family) error {
 		return err
 	}
 	var err error
-	s.ContextTokens, err = f.integerOr("max_position_embeddings", of.context, 1, maxContext)
+	s.ContextTokens, err = f.integerOr("max_position_embeddings", of.context, leastContext, maxContext)
 	return err
 }
 

@@ -135,10 +135,14 @@ func synthTokenizer(s Shape) ([]byte, error) {
 	})
 }
 
+// synthTemplate makes a prompt of a conversation in the plainest way.
+const synthTemplate = `{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}`
+
 func synthTokenizerConfig(s Shape) ([]byte, error) {
 	return encodeJSON(object{
 		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": bosText, "eos_token": eosText,
-		"model_max_length": s.ContextTokens, "clean_up_tokenization_spaces": false,
+		"model_max_length": s.ContextTokens, "clean_up_tokenization_spaces": false, "chat_template": synthTemplate,
 	})
 }
 

@@ -117,8 +117,8 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
-	case o.ContextTokens < 0:
-		return fmt.Errorf("--context-tokens: %d is negative", o.ContextTokens)
+	case o.ContextTokens < 0 || o.ContextTokens == 1:
+		return fmt.Errorf("--context-tokens: %d holds no prompt and answer: pass 2 or more, or 0 for all that the model has", o.ContextTokens)
 	case e.KVMemory < 0:
 		return fmt.Errorf("--kv-memory: %v is negative", e.KVMemory.String())
 	case e.MaxSequences <= 0 || e.MaxSequences > 4096:
