@@ -141,10 +141,10 @@ func TestLongPieces(t *testing.T) {
 // pre-tokenizer and without. What would be quadratic takes days.
 func TestHugePieces(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a second")
+		t.Skip("takes seconds")
 	}
 	powers := [][2]string{{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}}
-	const length = 400_000
+	const length = 1_600_000
 	for name, tok := range map[string]*tokenizer.Tokenizer{
 		"powers": newFile(powers...).parse(t), "fable": openFable(t),
 		"words": readSentencePiece(t, "words").parse(t), "digits": readSentencePiece(t, "digits").parse(t),

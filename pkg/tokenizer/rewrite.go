@@ -36,11 +36,12 @@ func replaceRuns(s, content string, atLeast int, in func(rune) bool, stop func()
 	b := make([]byte, 0, len(s))
 	for start := 0; start < len(s); {
 		r, size := utf8.DecodeRuneInString(s[start:])
-		end, run := start+size, 0
+		end := start + size
 		if !in(r) {
 			b = append(b, s[start:end]...)
 		} else {
-			for run, end = 1, start+size; end < len(s); run++ {
+			run := 1
+			for ; end < len(s); run++ {
 				r, size := utf8.DecodeRuneInString(s[end:])
 				if !in(r) {
 					break
