@@ -136,11 +136,14 @@ func TestMembershipOnRealEtcd(t *testing.T) {
 	awaitView(t, views, "the worker draining", func(view membership.View) bool {
 		return len(view.Workers) == 1 && view.Workers[0].GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING
 	})
-	// A renewal or two must not change or lose anything.
+	// A renewal or two must not change or lose anything. On a machine that is busy,
+	// etcd may be late to answer, which is all that a view may say then.
 	<-time.After(2500 * time.Millisecond)
 	select {
 	case view := <-views:
-		t.Errorf("the view changed without reason: %+v", view)
+		if len(view.Workers) != 1 || view.Workers[0].GetState() != controlv1.WorkerState_WORKER_STATE_DRAINING {
+			t.Errorf("the view changed without reason: %+v", view)
+		}
 	default:
 	}
 	if err := registration.Close(t.Context()); err != nil {

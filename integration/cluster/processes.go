@@ -22,27 +22,50 @@ import (
 type Binaries struct{ Tandem, Etcd, NATS string }
 
 // Build builds tandem, and the servers from the tools module unless they were
-// built before (`make tools`).
+// built before (`make tools`): once for all tests, which RemoveBuilt ends.
 func Build(t testing.TB) Binaries {
 	t.Helper()
+	built.once.Do(func() { built.binaries, built.err = build() })
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.binaries
+}
+
+// RemoveBuilt removes what Build has built, after the last test.
+func RemoveBuilt() error { return os.RemoveAll(built.dir) }
+
+var built struct {
+	once     sync.Once
+	dir      string // of this process; empty: nothing was built
+	binaries Binaries
+	err      error
+}
+
+func build() (b Binaries, err error) {
 	root, err := filepath.Abs("..")
 	if err != nil {
-		t.Fatal(err)
+		return b, err
 	}
-	out := t.TempDir()
-	b := Binaries{Tandem: filepath.Join(out, "tandem")}
-	goBuild(t, root, nil, "-o", b.Tandem, "./cmd/tandem")
-	tool := func(name, pkg string) string {
-		if built := filepath.Join(root, ".bin", name); isFile(built) {
-			return built
+	if built.dir, err = os.MkdirTemp("", "tandem-binaries-"); err != nil {
+		return b, err
+	}
+	b.Tandem = filepath.Join(built.dir, "tandem")
+	if err := goBuild(root, nil, "-o", b.Tandem, "./cmd/tandem"); err != nil {
+		return b, err
+	}
+	tool := func(name, pkg string) (string, error) {
+		if path := filepath.Join(root, ".bin", name); isFile(path) {
+			return path, nil
 		}
-		path := filepath.Join(out, name)
-		goBuild(t, filepath.Join(root, "tools"), []string{"GOWORK=off"}, "-o", path, pkg)
-		return path
+		path := filepath.Join(built.dir, name)
+		return path, goBuild(filepath.Join(root, "tools"), []string{"GOWORK=off"}, "-o", path, pkg)
 	}
-	b.Etcd = tool("etcd", "go.etcd.io/etcd/server/v3")
-	b.NATS = tool("nats-server", "github.com/nats-io/nats-server/v2")
-	return b
+	if b.Etcd, err = tool("etcd", "go.etcd.io/etcd/server/v3"); err != nil {
+		return b, err
+	}
+	b.NATS, err = tool("nats-server", "github.com/nats-io/nats-server/v2")
+	return b, err
 }
 
 func isFile(path string) bool {
@@ -50,13 +73,13 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func goBuild(t testing.TB, dir string, env []string, args ...string) {
-	t.Helper()
+func goBuild(dir string, env []string, args ...string) error {
 	cmd := exec.Command("go", append([]string{"build"}, args...)...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build %s: %v\n%s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("go build %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
+	return nil
 }
 
 // Process is a running program.
