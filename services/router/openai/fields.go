@@ -144,6 +144,22 @@ func (f *fields) integer(name string) *int64 {
 	return &n
 }
 
+// seed is any whole number of 64 bits: a negative one is the unsigned one of the
+// same bits, and what answers report is unsigned.
+func (f *fields) seed(name string) *uint64 {
+	if raw, ok := f.raw(name); ok {
+		if n, err := strconv.ParseUint(string(raw), 10, 64); err == nil {
+			return &n
+		}
+	}
+	n := f.integer(name)
+	if n == nil {
+		return nil
+	}
+	seed := uint64(*n)
+	return &seed
+}
+
 // integerIn is integer, within bounds.
 func (f *fields) integerIn(name string, low, high int64) *int64 {
 	n := f.integer(name)

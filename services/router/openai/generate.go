@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -65,8 +66,10 @@ func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
 		}
 	case errors.Is(err, errFull):
 		return nil, full()
-	case err != nil:
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) || e.request.Context().Err() != nil:
 		return nil, &Failure{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "incomplete_body", Message: "the body did not come in time, or not to its end"}
+	case err != nil:
+		return nil, &Failure{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_body", Message: "the body cannot be read: " + err.Error()}
 	}
 	if err := e.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err

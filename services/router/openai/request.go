@@ -136,9 +136,7 @@ func sampling(f *fields) *inferencev1.Sampling {
 	if k := f.integerIn("top_k", -1, math.MaxInt32); k != nil {
 		s.TopK = proto.Uint32(uint32(max(0, *k))) // -1 keeps all, as 0 does
 	}
-	if seed := f.integer("seed"); seed != nil {
-		s.Seed = proto.Uint64(uint64(*seed))
-	}
+	s.Seed = f.seed("seed")
 	return s
 }
 

@@ -22,6 +22,7 @@ func TestTranslates(t *testing.T) {
 		{"sampling", chats, `{` + hi + `,"temperature":0.5,"top_p":0.25,"min_p":0.125,"top_k":7,"seed":-1,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5}`,
 			`sampling{temperature:0.5 top_p:0.25 min_p:0.125 top_k:7 seed:18446744073709551615 presence_penalty:1 frequency_penalty:-2 repetition_penalty:1.5} ` + user},
 		{"all of the likeliest", chats, `{` + hi + `,"top_k":-1}`, `sampling{top_k:0} ` + user},
+		{"the largest seed", chats, `{` + hi + `,"seed":18446744073709551615}`, `sampling{seed:18446744073709551615} ` + user},
 		{"zero is given", chats, `{` + hi + `,"temperature":0,"seed":0}`, `sampling{temperature:0 seed:0} ` + user},
 		{"null is not given", chats, `{` + hi + `,"temperature":null,"stop":null,"n":null,"stream":null,"tools":null,"logit_bias":null,"response_format":null,"max_tokens":null}`, `sampling{} ` + user},
 		{"one stop", chats, `{` + hi + `,"stop":"x"}`, `sampling{} stop:"x" ` + user},
