@@ -21,14 +21,16 @@ func newChatCommand() *cobra.Command {
 		Short: "Have a conversation with the model",
 		Long: `Reads what you say, line by line, and prints the answers as they come. The model's
 own chat template makes prompts of the conversation. A backslash at the end of a
-line goes on with the next one; """ begins and ends a text of several lines.
+line goes on with the next one; """ begins and ends a text of several lines. Text
+is UTF-8.
 
 After each answer a line on standard error says what it cost: the time to the first
 token and its parts, tokens a second, how much of the prompt was in a prefix cache,
 and which workers were used.
 
 Ctrl-C stops an answer and keeps what came of it; between answers, Ctrl-C or Ctrl-D
-leaves. /help lists the commands there are.
+leaves. A turn that fails is not part of the conversation. /help lists the commands
+there are.
 
 Where standard input is no terminal, each line is a turn; a failed one ends it. With
 --json each answer is one object with the keys of the result of 'tandem generate'.`,

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -52,7 +53,7 @@ type lines struct {
 
 type line struct {
 	text string
-	err  error // io.EOF: there are no more
+	err  error // io.EOF: there are no more, and next is closed
 }
 
 // readLines starts the goroutine that reads. Nothing ends a read from a terminal
@@ -60,6 +61,7 @@ type line struct {
 func readLines(r io.Reader) *lines {
 	l := &lines{next: make(chan line), done: make(chan struct{})}
 	go func() {
+		defer close(l.next)
 		scanner := bufio.NewScanner(r)
 		scanner.Buffer(nil, maxPromptBytes)
 		for {
@@ -84,8 +86,12 @@ func readLines(r io.Reader) *lines {
 
 func (l *lines) stop() { close(l.done) }
 
+// errUnclosed is a block whose end did not come.
+var errUnclosed = errors.New(`the input ends inside a text that """ began: end it with """`)
+
 // turn puts lines together to what is said at once: a backslash at the end of a
 // line goes on, and """ begins and ends a block. more is asked for further lines.
+// At the end of the input a line that would go on is all there is.
 func turn(first string, more func() (string, error)) (string, error) {
 	const fence = `"""`
 	text := first
@@ -95,6 +101,9 @@ func turn(first string, more func() (string, error)) (string, error) {
 				return strings.TrimPrefix(body, "\n"), nil
 			}
 			next, err := more()
+			if errors.Is(err, io.EOF) {
+				return "", errUnclosed
+			}
 			if err != nil {
 				return "", err
 			}
@@ -107,6 +116,9 @@ func turn(first string, more func() (string, error)) (string, error) {
 			return text, nil
 		}
 		next, err := more()
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
 		if err != nil {
 			return "", err
 		}

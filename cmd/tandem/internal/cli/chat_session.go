@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -96,7 +97,10 @@ func (s *chatSession) line(ctx context.Context, prompt string) (string, error) {
 		fmt.Fprint(s.stats, prompt)
 	}
 	select {
-	case l := <-s.input.next:
+	case l, more := <-s.input.next:
+		if !more {
+			return "", io.EOF
+		}
 		if l.err != nil && !errors.Is(l.err, io.EOF) {
 			return "", fmt.Errorf("read from standard input: %w", l.err)
 		}
@@ -110,6 +114,9 @@ func (s *chatSession) line(ctx context.Context, prompt string) (string, error) {
 
 // take is a line: a command, or something to answer.
 func (s *chatSession) take(ctx context.Context, text string) error {
+	if !utf8.ValidString(text) {
+		return s.tell(fmt.Errorf("%.40q is not UTF-8: convert it first, for instance with iconv", text))
+	}
 	switch {
 	case strings.TrimSpace(text) == "":
 		return nil
@@ -121,25 +128,43 @@ func (s *chatSession) take(ctx context.Context, text string) error {
 	return s.say(ctx, text)
 }
 
-// say adds a message and its answer. Without an answer the conversation stays as it
-// was. For somebody who types an error is not the end.
+// say adds a message and its answer, if need be the part of it that came before
+// somebody stopped it. Where it failed the conversation stays as it was, for a model
+// would take half an answer for what it meant to say. For somebody who types an
+// error is not the end.
 func (s *chatSession) say(ctx context.Context, text string) error {
 	before := s.messages
 	s.messages = append(s.messages[:len(before):len(before)], &inferencev1.Message{Role: "user", Content: text})
 	answer, err := s.answer(ctx)
-	if answer == "" && err != nil {
-		s.messages = before
-	} else {
+	s.forgetInterrupts()
+	stopped := errors.Is(err, errInterrupted)
+	if err == nil || stopped && answer != "" {
 		s.messages = append(s.messages, &inferencev1.Message{Role: "assistant", Content: answer})
+	} else {
+		s.messages = before
 	}
-	if err == nil || errors.Is(err, errInterrupted) {
+	if err == nil || stopped {
 		return nil
 	}
 	if !s.terminal || ctx.Err() != nil {
 		return err
 	}
 	fail(s.stats, err)
+	if answer != "" {
+		fmt.Fprintln(s.stats, "[the conversation goes on without this turn]")
+	}
 	return nil
+}
+
+// forgetInterrupts takes a Ctrl-C that came as an answer ended: it meant the answer.
+func (s *chatSession) forgetInterrupts() {
+	for {
+		select {
+		case <-s.interrupts:
+		default:
+			return
+		}
+	}
 }
 
 // answer asks for one and prints it as it comes.

@@ -119,6 +119,8 @@ func TestChatLines(t *testing.T) {
 		"two slashes":              {"//etc\n", "user: /etc"},
 		"no line break at the end": {"one", "user: one"},
 		"carriage returns":         {"one\r\n", "user: one"},
+		"a backslash at the end":   {"one\\", "user: one"},
+		"one behind a line":        {"one\\\ntwo \\\n", "user: one\ntwo "},
 		"a system":                 {"/system Be kind.\none\n", "system: Be kind. | user: one"},
 		"no system":                {"/system\none\n", "user: one"},
 	} {
@@ -180,6 +182,9 @@ func TestChatEndsBadly(t *testing.T) {
 		"mode":                 {"a\n", "is not a mode", []string{"--mode=both"}, nil, 1},
 		"max tokens":           {"a\n", "max_tokens: 0", []string{"--max-tokens=0"}, nil, 1},
 		"a template argument":  {"a\n", "pass NAME=VALUE", []string{"--template-argument=x"}, nil, 1},
+		"no end of a block":    {"\"\"\"\none\ntwo\n", `end it with """`, nil, nil, 1},
+		"not UTF-8":            {"a\xff\n", `"a\xff" is not UTF-8: convert it first, for instance with iconv`, nil, nil, 1},
+		"a command not UTF-8":  {"/system a\xff\n", "is not UTF-8", nil, nil, 1},
 		"a line without bound": {strings.Repeat("x", 17<<20), "standard input", nil, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -234,6 +239,43 @@ func TestChatInterrupted(t *testing.T) {
 	k := &talker{asked: asked}
 	if got, want := k.said(1), "user: first | assistant: half | user: second"; got != want || out.text.String() != "half\ndone\n" {
 		t.Errorf("said %q, want %q; printed %q", got, want, out.text.String())
+	}
+}
+
+// A Ctrl-C that comes as an answer ends was meant for the answer.
+func TestChatLateInterrupt(t *testing.T) {
+	k := new(talker)
+	router := &fakeRouter{generate: k.generate}
+	interrupts := make(chan os.Signal, 1)
+	late := writerFunc(func(p []byte) (int, error) {
+		if strings.HasPrefix(string(p), "[first token") {
+			interrupts <- os.Interrupt
+		}
+		return len(p), nil
+	})
+	var out strings.Builder
+	status := cli.Run(t.Context(), cli.Process{
+		Args: []string{"chat", "--addr", router.start(t)}, Stdin: strings.NewReader("one\ntwo\n"), Stdout: &out, Stderr: late, Interrupts: interrupts,
+	})
+	if status != 0 || out.String() != "answer 1\nanswer 2\n" {
+		t.Errorf("exit status %d, printed %q", status, out.String())
+	}
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// TANDEM_MODEL is a directory, as containers set it, and not what is asked for.
+func TestModelOfTheEnvironment(t *testing.T) {
+	k := new(talker)
+	router := &fakeRouter{generate: k.generate}
+	addr := router.start(t)
+	for _, args := range [][]string{{"chat"}, {"generate", "--prompt=x"}} {
+		got := run(t.Context(), "one\n", []string{"TANDEM_MODEL=/models/fable"}, append(args, "--addr", addr)...)
+		if model := k.asked[len(k.asked)-1].GetModel(); got.status != 0 || model != "" {
+			t.Errorf("%s: asked for %q: %+v", args[0], model, got)
+		}
 	}
 }
 
