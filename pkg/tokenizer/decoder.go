@@ -14,7 +14,8 @@ type decoder struct {
 	steps []decodeStep
 	// bytes says that the one step is to put bytes together, whose tokens have been
 	// spelled out already.
-	bytes bool
+	bytes  bool
+	growth growth
 }
 
 // decodeStep is one component that needs to see tokens in their order.
@@ -191,6 +192,9 @@ func (d *decoder) replace(path string, data json.RawMessage, fused bool) error {
 	text := *r.Pattern.String
 	if fused && utf8.RuneCountInString(text) > 1 {
 		return fmt.Errorf("%s: a pattern of several characters where all tokens are one is not supported", path)
+	}
+	if err := d.growth.replace(path, len(text), len(r.Content)); err != nil {
+		return err
 	}
 	d.perToken(func(s string) string { return strings.ReplaceAll(s, text, r.Content) },
 		decodeStep{kind: stepReplace, content: text, with: r.Content, fused: fused})

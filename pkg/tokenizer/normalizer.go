@@ -13,6 +13,7 @@ type normalizer struct {
 	steps []normalizerStep
 	// shrink is how many bytes of text may become one, at the most; 0: any number.
 	shrink int
+	growth growth
 	// cutsStart names the first component that may take away the text's beginning.
 	cutsStart string
 }
@@ -121,6 +122,9 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 			return s, nil
 		})
 	case "Prepend":
+		if len(c.Prepend) > maxPrepend {
+			return fmt.Errorf("%s: prepends %d bytes: more than %d are not supported", path, len(c.Prepend), maxPrepend)
+		}
 		n.add(1, func(s string, _ func() error) (string, error) {
 			if s == "" {
 				return s, nil
@@ -132,7 +136,13 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		shrink := 0
+		shrink, least := 0, 1
+		if c.Pattern.String != nil {
+			least = len(*c.Pattern.String)
+		}
+		if err := n.growth.replace(path, least, len(c.Content)); err != nil {
+			return err
+		}
 		if c.Pattern.String != nil && len(c.Content) >= len(*c.Pattern.String) {
 			shrink = 1
 		}

@@ -54,6 +54,7 @@ func TestRefusals(t *testing.T) {
 		}
 		return s
 	}
+	longer := part{"type": "Replace", "pattern": part{"String": "a"}, "content": strings.Repeat("a", 16)}
 	byteLevel := part{"type": "ByteLevel", "use_regex": false}
 	deep := byteLevel
 	for range 20 {
@@ -72,6 +73,10 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"version", set("version", "2.0"), []string{"version", "2.0"}},
 		{"unknown part", set("speculator", part{}), []string{`unknown field "speculator"`}},
+		{"a text that explodes", set("normalizer", part{"type": "Sequence", "normalizers": []part{longer, longer, longer}}), []string{"normalizer.normalizers[1]", "256 times longer", "more than 64"}},
+		{"a text that explodes at once", set("normalizer", part{"type": "Replace", "pattern": part{"Regex": `\s+`}, "content": strings.Repeat("a", 65)}), []string{"normalizer: replaces 1 bytes by 65"}},
+		{"a long text before each", set("normalizer", part{"type": "Prepend", "prepend": strings.Repeat("a", 257)}), []string{"normalizer: prepends 257 bytes"}},
+		{"a decoder that explodes", set("decoder", part{"type": "Sequence", "decoders": []part{longer, longer, {"type": "Fuse"}}}), []string{"decoder.decoders[1]", "256 times longer"}},
 		{"normalizer", set("normalizer", part{"type": "Precompiled", "precompiled_charsmap": "AA=="}), []string{"normalizer: Precompiled is not supported"}},
 		{"normalizer inside", set("normalizer", part{"type": "Sequence", "normalizers": []part{{"type": "NFC"}, {"type": "Nmt"}}}), []string{"normalizer.normalizers[1]: Nmt"}},
 		{"normalizer with a strange field", set("normalizer", part{"type": "NFC", "prepend": "x"}), []string{"normalizer", `unknown field "prepend"`}},
