@@ -69,7 +69,7 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 		if e.tokenizer, err = modeldir.OpenTokenizer(dir); err != nil {
 			return nil, err
 		}
-		if err := e.openChat(o.ChatTemplate, logger); err != nil {
+		if err := e.openChat(ctx, o.ChatTemplate, logger); err != nil {
 			return nil, err
 		}
 	}
@@ -105,10 +105,13 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 
 // openChat opens the chat template. One that was asked for has to be good; without
 // the model's own, or with one that cannot be rendered, prompts can be completed.
-func (e *engines) openChat(file string, logger *slog.Logger) error {
+func (e *engines) openChat(ctx context.Context, file string, logger *slog.Logger) error {
 	e.chat, e.chatError = chat.Open(e.dir, chat.Options{File: file})
 	switch {
 	case e.chatError == nil:
+		if err := chat.Try(ctx, e.chat); err != nil {
+			logger.Warn("chat template fails on the simplest conversation", slog.Any("error", err))
+		}
 		return nil
 	case file != "":
 		return fmt.Errorf("--chat-template: %w", e.chatError)

@@ -35,7 +35,7 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	fs.BoolVar(&b.sendSLO, "send-slo", false, "tell the router the bounds that --slo or --preset has for ttft and tpot, with each request")
 	b.openai.RegisterFlags(fs)
-	onlyOnCommandLine(cmd, "openai-key", "openai-header", "openai-body")
+	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
 }
 
 // promise takes the bounds that the router is told from an SLO.

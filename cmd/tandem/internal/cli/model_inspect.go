@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -47,6 +49,8 @@ type inspectJSON struct {
 	EOS []int32 `json:"eos"`
 	// Sampling is what generation_config.json says of how tokens are drawn.
 	Sampling samplingJSON `json:"sampling"`
+	// ChatTemplate says whether conversations can be rendered.
+	ChatTemplate chatTemplateJSON `json:"chat_template"`
 	// PackedWeightBytes is about what the weights take in the CPU engine's memory.
 	PackedWeightBytes int64 `json:"packed_weight_bytes"`
 	// KVBytesPerToken holds keys and values of all layers.
@@ -68,6 +72,12 @@ type ropeScalingJSON struct {
 	BetaSlow        float64 `json:"beta_slow,omitempty"`
 	Truncate        bool    `json:"truncate,omitempty"`
 	AttentionFactor float64 `json:"attention_factor"`
+}
+
+// chatTemplateJSON is what came of opening the template and rendering a question.
+type chatTemplateJSON struct {
+	Usable  bool   `json:"usable"`
+	Problem string `json:"problem,omitempty"`
 }
 
 // samplingJSON leaves out what is not said.
@@ -112,6 +122,7 @@ prints its shape, its digest and the memory it needs.`,
 		if err != nil {
 			return err
 		}
+		inspected.ChatTemplate = inspectTemplate(cmd.Context(), dir)
 		if *asJSON {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(inspected)
 		}
@@ -154,6 +165,18 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		}
 	}
 	return inspected, nil
+}
+
+// inspectTemplate opens the model's chat template and tries it.
+func inspectTemplate(ctx context.Context, dir string) chatTemplateJSON {
+	template, err := chat.Open(dir, chat.Options{})
+	if err == nil {
+		err = chat.Try(ctx, template)
+	}
+	if err != nil {
+		return chatTemplateJSON{Problem: err.Error()}
+	}
+	return chatTemplateJSON{Usable: true}
 }
 
 // weightBytes is the size of the files that hold the weights.

@@ -28,6 +28,7 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"vocabulary", fmt.Sprintf("%d tokens, embeddings %s, start %s, end %v", m.VocabSize, embeddings, bos, m.EOS)},
 		{"context", fmt.Sprintf("%d tokens, RoPE base %g, %s", m.ContextTokens, m.RopeTheta, m.RopeScaling)},
 		{"sampling", m.Sampling.String()},
+		{"chat", m.ChatTemplate.String()},
 		{"KV cache", fmt.Sprintf("%s a token, %s a full context", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext))},
 		{"memory", bytesText(m.MemoryBytes) + " for the weights and one full context"},
 	} {
@@ -60,6 +61,14 @@ func (r *ropeScalingJSON) String() string {
 		return fmt.Sprintf("scaled by %s: %g times from %d tokens", r.Kind, r.Factor, r.OriginalContext)
 	}
 	return fmt.Sprintf("scaled by %s: %g times", r.Kind, r.Factor)
+}
+
+// String says whether the model can chat, or why not.
+func (c chatTemplateJSON) String() string {
+	if c.Usable {
+		return "by the model's own template"
+	}
+	return c.Problem
 }
 
 // String lists what generation_config.json says.

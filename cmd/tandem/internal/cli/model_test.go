@@ -70,6 +70,9 @@ func TestModelInspect(t *testing.T) {
 	if p, _ := result["parameters"].(float64); p < 4e6 || p > 4.5e6 {
 		t.Errorf("parameters = %v", p)
 	}
+	if template, ok := result["chat_template"].(map[string]any); !ok || template["usable"] != true {
+		t.Errorf("chat_template is %v", result["chat_template"])
+	}
 	got = run(t.Context(), "", nil, "model", "inspect", bundled)
 	if got.status != 0 || !strings.Contains(got.stdout, "4 layers, hidden 256") || !strings.Contains(got.stdout, "2.00 KiB a token") {
 		t.Errorf("got %+v", got)
@@ -130,6 +133,12 @@ func TestModelSynth(t *testing.T) {
 	got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir, "--json")
 	if got.status != 0 || got.stderr != "" || last(t, got.stdout)["preset"] != "tiny" {
 		t.Fatalf("got %+v", got)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{ messages|foo }}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t.Context(), "", nil, "model", "inspect", dir); got.status != 0 || !strings.Contains(got.stdout, "foo") {
+		t.Errorf("a chat template that is not known: %+v", got)
 	}
 	if got := run(t.Context(), "", nil, "model", "inspect", dir); got.status != 0 || !strings.Contains(got.stdout, "2 layers, hidden 64") {
 		t.Errorf("got %+v", got)
