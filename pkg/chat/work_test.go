@@ -14,7 +14,7 @@ import (
 
 // workOf renders an expression over large values many times. Each takes work in
 // proportion to 256 KiB of text, 16384 elements or 16384 keys.
-func workOf(t *testing.T, expression string) (err error, allocated uint64) {
+func workOf(t *testing.T, expression string) (allocated uint64, err error) {
 	t.Helper()
 	text := strings.Repeat("Ab 1\n", 50_000)
 	words, mapping := make([]any, 16384), make(map[string]any)
@@ -36,7 +36,7 @@ func workOf(t *testing.T, expression string) (err error, allocated uint64) {
 	runtime.ReadMemStats(&before)
 	_, err = template.Render(t.Context(), c)
 	runtime.ReadMemStats(&after)
-	return err, after.TotalAlloc - before.TotalAlloc
+	return after.TotalAlloc - before.TotalAlloc, err
 }
 
 const (
@@ -77,7 +77,7 @@ func TestWorkIsCounted(t *testing.T) {
 		"text.zfill(5)", "'a'.zfill(100000)", "'a'.ljust(100000)", "'a'.rjust(100000, 'é')", "'a'.center(100000)",
 	} {
 		t.Run(expression, func(t *testing.T) {
-			err, allocated := workOf(t, strings.ReplaceAll(expression, "\n", `\n`))
+			allocated, err := workOf(t, strings.ReplaceAll(expression, "\n", `\n`))
 			if err == nil || !strings.Contains(err.Error(), "works too long") {
 				t.Errorf("error %v", err)
 			}
@@ -95,7 +95,7 @@ func TestLittleWork(t *testing.T) {
 		"mapping.nothing", "mapping.copy()", "text|trim", "text[text]|default(1)",
 	} {
 		t.Run(expression, func(t *testing.T) {
-			if err, allocated := workOf(t, expression); allocated > 2*maxWork {
+			if allocated, err := workOf(t, expression); allocated > 2*maxWork {
 				t.Errorf("%d bytes were allocated, error %v", allocated, err)
 			}
 		})

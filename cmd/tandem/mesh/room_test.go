@@ -43,10 +43,13 @@ func capped(tokens int) model.Spec {
 // threads are the same on every machine: each has some workspace.
 const threads = 2
 
+// rest is what is set aside for everything but the model.
+const rest = 192 * mib
+
 // bare has room for the weights and for workers to compute, and not for one block.
 func bare(spec model.Spec, workers int64) int64 {
 	e := mesh.DefaultOptions().Engine
-	return 193*mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
+	return rest + mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
 		Threads: threads, BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
 	})
 }
@@ -65,8 +68,8 @@ func TestRoomForModel(t *testing.T) {
 	}{
 		{"plenty", fable(), mesh.Auto, 2, 24 * gib, gib, nil},
 		{"nobody knows how much there is", llama8B(), mesh.Auto, 2, 0, 16 * gib, nil},
-		{"a small container takes less", fable(), mesh.Auto, 2, (216 + 192) * mib, 48 * mib, nil},
-		{"a full context at least", fable(), mesh.Auto, 2, (40 + 192) * mib, 4 * mib, nil},
+		{"a small container takes less", fable(), mesh.Auto, 2, rest + 216*mib, 48 * mib, nil},
+		{"a full context at least", fable(), mesh.Auto, 2, rest + 40*mib, 4 * mib, nil},
 		{"the weights do not fit", llama8B(), mesh.Auto, 2, 8 * gib, 0, []string{
 			"llama-8b does not fit", "weights take 15.0GiB", "may take 8.0GiB (/limit)", "smaller model", "cannot be divided",
 		}},
@@ -130,7 +133,7 @@ func TestAutoIsWithinRoom(t *testing.T) {
 		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
 		weights := cpu.WeightBytes(spec)
 		if err != nil {
-			if fixed := weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
+			if fixed := rest + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
 				BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences,
 			}); fixed <= left {
 				t.Fatalf("refused %d of %d bytes: %v", fixed, left, err)
@@ -138,7 +141,7 @@ func TestAutoIsWithinRoom(t *testing.T) {
 			return
 		}
 		full := int64(spec.ContextTokens) * int64(spec.Layers) * 4096
-		fits := weights+int64(workers)*int64(kv) <= left
+		fits := rest+weights+int64(workers)*int64(kv) <= left
 		if int64(kv) < full || warning == "" && !fits {
 			t.Fatalf("%s for %d bytes of context in %d bytes, warning %q", kv.String(), full, left, warning)
 		}
