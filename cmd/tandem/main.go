@@ -12,13 +12,13 @@ import (
 )
 
 func main() {
-	asked := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // which is what nohup asks for
-		asked = append(asked, syscall.SIGHUP)
-	}
-	// The first signal asks to finish; with the handler gone, the second kills.
-	ctx, stop := signal.NotifyContext(context.Background(), asked...)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := signal.NotifyContext(context.Background(), append(cli.Terminations(), os.Interrupt)...)
+	// The first signal asks to finish; with the handler gone, the second kills. But a
+	// terminal that is closed often says so twice.
+	context.AfterFunc(ctx, func() {
+		signal.Ignore(syscall.SIGHUP)
+		stop()
+	})
 	os.Exit(cli.Run(ctx, cli.Process{
 		Program: os.Args[0],
 		Args:    os.Args[1:],

@@ -117,7 +117,14 @@ func valueOf(v any, depth int) (any, error) {
 		if n, err := x.Int64(); err == nil {
 			return n, nil
 		}
-		return x.Float64()
+		if !strings.ContainsAny(string(x), ".eE") {
+			return nil, fmt.Errorf("%s is beyond 64 bits: pass it as text", x)
+		}
+		f, err := x.Float64()
+		if err != nil {
+			return nil, fmt.Errorf("%s is beyond the range of numbers", x)
+		}
+		return f, nil
 	case []any:
 		out := make([]any, len(x))
 		for i, e := range x {

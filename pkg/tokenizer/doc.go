@@ -48,7 +48,8 @@
 // library then makes U+FFFD of all its bytes, while a Stream has given the characters
 // that were complete before that place. (Strip, Replace of several characters and a
 // second ByteFallback need whole tokens: where one of them stands between ByteFallback
-// and Fuse, a Stream waits for the end of a run too, and does not differ.)
+// and Fuse, a Stream waits for the end of a run too, and does not differ, but for a run that
+// began in the prompt.)
 //
 // Text that is not UTF-8, which the library never sees, is encoded byte by byte: each
 // byte that belongs to no character is a symbol of its own, by its byte token where

@@ -47,7 +47,8 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 // takes away at the start of a text stays at the start of a continuation. A prompt
 // of which nothing is left, such as a start token that skipSpecial leaves out, is
 // no text to continue. A character that the prompt begins and the sequence completes
-// is given whole; if it is never completed, its U+FFFD is the prompt's.
+// is given whole; if it is never completed, its U+FFFD is the prompt's. Where a stream
+// waits for the end of a run of bytes (see the package), a run ends with the prompt.
 func (t *Tokenizer) NewStreamAfter(prompt []int32, skipSpecial bool) *Stream {
 	s := t.NewStream(skipSpecial)
 	if t.decoder.bytes {

@@ -71,9 +71,10 @@ func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 // newHTTPServer drops clients that do not send headers or, in between two requests,
-// anything: load balancers commonly let go after a minute, and should be the first.
+// anything for long: load balancers keep idle connections for up to ten minutes, and
+// have to be the first to let go, or a request may meet a connection that closes.
 func newHTTPServer(handler http.Handler) *http.Server {
-	return &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 16}
+	return &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 11 * time.Minute, MaxHeaderBytes: 1 << 16}
 }
 
 func httpService(name string, listener net.Listener, server *http.Server) lifecycle.Service {

@@ -27,6 +27,9 @@ type room struct {
 // pages.
 const restBytes = 192 << 20
 
+// leastRestBytes is the least of that, of a worker that has just started.
+const leastRestBytes = 64 << 20
+
 // newRoom adds up what workers of the CPU engine need.
 func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) room {
 	config := e.cpuConfig()
@@ -41,10 +44,10 @@ func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) ro
 }
 
 // fixed is what is needed whatever is asked for.
-func (r room) fixed() int64 { return r.weights + r.workers*r.workspace + restBytes }
+func (r room) fixed() int64 { return r.weights + r.workers*r.workspace }
 
 // perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
-func (r room) perWorker() int64 { return (r.left.Bytes - r.fixed()) / r.workers }
+func (r room) perWorker() int64 { return (r.left.Bytes - r.fixed() - restBytes) / r.workers }
 
 // contextOf is how long a context fits in so many bytes, tokens.
 func (r room) contextOf(bytes int64, blockTokens int) int64 {
@@ -53,18 +56,18 @@ func (r room) contextOf(bytes int64, blockTokens int) int64 {
 
 // checkWeights refuses a model that does not fit even without any KV pages.
 func (r room) checkWeights() error {
-	if r.fixed() <= r.left.Bytes {
+	if r.fixed()+leastRestBytes <= r.left.Bytes {
 		return nil
 	}
-	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process %s, but it may take %s (%s): "+
-		"use a smaller model, or give it more memory; a model cannot be divided among several machines",
-		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), gib(r.left.Bytes), r.left.By)
+	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process %s at least, but it may take %s (%s): "+
+		"give it more memory, or use a smaller model; a model cannot be divided among several machines",
+		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(leastRestBytes), gib(r.left.Bytes), r.left.By)
 }
 
 // checkKV refuses KV memory that was asked for and is not there. Pages take memory
 // only when they are used, but a worker that is busy uses all.
 func (r room) checkKV(kv ByteSize, blockTokens int) error {
-	total := r.fixed() + r.workers*int64(kv)
+	total := r.fixed() + restBytes + r.workers*int64(kv)
 	if total <= r.left.Bytes {
 		return nil
 	}

@@ -43,7 +43,8 @@ func capped(tokens int) model.Spec {
 // threads are the same on every machine: each has some workspace.
 const threads = 2
 
-// rest is what is set aside for everything but the model.
+// rest is what is set aside for everything but the model: KV pages do not get it. The
+// least of it, 64 MiB, has to be there.
 const rest = 192 * mib
 
 // bare has room for the weights and for workers to compute, and not for one block.
@@ -133,7 +134,7 @@ func TestAutoIsWithinRoom(t *testing.T) {
 		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
 		weights := cpu.WeightBytes(spec)
 		if err != nil {
-			if fixed := rest + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
+			if fixed := 64*mib + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
 				BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences,
 			}); fixed <= left {
 				t.Fatalf("refused %d of %d bytes: %v", fixed, left, err)

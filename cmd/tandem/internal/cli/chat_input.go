@@ -11,6 +11,16 @@ import (
 	"syscall"
 )
 
+// Terminations are the signals, beside Ctrl-C, that ask a process to finish: SIGTERM,
+// and SIGHUP of a terminal that is closed, unless whoever started it had that ignored,
+// as nohup does.
+func Terminations() []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return []os.Signal{syscall.SIGTERM}
+	}
+	return []os.Signal{syscall.SIGTERM, syscall.SIGHUP}
+}
+
 type interruptsKey struct{}
 
 func withInterrupts(ctx context.Context, interrupts <-chan os.Signal) context.Context {
@@ -27,7 +37,7 @@ func interruptsOf(ctx context.Context) (_ context.Context, interrupts <-chan os.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
 	terminated := make(chan os.Signal, 1)
-	signal.Notify(terminated, syscall.SIGTERM)
+	signal.Notify(terminated, Terminations()...)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
