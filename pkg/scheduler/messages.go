@@ -68,6 +68,9 @@ type Submit struct{ Request Request }
 type KVArrived struct {
 	ID      SequenceID
 	Sampled []int32
+	// Approximate: the KV is not what this worker would have computed. Neither it
+	// nor what is computed from it is shared through the prefix cache.
+	Approximate bool
 }
 
 // TransferDone says that no transfer will read or write the sequence's blocks

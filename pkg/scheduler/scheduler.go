@@ -135,7 +135,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	if !ok || q.request.Kind != Receive || q.table == nil || q.kvArrived {
 		return
 	}
-	q.kvArrived, q.held = true, false
+	q.kvArrived, q.held, q.unshared = true, false, e.Approximate
 	if q.phase == over {
 		s.release(q)
 		return
@@ -279,6 +279,9 @@ func (s *Scheduler) release(q *sequence) {
 // publish makes the full blocks that were computed since the last call
 // shareable.
 func (s *Scheduler) publish(q *sequence) {
+	if q.unshared {
+		return
+	}
 	size := s.config.BlockTokens
 	for ; (q.published+1)*size <= q.computed; q.published++ {
 		s.block = q.appendTokens(s.block[:0], q.published*size, size)

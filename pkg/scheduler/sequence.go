@@ -50,6 +50,7 @@ type sequence struct {
 	held        bool // a transfer may read or write its blocks
 	kvArrived   bool
 	quarantined bool
+	unshared    bool // its KV is approximate: nothing of it is published
 
 	prefillCompute, decodeCompute time.Duration
 }

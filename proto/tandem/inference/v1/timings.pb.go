@@ -277,7 +277,10 @@ type Timings struct {
 	TransferBytes uint64 `protobuf:"varint,16,opt,name=transfer_bytes,json=transferBytes,proto3" json:"transfer_bytes,omitempty"`
 	// Total of tries that failed before the one that served, nanoseconds;
 	// contained in queue_ns.
-	RetriedNs     int64 `protobuf:"varint,17,opt,name=retried_ns,json=retriedNs,proto3" json:"retried_ns,omitempty"`
+	RetriedNs int64 `protobuf:"varint,17,opt,name=retried_ns,json=retriedNs,proto3" json:"retried_ns,omitempty"`
+	// The part of prefill_ns in which blocks came from a block store, by the prefill
+	// worker's clock.
+	FetchNs       int64 `protobuf:"varint,18,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,6 +434,13 @@ func (x *Timings) GetRetriedNs() int64 {
 	return 0
 }
 
+func (x *Timings) GetFetchNs() int64 {
+	if x != nil {
+		return x.FetchNs
+	}
+	return 0
+}
+
 var File_tandem_inference_v1_timings_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_timings_proto_rawDesc = "" +
@@ -446,7 +456,7 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x06decode\x18\x03 \x01(\tR\x06decode\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\aretries\x18\x05 \x01(\rR\aretries\x12\"\n" +
-	"\freproducible\x18\x06 \x01(\bR\freproducible\"\xcd\x04\n" +
+	"\freproducible\x18\x06 \x01(\bR\freproducible\"\xe8\x04\n" +
 	"\aTimings\x12\x1f\n" +
 	"\vtokenize_ns\x18\x01 \x01(\x03R\n" +
 	"tokenizeNs\x12\x19\n" +
@@ -470,7 +480,8 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"transferNs\x12%\n" +
 	"\x0etransfer_bytes\x18\x10 \x01(\x04R\rtransferBytes\x12\x1d\n" +
 	"\n" +
-	"retried_ns\x18\x11 \x01(\x03R\tretriedNs*_\n" +
+	"retried_ns\x18\x11 \x01(\x03R\tretriedNs\x12\x19\n" +
+	"\bfetch_ns\x18\x12 \x01(\x03R\afetchNs*_\n" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +

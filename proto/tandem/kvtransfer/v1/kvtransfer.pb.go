@@ -22,6 +22,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Encoding is how slices are written in a payload.
+type Encoding int32
+
+const (
+	// As the pages have them: the same as ENCODING_NATIVE.
+	Encoding_ENCODING_UNSPECIFIED Encoding = 0
+	// As the pages have them, byte for byte.
+	Encoding_ENCODING_NATIVE Encoding = 1
+	// Eight bits an element with one scale for each head: half the bytes of bf16,
+	// and not the same tokens. docs/kv-transfer.md gives the bytes.
+	Encoding_ENCODING_INT8 Encoding = 2
+)
+
+// Enum value maps for Encoding.
+var (
+	Encoding_name = map[int32]string{
+		0: "ENCODING_UNSPECIFIED",
+		1: "ENCODING_NATIVE",
+		2: "ENCODING_INT8",
+	}
+	Encoding_value = map[string]int32{
+		"ENCODING_UNSPECIFIED": 0,
+		"ENCODING_NATIVE":      1,
+		"ENCODING_INT8":        2,
+	}
+)
+
+func (x Encoding) Enum() *Encoding {
+	p := new(Encoding)
+	*p = x
+	return p
+}
+
+func (x Encoding) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Encoding) Descriptor() protoreflect.EnumDescriptor {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[0].Descriptor()
+}
+
+func (Encoding) Type() protoreflect.EnumType {
+	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[0]
+}
+
+func (x Encoding) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Encoding.Descriptor instead.
+func (Encoding) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{0}
+}
+
 // RefuseReason says why a transfer may not begin.
 type RefuseReason int32
 
@@ -40,6 +94,8 @@ const (
 	RefuseReason_REFUSE_REASON_ALREADY_OPEN RefuseReason = 5
 	// The receiver takes no new transfers: it drains, or is at a limit.
 	RefuseReason_REFUSE_REASON_BUSY RefuseReason = 6
+	// The encoding is neither native nor what the ticket asks for.
+	RefuseReason_REFUSE_REASON_ENCODING RefuseReason = 7
 )
 
 // Enum value maps for RefuseReason.
@@ -52,6 +108,7 @@ var (
 		4: "REFUSE_REASON_LAYOUT",
 		5: "REFUSE_REASON_ALREADY_OPEN",
 		6: "REFUSE_REASON_BUSY",
+		7: "REFUSE_REASON_ENCODING",
 	}
 	RefuseReason_value = map[string]int32{
 		"REFUSE_REASON_UNSPECIFIED":      0,
@@ -61,6 +118,7 @@ var (
 		"REFUSE_REASON_LAYOUT":           4,
 		"REFUSE_REASON_ALREADY_OPEN":     5,
 		"REFUSE_REASON_BUSY":             6,
+		"REFUSE_REASON_ENCODING":         7,
 	}
 )
 
@@ -75,11 +133,11 @@ func (x RefuseReason) String() string {
 }
 
 func (RefuseReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[0].Descriptor()
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[1].Descriptor()
 }
 
 func (RefuseReason) Type() protoreflect.EnumType {
-	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[0]
+	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[1]
 }
 
 func (x RefuseReason) Number() protoreflect.EnumNumber {
@@ -88,7 +146,7 @@ func (x RefuseReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefuseReason.Descriptor instead.
 func (RefuseReason) EnumDescriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{0}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{1}
 }
 
 // FailReason says what ended a transfer at the receiver.
@@ -150,11 +208,11 @@ func (x FailReason) String() string {
 }
 
 func (FailReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[1].Descriptor()
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[2].Descriptor()
 }
 
 func (FailReason) Type() protoreflect.EnumType {
-	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[1]
+	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[2]
 }
 
 func (x FailReason) Number() protoreflect.EnumNumber {
@@ -163,7 +221,7 @@ func (x FailReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FailReason.Descriptor instead.
 func (FailReason) EnumDescriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{1}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{2}
 }
 
 // AbortReason says what ended a transfer at the sender.
@@ -211,11 +269,11 @@ func (x AbortReason) String() string {
 }
 
 func (AbortReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[2].Descriptor()
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[3].Descriptor()
 }
 
 func (AbortReason) Type() protoreflect.EnumType {
-	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[2]
+	return &file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes[3]
 }
 
 func (x AbortReason) Number() protoreflect.EnumNumber {
@@ -224,7 +282,293 @@ func (x AbortReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AbortReason.Descriptor instead.
 func (AbortReason) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{3}
+}
+
+// Prefix names blocks by what they hold, from the first one on.
+type Prefix struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digest of the Layout of the pages.
+	LayoutDigest uint64 `protobuf:"fixed64,1,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
+	// Prefixes are shared only under the same salt.
+	Salt string `protobuf:"bytes,2,opt,name=salt,proto3" json:"salt,omitempty"`
+	// The tokens: those of whole blocks.
+	TokenIds      []uint32 `protobuf:"varint,3,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prefix) Reset() {
+	*x = Prefix{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prefix) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prefix) ProtoMessage() {}
+
+func (x *Prefix) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
+func (*Prefix) Descriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Prefix) GetLayoutDigest() uint64 {
+	if x != nil {
+		return x.LayoutDigest
+	}
+	return 0
+}
+
+func (x *Prefix) GetSalt() string {
+	if x != nil {
+		return x.Salt
+	}
+	return ""
+}
+
+func (x *Prefix) GetTokenIds() []uint32 {
+	if x != nil {
+		return x.TokenIds
+	}
+	return nil
+}
+
+// OfferRequest asks for room.
+type OfferRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Incarnation epoch of the store meant; another one refuses.
+	StoreEpoch uint64 `protobuf:"fixed64,1,opt,name=store_epoch,json=storeEpoch,proto3" json:"store_epoch,omitempty"`
+	// The blocks.
+	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Layout of the pages. A store without blocks takes it for its own.
+	Layout        *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferRequest) Reset() {
+	*x = OfferRequest{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferRequest) ProtoMessage() {}
+
+func (x *OfferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferRequest.ProtoReflect.Descriptor instead.
+func (*OfferRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *OfferRequest) GetStoreEpoch() uint64 {
+	if x != nil {
+		return x.StoreEpoch
+	}
+	return 0
+}
+
+func (x *OfferRequest) GetPrefix() *Prefix {
+	if x != nil {
+		return x.Prefix
+	}
+	return nil
+}
+
+func (x *OfferRequest) GetLayout() *Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+// OfferResponse gives room.
+type OfferResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The right to write: for all blocks of the prefix, those that the store has
+	// being held.
+	Ticket        *Ticket `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferResponse) Reset() {
+	*x = OfferResponse{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferResponse) ProtoMessage() {}
+
+func (x *OfferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferResponse.ProtoReflect.Descriptor instead.
+func (*OfferResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *OfferResponse) GetTicket() *Ticket {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
+}
+
+// FetchRequest asks for blocks.
+type FetchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Incarnation epoch of the store meant; another one refuses.
+	StoreEpoch uint64 `protobuf:"fixed64,1,opt,name=store_epoch,json=storeEpoch,proto3" json:"store_epoch,omitempty"`
+	// The blocks.
+	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Where they go: for all blocks of the prefix, those that the receiver has
+	// being held.
+	Ticket        *Ticket `protobuf:"bytes,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchRequest) Reset() {
+	*x = FetchRequest{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchRequest) ProtoMessage() {}
+
+func (x *FetchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
+func (*FetchRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FetchRequest) GetStoreEpoch() uint64 {
+	if x != nil {
+		return x.StoreEpoch
+	}
+	return 0
+}
+
+func (x *FetchRequest) GetPrefix() *Prefix {
+	if x != nil {
+		return x.Prefix
+	}
+	return nil
+}
+
+func (x *FetchRequest) GetTicket() *Ticket {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
+}
+
+// FetchResponse says that the blocks are there.
+type FetchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Payload bytes sent.
+	Bytes         uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchResponse) Reset() {
+	*x = FetchResponse{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchResponse) ProtoMessage() {}
+
+func (x *FetchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchResponse.ProtoReflect.Descriptor instead.
+func (*FetchResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FetchResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
 }
 
 // Layout describes KV pages exactly enough that bytes of one side mean the same
@@ -256,7 +600,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[0]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +612,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[0]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +625,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{0}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Layout) GetModelDigest() string {
@@ -370,14 +714,17 @@ type Ticket struct {
 	// counts from when each side got to know it, by its own clock.
 	Lease *durationpb.Duration `protobuf:"bytes,8,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Worker id of the receiver.
-	Receiver      string `protobuf:"bytes,9,opt,name=receiver,proto3" json:"receiver,omitempty"`
+	Receiver string `protobuf:"bytes,9,opt,name=receiver,proto3" json:"receiver,omitempty"`
+	// How the receiver would like payloads. A sender may use ENCODING_NATIVE
+	// instead.
+	Encoding      Encoding `protobuf:"varint,10,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[1]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +736,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[1]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +749,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{1}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Ticket) GetTransferId() uint64 {
@@ -468,6 +815,13 @@ func (x *Ticket) GetReceiver() string {
 	return ""
 }
 
+func (x *Ticket) GetEncoding() Encoding {
+	if x != nil {
+		return x.Encoding
+	}
+	return Encoding_ENCODING_UNSPECIFIED
+}
+
 // SenderMessage goes from the sender to the receiver.
 type SenderMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -488,7 +842,7 @@ type SenderMessage struct {
 
 func (x *SenderMessage) Reset() {
 	*x = SenderMessage{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[2]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +854,7 @@ func (x *SenderMessage) String() string {
 func (*SenderMessage) ProtoMessage() {}
 
 func (x *SenderMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[2]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +867,7 @@ func (x *SenderMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SenderMessage.ProtoReflect.Descriptor instead.
 func (*SenderMessage) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{2}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SenderMessage) GetMessage() isSenderMessage_Message {
@@ -644,7 +998,7 @@ type ReceiverMessage struct {
 
 func (x *ReceiverMessage) Reset() {
 	*x = ReceiverMessage{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[3]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +1010,7 @@ func (x *ReceiverMessage) String() string {
 func (*ReceiverMessage) ProtoMessage() {}
 
 func (x *ReceiverMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[3]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +1023,7 @@ func (x *ReceiverMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiverMessage.ProtoReflect.Descriptor instead.
 func (*ReceiverMessage) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{3}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReceiverMessage) GetMessage() isReceiverMessage_Message {
@@ -802,19 +1156,24 @@ type SenderHello struct {
 	Sender string `protobuf:"bytes,1,opt,name=sender,proto3" json:"sender,omitempty"`
 	// Incarnation epoch of the sender.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Which of several parallel streams of one pair this is, from 0.
+	// Which of the session's streams this is, from 0. The first leads: Open and
+	// Renew, and what answers Open, Commit and Abort, go over it.
 	Stripe uint32 `protobuf:"varint,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
 	// Version of the protocol that the sender speaks.
 	Version uint32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// Digest of the sender's Layout.
-	LayoutDigest  uint64 `protobuf:"fixed64,5,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
+	LayoutDigest uint64 `protobuf:"fixed64,5,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
+	// Random number that the streams of one session share.
+	Session uint64 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`
+	// How many streams the session has; 0 is 1. It begins when all have greeted.
+	Stripes       uint32 `protobuf:"varint,7,opt,name=stripes,proto3" json:"stripes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SenderHello) Reset() {
 	*x = SenderHello{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[4]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1185,7 @@ func (x *SenderHello) String() string {
 func (*SenderHello) ProtoMessage() {}
 
 func (x *SenderHello) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[4]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1198,7 @@ func (x *SenderHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SenderHello.ProtoReflect.Descriptor instead.
 func (*SenderHello) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{4}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SenderHello) GetSender() string {
@@ -877,6 +1236,20 @@ func (x *SenderHello) GetLayoutDigest() uint64 {
 	return 0
 }
 
+func (x *SenderHello) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *SenderHello) GetStripes() uint32 {
+	if x != nil {
+		return x.Stripes
+	}
+	return 0
+}
+
 // ReceiverHello names the receiver and gives the first credits.
 type ReceiverHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -898,7 +1271,7 @@ type ReceiverHello struct {
 
 func (x *ReceiverHello) Reset() {
 	*x = ReceiverHello{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[5]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1283,7 @@ func (x *ReceiverHello) String() string {
 func (*ReceiverHello) ProtoMessage() {}
 
 func (x *ReceiverHello) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[5]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1296,7 @@ func (x *ReceiverHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiverHello.ProtoReflect.Descriptor instead.
 func (*ReceiverHello) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{5}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReceiverHello) GetReceiver() string {
@@ -983,14 +1356,16 @@ type Open struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// W3C traceparent of the span that the transfer is part of; empty if it is not
 	// traced.
-	Traceparent   string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// How payloads will be: ENCODING_NATIVE, or what the ticket asks for.
+	Encoding      Encoding `protobuf:"varint,7,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[6]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1377,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[6]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1390,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{6}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Open) GetTransferId() uint64 {
@@ -1060,6 +1435,13 @@ func (x *Open) GetTraceparent() string {
 	return ""
 }
 
+func (x *Open) GetEncoding() Encoding {
+	if x != nil {
+		return x.Encoding
+	}
+	return Encoding_ENCODING_UNSPECIFIED
+}
+
 // Accept lets a transfer begin.
 type Accept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1071,7 +1453,7 @@ type Accept struct {
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[7]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1465,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[7]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1478,7 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{7}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Accept) GetTransferId() uint64 {
@@ -1121,7 +1503,7 @@ type Refuse struct {
 
 func (x *Refuse) Reset() {
 	*x = Refuse{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[8]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1515,7 @@ func (x *Refuse) String() string {
 func (*Refuse) ProtoMessage() {}
 
 func (x *Refuse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[8]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1528,7 @@ func (x *Refuse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refuse.ProtoReflect.Descriptor instead.
 func (*Refuse) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{8}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Refuse) GetTransferId() uint64 {
@@ -1183,7 +1565,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[9]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1577,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[9]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1590,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{9}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Run) GetFirstBlock() uint32 {
@@ -1225,30 +1607,35 @@ func (x *Run) GetBlocks() uint32 {
 	return 0
 }
 
-// Chunk carries one layer's slices of some blocks. Each slice of a reservation
-// is sent exactly once.
+// Chunk carries one layer's slices of some blocks, on any stripe. Each slice of a
+// reservation is sent exactly once.
 type Chunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Number of this chunk within its transfer, from 0, without gaps.
+	// Number of this chunk among those of its transfer on this stripe, from 0,
+	// without gaps.
 	Sequence uint32 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Layer of all slices in it.
 	Layer uint32 `protobuf:"varint,3,opt,name=layer,proto3" json:"layer,omitempty"`
 	// Whose slices the payload is: runs in ascending order.
 	Runs []*Run `protobuf:"bytes,4,rep,name=runs,proto3" json:"runs,omitempty"`
-	// CRC-32C (Castagnoli) of the payload.
-	Crc32C uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
-	// The slices, one after another. The last field on the wire, so that it can be
-	// written and read without a copy.
-	Payload       []byte `protobuf:"bytes,15,opt,name=payload,proto3" json:"payload,omitempty"`
+	// The slices, one after another, in the transfer's encoding. Senders put it
+	// behind all fields but crc32c, so that it can be written and read without a
+	// copy.
+	Payload []byte `protobuf:"bytes,15,opt,name=payload,proto3" json:"payload,omitempty"`
+	// CRC-32C (Castagnoli) of transfer_id (8 bytes), sequence, layer and the number
+	// of runs, of first_block and blocks of each run (4 bytes each, all
+	// little-endian), and of the payload. Behind the payload, so that a sender can
+	// compute it while it writes.
+	Crc32C        uint32 `protobuf:"fixed32,16,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[10]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1647,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[10]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1660,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{10}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Chunk) GetTransferId() uint64 {
@@ -1304,18 +1691,18 @@ func (x *Chunk) GetRuns() []*Run {
 	return nil
 }
 
-func (x *Chunk) GetCrc32C() uint32 {
-	if x != nil {
-		return x.Crc32C
-	}
-	return 0
-}
-
 func (x *Chunk) GetPayload() []byte {
 	if x != nil {
 		return x.Payload
 	}
 	return nil
+}
+
+func (x *Chunk) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return 0
 }
 
 // Grant lets more payload bytes be sent on this stream.
@@ -1329,7 +1716,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1728,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1741,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{11}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Grant) GetCreditBytes() uint64 {
@@ -1364,24 +1751,29 @@ func (x *Grant) GetCreditBytes() uint64 {
 	return 0
 }
 
-// Commit says that everything was sent.
+// Commit says that everything was sent on this stripe. It goes over each stripe of
+// the session, as the last message of the transfer on it.
 type Commit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	// Ticket.epoch.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Chunks that were sent.
+	// Chunks that were sent on this stripe.
 	Chunks uint32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	// Tokens sampled so far, in order: decode goes on from the last.
+	// Tokens sampled so far, in order: decode goes on from the last. Only on the
+	// stripe that leads.
 	SampledTokenIds []uint32 `protobuf:"varint,4,rep,packed,name=sampled_token_ids,json=sampledTokenIds,proto3" json:"sampled_token_ids,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// CRC-32C of transfer_id and epoch (8 bytes each), of chunks, the number of
+	// tokens and each token (4 bytes each, all little-endian).
+	Crc32C        uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1785,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1798,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{12}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Commit) GetTransferId() uint64 {
@@ -1437,6 +1829,13 @@ func (x *Commit) GetSampledTokenIds() []uint32 {
 	return nil
 }
 
+func (x *Commit) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return 0
+}
+
 // Committed says that everything arrived and was right.
 type Committed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1448,7 +1847,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1859,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1872,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{13}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Committed) GetTransferId() uint64 {
@@ -1499,7 +1898,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1910,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1923,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{14}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Failed) GetTransferId() uint64 {
@@ -1548,7 +1947,8 @@ func (x *Failed) GetDetail() string {
 	return ""
 }
 
-// Abort ends a transfer. It is the last message of it from the sender.
+// Abort ends a transfer. It goes over each stripe of the session, also where Commit
+// went before it, and is the last message of the transfer on it.
 type Abort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer.
@@ -1561,7 +1961,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1973,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1986,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{15}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Abort) GetTransferId() uint64 {
@@ -1603,8 +2003,8 @@ func (x *Abort) GetReason() AbortReason {
 	return AbortReason_ABORT_REASON_UNSPECIFIED
 }
 
-// Drained acknowledges an Abort: nothing of the transfer will land any more,
-// and the sender may forget it.
+// Drained acknowledges the Aborts of all stripes: nothing of the transfer will land
+// any more, and the sender may forget it.
 type Drained struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer.
@@ -1615,7 +2015,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +2027,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +2040,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{16}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Drained) GetTransferId() uint64 {
@@ -1661,7 +2061,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +2073,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +2086,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{17}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Renew) GetTransferIds() []uint64 {
@@ -1700,7 +2100,25 @@ var File_tandem_kvtransfer_v1_kvtransfer_proto protoreflect.FileDescriptor
 
 const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\n" +
-	"%tandem/kvtransfer/v1/kvtransfer.proto\x12\x14tandem.kvtransfer.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa3\x02\n" +
+	"%tandem/kvtransfer/v1/kvtransfer.proto\x12\x14tandem.kvtransfer.v1\x1a\x1egoogle/protobuf/duration.proto\"^\n" +
+	"\x06Prefix\x12#\n" +
+	"\rlayout_digest\x18\x01 \x01(\x06R\flayoutDigest\x12\x12\n" +
+	"\x04salt\x18\x02 \x01(\tR\x04salt\x12\x1b\n" +
+	"\ttoken_ids\x18\x03 \x03(\rR\btokenIds\"\x9b\x01\n" +
+	"\fOfferRequest\x12\x1f\n" +
+	"\vstore_epoch\x18\x01 \x01(\x06R\n" +
+	"storeEpoch\x124\n" +
+	"\x06prefix\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.PrefixR\x06prefix\x124\n" +
+	"\x06layout\x18\x03 \x01(\v2\x1c.tandem.kvtransfer.v1.LayoutR\x06layout\"E\n" +
+	"\rOfferResponse\x124\n" +
+	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\"\x9b\x01\n" +
+	"\fFetchRequest\x12\x1f\n" +
+	"\vstore_epoch\x18\x01 \x01(\x06R\n" +
+	"storeEpoch\x124\n" +
+	"\x06prefix\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.PrefixR\x06prefix\x124\n" +
+	"\x06ticket\x18\x03 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\"%\n" +
+	"\rFetchResponse\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\xa3\x02\n" +
 	"\x06Layout\x12!\n" +
 	"\fmodel_digest\x18\x01 \x01(\tR\vmodelDigest\x12)\n" +
 	"\x10arithmetic_class\x18\x02 \x01(\tR\x0farithmeticClass\x12\x16\n" +
@@ -1711,7 +2129,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\fblock_tokens\x18\a \x01(\rR\vblockTokens\x12\x14\n" +
 	"\x05order\x18\b \x01(\tR\x05order\x12\x1f\n" +
 	"\vslice_bytes\x18\t \x01(\rR\n" +
-	"sliceBytes\"\xa0\x02\n" +
+	"sliceBytes\"\xdc\x02\n" +
 	"\x06Ticket\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -1723,7 +2141,9 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\vheld_blocks\x18\a \x01(\rR\n" +
 	"heldBlocks\x12/\n" +
 	"\x05lease\x18\b \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x1a\n" +
-	"\breceiver\x18\t \x01(\tR\breceiver\"\xde\x02\n" +
+	"\breceiver\x18\t \x01(\tR\breceiver\x12:\n" +
+	"\bencoding\x18\n" +
+	" \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\"\xde\x02\n" +
 	"\rSenderMessage\x129\n" +
 	"\x05hello\x18\x01 \x01(\v2!.tandem.kvtransfer.v1.SenderHelloH\x00R\x05hello\x120\n" +
 	"\x04open\x18\x02 \x01(\v2\x1a.tandem.kvtransfer.v1.OpenH\x00R\x04open\x123\n" +
@@ -1740,20 +2160,22 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\tcommitted\x18\x05 \x01(\v2\x1f.tandem.kvtransfer.v1.CommittedH\x00R\tcommitted\x126\n" +
 	"\x06failed\x18\x06 \x01(\v2\x1c.tandem.kvtransfer.v1.FailedH\x00R\x06failed\x129\n" +
 	"\adrained\x18\a \x01(\v2\x1d.tandem.kvtransfer.v1.DrainedH\x00R\adrainedB\t\n" +
-	"\amessage\"\x92\x01\n" +
+	"\amessage\"\xc6\x01\n" +
 	"\vSenderHello\x12\x16\n" +
 	"\x06sender\x18\x01 \x01(\tR\x06sender\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06stripe\x18\x03 \x01(\rR\x06stripe\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12#\n" +
-	"\rlayout_digest\x18\x05 \x01(\x06R\flayoutDigest\"\xcb\x01\n" +
+	"\rlayout_digest\x18\x05 \x01(\x06R\flayoutDigest\x12\x18\n" +
+	"\asession\x18\x06 \x01(\x06R\asession\x12\x18\n" +
+	"\astripes\x18\a \x01(\rR\astripes\"\xcb\x01\n" +
 	"\rReceiverHello\x12\x1a\n" +
 	"\breceiver\x18\x01 \x01(\tR\breceiver\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12!\n" +
 	"\fcredit_bytes\x18\x04 \x01(\x04R\vcreditBytes\x12&\n" +
 	"\x0fmax_chunk_bytes\x18\x05 \x01(\rR\rmaxChunkBytes\x12#\n" +
-	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\"\xbb\x01\n" +
+	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\"\xf7\x01\n" +
 	"\x04Open\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -1762,7 +2184,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\rlayout_digest\x18\x04 \x01(\x06R\flayoutDigest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12 \n" +
-	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\")\n" +
+	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12:\n" +
+	"\bencoding\x18\a \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\")\n" +
 	"\x06Accept\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"}\n" +
@@ -1774,23 +2197,24 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x03Run\x12\x1f\n" +
 	"\vfirst_block\x18\x01 \x01(\rR\n" +
 	"firstBlock\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xbb\x01\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xc1\x01\n" +
 	"\x05Chunk\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\rR\bsequence\x12\x14\n" +
 	"\x05layer\x18\x03 \x01(\rR\x05layer\x12-\n" +
-	"\x04runs\x18\x04 \x03(\v2\x19.tandem.kvtransfer.v1.RunR\x04runs\x12\x16\n" +
-	"\x06crc32c\x18\x05 \x01(\aR\x06crc32c\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"*\n" +
+	"\x04runs\x18\x04 \x03(\v2\x19.tandem.kvtransfer.v1.RunR\x04runs\x12\x18\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\x12\x16\n" +
+	"\x06crc32c\x18\x10 \x01(\aR\x06crc32cJ\x04\b\x05\x10\x06\"*\n" +
 	"\x05Grant\x12!\n" +
-	"\fcredit_bytes\x18\x01 \x01(\x04R\vcreditBytes\"\x83\x01\n" +
+	"\fcredit_bytes\x18\x01 \x01(\x04R\vcreditBytes\"\x9b\x01\n" +
 	"\x06Commit\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x16\n" +
 	"\x06chunks\x18\x03 \x01(\rR\x06chunks\x12*\n" +
-	"\x11sampled_token_ids\x18\x04 \x03(\rR\x0fsampledTokenIds\",\n" +
+	"\x11sampled_token_ids\x18\x04 \x03(\rR\x0fsampledTokenIds\x12\x16\n" +
+	"\x06crc32c\x18\x05 \x01(\aR\x06crc32c\",\n" +
 	"\tCommitted\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"{\n" +
@@ -1807,7 +2231,11 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"*\n" +
 	"\x05Renew\x12!\n" +
-	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*\xe0\x01\n" +
+	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*L\n" +
+	"\bEncoding\x12\x18\n" +
+	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fENCODING_NATIVE\x10\x01\x12\x11\n" +
+	"\rENCODING_INT8\x10\x02*\xfc\x01\n" +
 	"\fRefuseReason\x12\x1d\n" +
 	"\x19REFUSE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REFUSE_REASON_WRONG_EPOCH\x10\x01\x12\"\n" +
@@ -1815,7 +2243,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x18REFUSE_REASON_BAD_SECRET\x10\x03\x12\x18\n" +
 	"\x14REFUSE_REASON_LAYOUT\x10\x04\x12\x1e\n" +
 	"\x1aREFUSE_REASON_ALREADY_OPEN\x10\x05\x12\x16\n" +
-	"\x12REFUSE_REASON_BUSY\x10\x06*\xdf\x01\n" +
+	"\x12REFUSE_REASON_BUSY\x10\x06\x12\x1a\n" +
+	"\x16REFUSE_REASON_ENCODING\x10\a*\xdf\x01\n" +
 	"\n" +
 	"FailReason\x12\x1b\n" +
 	"\x17FAIL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -1834,7 +2263,11 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x19ABORT_REASON_ACKNOWLEDGED\x10\x042f\n" +
 	"\n" +
 	"KVTransfer\x12X\n" +
-	"\x06Stream\x12#.tandem.kvtransfer.v1.SenderMessage\x1a%.tandem.kvtransfer.v1.ReceiverMessage(\x010\x01BJZHgithub.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1;kvtransferv1b\x06proto3"
+	"\x06Stream\x12#.tandem.kvtransfer.v1.SenderMessage\x1a%.tandem.kvtransfer.v1.ReceiverMessage(\x010\x012\xb0\x01\n" +
+	"\n" +
+	"BlockStore\x12P\n" +
+	"\x05Offer\x12\".tandem.kvtransfer.v1.OfferRequest\x1a#.tandem.kvtransfer.v1.OfferResponse\x12P\n" +
+	"\x05Fetch\x12\".tandem.kvtransfer.v1.FetchRequest\x1a#.tandem.kvtransfer.v1.FetchResponseBJZHgithub.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1;kvtransferv1b\x06proto3"
 
 var (
 	file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescOnce sync.Once
@@ -1848,58 +2281,75 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP() []byte {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescData
 }
 
-var file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_tandem_kvtransfer_v1_kvtransfer_proto_goTypes = []any{
-	(RefuseReason)(0),           // 0: tandem.kvtransfer.v1.RefuseReason
-	(FailReason)(0),             // 1: tandem.kvtransfer.v1.FailReason
-	(AbortReason)(0),            // 2: tandem.kvtransfer.v1.AbortReason
-	(*Layout)(nil),              // 3: tandem.kvtransfer.v1.Layout
-	(*Ticket)(nil),              // 4: tandem.kvtransfer.v1.Ticket
-	(*SenderMessage)(nil),       // 5: tandem.kvtransfer.v1.SenderMessage
-	(*ReceiverMessage)(nil),     // 6: tandem.kvtransfer.v1.ReceiverMessage
-	(*SenderHello)(nil),         // 7: tandem.kvtransfer.v1.SenderHello
-	(*ReceiverHello)(nil),       // 8: tandem.kvtransfer.v1.ReceiverHello
-	(*Open)(nil),                // 9: tandem.kvtransfer.v1.Open
-	(*Accept)(nil),              // 10: tandem.kvtransfer.v1.Accept
-	(*Refuse)(nil),              // 11: tandem.kvtransfer.v1.Refuse
-	(*Run)(nil),                 // 12: tandem.kvtransfer.v1.Run
-	(*Chunk)(nil),               // 13: tandem.kvtransfer.v1.Chunk
-	(*Grant)(nil),               // 14: tandem.kvtransfer.v1.Grant
-	(*Commit)(nil),              // 15: tandem.kvtransfer.v1.Commit
-	(*Committed)(nil),           // 16: tandem.kvtransfer.v1.Committed
-	(*Failed)(nil),              // 17: tandem.kvtransfer.v1.Failed
-	(*Abort)(nil),               // 18: tandem.kvtransfer.v1.Abort
-	(*Drained)(nil),             // 19: tandem.kvtransfer.v1.Drained
-	(*Renew)(nil),               // 20: tandem.kvtransfer.v1.Renew
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(Encoding)(0),               // 0: tandem.kvtransfer.v1.Encoding
+	(RefuseReason)(0),           // 1: tandem.kvtransfer.v1.RefuseReason
+	(FailReason)(0),             // 2: tandem.kvtransfer.v1.FailReason
+	(AbortReason)(0),            // 3: tandem.kvtransfer.v1.AbortReason
+	(*Prefix)(nil),              // 4: tandem.kvtransfer.v1.Prefix
+	(*OfferRequest)(nil),        // 5: tandem.kvtransfer.v1.OfferRequest
+	(*OfferResponse)(nil),       // 6: tandem.kvtransfer.v1.OfferResponse
+	(*FetchRequest)(nil),        // 7: tandem.kvtransfer.v1.FetchRequest
+	(*FetchResponse)(nil),       // 8: tandem.kvtransfer.v1.FetchResponse
+	(*Layout)(nil),              // 9: tandem.kvtransfer.v1.Layout
+	(*Ticket)(nil),              // 10: tandem.kvtransfer.v1.Ticket
+	(*SenderMessage)(nil),       // 11: tandem.kvtransfer.v1.SenderMessage
+	(*ReceiverMessage)(nil),     // 12: tandem.kvtransfer.v1.ReceiverMessage
+	(*SenderHello)(nil),         // 13: tandem.kvtransfer.v1.SenderHello
+	(*ReceiverHello)(nil),       // 14: tandem.kvtransfer.v1.ReceiverHello
+	(*Open)(nil),                // 15: tandem.kvtransfer.v1.Open
+	(*Accept)(nil),              // 16: tandem.kvtransfer.v1.Accept
+	(*Refuse)(nil),              // 17: tandem.kvtransfer.v1.Refuse
+	(*Run)(nil),                 // 18: tandem.kvtransfer.v1.Run
+	(*Chunk)(nil),               // 19: tandem.kvtransfer.v1.Chunk
+	(*Grant)(nil),               // 20: tandem.kvtransfer.v1.Grant
+	(*Commit)(nil),              // 21: tandem.kvtransfer.v1.Commit
+	(*Committed)(nil),           // 22: tandem.kvtransfer.v1.Committed
+	(*Failed)(nil),              // 23: tandem.kvtransfer.v1.Failed
+	(*Abort)(nil),               // 24: tandem.kvtransfer.v1.Abort
+	(*Drained)(nil),             // 25: tandem.kvtransfer.v1.Drained
+	(*Renew)(nil),               // 26: tandem.kvtransfer.v1.Renew
+	(*durationpb.Duration)(nil), // 27: google.protobuf.Duration
 }
 var file_tandem_kvtransfer_v1_kvtransfer_proto_depIdxs = []int32{
-	21, // 0: tandem.kvtransfer.v1.Ticket.lease:type_name -> google.protobuf.Duration
-	7,  // 1: tandem.kvtransfer.v1.SenderMessage.hello:type_name -> tandem.kvtransfer.v1.SenderHello
-	9,  // 2: tandem.kvtransfer.v1.SenderMessage.open:type_name -> tandem.kvtransfer.v1.Open
-	13, // 3: tandem.kvtransfer.v1.SenderMessage.chunk:type_name -> tandem.kvtransfer.v1.Chunk
-	15, // 4: tandem.kvtransfer.v1.SenderMessage.commit:type_name -> tandem.kvtransfer.v1.Commit
-	18, // 5: tandem.kvtransfer.v1.SenderMessage.abort:type_name -> tandem.kvtransfer.v1.Abort
-	20, // 6: tandem.kvtransfer.v1.SenderMessage.renew:type_name -> tandem.kvtransfer.v1.Renew
-	8,  // 7: tandem.kvtransfer.v1.ReceiverMessage.hello:type_name -> tandem.kvtransfer.v1.ReceiverHello
-	10, // 8: tandem.kvtransfer.v1.ReceiverMessage.accept:type_name -> tandem.kvtransfer.v1.Accept
-	11, // 9: tandem.kvtransfer.v1.ReceiverMessage.refuse:type_name -> tandem.kvtransfer.v1.Refuse
-	14, // 10: tandem.kvtransfer.v1.ReceiverMessage.grant:type_name -> tandem.kvtransfer.v1.Grant
-	16, // 11: tandem.kvtransfer.v1.ReceiverMessage.committed:type_name -> tandem.kvtransfer.v1.Committed
-	17, // 12: tandem.kvtransfer.v1.ReceiverMessage.failed:type_name -> tandem.kvtransfer.v1.Failed
-	19, // 13: tandem.kvtransfer.v1.ReceiverMessage.drained:type_name -> tandem.kvtransfer.v1.Drained
-	0,  // 14: tandem.kvtransfer.v1.Refuse.reason:type_name -> tandem.kvtransfer.v1.RefuseReason
-	12, // 15: tandem.kvtransfer.v1.Chunk.runs:type_name -> tandem.kvtransfer.v1.Run
-	1,  // 16: tandem.kvtransfer.v1.Failed.reason:type_name -> tandem.kvtransfer.v1.FailReason
-	2,  // 17: tandem.kvtransfer.v1.Abort.reason:type_name -> tandem.kvtransfer.v1.AbortReason
-	5,  // 18: tandem.kvtransfer.v1.KVTransfer.Stream:input_type -> tandem.kvtransfer.v1.SenderMessage
-	6,  // 19: tandem.kvtransfer.v1.KVTransfer.Stream:output_type -> tandem.kvtransfer.v1.ReceiverMessage
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 0: tandem.kvtransfer.v1.OfferRequest.prefix:type_name -> tandem.kvtransfer.v1.Prefix
+	9,  // 1: tandem.kvtransfer.v1.OfferRequest.layout:type_name -> tandem.kvtransfer.v1.Layout
+	10, // 2: tandem.kvtransfer.v1.OfferResponse.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	4,  // 3: tandem.kvtransfer.v1.FetchRequest.prefix:type_name -> tandem.kvtransfer.v1.Prefix
+	10, // 4: tandem.kvtransfer.v1.FetchRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	27, // 5: tandem.kvtransfer.v1.Ticket.lease:type_name -> google.protobuf.Duration
+	0,  // 6: tandem.kvtransfer.v1.Ticket.encoding:type_name -> tandem.kvtransfer.v1.Encoding
+	13, // 7: tandem.kvtransfer.v1.SenderMessage.hello:type_name -> tandem.kvtransfer.v1.SenderHello
+	15, // 8: tandem.kvtransfer.v1.SenderMessage.open:type_name -> tandem.kvtransfer.v1.Open
+	19, // 9: tandem.kvtransfer.v1.SenderMessage.chunk:type_name -> tandem.kvtransfer.v1.Chunk
+	21, // 10: tandem.kvtransfer.v1.SenderMessage.commit:type_name -> tandem.kvtransfer.v1.Commit
+	24, // 11: tandem.kvtransfer.v1.SenderMessage.abort:type_name -> tandem.kvtransfer.v1.Abort
+	26, // 12: tandem.kvtransfer.v1.SenderMessage.renew:type_name -> tandem.kvtransfer.v1.Renew
+	14, // 13: tandem.kvtransfer.v1.ReceiverMessage.hello:type_name -> tandem.kvtransfer.v1.ReceiverHello
+	16, // 14: tandem.kvtransfer.v1.ReceiverMessage.accept:type_name -> tandem.kvtransfer.v1.Accept
+	17, // 15: tandem.kvtransfer.v1.ReceiverMessage.refuse:type_name -> tandem.kvtransfer.v1.Refuse
+	20, // 16: tandem.kvtransfer.v1.ReceiverMessage.grant:type_name -> tandem.kvtransfer.v1.Grant
+	22, // 17: tandem.kvtransfer.v1.ReceiverMessage.committed:type_name -> tandem.kvtransfer.v1.Committed
+	23, // 18: tandem.kvtransfer.v1.ReceiverMessage.failed:type_name -> tandem.kvtransfer.v1.Failed
+	25, // 19: tandem.kvtransfer.v1.ReceiverMessage.drained:type_name -> tandem.kvtransfer.v1.Drained
+	0,  // 20: tandem.kvtransfer.v1.Open.encoding:type_name -> tandem.kvtransfer.v1.Encoding
+	1,  // 21: tandem.kvtransfer.v1.Refuse.reason:type_name -> tandem.kvtransfer.v1.RefuseReason
+	18, // 22: tandem.kvtransfer.v1.Chunk.runs:type_name -> tandem.kvtransfer.v1.Run
+	2,  // 23: tandem.kvtransfer.v1.Failed.reason:type_name -> tandem.kvtransfer.v1.FailReason
+	3,  // 24: tandem.kvtransfer.v1.Abort.reason:type_name -> tandem.kvtransfer.v1.AbortReason
+	11, // 25: tandem.kvtransfer.v1.KVTransfer.Stream:input_type -> tandem.kvtransfer.v1.SenderMessage
+	5,  // 26: tandem.kvtransfer.v1.BlockStore.Offer:input_type -> tandem.kvtransfer.v1.OfferRequest
+	7,  // 27: tandem.kvtransfer.v1.BlockStore.Fetch:input_type -> tandem.kvtransfer.v1.FetchRequest
+	12, // 28: tandem.kvtransfer.v1.KVTransfer.Stream:output_type -> tandem.kvtransfer.v1.ReceiverMessage
+	6,  // 29: tandem.kvtransfer.v1.BlockStore.Offer:output_type -> tandem.kvtransfer.v1.OfferResponse
+	8,  // 30: tandem.kvtransfer.v1.BlockStore.Fetch:output_type -> tandem.kvtransfer.v1.FetchResponse
+	28, // [28:31] is the sub-list for method output_type
+	25, // [25:28] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_tandem_kvtransfer_v1_kvtransfer_proto_init() }
@@ -1907,7 +2357,7 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_init() {
 	if File_tandem_kvtransfer_v1_kvtransfer_proto != nil {
 		return
 	}
-	file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[2].OneofWrappers = []any{
+	file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[7].OneofWrappers = []any{
 		(*SenderMessage_Hello)(nil),
 		(*SenderMessage_Open)(nil),
 		(*SenderMessage_Chunk)(nil),
@@ -1915,7 +2365,7 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_init() {
 		(*SenderMessage_Abort)(nil),
 		(*SenderMessage_Renew)(nil),
 	}
-	file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[3].OneofWrappers = []any{
+	file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[8].OneofWrappers = []any{
 		(*ReceiverMessage_Hello)(nil),
 		(*ReceiverMessage_Accept)(nil),
 		(*ReceiverMessage_Refuse)(nil),
@@ -1929,10 +2379,10 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc), len(file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   18,
+			NumEnums:      4,
+			NumMessages:   23,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_tandem_kvtransfer_v1_kvtransfer_proto_goTypes,
 		DependencyIndexes: file_tandem_kvtransfer_v1_kvtransfer_proto_depIdxs,

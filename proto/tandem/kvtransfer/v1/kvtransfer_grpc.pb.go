@@ -27,12 +27,15 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // KVTransfer receives KV blocks. It is served by every process that has blocks
-// to fill: decode workers, and the shared block store.
+// to fill: decode workers, the shared block store, and prefill workers that fetch
+// from it.
 type KVTransferClient interface {
 	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its greeting. When the stream
-	// ends, however it ends, every transfer on it that was not committed is over:
-	// the receiver may give the blocks away.
+	// share it. The first message of each side is its greeting. Several streams,
+	// on connections of their own, may make one session: its stripes. When one of
+	// them ends, however it ends, the session ends, and every transfer on it that
+	// was not committed is over: once all its streams have ended the receiver may
+	// give the blocks away.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SenderMessage, ReceiverMessage], error)
 }
 
@@ -62,12 +65,15 @@ type KVTransfer_StreamClient = grpc.BidiStreamingClient[SenderMessage, ReceiverM
 // for forward compatibility.
 //
 // KVTransfer receives KV blocks. It is served by every process that has blocks
-// to fill: decode workers, and the shared block store.
+// to fill: decode workers, the shared block store, and prefill workers that fetch
+// from it.
 type KVTransferServer interface {
 	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its greeting. When the stream
-	// ends, however it ends, every transfer on it that was not committed is over:
-	// the receiver may give the blocks away.
+	// share it. The first message of each side is its greeting. Several streams,
+	// on connections of their own, may make one session: its stripes. When one of
+	// them ends, however it ends, the session ends, and every transfer on it that
+	// was not committed is over: once all its streams have ended the receiver may
+	// give the blocks away.
 	Stream(grpc.BidiStreamingServer[SenderMessage, ReceiverMessage]) error
 	mustEmbedUnimplementedKVTransferServer()
 }
@@ -125,5 +131,167 @@ var KVTransfer_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 	},
+	Metadata: "tandem/kvtransfer/v1/kvtransfer.proto",
+}
+
+const (
+	BlockStore_Offer_FullMethodName = "/tandem.kvtransfer.v1.BlockStore/Offer"
+	BlockStore_Fetch_FullMethodName = "/tandem.kvtransfer.v1.BlockStore/Fetch"
+)
+
+// BlockStoreClient is the client API for BlockStore service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// BlockStore is what a shared block store answers beside KVTransfer: who wants to
+// put blocks gets a ticket for them, who wants blocks brings one.
+type BlockStoreClient interface {
+	// Offer reserves room for the blocks of a prefix that the store lacks. The
+	// caller sends them with the ticket; the store announces them once they are
+	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
+	// another layout, with ALREADY_EXISTS if it has them all, and with
+	// RESOURCE_EXHAUSTED if it has no room at the moment.
+	Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error)
+	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
+	// the transfer was committed. It is refused with NOT_FOUND if the store does not
+	// have all of them. Cancelling it aborts the transfer.
+	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
+}
+
+type blockStoreClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewBlockStoreClient(cc grpc.ClientConnInterface) BlockStoreClient {
+	return &blockStoreClient{cc}
+}
+
+func (c *blockStoreClient) Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OfferResponse)
+	err := c.cc.Invoke(ctx, BlockStore_Offer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *blockStoreClient) Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FetchResponse)
+	err := c.cc.Invoke(ctx, BlockStore_Fetch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// BlockStoreServer is the server API for BlockStore service.
+// All implementations must embed UnimplementedBlockStoreServer
+// for forward compatibility.
+//
+// BlockStore is what a shared block store answers beside KVTransfer: who wants to
+// put blocks gets a ticket for them, who wants blocks brings one.
+type BlockStoreServer interface {
+	// Offer reserves room for the blocks of a prefix that the store lacks. The
+	// caller sends them with the ticket; the store announces them once they are
+	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
+	// another layout, with ALREADY_EXISTS if it has them all, and with
+	// RESOURCE_EXHAUSTED if it has no room at the moment.
+	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
+	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
+	// the transfer was committed. It is refused with NOT_FOUND if the store does not
+	// have all of them. Cancelling it aborts the transfer.
+	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
+	mustEmbedUnimplementedBlockStoreServer()
+}
+
+// UnimplementedBlockStoreServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedBlockStoreServer struct{}
+
+func (UnimplementedBlockStoreServer) Offer(context.Context, *OfferRequest) (*OfferResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Offer not implemented")
+}
+func (UnimplementedBlockStoreServer) Fetch(context.Context, *FetchRequest) (*FetchResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Fetch not implemented")
+}
+func (UnimplementedBlockStoreServer) mustEmbedUnimplementedBlockStoreServer() {}
+func (UnimplementedBlockStoreServer) testEmbeddedByValue()                    {}
+
+// UnsafeBlockStoreServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to BlockStoreServer will
+// result in compilation errors.
+type UnsafeBlockStoreServer interface {
+	mustEmbedUnimplementedBlockStoreServer()
+}
+
+func RegisterBlockStoreServer(s grpc.ServiceRegistrar, srv BlockStoreServer) {
+	// If the following call panics, it indicates UnimplementedBlockStoreServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&BlockStore_ServiceDesc, srv)
+}
+
+func _BlockStore_Offer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OfferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BlockStoreServer).Offer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BlockStore_Offer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BlockStoreServer).Offer(ctx, req.(*OfferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BlockStore_Fetch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FetchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BlockStoreServer).Fetch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BlockStore_Fetch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BlockStoreServer).Fetch(ctx, req.(*FetchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// BlockStore_ServiceDesc is the grpc.ServiceDesc for BlockStore service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var BlockStore_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "tandem.kvtransfer.v1.BlockStore",
+	HandlerType: (*BlockStoreServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Offer",
+			Handler:    _BlockStore_Offer_Handler,
+		},
+		{
+			MethodName: "Fetch",
+			Handler:    _BlockStore_Fetch_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
 	Metadata: "tandem/kvtransfer/v1/kvtransfer.proto",
 }

@@ -155,7 +155,10 @@ type PrefillRequest struct {
 	// Where the KV goes, and the right to write there.
 	Ticket *v11.Ticket `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	// Incarnation epoch of the worker meant; another one refuses.
-	WorkerEpoch   uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
+	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
+	// A block store that has more of the prompt than this worker may have. A hint:
+	// the worker fetches if that is quicker than computing. Not set: none has.
+	Source        *BlockSource `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +214,86 @@ func (x *PrefillRequest) GetWorkerEpoch() uint64 {
 	return 0
 }
 
+func (x *PrefillRequest) GetSource() *BlockSource {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+// BlockSource is a block store that holds the beginning of a prompt.
+type BlockSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Worker id of the store.
+	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Its incarnation epoch.
+	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Where it listens, best first.
+	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// How many leading blocks of the prompt it announced.
+	Blocks        uint32 `protobuf:"varint,4,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockSource) Reset() {
+	*x = BlockSource{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockSource) ProtoMessage() {}
+
+func (x *BlockSource) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockSource.ProtoReflect.Descriptor instead.
+func (*BlockSource) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BlockSource) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *BlockSource) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *BlockSource) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *BlockSource) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
 // PrefillEvent is one message of a prefill's answer: Started, then FirstToken,
 // then Sent. A failure is a gRPC status.
 type PrefillEvent struct {
@@ -229,7 +312,7 @@ type PrefillEvent struct {
 
 func (x *PrefillEvent) Reset() {
 	*x = PrefillEvent{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +324,7 @@ func (x *PrefillEvent) String() string {
 func (*PrefillEvent) ProtoMessage() {}
 
 func (x *PrefillEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +337,7 @@ func (x *PrefillEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefillEvent.ProtoReflect.Descriptor instead.
 func (*PrefillEvent) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PrefillEvent) GetEvent() isPrefillEvent_Event {
@@ -319,17 +402,23 @@ func (*PrefillEvent_Sent) isPrefillEvent_Event() {}
 // PrefillStarted says that computing begins.
 type PrefillStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens whose KV the worker had in its own prefix cache.
+	// Tokens whose KV the worker need not compute: from its own prefix cache, and
+	// fetched.
 	CachedTokens uint32 `protobuf:"varint,1,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Wait in this worker's queue, nanoseconds of its clock.
-	QueueNs       int64 `protobuf:"varint,2,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
+	QueueNs int64 `protobuf:"varint,2,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
+	// Of cached_tokens, those that were fetched from a block store for this request.
+	FetchedTokens uint32 `protobuf:"varint,3,opt,name=fetched_tokens,json=fetchedTokens,proto3" json:"fetched_tokens,omitempty"`
+	// How long fetching took, nanoseconds of this worker's clock, whether it
+	// succeeded or not. It is not part of queue_ns.
+	FetchNs       int64 `protobuf:"varint,4,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PrefillStarted) Reset() {
 	*x = PrefillStarted{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +430,7 @@ func (x *PrefillStarted) String() string {
 func (*PrefillStarted) ProtoMessage() {}
 
 func (x *PrefillStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +443,7 @@ func (x *PrefillStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefillStarted.ProtoReflect.Descriptor instead.
 func (*PrefillStarted) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PrefillStarted) GetCachedTokens() uint32 {
@@ -367,6 +456,20 @@ func (x *PrefillStarted) GetCachedTokens() uint32 {
 func (x *PrefillStarted) GetQueueNs() int64 {
 	if x != nil {
 		return x.QueueNs
+	}
+	return 0
+}
+
+func (x *PrefillStarted) GetFetchedTokens() uint32 {
+	if x != nil {
+		return x.FetchedTokens
+	}
+	return 0
+}
+
+func (x *PrefillStarted) GetFetchNs() int64 {
+	if x != nil {
+		return x.FetchNs
 	}
 	return 0
 }
@@ -390,7 +493,7 @@ type FirstToken struct {
 
 func (x *FirstToken) Reset() {
 	*x = FirstToken{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +505,7 @@ func (x *FirstToken) String() string {
 func (*FirstToken) ProtoMessage() {}
 
 func (x *FirstToken) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +518,7 @@ func (x *FirstToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstToken.ProtoReflect.Descriptor instead.
 func (*FirstToken) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FirstToken) GetTokenId() uint32 {
@@ -469,7 +572,7 @@ type KvSent struct {
 
 func (x *KvSent) Reset() {
 	*x = KvSent{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +584,7 @@ func (x *KvSent) String() string {
 func (*KvSent) ProtoMessage() {}
 
 func (x *KvSent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +597,7 @@ func (x *KvSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KvSent.ProtoReflect.Descriptor instead.
 func (*KvSent) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *KvSent) GetBytes() uint64 {
@@ -534,7 +637,7 @@ type DecodeRequest struct {
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +649,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +662,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DecodeRequest) GetTask() *Task {
@@ -602,7 +705,7 @@ type DecodeEvent struct {
 
 func (x *DecodeEvent) Reset() {
 	*x = DecodeEvent{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +717,7 @@ func (x *DecodeEvent) String() string {
 func (*DecodeEvent) ProtoMessage() {}
 
 func (x *DecodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +730,7 @@ func (x *DecodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeEvent.ProtoReflect.Descriptor instead.
 func (*DecodeEvent) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DecodeEvent) GetEvent() isDecodeEvent_Event {
@@ -718,7 +821,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +833,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +846,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Reserved) GetTicket() *v11.Ticket {
@@ -774,7 +877,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +889,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +902,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Admitted) GetQueueNs() int64 {
@@ -831,7 +934,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +946,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +959,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Tokens) GetOffset() uint32 {
@@ -895,7 +998,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1010,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1023,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Ended) GetReason() v1.FinishReason {
@@ -959,7 +1062,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1074,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1087,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrainRequest) GetEpoch() uint64 {
@@ -1016,7 +1119,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1131,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1144,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -1074,7 +1177,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1189,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1202,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 // ListBlocksResponse is the prefix cache.
@@ -1117,7 +1220,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1232,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1245,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListBlocksResponse) GetEpoch() uint64 {
@@ -1182,20 +1285,28 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\bsampling\x18\a \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12$\n" +
 	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\x12\x1f\n" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01B\v\n" +
-	"\t_logprobs\"\x95\x01\n" +
+	"\t_logprobs\"\xcc\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
 	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12!\n" +
-	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\"\xc6\x01\n" +
+	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x125\n" +
+	"\x06source\x18\x04 \x01(\v2\x1d.tandem.worker.v1.BlockSourceR\x06source\"v\n" +
+	"\vBlockSource\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x16\n" +
+	"\x06blocks\x18\x04 \x01(\rR\x06blocks\"\xc6\x01\n" +
 	"\fPrefillEvent\x12<\n" +
 	"\astarted\x18\x01 \x01(\v2 .tandem.worker.v1.PrefillStartedH\x00R\astarted\x12?\n" +
 	"\vfirst_token\x18\x02 \x01(\v2\x1c.tandem.worker.v1.FirstTokenH\x00R\n" +
 	"firstToken\x12.\n" +
 	"\x04sent\x18\x03 \x01(\v2\x18.tandem.worker.v1.KvSentH\x00R\x04sentB\a\n" +
-	"\x05event\"P\n" +
+	"\x05event\"\x92\x01\n" +
 	"\x0ePrefillStarted\x12#\n" +
 	"\rcached_tokens\x18\x01 \x01(\rR\fcachedTokens\x12\x19\n" +
-	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\"\xd5\x01\n" +
+	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\x12%\n" +
+	"\x0efetched_tokens\x18\x03 \x01(\rR\rfetchedTokens\x12\x19\n" +
+	"\bfetch_ns\x18\x04 \x01(\x03R\afetchNs\"\xd5\x01\n" +
 	"\n" +
 	"FirstToken\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x12\n" +
@@ -1268,63 +1379,65 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 	return file_tandem_worker_v1_worker_proto_rawDescData
 }
 
-var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*Task)(nil),                // 0: tandem.worker.v1.Task
 	(*PrefillRequest)(nil),      // 1: tandem.worker.v1.PrefillRequest
-	(*PrefillEvent)(nil),        // 2: tandem.worker.v1.PrefillEvent
-	(*PrefillStarted)(nil),      // 3: tandem.worker.v1.PrefillStarted
-	(*FirstToken)(nil),          // 4: tandem.worker.v1.FirstToken
-	(*KvSent)(nil),              // 5: tandem.worker.v1.KvSent
-	(*DecodeRequest)(nil),       // 6: tandem.worker.v1.DecodeRequest
-	(*DecodeEvent)(nil),         // 7: tandem.worker.v1.DecodeEvent
-	(*Reserved)(nil),            // 8: tandem.worker.v1.Reserved
-	(*Admitted)(nil),            // 9: tandem.worker.v1.Admitted
-	(*Tokens)(nil),              // 10: tandem.worker.v1.Tokens
-	(*Ended)(nil),               // 11: tandem.worker.v1.Ended
-	(*DrainRequest)(nil),        // 12: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 13: tandem.worker.v1.DrainProgress
-	(*ListBlocksRequest)(nil),   // 14: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 15: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 16: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 17: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 18: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 19: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 20: tandem.inference.v1.TokenLogprobs
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(*BlockSource)(nil),         // 2: tandem.worker.v1.BlockSource
+	(*PrefillEvent)(nil),        // 3: tandem.worker.v1.PrefillEvent
+	(*PrefillStarted)(nil),      // 4: tandem.worker.v1.PrefillStarted
+	(*FirstToken)(nil),          // 5: tandem.worker.v1.FirstToken
+	(*KvSent)(nil),              // 6: tandem.worker.v1.KvSent
+	(*DecodeRequest)(nil),       // 7: tandem.worker.v1.DecodeRequest
+	(*DecodeEvent)(nil),         // 8: tandem.worker.v1.DecodeEvent
+	(*Reserved)(nil),            // 9: tandem.worker.v1.Reserved
+	(*Admitted)(nil),            // 10: tandem.worker.v1.Admitted
+	(*Tokens)(nil),              // 11: tandem.worker.v1.Tokens
+	(*Ended)(nil),               // 12: tandem.worker.v1.Ended
+	(*DrainRequest)(nil),        // 13: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 14: tandem.worker.v1.DrainProgress
+	(*ListBlocksRequest)(nil),   // 15: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 16: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 17: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 18: tandem.inference.v1.Sampling
+	(*v11.Ticket)(nil),          // 19: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 20: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 21: tandem.inference.v1.TokenLogprobs
+	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	16, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	17, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	17, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	18, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
 	0,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	18, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	3,  // 4: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
-	4,  // 5: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
-	5,  // 6: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
-	19, // 7: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	20, // 8: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	0,  // 9: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	8,  // 10: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	9,  // 11: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	10, // 12: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	11, // 13: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	18, // 14: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	20, // 15: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	19, // 16: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	21, // 17: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	12, // 18: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	14, // 19: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	1,  // 20: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	6,  // 21: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	13, // 22: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	15, // 23: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	2,  // 24: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	7,  // 25: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	19, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	2,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
+	4,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
+	5,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
+	6,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
+	20, // 8: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	21, // 9: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	0,  // 10: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
+	9,  // 11: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	10, // 12: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	11, // 13: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	12, // 14: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	19, // 15: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	21, // 16: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	20, // 17: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	22, // 18: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	13, // 19: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	15, // 20: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	1,  // 21: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	7,  // 22: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	14, // 23: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	16, // 24: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	3,  // 25: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	8,  // 26: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1333,12 +1446,12 @@ func file_tandem_worker_v1_worker_proto_init() {
 		return
 	}
 	file_tandem_worker_v1_worker_proto_msgTypes[0].OneofWrappers = []any{}
-	file_tandem_worker_v1_worker_proto_msgTypes[2].OneofWrappers = []any{
+	file_tandem_worker_v1_worker_proto_msgTypes[3].OneofWrappers = []any{
 		(*PrefillEvent_Started)(nil),
 		(*PrefillEvent_FirstToken)(nil),
 		(*PrefillEvent_Sent)(nil),
 	}
-	file_tandem_worker_v1_worker_proto_msgTypes[7].OneofWrappers = []any{
+	file_tandem_worker_v1_worker_proto_msgTypes[8].OneofWrappers = []any{
 		(*DecodeEvent_Reserved)(nil),
 		(*DecodeEvent_Admitted)(nil),
 		(*DecodeEvent_Tokens)(nil),
@@ -1350,7 +1463,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

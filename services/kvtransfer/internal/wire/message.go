@@ -1,0 +1,95 @@
+package wire
+
+import (
+	"errors"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// ErrCorrupt is a payload that does not have its checksum.
+var ErrCorrupt = errors.New("a chunk does not have its crc-32c")
+
+// Chunk is what a Chunk message says, but for its payload.
+type Chunk struct {
+	TransferID      uint64
+	Sequence, Layer uint32
+	// Runs are the blocks whose slices the payload is, counted in the reservation.
+	Runs []Run
+	// PayloadBytes is the size of the payload.
+	PayloadBytes int
+}
+
+// Run is some neighbouring blocks.
+type Run struct{ First, Blocks uint32 }
+
+// Coding is how a slice is written in a payload. A nil Coding writes it as the
+// pages have it. It is safe for concurrent use.
+type Coding interface {
+	// EncodedBytes is the size of one slice in a payload.
+	EncodedBytes() int
+	// Encode writes a slice of pages, src, as EncodedBytes of dst.
+	Encode(dst, src []byte)
+	// Decode writes EncodedBytes of src as a slice of pages, dst. Any bytes of a peer
+	// may be in src.
+	Decode(dst, src []byte) error
+}
+
+// Outbound is a message to send: either Message, or the chunk that the other
+// fields describe.
+type Outbound struct {
+	// Message is anything but a chunk; nil: this is a chunk.
+	Message *kvtransferv1.SenderMessage
+
+	// Chunk is what the chunk says. Runs are not changed until Released.
+	Chunk Chunk
+	// Pages and Blocks are where its slices are, in the order of Chunk.Runs.
+	Pages  engine.Pages
+	Blocks []kvcache.BlockID
+	// Coding is how they are written; nil: as they are.
+	Coding Coding
+	// Released, if set, is called once, when no page will be read any more, with
+	// why the chunk could not be sent if its pages could not be read. It must not
+	// block.
+	Released func(err error)
+}
+
+// Inbound is a message that was received: either Message, or a chunk. It can be
+// received into again after Free.
+type Inbound struct {
+	// Message is anything but a chunk; nil: this is a chunk.
+	Message *kvtransferv1.SenderMessage
+	// Chunk is what the chunk says, which nobody has checked. It is valid until Free.
+	Chunk Chunk
+
+	payload []byte
+	crc32c  uint32
+}
+
+// CopyTo checks the chunk's checksum and copies its payload into the slices of
+// blocks, which are those of Chunk.Runs. ErrCorrupt says that the checksum is
+// wrong; the slices then hold anything. Any other error is that of the pages, or
+// of the coding.
+func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
+	if checksum(in.Chunk, in.payload) != in.crc32c {
+		return ErrCorrupt
+	}
+	if coding == nil {
+		return pages.Write(int(in.Chunk.Layer), blocks, in.payload)
+	}
+	slice := make([]byte, pages.Layout().SliceBytes)
+	for i := range blocks {
+		encoded := in.payload[i*coding.EncodedBytes() : (i+1)*coding.EncodedBytes()]
+		if err := coding.Decode(slice, encoded); err != nil {
+			return err
+		}
+		if err := pages.Write(int(in.Chunk.Layer), blocks[i:i+1], slice); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Free gives the message's buffers back. It may be called more than once.
+func (in *Inbound) Free() { *in = Inbound{Chunk: Chunk{Runs: in.Chunk.Runs[:0]}} }
