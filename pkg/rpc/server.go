@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 )
 
@@ -96,6 +98,8 @@ type ServerConfig struct {
 	// 0: 32 KiB, right for small messages to many clients; for bulk data between
 	// few machines 256 KiB to 1 MiB.
 	BufferBytes int
+	// BufferPool gives the memory that messages are received into. Nil: grpc-go's.
+	BufferPool mem.BufferPool
 }
 
 // Server is a gRPC server with the chain that the package comment describes,
@@ -151,6 +155,9 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
+	}
+	if cfg.BufferPool != nil {
+		options = append(options, experimental.BufferPool(cfg.BufferPool))
 	}
 	s.grpc = grpc.NewServer(options...)
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
