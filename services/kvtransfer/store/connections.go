@@ -1,0 +1,178 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// maxAddresses bounds how many addresses of a store are tried.
+const maxAddresses = 8
+
+// connections are a client's, at most max stores' at a time.
+type connections struct {
+	dial func(address string) (*grpc.ClientConn, error)
+	max  int
+
+	mu     sync.Mutex
+	closed bool
+	peers  map[string]*peerConns // by worker id
+	tick   uint64                // logical time of use
+}
+
+// peerConns are the connections to one incarnation of one store, one for each of
+// its addresses that was tried. Guarded by connections.mu.
+type peerConns struct {
+	peer  Peer
+	conns map[string]*grpc.ClientConn
+	good  int // index of the address that answered last
+	users int
+	used  uint64
+	gone  bool // not in the table any more: closed with the last user
+}
+
+// call makes one call to the store at the first of its addresses that can be
+// reached, beginning with the one that could before.
+func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.BlockStoreClient) error) error {
+	p, err := c.acquire(to)
+	if err != nil {
+		return err
+	}
+	defer c.release(p)
+	var failures []error
+	addresses := to.Addresses[:min(len(to.Addresses), maxAddresses)]
+	first := c.first(p)
+	for i := range addresses {
+		at := (first + i) % len(addresses)
+		conn, err := c.connection(p, addresses[at])
+		if err == nil {
+			if err = do(kvtransferv1.NewBlockStoreClient(conn)); !unreachable(err) {
+				c.answered(p, at)
+				return err
+			}
+		}
+		failures = append(failures, fmt.Errorf("%s: %w", addresses[at], err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return &kvtransfer.BrokenError{Peer: to.ID, Err: errors.Join(failures...)}
+}
+
+// acquire is the entry of a peer, which stays until release. Another incarnation
+// or other addresses replace it.
+func (c *connections) acquire(to Peer) (*peerConns, error) {
+	if len(to.Addresses) == 0 {
+		return nil, fmt.Errorf("store %q has no address", to.ID)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClientClosed
+	}
+	p := c.peers[to.ID]
+	if p != nil && (p.peer.Epoch != to.Epoch || !slices.Equal(p.peer.Addresses, to.Addresses)) {
+		c.remove(p)
+		p = nil
+	}
+	if p == nil {
+		if len(c.peers) >= c.max && !c.evict() {
+			return nil, &BusyError{Err: fmt.Errorf("calls to %d stores run at once", c.max)}
+		}
+		to.Addresses = slices.Clone(to.Addresses)
+		p = &peerConns{peer: to, conns: make(map[string]*grpc.ClientConn)}
+		c.peers[to.ID] = p
+	}
+	c.tick++
+	p.users, p.used = p.users+1, c.tick
+	return p, nil
+}
+
+func (c *connections) release(p *peerConns) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.users--
+	if p.gone && p.users == 0 {
+		p.close()
+	}
+}
+
+// connection is that to one address, made if need be.
+func (c *connections) connection(p *peerConns, address string) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClientClosed
+	}
+	conn := p.conns[address]
+	if conn == nil {
+		made, err := c.dial(address)
+		if err != nil {
+			return nil, fmt.Errorf("dial: %w", err)
+		}
+		conn, p.conns[address] = made, made
+	}
+	return conn, nil
+}
+
+func (c *connections) first(p *peerConns) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.good
+}
+
+func (c *connections) answered(p *peerConns, at int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.good = at
+}
+
+// evict drops the peer without calls that was not used for longest, if there is
+// one. c.mu is held.
+func (c *connections) evict() bool {
+	var oldest *peerConns
+	for _, p := range c.peers {
+		if p.users == 0 && (oldest == nil || p.used < oldest.used) {
+			oldest = p
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	c.remove(oldest)
+	return true
+}
+
+// remove takes a peer out of the table. c.mu is held.
+func (c *connections) remove(p *peerConns) {
+	delete(c.peers, p.peer.ID)
+	p.gone = true
+	if p.users == 0 {
+		p.close()
+	}
+}
+
+func (c *connections) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, p := range c.peers {
+		delete(c.peers, p.peer.ID)
+		p.gone = true
+		p.close() // what runs fails
+	}
+}
+
+func (p *peerConns) close() {
+	for address, conn := range p.conns {
+		_ = conn.Close() // nobody is left to be told
+		delete(p.conns, address)
+	}
+}

@@ -1,0 +1,140 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// Reasons of the errors that a store answers with, as rpc.Reason gives them,
+// besides worker.ReasonWrongEpoch and worker.ReasonDraining.
+const (
+	// ReasonHeld: the store has all the blocks already.
+	ReasonHeld = "BLOCKS_HELD"
+	// ReasonArriving: another worker is putting some of them at the moment.
+	ReasonArriving = "BLOCKS_ARRIVING"
+	// ReasonMissing: the store does not have all the blocks. The metadata "blocks"
+	// is how many leading ones it has.
+	ReasonMissing = "BLOCKS_MISSING"
+	// ReasonLayout: the store holds blocks of another layout.
+	ReasonLayout = "LAYOUT_MISMATCH"
+	// ReasonFull: no room, since what is held is being written or read.
+	ReasonFull = "STORE_FULL"
+	// ReasonBusy: too many calls at a time.
+	ReasonBusy = "STORE_BUSY"
+	// ReasonTransfer: the blocks did not reach the ticket's receiver.
+	ReasonTransfer = worker.ReasonTransferFailed
+)
+
+// metadataBlocks is the key of ReasonMissing's metadata.
+const metadataBlocks = "blocks"
+
+// ErrHeld says that the store has all the blocks already, or that another worker
+// is putting them at the moment: there is nothing to do.
+var ErrHeld = errors.New("the store has the blocks already")
+
+// ErrRestarted says that the store is another incarnation than the one meant:
+// what it had is lost.
+var ErrRestarted = errors.New("the store was started anew")
+
+// ErrClientClosed is what calls give after Close.
+var ErrClientClosed = errors.New("the store's client is closed")
+
+// MissingError says that the store does not have all the blocks.
+type MissingError struct {
+	// Blocks is how many leading ones it has.
+	Blocks int
+}
+
+// Error implements error.
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("the store has only the first %d of the blocks", e.Blocks)
+}
+
+// BusyError says that the store takes or gives nothing at the moment.
+type BusyError struct {
+	// RetryAfter is when it may be worth another try; 0: not known, or not at all
+	// since the store leaves.
+	RetryAfter time.Duration
+	// Err is what it said.
+	Err error
+}
+
+// Error implements error.
+func (e *BusyError) Error() string { return fmt.Sprintf("the store is busy: %v", e.Err) }
+
+// Unwrap gives what the store said.
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// LayoutError says that the store holds blocks of another layout.
+type LayoutError struct {
+	// Err is what it said.
+	Err error
+}
+
+// Error implements error.
+func (e *LayoutError) Error() string { return fmt.Sprintf("the store serves another model: %v", e.Err) }
+
+// Unwrap gives what the store said.
+func (e *LayoutError) Unwrap() error { return e.Err }
+
+// callError gives what a store answered a type.
+func callError(peer Peer, err error) error {
+	if errors.Is(err, ErrClientClosed) {
+		return err
+	}
+	after, _ := rpc.RetryAfter(err)
+	switch rpc.Reason(err) {
+	case ReasonHeld:
+		return ErrHeld
+	case ReasonArriving, ReasonFull, ReasonBusy, rpc.ReasonRateLimited, worker.ReasonDraining:
+		return &BusyError{RetryAfter: after, Err: err}
+	case ReasonLayout:
+		return &LayoutError{Err: err}
+	case worker.ReasonWrongEpoch:
+		return ErrRestarted
+	case ReasonMissing:
+		return &MissingError{Blocks: missingBlocks(err)}
+	}
+	if unreachable(err) {
+		return &kvtransfer.BrokenError{Peer: peer.ID, Err: err}
+	}
+	return err
+}
+
+// unreachable says that the call did not come to a store: the connection failed.
+func unreachable(err error) bool {
+	return status.Code(err) == codes.Unavailable && rpc.Reason(err) == ""
+}
+
+// missing is NOT_FOUND for a store that has only so many leading blocks.
+func missing(held, asked int) error {
+	bare := status.Newf(codes.NotFound, "the store has %d of the %d blocks: fetch those, or compute", held, asked)
+	full, err := bare.WithDetails(&errdetails.ErrorInfo{
+		Reason: ReasonMissing, Domain: rpc.Domain, Metadata: map[string]string{metadataBlocks: strconv.Itoa(held)},
+	})
+	if err != nil { // only for codes.OK, or a detail that does not marshal
+		return bare.Err()
+	}
+	return full.Err()
+}
+
+// missingBlocks is what missing said was held; 0 for a store that does not say.
+func missingBlocks(err error) int {
+	for _, detail := range status.Convert(err).Details() {
+		if info, is := detail.(*errdetails.ErrorInfo); is {
+			blocks, _ := strconv.Atoi(info.GetMetadata()[metadataBlocks])
+			return max(blocks, 0)
+		}
+	}
+	return 0
+}
