@@ -26,14 +26,34 @@ func (p *Pool) unpublish(id BlockID) {
 	delete(p.byHash, b.hash)
 	p.changes.add(b.hash, -1)
 	if b.refs == 0 {
-		p.idle.remove(id)
+		p.uncache(id)
 		p.free = append(p.free, id)
 		p.evictions++
+		if b.saved {
+			p.savedEvictions++
+		}
 	}
 	p.orphan(id)
 	refs := b.refs
 	*b = unpublished
 	b.refs = refs
+}
+
+// cache puts a published block without references among those that may be
+// evicted.
+func (p *Pool) cache(id BlockID) {
+	p.idle.push(id)
+	if !p.blocks[id].offered {
+		p.unoffered++
+	}
+}
+
+// uncache takes it from there.
+func (p *Pool) uncache(id BlockID) {
+	p.idle.remove(id)
+	if !p.blocks[id].offered {
+		p.unoffered--
+	}
 }
 
 // adopt puts a block among its parent's children.

@@ -32,8 +32,10 @@ type Pool struct {
 	changes    changes
 
 	held, reserved, quarantined int
+	unoffered                   int // cached blocks that Nominate did not give yet
 	lookupTokens, hitTokens     uint64
-	evictions, misuses          uint64
+	evictions, savedEvictions   uint64
+	misuses                     uint64
 	matched                     []BlockID // scratch of Acquire
 }
 
@@ -50,6 +52,7 @@ type block struct {
 	child, before, behind BlockID // first child; neighbours among the parent's children
 	used                  uint64
 	heapIndex             int32 // in Pool.idle; -1: not in it
+	offered, saved        bool  // Nominate gave it; somebody else has it, too
 }
 
 // none is no block.
@@ -134,6 +137,9 @@ func (p *Pool) Release(blocks []BlockID) {
 		}
 		b := &p.blocks[id]
 		b.refs--
+		if b.generation != 0 {
+			p.touch(id)
+		}
 		if b.refs > 0 {
 			continue
 		}
@@ -143,8 +149,7 @@ func (p *Pool) Release(blocks []BlockID) {
 			p.reserved--
 		}
 		if b.generation != 0 {
-			p.touch(id)
-			p.idle.push(id)
+			p.cache(id)
 		} else {
 			p.free = append(p.free, id)
 		}
@@ -231,8 +236,11 @@ type Stats struct {
 	Published int
 	// LookupTokens were looked up by Acquire; HitTokens of them were found.
 	LookupTokens, HitTokens uint64
-	// Evictions of cached blocks.
-	Evictions uint64
+	// Unoffered of the cached ones were not given by Nominate yet.
+	Unoffered int
+	// Evictions of cached blocks; SavedEvictions are those of blocks that were
+	// marked by Saved.
+	Evictions, SavedEvictions uint64
 	// Misuses are calls that named a block in the wrong state, such as a second
 	// Release. They are ignored and counted; anything but 0 is a bug of the owner.
 	Misuses uint64
@@ -250,7 +258,10 @@ func (p *Pool) Stats() Stats {
 		Published:    len(p.byHash),
 		LookupTokens: p.lookupTokens,
 		HitTokens:    p.hitTokens,
+		Unoffered:    p.unoffered,
 		Evictions:    p.evictions,
 		Misuses:      p.misuses,
+
+		SavedEvictions: p.savedEvictions,
 	}
 }

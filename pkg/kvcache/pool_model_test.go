@@ -21,6 +21,7 @@ type holder struct {
 	reserved    bool
 	cached      int
 	quarantined bool
+	pinned      bool
 }
 
 // world is a naive model of a pool: who has which block, and what is in it.
@@ -108,9 +109,76 @@ func (w *world) publish(t *rapid.T) {
 }
 
 func (w *world) release(t *rapid.T) {
-	h := w.pick(t, func(h *holder) bool { return !h.quarantined })
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.pinned })
 	w.pool.Release(h.table)
 	w.gone(h)
+}
+
+// nominate pins a prefix, which has to be whole, and cold at its end.
+func (w *world) nominate(t *rapid.T) {
+	before := w.pool.Stats()
+	n, ok := w.pool.Nominate()
+	if ok != (before.Unoffered > 0) || before.Unoffered > before.Cached {
+		t.Fatalf("nominated %v of %+v", ok, before)
+	}
+	if !ok {
+		t.Skip("nothing to nominate")
+	}
+	if len(n.Blocks) == 0 || len(n.Tokens) != len(n.Blocks)*size {
+		t.Fatalf("%d blocks of %d tokens", len(n.Blocks), len(n.Tokens))
+	}
+	for i, id := range n.Blocks {
+		if w.content[id] != prefix(n.Salt, n.Tokens, i) {
+			t.Fatalf("block %d holds %q, not %q", id, w.content[id], prefix(n.Salt, n.Tokens, i))
+		}
+	}
+	last := n.Blocks[len(n.Blocks)-1]
+	if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, last) }) {
+		t.Fatalf("block %d is nominated although it is held", last)
+	}
+	w.holders = append(w.holders, &holder{table: n.Blocks, cached: len(n.Blocks), published: len(n.Blocks), pinned: true})
+}
+
+// nominateAll looks whether nominations reach every cached block, and leave the
+// pool as it was.
+func (w *world) nominateAll(t *rapid.T) {
+	before := w.pool.Stats()
+	var all []kvcache.Nomination
+	for {
+		n, ok := w.pool.Nominate()
+		if !ok {
+			break
+		}
+		all = append(all, n)
+	}
+	if s := w.pool.Stats(); s.Unoffered != 0 {
+		t.Fatalf("nothing is nominated of %+v", s)
+	}
+	for _, n := range all {
+		w.pool.Unpin(n.Blocks)
+	}
+	before.Unoffered = 0
+	if after := w.pool.Stats(); after != before {
+		t.Fatalf("nominations changed %+v to %+v", before, after)
+	}
+}
+
+func (w *world) unpin(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return h.pinned })
+	if rapid.Bool().Draw(t, "saved") {
+		w.pool.Saved(h.table)
+	}
+	w.pool.Unpin(h.table)
+	w.gone(h)
+}
+
+func (w *world) save(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved })
+	before := w.pool.Stats()
+	w.pool.Saved(h.table)
+	if after := w.pool.Stats(); after != before {
+		t.Fatalf("marking held blocks changed %+v to %+v", before, after)
+	}
 }
 
 func (w *world) gone(h *holder) {
@@ -124,7 +192,7 @@ func (w *world) retain(t *rapid.T) {
 }
 
 func (w *world) reserve(t *rapid.T) {
-	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && h.published == h.cached })
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && !h.pinned && h.published == h.cached })
 	w.pool.Reserve(h.table[h.cached:])
 	h.reserved = true
 }
@@ -240,6 +308,10 @@ func TestPoolAgainstModel(t *testing.T) {
 					"arrive":     w.arrive,
 					"quarantine": w.quarantine,
 					"drain":      w.drain,
+					"nominate":   w.nominate,
+					"all":        w.nominateAll,
+					"unpin":      w.unpin,
+					"saved":      w.save,
 				})
 			})
 		})

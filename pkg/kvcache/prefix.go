@@ -50,6 +50,13 @@ func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Cha
 	return dst, chain
 }
 
+// Cached is how many leading blocks of tokens are published under salt, of those
+// that hashes, their BlockHashes, name. It takes and changes nothing.
+func (p *Pool) Cached(salt string, hashes []Hash, tokens []int32) int {
+	p.matched, _ = p.find(p.matched[:0], salt, hashes, tokens)
+	return len(p.matched)
+}
+
 // Acquire takes a sequence's whole block table of total blocks, one reference
 // each: first those that Match would find, then freshly allocated ones. hashes
 // are BlockHashes of tokens, or the first few of them, which limits the search;
@@ -99,7 +106,7 @@ func (p *Pool) take(blocks []BlockID) {
 	for _, id := range blocks {
 		b := &p.blocks[id]
 		if b.refs == 0 {
-			p.idle.remove(id)
+			p.uncache(id)
 			p.held++
 		}
 		b.refs++

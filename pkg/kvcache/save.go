@@ -1,0 +1,83 @@
+package kvcache
+
+import "slices"
+
+// Nomination is a cached prefix whose last block is near its eviction.
+type Nomination struct {
+	// Salt and Tokens name the prefix: whole blocks, from the first one on.
+	Salt   string
+	Tokens []int32
+	// Blocks hold its KV, one reference each.
+	Blocks []BlockID
+}
+
+// Nominate gives the prefix that ends with the cached block that would be evicted
+// first of those that were not given before, so that it can be saved elsewhere.
+// It takes a reference to each block of the prefix, which Unpin gives back; until
+// then they are held. No block of it is nominated for itself any more, unless it
+// is evicted and published again. False: there is none.
+//
+// It takes time in proportion to the cached blocks.
+func (p *Pool) Nominate() (Nomination, bool) {
+	if p.unoffered == 0 {
+		return Nomination{}, false
+	}
+	coldest, at := none, -1
+	for i, id := range p.idle.ids {
+		if !p.blocks[id].offered && (coldest == none || p.idle.less(i, at)) {
+			coldest, at = id, i
+		}
+	}
+	// What is before a published block is published.
+	var n Nomination
+	for id := coldest; id != none; id = p.blocks[id].parent {
+		n.Blocks = append(n.Blocks, id)
+	}
+	slices.Reverse(n.Blocks)
+	n.Salt = p.blocks[n.Blocks[0]].salt
+	n.Tokens = make([]int32, 0, len(n.Blocks)*p.blockTokens)
+	for _, id := range n.Blocks {
+		n.Tokens = append(n.Tokens, p.tokensOf(id)...)
+	}
+	p.take(n.Blocks)
+	for _, id := range n.Blocks {
+		p.blocks[id].offered = true
+	}
+	return n, true
+}
+
+// Unpin gives back the references of a nomination. Unlike Release it is no use:
+// the blocks are evicted as if they had never been nominated.
+func (p *Pool) Unpin(blocks []BlockID) {
+	for _, id := range slices.Backward(blocks) {
+		if !p.isHeld(id) {
+			p.misuses++
+			continue
+		}
+		b := &p.blocks[id]
+		b.refs--
+		if b.refs > 0 {
+			continue
+		}
+		p.held--
+		if b.generation != 0 {
+			p.cache(id)
+		} else {
+			p.free = append(p.free, id)
+		}
+	}
+}
+
+// Saved marks held blocks whose KV somebody else has, too. They are not
+// nominated. Blocks that are not published are left alone.
+func (p *Pool) Saved(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) {
+			p.misuses++
+			continue
+		}
+		if b := &p.blocks[id]; b.generation != 0 {
+			b.offered, b.saved = true, true
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package kvcache_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+func TestNominationsGoByEviction(t *testing.T) {
+	p := newPool(8)
+	a, b := []int32{1, 2, 5, 5}, []int32{1, 2, 6, 6}
+	tableA, tableB := fill(t, p, "x", a...), fill(t, p, "x", b...)
+	for i, want := range []struct {
+		tokens []int32
+		blocks []kvcache.BlockID
+	}{{a, tableA}, {b, tableB}} {
+		n, ok := p.Nominate()
+		if !ok || n.Salt != "x" || !slices.Equal(n.Tokens, want.tokens) || !slices.Equal(n.Blocks, want.blocks) {
+			t.Fatalf("nomination %d: %+v, %v; want %+v", i, n, ok, want)
+		}
+		p.Saved(n.Blocks)
+		p.Unpin(n.Blocks)
+	}
+	if n, ok := p.Nominate(); ok {
+		t.Errorf("%+v was nominated although all is saved", n)
+	}
+	// The order of eviction is what it was: a's end goes first, though b's was
+	// unpinned after it.
+	if _, ok := p.Allocate(nil, 6); !ok {
+		t.Fatal("no blocks")
+	}
+	if s := p.Stats(); s.Evictions != 1 || s.SavedEvictions != 1 {
+		t.Errorf("%+v", s)
+	}
+	if got := p.Cached("x", p.BlockHashes("x", a), a); got != 1 {
+		t.Errorf("%d blocks of a are cached, want 1", got)
+	}
+	if got := p.Cached("x", p.BlockHashes("x", b), b); got != 2 {
+		t.Errorf("%d blocks of b are cached, want 2", got)
+	}
+}
+
+// TestUsedWhilePinned: a sequence that used a block while it was pinned keeps it
+// from being evicted first.
+func TestUsedWhilePinned(t *testing.T) {
+	p := newPool(3)
+	old, young := make([]int32, size), slices.Repeat([]int32{1}, size)
+	fill(t, p, "", old...)
+	fill(t, p, "", young...)
+	n, _ := p.Nominate()
+	fill(t, p, "", old...)
+	p.Unpin(n.Blocks)
+	if _, ok := p.Allocate(nil, 2); !ok {
+		t.Fatal("no blocks")
+	}
+	if p.Cached("", p.BlockHashes("", old), old) != 1 {
+		t.Error("the block that was used last was evicted first")
+	}
+}
+
+func TestEvictedBlocksAreNominatedAnew(t *testing.T) {
+	p := newPool(1)
+	tokens := make([]int32, size)
+	for range 3 {
+		fill(t, p, "", tokens...)
+		n, ok := p.Nominate()
+		if !ok {
+			t.Fatal("nothing is nominated")
+		}
+		p.Unpin(n.Blocks)
+		table, ok := p.Allocate(nil, 1)
+		if !ok {
+			t.Fatal("no blocks")
+		}
+		p.Release(table)
+	}
+	if s := p.Stats(); s.Evictions != 3 || s.SavedEvictions != 0 {
+		t.Errorf("%+v", s)
+	}
+}
