@@ -20,13 +20,14 @@ func TestNominationsGoByEviction(t *testing.T) {
 			t.Fatalf("nomination %d: %+v, %v; want %+v", i, n, ok, want)
 		}
 		p.Saved(n.Blocks)
-		p.Unpin(n.Blocks)
 	}
+	p.Unpin(tableB)
+	p.Unpin(tableA)
 	if n, ok := p.Nominate(); ok {
 		t.Errorf("%+v was nominated although all is saved", n)
 	}
-	// The order of eviction is what it was: a's end goes first, though b's was
-	// unpinned after it.
+	// The order of eviction is what it was: a's end goes first, though it was
+	// unpinned after b's.
 	if _, ok := p.Allocate(nil, 6); !ok {
 		t.Fatal("no blocks")
 	}
