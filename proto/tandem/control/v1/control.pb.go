@@ -599,7 +599,13 @@ type Decision struct {
 	// cheapest of those that could be.
 	Candidates []*Candidate `protobuf:"bytes,5,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// What became of it, if it failed.
-	Failure       string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
+	Failure string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Block store that the prefill worker was told of, since it announced more of the
+	// prompt than that worker has; empty: none. The worker may fetch from it or
+	// compute.
+	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
+	// Leading blocks of the prompt that the store announced.
+	SourceBlocks  uint32 `protobuf:"varint,8,opt,name=source_blocks,json=sourceBlocks,proto3" json:"source_blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,6 +682,20 @@ func (x *Decision) GetFailure() string {
 	return ""
 }
 
+func (x *Decision) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Decision) GetSourceBlocks() uint32 {
+	if x != nil {
+		return x.SourceBlocks
+	}
+	return 0
+}
+
 // Candidate is one worker with the terms of its cost.
 type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -696,7 +716,10 @@ type Candidate struct {
 	// Requests of this router that run on it.
 	InFlight uint32 `protobuf:"varint,8,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// The cost that was compared, milliseconds.
-	CostMs        float64 `protobuf:"fixed64,9,opt,name=cost_ms,json=costMs,proto3" json:"cost_ms,omitempty"`
+	CostMs float64 `protobuf:"fixed64,9,opt,name=cost_ms,json=costMs,proto3" json:"cost_ms,omitempty"`
+	// Tokens of the prompt, those cached aside, that it is predicted to fetch from a
+	// block store: prefill_ms counts fetching them instead of computing them.
+	FetchTokens   uint32 `protobuf:"varint,10,opt,name=fetch_tokens,json=fetchTokens,proto3" json:"fetch_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -790,6 +813,13 @@ func (x *Candidate) GetInFlight() uint32 {
 func (x *Candidate) GetCostMs() float64 {
 	if x != nil {
 		return x.CostMs
+	}
+	return 0
+}
+
+func (x *Candidate) GetFetchTokens() uint32 {
+	if x != nil {
+		return x.FetchTokens
 	}
 	return 0
 }
@@ -938,7 +968,10 @@ type GetBudgetResponse struct {
 	// The seven stages of Timings in their order, then ttft, tpot and e2e.
 	Lines []*BudgetLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Where the budget was exceeded, the totals first.
-	Overruns      []*BudgetOverrun `protobuf:"bytes,6,rep,name=overruns,proto3" json:"overruns,omitempty"`
+	Overruns []*BudgetOverrun `protobuf:"bytes,6,rep,name=overruns,proto3" json:"overruns,omitempty"`
+	// Parts of stages, each of the requests that had it: "fetch", of prefill. Nothing
+	// is declared for them and nothing is added up with them.
+	Parts         []*BudgetLine `protobuf:"bytes,7,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1011,6 +1044,13 @@ func (x *GetBudgetResponse) GetLines() []*BudgetLine {
 func (x *GetBudgetResponse) GetOverruns() []*BudgetOverrun {
 	if x != nil {
 		return x.Overruns
+	}
+	return nil
+}
+
+func (x *GetBudgetResponse) GetParts() []*BudgetLine {
+	if x != nil {
+		return x.Parts
 	}
 	return nil
 }
@@ -1324,7 +1364,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xdb\x01\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\"\x98\x02\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -1333,7 +1373,9 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\x05 \x03(\v2\x1c.tandem.control.v1.CandidateR\n" +
 	"candidates\x12\x18\n" +
-	"\afailure\x18\x06 \x01(\tR\afailure\"\x9f\x02\n" +
+	"\afailure\x18\x06 \x01(\tR\afailure\x12\x16\n" +
+	"\x06source\x18\a \x01(\tR\x06source\x12#\n" +
+	"\rsource_blocks\x18\b \x01(\rR\fsourceBlocks\"\xc2\x02\n" +
 	"\tCandidate\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x1a\n" +
@@ -1344,19 +1386,22 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\atpot_ms\x18\x06 \x01(\x01R\x06tpotMs\x12#\n" +
 	"\rcached_tokens\x18\a \x01(\rR\fcachedTokens\x12\x1b\n" +
 	"\tin_flight\x18\b \x01(\rR\binFlight\x12\x17\n" +
-	"\acost_ms\x18\t \x01(\x01R\x06costMs\"E\n" +
+	"\acost_ms\x18\t \x01(\x01R\x06costMs\x12!\n" +
+	"\ffetch_tokens\x18\n" +
+	" \x01(\rR\vfetchTokens\"E\n" +
 	"\x10SetPolicyRequest\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"F\n" +
 	"\x11SetPolicyResponse\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"\x12\n" +
-	"\x10GetBudgetRequest\"\x89\x02\n" +
+	"\x10GetBudgetRequest\"\xbe\x02\n" +
 	"\x11GetBudgetResponse\x121\n" +
 	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\x04R\x06failed\x12\x1a\n" +
 	"\bbreaches\x18\x04 \x01(\x04R\bbreaches\x123\n" +
 	"\x05lines\x18\x05 \x03(\v2\x1d.tandem.control.v1.BudgetLineR\x05lines\x12<\n" +
-	"\boverruns\x18\x06 \x03(\v2 .tandem.control.v1.BudgetOverrunR\boverruns\"\xdf\x02\n" +
+	"\boverruns\x18\x06 \x03(\v2 .tandem.control.v1.BudgetOverrunR\boverruns\x123\n" +
+	"\x05parts\x18\a \x03(\v2\x1d.tandem.control.v1.BudgetLineR\x05parts\"\xdf\x02\n" +
 	"\n" +
 	"BudgetLine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -1459,24 +1504,25 @@ var file_tandem_control_v1_control_proto_depIdxs = []int32{
 	20, // 16: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
 	15, // 17: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
 	16, // 18: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
-	20, // 19: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
-	1,  // 20: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	1,  // 21: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	4,  // 22: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
-	6,  // 23: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
-	13, // 24: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
-	11, // 25: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
-	2,  // 26: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	2,  // 27: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	5,  // 28: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
-	8,  // 29: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
-	14, // 30: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
-	12, // 31: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
-	26, // [26:32] is the sub-list for method output_type
-	20, // [20:26] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 19: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
+	20, // 20: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
+	1,  // 21: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	1,  // 22: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	4,  // 23: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
+	6,  // 24: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
+	13, // 25: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
+	11, // 26: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
+	2,  // 27: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	2,  // 28: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	5,  // 29: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
+	8,  // 30: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
+	14, // 31: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
+	12, // 32: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
+	27, // [27:33] is the sub-list for method output_type
+	21, // [21:27] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_control_proto_init() }

@@ -155,7 +155,10 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 		record.Prefill = prefill.worker.ref.ID
 		action.Prefill = prefill.worker.ref
 		d.prefill = prefill.worker
-		prefill.worker.add(r.ID, &share{at: now, tokens: prefill.uncached, context: r.Tokens, blocks: need(prefill.worker, r, controlv1.Role_ROLE_PREFILL)})
+		if action.Source = prefill.supply.hint(); action.Source != nil {
+			record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
+		}
+		prefill.worker.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(prefill.worker, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.add(r.ID, atDecode)
 	f.running[r.ID] = d

@@ -12,4 +12,7 @@
 // broken connection removes a worker from choice at once, while a worker that
 // only etcd lost is kept for a while. The choice is random among the near-best,
 // so that several routers do not all send to the same best worker.
+//
+// Block stores are members too: their blocks are in the index, and a prefill worker
+// is told of those that it lacks. That is a hint; nothing waits for a store.
 package fleet

@@ -21,6 +21,7 @@ type Fleet struct {
 	policy  *controlv1.Policy
 	workers map[string]*worker // by id: a new incarnation replaces the old one
 	order   []*worker          // the same, by id, so that equal histories give equal actions
+	stores  []*worker          // those of order that are block stores
 	doubled map[string]bool    // ids that several workers have
 	queue   queue
 	running map[string]*dispatched
@@ -91,6 +92,9 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 				d.prefill.computed(e.ID)
 			}
 		}
+	case Fetched:
+		pump = false
+		f.fetched(now, e)
 	case Ended:
 		f.ended(now, e)
 	case Cancelled:

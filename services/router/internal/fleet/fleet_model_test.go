@@ -11,9 +11,13 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 )
+
+// ids of workers and stores; the first letter is their role.
+var ids = []string{"d1", "d2", "p1", "p2", "s1", "s2"}
 
 // requestModel is what the test knows of one request.
 type requestModel struct {
@@ -118,14 +122,35 @@ func (m *machine) dispatched(t *rapid.T, a fleet.Dispatch) {
 	if r.request.Mode == dis && aggregated || r.request.Mode == agg && !aggregated {
 		t.Fatalf("%s asked for %v and got %v", a.ID, r.request.Mode, a.Decision)
 	}
+	m.hinted(t, a)
 	if a.Decision.GetReason() == "" || a.Decision.GetDecode() != a.Decode.ID || a.Decision.GetPrefill() != a.Prefill.ID {
 		t.Fatalf("decision %v", a.Decision)
 	}
 }
 
+// hinted checks that a hint names a store that is there and fits the worker that it
+// is for.
+func (m *machine) hinted(t *rapid.T, a fleet.Dispatch) {
+	if a.Source == nil {
+		return
+	}
+	ref := fleet.Ref{ID: a.Source.GetWorkerId(), Epoch: a.Source.GetEpoch()}
+	s, p := m.wanted[ref], m.wanted[a.Prefill]
+	switch {
+	case s == nil || !m.connected[ref]:
+		t.Fatalf("%s is told of %v, which is not connected", a.ID, ref)
+	case s.GetRole() != controlv1.Role_ROLE_KVTRANSFER:
+		t.Fatalf("%s is told of %v, which is no store", a.ID, ref)
+	case p == nil || p.GetLayoutDigest() != s.GetLayoutDigest():
+		t.Fatalf("layouts of %v and %v differ", a.Prefill, ref)
+	case a.Source.GetBlocks() == 0 || a.Decision.GetSource() != ref.ID || a.Decision.GetSourceBlocks() != a.Source.GetBlocks():
+		t.Fatalf("hint %v, decision %v", a.Source, a.Decision)
+	}
+}
+
 func (m *machine) ref(t *rapid.T) (fleet.Ref, bool) {
 	var refs []fleet.Ref
-	for _, id := range []string{"d1", "d2", "p1", "p2"} {
+	for _, id := range ids {
 		for epoch := uint64(1); epoch <= m.epoch; epoch++ {
 			if m.wanted[fleet.Ref{ID: id, Epoch: epoch}] != nil {
 				refs = append(refs, fleet.Ref{ID: id, Epoch: epoch})
@@ -140,7 +165,7 @@ func (m *machine) ref(t *rapid.T) (fleet.Ref, bool) {
 
 func (m *machine) view(t *rapid.T) {
 	view := fleet.ViewChanged{Live: m.live}
-	for _, id := range []string{"d1", "d2", "p1", "p2"} {
+	for _, id := range ids {
 		if r := m.records[id]; r != nil {
 			view.Workers = append(view.Workers, r)
 		}
@@ -174,10 +199,13 @@ func TestFleetModel(t *testing.T) {
 		waiting := func(r *requestModel) bool { return r.waiting }
 		t.Repeat(map[string]func(*rapid.T){
 			"register": func(t *rapid.T) {
-				id := rapid.SampledFrom([]string{"d1", "d2", "p1", "p2"}).Draw(t, "id")
+				id := rapid.SampledFrom(ids).Draw(t, "id")
 				role := controlv1.Role_ROLE_DECODE
-				if id[0] == 'p' {
+				switch id[0] {
+				case 'p':
 					role = controlv1.Role_ROLE_PREFILL
+				case 's':
+					role = controlv1.Role_ROLE_KVTRANSFER
 				}
 				r := record(id, role)
 				r.LayoutDigest = rapid.SampledFrom([]uint64{7, 7, 7, 8}).Draw(t, "layout")
@@ -193,7 +221,7 @@ func TestFleetModel(t *testing.T) {
 				m.view(t)
 			},
 			"leave": func(t *rapid.T) {
-				delete(m.records, rapid.SampledFrom([]string{"d1", "d2", "p1", "p2"}).Draw(t, "id"))
+				delete(m.records, rapid.SampledFrom(ids).Draw(t, "id"))
 				m.view(t)
 			},
 			"etcd": func(t *rapid.T) {
@@ -227,6 +255,18 @@ func TestFleetModel(t *testing.T) {
 					m.do(t, fleet.LoadReported{Report: report})
 				}
 			},
+			"blocks": func(t *rapid.T) {
+				if ref, ok := m.ref(t); ok {
+					m.do(t, fleet.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{
+						Epoch: ref.Epoch, Sequence: uint64(m.now.UnixNano()), BlockHashes: sequence(rapid.Uint64Range(0, 6).Draw(t, "blocks")),
+					}})
+				}
+			},
+			"fetched": func(t *rapid.T) {
+				if ref, ok := m.ref(t); ok {
+					m.do(t, fleet.Fetched{Store: ref, Tokens: rapid.IntRange(0, 1).Draw(t, "tokens")})
+				}
+			},
 			"arrive": func(t *rapid.T) {
 				m.count++
 				r := fleet.Request{
@@ -234,6 +274,7 @@ func TestFleetModel(t *testing.T) {
 					Mode:   rapid.SampledFrom([]inferencev1.Mode{auto, dis, agg}).Draw(t, "mode"),
 					Tokens: rapid.IntRange(1, 200).Draw(t, "tokens"), MaxNew: rapid.IntRange(1, 100).Draw(t, "max"),
 					Priority: rapid.Int32Range(-1, 1).Draw(t, "priority"),
+					Hashes:   numbered,
 				}
 				if rapid.Bool().Draw(t, "deadline") {
 					r.Deadline = m.now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)

@@ -38,9 +38,19 @@ type looking struct {
 // cached is how many tokens of the prompt w holds. The last token is always
 // computed: the first sampled one comes from it.
 func (f *Fleet) cached(l *looking, w *worker) int {
+	p := f.prefix(l, w)
+	if p == nil {
+		return 0
+	}
+	return min(p.held[w.ref.ID]*int(w.record.GetCapacity().GetBlockTokens()), max(l.request.Tokens-1, 0))
+}
+
+// prefix is the request's block hashes as w has them, and who holds how many of
+// them; nil if none are known.
+func (f *Fleet) prefix(l *looking, w *worker) *prefix {
 	key := prefixKey{w.record.GetModelDigest(), w.class(), int(w.record.GetCapacity().GetBlockTokens())}
 	if l.request.Hashes == nil || key.blockTokens == 0 || !serves(w, l.request) {
-		return 0
+		return nil
 	}
 	p := l.entry.prefixes[key]
 	if p == nil {
@@ -51,7 +61,7 @@ func (f *Fleet) cached(l *looking, w *worker) int {
 		f.index.MatchInto(p.held, p.hashes)
 		p.look = l.number
 	}
-	return min(p.held[w.ref.ID]*key.blockTokens, max(l.request.Tokens-1, 0))
+	return p
 }
 
 // look examines every worker of a role. With a decode worker given, only those
@@ -189,7 +199,10 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	o.cached = f.cached(l, w)
 	o.uncached = r.Tokens - o.cached
 	o.queueMs = w.compute(o.step, e.tokens, 0)
-	o.prefillMs = w.compute(o.step, o.uncached, o.cached)
+	if role == controlv1.Role_ROLE_PREFILL {
+		o.supply = f.supply(l, w, o.cached)
+	}
+	o.prefillMs, o.fetched = f.prefillTime(w, o.step, r.Tokens, o.cached, o.supply)
 	o.firstMs = o.queueMs + o.prefillMs
 	o.costMs = o.firstMs
 	if role == controlv1.Role_ROLE_DECODE {
@@ -205,7 +218,7 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	o.record = &controlv1.Candidate{
 		WorkerId: w.ref.ID, Role: role,
 		QueueMs: o.queueMs, PrefillMs: o.prefillMs, TpotMs: o.tpotMs, CostMs: o.costMs,
-		CachedTokens: uint32(max(o.cached, 0)), InFlight: uint32(len(w.own)),
+		CachedTokens: uint32(max(o.cached, 0)), FetchTokens: uint32(o.fetched), InFlight: uint32(len(w.own)),
 	}
 	return o
 }
@@ -265,6 +278,8 @@ type option struct {
 	step      latency.Model
 	cached    int // tokens
 	uncached  int
+	supply    supply
+	fetched   int // tokens that are predicted to come from it
 	queueMs   float64
 	prefillMs float64
 	tpotMs    float64

@@ -105,6 +105,12 @@ type (
 	Arrived struct{ Request Request }
 	// PromptDone says that the prompt of a dispatched request is computed.
 	PromptDone struct{ ID string }
+	// Fetched is what came of Dispatch.Source: so many tokens of KV, or 0 if the
+	// worker tried and got none. A worker that did not try says nothing.
+	Fetched struct {
+		Store  Ref
+		Tokens int
+	}
 	// Ended ends a dispatched attempt. Unknown ones are ignored.
 	Ended struct {
 		ID       string
@@ -126,6 +132,7 @@ func (BlocksChanged) event() {}
 func (BlocksListed) event()  {}
 func (Arrived) event()       {}
 func (PromptDone) event()    {}
+func (Fetched) event()       {}
 func (Ended) event()         {}
 func (Cancelled) event()     {}
 func (PolicyChanged) event() {}
@@ -156,6 +163,9 @@ type (
 		Decode Ref
 		// Prefill is the zero Ref in aggregated mode.
 		Prefill Ref
+		// Source is a block store that has more of the prompt than Prefill; nil: none
+		// has. The receiver owns it.
+		Source *workerv1.BlockSource
 		// ModelDigest is that of the workers.
 		ModelDigest string
 		// Lineage names the weights and arithmetic of the workers.

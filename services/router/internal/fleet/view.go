@@ -42,14 +42,14 @@ func (f *Fleet) view(now time.Time, e ViewChanged) {
 	f.expireWorkers(now)
 }
 
-// chosen is the records of workers that requests go to, by id. Ids are unique; if
+// chosen is the records of workers and block stores, by id. Ids are unique; if
 // two workers share one all the same, the one that is known already stays, or
 // else the first, and that is said once for as long as it lasts.
 func (f *Fleet) chosen(records []*controlv1.WorkerRecord) map[string]*controlv1.WorkerRecord {
 	listed := make(map[string]*controlv1.WorkerRecord, len(records))
 	doubled := make(map[string]bool)
 	for _, record := range records {
-		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE {
+		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE && r != controlv1.Role_ROLE_KVTRANSFER {
 			continue
 		}
 		id := record.GetId()
@@ -86,6 +86,10 @@ func (f *Fleet) add(w *worker) {
 	f.workers[w.ref.ID] = w
 	i, _ := f.position(w.ref.ID)
 	f.order = slices.Insert(f.order, i, w)
+	if w.record.GetRole() == controlv1.Role_ROLE_KVTRANSFER {
+		f.stores = append(f.stores, w)
+		slices.SortFunc(f.stores, func(a, b *worker) int { return strings.Compare(a.ref.ID, b.ref.ID) })
+	}
 }
 
 func (f *Fleet) position(id string) (int, bool) {
@@ -97,6 +101,7 @@ func (f *Fleet) drop(w *worker) {
 	if i, ok := f.position(w.ref.ID); ok {
 		f.order = slices.Delete(f.order, i, i+1)
 	}
+	f.stores = slices.DeleteFunc(f.stores, func(s *worker) bool { return s == w })
 	f.index.Forget(w.ref.ID)
 	f.out = append(f.out, Forget{w.ref})
 }

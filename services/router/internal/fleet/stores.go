@@ -1,0 +1,109 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Block stores are in the view and in the index like workers, and no request goes
+// to them. What they hold is a hint: a prefill worker is told where it may find
+// blocks, decides by what it measured, and computes if it gets none.
+
+// fetchBaseMs is what a fetch takes beside moving the bytes: the call, the transfer's
+// opening and its end.
+const fetchBaseMs = 1.0
+
+// fetchLeastTokens is what a fetch has to save at least, for the worker to be told
+// of it: under two blocks of the usual size nothing is worth another round trip.
+const fetchLeastTokens = 64
+
+// How long a store is left alone from which a worker fetched in vain: it may be
+// hung, and every request that is sent there waits in turn.
+const (
+	unfetchedLeast = 250 * time.Millisecond
+	unfetchedMost  = 30 * time.Second
+)
+
+// supply is what a block store has for a prompt beyond what a worker has.
+type supply struct {
+	store  *worker // nil: no store has more
+	blocks int     // leading blocks of the prompt that it announced
+	tokens int     // of the prompt, those that the worker has aside
+}
+
+// supply is the most that a store has for w, which has cached tokens of the
+// prompt itself. The last token is always computed, so that a block with nothing
+// else in it is of no use.
+func (f *Fleet) supply(l *looking, w *worker, cached int) supply {
+	var best supply
+	digest := w.record.GetLayoutDigest()
+	if len(f.stores) == 0 || digest == 0 {
+		return best
+	}
+	p := f.prefix(l, w)
+	if p == nil {
+		return best
+	}
+	size := int(w.record.GetCapacity().GetBlockTokens())
+	for _, s := range f.stores {
+		if s.record.GetLayoutDigest() != digest || !s.supplies(l.now) || p.held[s.ref.ID] <= best.blocks {
+			continue
+		}
+		blocks := p.held[s.ref.ID]
+		useful := min(blocks, (l.request.Tokens-1)/size)
+		if tokens := useful*size - cached; tokens >= fetchLeastTokens {
+			best = supply{s, blocks, tokens}
+		}
+	}
+	return best
+}
+
+// supplies reports whether a store can be asked for blocks.
+func (w *worker) supplies(now time.Time) bool {
+	return w.connected && w.record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && !now.Before(w.busyUntil)
+}
+
+// prefillTime is how long w takes to compute the prompt after cached tokens,
+// milliseconds, and how many of its tokens it fetches instead because that is
+// quicker.
+func (f *Fleet) prefillTime(w *worker, step latency.Model, tokens, cached int, from supply) (ms float64, fetched int) {
+	ms = w.compute(step, tokens-cached, cached)
+	if from.store == nil {
+		return ms, 0
+	}
+	have := cached + from.tokens
+	fetching := fetchBaseMs + float64(from.tokens)*w.bytesPerToken()/f.config.TransferBytesPerSecond*1000
+	if quicker := fetching + w.compute(step, tokens-have, have); quicker < ms {
+		return quicker, from.tokens
+	}
+	return ms, 0
+}
+
+// hint is what a prefill worker is told of a supply; nil if there is none.
+func (s supply) hint() *workerv1.BlockSource {
+	if s.store == nil {
+		return nil
+	}
+	return &workerv1.BlockSource{
+		WorkerId: s.store.ref.ID, Epoch: s.store.ref.Epoch,
+		Addresses: slices.Clone(s.store.record.GetAddresses()), Blocks: uint32(s.blocks),
+	}
+}
+
+// fetched takes in what came of a hint.
+func (f *Fleet) fetched(now time.Time, e Fetched) {
+	s := f.worker(e.Store)
+	switch {
+	case s == nil || s.record.GetRole() != controlv1.Role_ROLE_KVTRANSFER:
+	case e.Tokens > 0:
+		s.refusals = 0
+	default:
+		s.busyUntil = now.Add(min(unfetchedLeast<<min(s.refusals, 10), unfetchedMost))
+		s.refusals++
+	}
+}
