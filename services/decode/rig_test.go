@@ -36,6 +36,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -187,12 +188,12 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20, Authenticate: func(ctx context.Context, _ string) (context.Context, error) {
+	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: 64 << 20, Authenticate: func(ctx context.Context, _ string) (context.Context, error) {
 		if g.late.Load() {
 			<-ctx.Done()
 		}
 		return ctx, nil
-	}})
+	}}))
 	g.service.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(g.listener) }()

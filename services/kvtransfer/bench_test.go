@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
@@ -34,7 +35,7 @@ func BenchmarkTransfer(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
 	receiver.Register(server)
 	ctx, cancel := context.WithCancel(b.Context())
 	var tasks sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // errConnectionOver is an open that came after the end of its connection.
@@ -225,24 +226,28 @@ func (c *connection) read(stream kvtransferv1.KVTransfer_StreamClient) {
 
 // write puts on the stream what the core has for it, one thing after another.
 func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient) {
+	codec := wire.Codec()
 	for {
-		var message *kvtransferv1.SenderMessage
+		var message any
 		switch a := c.handle(sender.WriterReady{}).(type) {
 		case sender.Write:
 			message = a.Message
 		case sender.WriteChunk:
-			message = c.readPages(a)
+			// What cannot be read must not end the stream, as it would inside of SendMsg.
+			encoded, err := codec.Marshal(c.outbound(a))
+			if err != nil {
+				continue // the core knows
+			}
+			message = &parcel{encoded}
 		default:
 			select {
 			case <-c.wakeWrite:
 			case <-c.ctx.Done():
 				return
 			}
-		}
-		if message == nil {
 			continue
 		}
-		if err := stream.Send(message); err != nil {
+		if err := stream.SendMsg(message); err != nil {
 			if !errors.Is(err, io.EOF) { // else the reader gets to know why
 				c.handle(sender.StreamLost{Err: err})
 				c.cancel()
@@ -252,24 +257,17 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient) {
 	}
 }
 
-// readPages completes a chunk, or gives nil if its pages cannot be read.
-func (c *connection) readPages(a sender.WriteChunk) *kvtransferv1.SenderMessage {
-	// A buffer of its own: gRPC does not say when it has done with a message.
-	payload := make([]byte, a.Bytes)
-	err := c.sender.pages.Read(a.Layer, a.Blocks, payload)
-	c.mu.Lock()
-	if t := c.transfers[a.ID]; t != nil && err == nil {
-		t.stats.Chunks++
-		t.stats.Bytes += uint64(a.Bytes)
-	}
-	c.mu.Unlock()
-	c.handle(sender.PagesRead{ID: a.ID, Err: err})
-	if err != nil {
-		return nil
-	}
-	a.Chunk.Payload = payload
-	a.Chunk.Crc32C = checksum(payload)
-	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: a.Chunk}}
+// outbound is a chunk as the codec takes it.
+func (c *connection) outbound(a sender.WriteChunk) *wire.Outbound {
+	return &wire.Outbound{Chunk: a.Chunk, Pages: c.sender.pages, Blocks: a.Blocks, Released: func(err error) {
+		c.mu.Lock()
+		if t := c.transfers[a.ID]; t != nil && err == nil {
+			t.stats.Chunks++
+			t.stats.Bytes += uint64(a.Chunk.PayloadBytes)
+		}
+		c.mu.Unlock()
+		c.handle(sender.PagesRead{ID: a.ID, Err: err})
+	}}
 }
 
 // resultError makes an error of how a transfer ended.

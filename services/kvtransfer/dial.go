@@ -10,12 +10,13 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // Versions of the protocol that this side speaks.
 const (
-	minVersion = 1
-	maxVersion = 1
+	minVersion = 2
+	maxVersion = 2
 )
 
 // maxAddresses bounds how many addresses of a ticket are tried.
@@ -77,7 +78,7 @@ func (c *connection) join(address string) (_ *link, err error) {
 			l.close()
 		}
 	}()
-	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx); err != nil {
+	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx, grpc.ForceCodecV2(parcels{wire.Codec()})); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	// What goes wrong with Send is told by Recv.

@@ -17,6 +17,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
@@ -33,7 +34,7 @@ func (g *rig) join(t *testing.T, epoch uint64) (kvtransferv1.KVTransfer_StreamCl
 		t.Fatal(err)
 	}
 	say(t, stream, &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
-		Sender: "raw", Epoch: 1, Version: 1, LayoutDigest: g.to.Layout().Digest()}}})
+		Sender: "raw", Epoch: 1, Version: 2, LayoutDigest: g.to.Layout().Digest()}}})
 	if m := hear(t, stream); m.GetHello().GetEpoch() != epoch {
 		t.Fatalf("greeting %v", m)
 	}
@@ -67,7 +68,7 @@ func chunkMessage(ticket *kvtransferv1.Ticket, size int, crc uint32) *kvtransfer
 		Crc32C: crc, Payload: make([]byte, size)}}}
 }
 
-// A payload that was spoilt on its way is not written, and the blocks stay in
+// A payload that was spoilt on its way fails its transfer, and the blocks stay in
 // quarantine until the sender, or the end of its stream, lets them go.
 func TestSpoiltPayload(t *testing.T) {
 	for _, end := range []string{"abort", "the stream ends", "silence"} {
@@ -98,7 +99,6 @@ func TestSpoiltPayload(t *testing.T) {
 				if waited := time.Since(begun); (waited > 0) != (end == "silence") || waited > lease {
 					t.Errorf("drained after %v", waited)
 				}
-				g.checkEmpty(blockRange(0, 2))
 			})
 		})
 	}
@@ -157,7 +157,7 @@ func (m mute) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage,
 		switch {
 		case got.GetHello() != nil && m.greets:
 			answer = &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Hello{Hello: &kvtransferv1.ReceiverHello{
-				Receiver: "decode-0", Epoch: 7, Version: 1, CreditBytes: 450, MaxChunkBytes: 450, LayoutDigest: m.digest}}}
+				Receiver: "decode-0", Epoch: 7, Version: 2, CreditBytes: 450, MaxChunkBytes: 450, LayoutDigest: m.digest}}}
 		case got.GetOpen() != nil && m.accepts:
 			answer = &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{
 				Accept: &kvtransferv1.Accept{TransferId: got.GetOpen().GetTransferId()}}}
@@ -249,7 +249,7 @@ func TestReceiverShutdown(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.listener = newListener()
-		server := grpc.NewServer()
+		server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
 		second.Register(server)
 		var tasks sync.WaitGroup
 		listener := g.listener
@@ -335,7 +335,7 @@ func TestAddressesAndRealSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			server := grpc.NewServer(grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
+			server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
 			receiver.Register(server)
 			ctx, cancel := context.WithCancel(t.Context())
 			var tasks sync.WaitGroup

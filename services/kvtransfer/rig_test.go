@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
@@ -65,7 +66,7 @@ func newRig(t *testing.T, options ...option) *rig {
 	if g.sender, err = kvtransfer.NewSender(sc, g.from); err != nil {
 		t.Fatal(err)
 	}
-	g.server = grpc.NewServer()
+	g.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
 	g.receiver.Register(g.server)
 	var tasks sync.WaitGroup
 	listener := g.listener // tests put another in its place

@@ -1,7 +1,7 @@
 package kvtransfer
 
 import (
-	"hash/crc32"
+	"errors"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -10,6 +10,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // server is the gRPC face of a Receiver.
@@ -81,15 +82,17 @@ func (r *Receiver) attach() (*inbound, error) {
 // read takes the stream's messages one after another and copies their payloads.
 // When it ends nothing of the stream will land any more.
 func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
+	var m wire.Inbound
+	defer m.Free()
 	for {
-		m, err := stream.Recv()
-		if err != nil {
+		if stream.RecvMsg(&m) != nil {
 			break
 		}
-		for _, w := range r.handle(receiver.Received{Stream: in.id, Message: m}) {
-			outcome, detail := r.write(w)
-			r.handle(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: len(w.Payload), Outcome: outcome, Detail: detail})
+		for _, w := range r.handle(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}) {
+			outcome, detail := r.write(w, &m)
+			r.handle(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
 		}
+		m.Free()
 		if in.overflows() {
 			break
 		}
@@ -100,20 +103,17 @@ func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv
 	r.mu.Unlock()
 }
 
-// write checks a payload and copies it into its pages.
-func (r *Receiver) write(w receiver.Write) (receiver.Outcome, string) {
-	if sum := checksum(w.Payload); sum != w.CRC32C {
-		return receiver.Corrupt, "a chunk's payload does not have its crc-32c"
-	}
-	if err := r.pages.Write(w.Layer, w.Blocks, w.Payload); err != nil {
+// write checks a chunk and copies its payload into its pages.
+func (r *Receiver) write(w receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
+	err := m.CopyTo(r.pages, w.Blocks, nil)
+	switch {
+	case err == nil:
+		return receiver.Landed, ""
+	case errors.Is(err, wire.ErrCorrupt):
+		return receiver.Corrupt, err.Error()
+	default:
 		return receiver.Unwritable, err.Error()
 	}
-	return receiver.Landed, ""
-}
-
-// checksum is CRC-32C, which the processor computes.
-func checksum(payload []byte) uint32 {
-	return crc32.Checksum(payload, crc32.MakeTable(crc32.Castagnoli))
 }
 
 // push puts a message into the outbox. Neighbouring grants become one.

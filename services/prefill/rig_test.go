@@ -33,6 +33,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -246,7 +247,7 @@ func newRig(t *testing.T) *rig {
 // serve runs a gRPC server until stop, which breaks all that is connected.
 func serve(t *testing.T, listener net.Listener, register func(grpc.ServiceRegistrar)) (stop func()) {
 	t.Helper()
-	server := rpc.NewServer(rpc.ServerConfig{MaxReceiveBytes: 64 << 20})
+	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: 64 << 20}))
 	register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

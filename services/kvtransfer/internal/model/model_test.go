@@ -172,7 +172,7 @@ func (w *world) connect() {
 	w.conns = append(w.conns, c)
 	w.toReceiver(receiver.StreamOpened{Stream: c.id})
 	c.put(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{
-		Hello: &kvtransferv1.SenderHello{Sender: "prefill", Epoch: 1, Version: 1, LayoutDigest: layout}}})
+		Hello: &kvtransferv1.SenderHello{Sender: "prefill", Epoch: 1, Version: 2, LayoutDigest: layout}}})
 }
 
 func (w *world) reserve() {

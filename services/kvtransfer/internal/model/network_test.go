@@ -10,6 +10,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 func (w *world) conn(id receiver.StreamID) *conn {
@@ -99,17 +100,19 @@ func (w *world) readPages(c *conn, fail bool) {
 		w.toSender(c, sender.PagesRead{ID: a.ID, Err: errors.New("unreadable")})
 		return
 	}
-	for _, run := range a.Chunk.GetRuns() {
-		for i := range run.GetBlocks() {
-			a.Chunk.Payload = binary.LittleEndian.AppendUint32(a.Chunk.Payload, value(a.ID, a.Layer, int(run.GetFirstBlock()+i)))
+	m := &kvtransferv1.Chunk{TransferId: a.Chunk.TransferID, Sequence: a.Chunk.Sequence, Layer: a.Chunk.Layer}
+	for _, run := range a.Chunk.Runs {
+		m.Runs = append(m.Runs, &kvtransferv1.Run{FirstBlock: run.First, Blocks: run.Blocks})
+		for i := range run.Blocks {
+			m.Payload = binary.LittleEndian.AppendUint32(m.Payload, value(a.ID, int(a.Chunk.Layer), int(run.First+i)))
 		}
 	}
-	if len(a.Chunk.Payload) != a.Bytes || a.Bytes > maxChunkBytes {
-		w.t.Fatalf("a chunk of %d bytes, announced %d", len(a.Chunk.Payload), a.Bytes)
+	if len(m.Payload) != a.Chunk.PayloadBytes || a.Chunk.PayloadBytes > maxChunkBytes {
+		w.t.Fatalf("a chunk of %d bytes, announced %d", len(m.Payload), a.Chunk.PayloadBytes)
 	}
-	a.Chunk.Crc32C = crc32.Checksum(a.Chunk.Payload, crc32.MakeTable(crc32.Castagnoli))
+	m.Crc32C = crc32.Checksum(m.Payload, crc32.MakeTable(crc32.Castagnoli))
 	w.toSender(c, sender.PagesRead{ID: a.ID})
-	c.put(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: a.Chunk}})
+	c.put(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: m}})
 }
 
 // deliverUp brings one message to the receiver, spoilt on the way or not.
@@ -118,6 +121,15 @@ func (w *world) deliverUp(c *conn, spoil bool) {
 	c.up = c.up[1:]
 	if chunk := m.GetChunk(); spoil && chunk != nil {
 		chunk.Crc32C++
+	}
+	if chunk := m.GetChunk(); chunk != nil {
+		w.arriving = chunk
+		header := &wire.Chunk{TransferID: chunk.GetTransferId(), Sequence: chunk.GetSequence(), Layer: chunk.GetLayer(), PayloadBytes: len(chunk.GetPayload())}
+		for _, r := range chunk.GetRuns() {
+			header.Runs = append(header.Runs, wire.Run{First: r.GetFirstBlock(), Blocks: r.GetBlocks()})
+		}
+		w.toReceiver(receiver.Received{Stream: c.id, Chunk: header})
+		return
 	}
 	w.toReceiver(receiver.Received{Stream: c.id, Message: m})
 }

@@ -40,6 +40,7 @@ type world struct {
 	reservations map[uint64]*reservation
 	lastID       uint64
 	writes       []write // copies under way at the receiver
+	arriving     *kvtransferv1.Chunk
 
 	conns      []*conn
 	lastStream receiver.StreamID
@@ -61,7 +62,9 @@ func (r *reservation) over() bool { return r.committed || r.drained }
 
 type write struct {
 	receiver.Write
-	core *receiver.Core // the process that does it
+	core    *receiver.Core // the process that does it
+	payload []byte
+	crc32c  uint32
 }
 
 // conn is one stream, and the sender process at its end.
@@ -127,7 +130,7 @@ func (w *world) toReceiver(ev receiver.Event) {
 				c.down = append(c.down, a.Message)
 			}
 		case receiver.Write:
-			w.writes = append(w.writes, write{Write: a, core: w.receiver})
+			w.writes = append(w.writes, write{Write: a, core: w.receiver, payload: w.arriving.GetPayload(), crc32c: w.arriving.GetCrc32C()})
 		case receiver.CloseStream:
 			if a.Cause == receiver.Breach {
 				w.t.Fatalf("the receiver takes a right sender for a wrong one: %s", a.Detail)
@@ -203,9 +206,9 @@ func (w *world) checkContent(r *reservation, a receiver.Committed) {
 func (w *world) copyOne(i int, deviceFails bool) {
 	wr := w.writes[i]
 	w.writes = append(w.writes[:i:i], w.writes[i+1:]...)
-	done := receiver.Written{Stream: wr.Stream, ID: wr.ID, Bytes: len(wr.Payload)}
+	done := receiver.Written{Stream: wr.Stream, ID: wr.ID, Bytes: wr.Bytes}
 	switch {
-	case crc32.Checksum(wr.Payload, crc32.MakeTable(crc32.Castagnoli)) != wr.CRC32C:
+	case crc32.Checksum(wr.payload, crc32.MakeTable(crc32.Castagnoli)) != wr.crc32c:
 		done.Outcome, done.Detail = receiver.Corrupt, "crc"
 	case deviceFails:
 		done.Outcome, done.Detail = receiver.Unwritable, "device"
@@ -215,7 +218,7 @@ func (w *world) copyOne(i int, deviceFails bool) {
 		if w.owner[b] != wr.ID {
 			w.t.Fatalf("late write: block %d of transfer %d belongs to %d", b, wr.ID, w.owner[b])
 		}
-		w.content[b][wr.Layer] = binary.LittleEndian.Uint32(wr.Payload[j*sliceBytes:])
+		w.content[b][wr.Layer] = binary.LittleEndian.Uint32(wr.payload[j*sliceBytes:])
 	}
 	w.toReceiver(done)
 }

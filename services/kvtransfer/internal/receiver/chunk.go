@@ -5,33 +5,34 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // check turns a chunk into a write, or says what is wrong with it: detail is
 // empty if and only if nothing is. A number of the sender is used only after it
 // was found to lie in the reservation.
-func (c *Core) check(t *transfer, m *kvtransferv1.Chunk) (w Write, reason kvtransferv1.FailReason, detail string) {
+func (c *Core) check(t *transfer, m *wire.Chunk) (w Write, reason kvtransferv1.FailReason, detail string) {
 	const (
 		protocol   = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
 		incomplete = kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE
 	)
-	size := len(m.GetPayload())
+	size := m.PayloadBytes
 	switch {
-	case m.GetSequence() != t.sequence:
-		return w, incomplete, fmt.Sprintf("chunk %d came where %d was due", m.GetSequence(), t.sequence)
-	case uint64(m.GetLayer()) >= uint64(c.cfg.Layers):
-		return w, protocol, fmt.Sprintf("chunk %d is of layer %d, of %d", t.sequence, m.GetLayer(), c.cfg.Layers)
+	case m.Sequence != t.sequence:
+		return w, incomplete, fmt.Sprintf("chunk %d came where %d was due", m.Sequence, t.sequence)
+	case uint64(m.Layer) >= uint64(c.cfg.Layers):
+		return w, protocol, fmt.Sprintf("chunk %d is of layer %d, of %d", t.sequence, m.Layer, c.cfg.Layers)
 	case size == 0 || size%c.cfg.SliceBytes != 0:
 		return w, protocol, fmt.Sprintf("chunk %d has %d bytes, which is no multiple of a slice of %d", t.sequence, size, c.cfg.SliceBytes)
 	case size > c.cfg.MaxChunkBytes:
 		return w, protocol, fmt.Sprintf("chunk %d has %d bytes, of at most %d", t.sequence, size, c.cfg.MaxChunkBytes)
 	}
-	layer := int(m.GetLayer())
+	layer := int(m.Layer)
 	slices := size / c.cfg.SliceBytes
 	blocks := make([]kvcache.BlockID, 0, slices)
 	past := uint64(0)
-	for _, run := range m.GetRuns() {
-		first, count := uint64(run.GetFirstBlock()), uint64(run.GetBlocks())
+	for _, run := range m.Runs {
+		first, count := uint64(run.First), uint64(run.Blocks)
 		if count == 0 || first < past {
 			return w, protocol, fmt.Sprintf("chunk %d has runs that do not ascend", t.sequence)
 		}
@@ -51,7 +52,7 @@ func (c *Core) check(t *transfer, m *kvtransferv1.Chunk) (w Write, reason kvtran
 		return w, protocol, fmt.Sprintf("chunk %d names %d slices and carries %d", t.sequence, len(blocks), slices)
 	}
 	return Write{
-		Stream: t.stream.id, ID: t.id, Layer: layer, Blocks: blocks, CRC32C: m.GetCrc32C(), Payload: m.GetPayload(),
+		Stream: t.stream.id, ID: t.id, Layer: layer, Blocks: blocks, Bytes: size,
 	}, 0, ""
 }
 

@@ -92,7 +92,7 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 		c.openStream(ev.Stream)
 	case Received:
 		if s := c.streams[ev.Stream]; s != nil && s.phase != closing {
-			c.receive(s, ev.Message)
+			c.receive(s, ev)
 		}
 	case Written:
 		c.written(ev)

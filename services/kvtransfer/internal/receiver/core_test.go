@@ -1,7 +1,6 @@
 package receiver_test
 
 import (
-	"hash/crc32"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 const (
@@ -47,13 +47,26 @@ func chunk(sequence, layer uint32, size int, runs ...uint32) *kvtransferv1.Sende
 	for i := 0; i+1 < len(runs); i += 2 {
 		c.Runs = append(c.Runs, &kvtransferv1.Run{FirstBlock: runs[i], Blocks: runs[i+1]})
 	}
-	c.Crc32C = crc32.Checksum(c.Payload, crc32.MakeTable(crc32.Castagnoli))
 	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: c}}
 }
 
 func commit(chunks uint32, commitEpoch uint64, tokens ...uint32) *kvtransferv1.SenderMessage {
-	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: &kvtransferv1.Commit{
-		TransferId: transferID, Epoch: commitEpoch, Chunks: chunks, SampledTokenIds: tokens}}}
+	m := &kvtransferv1.Commit{TransferId: transferID, Epoch: commitEpoch, Chunks: chunks, SampledTokenIds: tokens}
+	m.Crc32C = wire.CommitChecksum(m)
+	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: m}}
+}
+
+// received is a message as a stream's reader gives it.
+func received(stream receiver.StreamID, m *kvtransferv1.SenderMessage) receiver.Received {
+	chunk := m.GetChunk()
+	if chunk == nil {
+		return receiver.Received{Stream: stream, Message: m}
+	}
+	c := &wire.Chunk{TransferID: chunk.GetTransferId(), Sequence: chunk.GetSequence(), Layer: chunk.GetLayer(), PayloadBytes: len(chunk.GetPayload())}
+	for _, r := range chunk.GetRuns() {
+		c.Runs = append(c.Runs, wire.Run{First: r.GetFirstBlock(), Blocks: r.GetBlocks()})
+	}
+	return receiver.Received{Stream: stream, Chunk: c}
 }
 
 func abort() *kvtransferv1.SenderMessage {
@@ -66,7 +79,7 @@ func opened() *receiver.Core {
 	c := newCore()
 	c.Handle(start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
 	c.Handle(start, receiver.StreamOpened{Stream: 1})
-	c.Handle(start, receiver.Received{Stream: 1, Message: hello(1)})
+	c.Handle(start, receiver.Received{Stream: 1, Message: hello(2)})
 	c.Handle(start, receiver.Received{Stream: 1, Message: open()})
 	return c
 }
@@ -75,11 +88,11 @@ func opened() *receiver.Core {
 func feed(c *receiver.Core, messages ...*kvtransferv1.SenderMessage) []receiver.Action {
 	var all []receiver.Action
 	for _, m := range messages {
-		actions := c.Handle(start, receiver.Received{Stream: 1, Message: m})
+		actions := c.Handle(start, received(1, m))
 		all = append(all, actions...)
 		for _, a := range actions {
 			if w, ok := a.(receiver.Write); ok {
-				all = append(all, c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: len(w.Payload)})...)
+				all = append(all, c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes})...)
 			}
 		}
 	}
@@ -115,7 +128,7 @@ func TestWrongSenders(t *testing.T) {
 		{"commit of nothing", []*kvtransferv1.SenderMessage{commit(0, epoch)}, incomplete, false},
 		{"commit of more chunks", []*kvtransferv1.SenderMessage{commit(1, epoch)}, incomplete, false},
 		{"commit of another epoch", []*kvtransferv1.SenderMessage{commit(0, epoch+1)}, protocol, false},
-		{"a second greeting", []*kvtransferv1.SenderMessage{hello(1)}, protocol, true},
+		{"a second greeting", []*kvtransferv1.SenderMessage{hello(2)}, protocol, true},
 		{"an empty message", []*kvtransferv1.SenderMessage{{}}, protocol, true},
 		{"an unknown transfer's commit", []*kvtransferv1.SenderMessage{{Message: &kvtransferv1.SenderMessage_Commit{}}}, protocol, true},
 		{"an unknown transfer's chunk", []*kvtransferv1.SenderMessage{{Message: &kvtransferv1.SenderMessage_Chunk{}}}, protocol, true},
@@ -184,7 +197,7 @@ func TestRightSender(t *testing.T) {
 func TestCreditIsOverAllCopies(t *testing.T) {
 	c := opened()
 	for i := range 5 {
-		actions := c.Handle(start, receiver.Received{Stream: 1, Message: chunk(uint32(i), 0, 16, uint32(i)*9+1, 4)})
+		actions := c.Handle(start, received(1, chunk(uint32(i), 0, 16, uint32(i)*9+1, 4)))
 		closes := false
 		for _, a := range actions {
 			if _, ok := a.(receiver.CloseStream); ok {
@@ -198,7 +211,7 @@ func TestCreditIsOverAllCopies(t *testing.T) {
 			t.Fatalf("chunk %d: the stream closes, though what is dropped is granted again", i)
 		}
 	}
-	for _, a := range c.Handle(start, receiver.Received{Stream: 1, Message: chunk(9, 0, 64, 1, 1)}) {
+	for _, a := range c.Handle(start, received(1, chunk(9, 0, 64, 1, 1))) {
 		if closed, ok := a.(receiver.CloseStream); ok && closed.Cause == receiver.Breach {
 			return
 		}
@@ -221,7 +234,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	if actions := c.Handle(at, receiver.Tick{}); len(actions) != 2 {
 		t.Errorf("silent streams give %v", actions)
 	}
-	if actions := c.Handle(start, receiver.Received{Stream: 1, Message: hello(1)}); len(actions) != 0 {
+	if actions := c.Handle(start, receiver.Received{Stream: 1, Message: hello(2)}); len(actions) != 0 {
 		t.Errorf("a closing stream gives %v", actions)
 	}
 }
@@ -252,7 +265,7 @@ func FuzzMessages(f *testing.F) {
 			for _, a := range actions {
 				switch a := a.(type) {
 				case receiver.Write:
-					if over || len(a.Payload) != len(a.Blocks)*sliceBytes || a.Layer < 0 || a.Layer > 1 {
+					if over || a.Bytes != len(a.Blocks)*sliceBytes || a.Layer < 0 || a.Layer > 1 {
 						t.Fatalf("write %+v, over: %v", a, over)
 					}
 					for _, b := range a.Blocks {
@@ -278,7 +291,7 @@ func FuzzMessages(f *testing.F) {
 		finish := func(outcome receiver.Outcome) {
 			w := pending[0]
 			pending = pending[1:]
-			do(c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: len(w.Payload), Outcome: outcome}))
+			do(c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes, Outcome: outcome}))
 		}
 		for i := 0; len(data) > 0; i++ {
 			one, n := protowire.ConsumeBytes(data)
@@ -290,7 +303,7 @@ func FuzzMessages(f *testing.F) {
 			if proto.Unmarshal(one, m) != nil {
 				continue
 			}
-			do(c.Handle(start, receiver.Received{Stream: 1, Message: m}))
+			do(c.Handle(start, received(1, m)))
 			for len(pending) > int(late%4) {
 				finish(receiver.Outcome(int(late>>2) % 7 * i % 3))
 			}

@@ -3,6 +3,7 @@ package receiver
 import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // StreamID names a stream of this receiver. The driver draws it; it is never
@@ -32,8 +33,10 @@ type (
 	// Received is a message that was read from a stream. Messages of one stream
 	// come in the order in which they were read.
 	Received struct {
-		Stream  StreamID
+		Stream StreamID
+		// Message is anything but a chunk. Nil: it is Chunk, which the core does not keep.
 		Message *kvtransferv1.SenderMessage
+		Chunk   *wire.Chunk
 	}
 	// Written answers Write: the copy has ended, however it did.
 	Written struct {
@@ -73,7 +76,7 @@ type Outcome int
 const (
 	// Landed: the payload is in its pages.
 	Landed Outcome = iota
-	// Corrupt: the payload is not what its checksum says.
+	// Corrupt: the chunk is not what its checksum says.
 	Corrupt
 	// Unwritable: the pages did not take it.
 	Unwritable
@@ -93,16 +96,15 @@ type (
 		Stream  StreamID
 		Message *kvtransferv1.ReceiverMessage
 	}
-	// Write asks to check a payload and to copy it into pages. Written answers it.
-	// Until then the blocks are not free.
+	// Write asks to check the chunk that was received and to copy its payload into
+	// pages. Written answers it. Until then the blocks are not free.
 	Write struct {
 		Stream StreamID
 		ID     uint64
 		Layer  int
 		Blocks []kvcache.BlockID
-		// CRC32C is what the checksum of Payload has to be.
-		CRC32C  uint32
-		Payload []byte
+		// Bytes is the size of the payload.
+		Bytes int
 	}
 	// Committed tells the owner that everything is in its pages.
 	Committed struct {

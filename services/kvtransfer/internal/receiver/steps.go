@@ -6,6 +6,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // The steps that the table names. Each leaves the transfer in one of its states
@@ -51,6 +52,9 @@ func (c *Core) finish(t *transfer, in input) {
 }
 
 func (c *Core) checkCommit(t *transfer, m *kvtransferv1.Commit) (kvtransferv1.FailReason, string) {
+	if m.GetCrc32C() != wire.CommitChecksum(m) {
+		return kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, "commit does not have its crc-32c"
+	}
 	if m.GetEpoch() != c.cfg.Epoch {
 		return kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, "commit with the epoch of another incarnation"
 	}

@@ -4,10 +4,11 @@ import (
 	"fmt"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
-// version is the newest version of the protocol that this side speaks.
-const version = 1
+// version is the only version of the protocol that this side speaks.
+const version = 2
 
 type phase int
 
@@ -88,19 +89,21 @@ func (c *Core) closeUnused() {
 	}
 }
 
-func (c *Core) receive(s *stream, m *kvtransferv1.SenderMessage) {
-	hello, greets := m.GetMessage().(*kvtransferv1.SenderMessage_Hello)
+func (c *Core) receive(s *stream, ev Received) {
+	hello, greets := ev.Message.GetMessage().(*kvtransferv1.SenderMessage_Hello)
 	if greets != (s.phase == greeting) {
 		c.closeStream(s, Breach, "the greeting is the first message, and only the first")
 		return
 	}
-	switch m := m.GetMessage().(type) {
+	if ev.Message == nil && ev.Chunk != nil {
+		c.receiveChunk(s, ev.Chunk)
+		return
+	}
+	switch m := ev.Message.GetMessage().(type) {
 	case *kvtransferv1.SenderMessage_Hello:
 		c.greet(s, hello.Hello)
 	case *kvtransferv1.SenderMessage_Open:
 		c.receiveOpen(s, m.Open)
-	case *kvtransferv1.SenderMessage_Chunk:
-		c.receiveChunk(s, m.Chunk)
 	case *kvtransferv1.SenderMessage_Commit:
 		if t := s.transfers[m.Commit.GetTransferId()]; t != nil {
 			c.step(t, onCommit, input{commit: m.Commit})
@@ -121,8 +124,8 @@ func (c *Core) receive(s *stream, m *kvtransferv1.SenderMessage) {
 }
 
 func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
-	if hello.GetVersion() == 0 {
-		c.closeStream(s, Version, fmt.Sprintf("the sender speaks no version of the protocol up to %d", version))
+	if hello.GetVersion() < version {
+		c.closeStream(s, Version, fmt.Sprintf("the sender speaks the protocol up to version %d, this side version %d", hello.GetVersion(), version))
 		return
 	}
 	s.phase, s.layout = ready, hello.GetLayoutDigest()
@@ -130,7 +133,7 @@ func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
 	c.send(s, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Hello{Hello: &kvtransferv1.ReceiverHello{
 		Receiver:      c.cfg.WorkerID,
 		Epoch:         c.cfg.Epoch,
-		Version:       min(hello.GetVersion(), version),
+		Version:       version,
 		CreditBytes:   uint64(c.cfg.CreditBytes),
 		MaxChunkBytes: uint32(c.cfg.MaxChunkBytes),
 		LayoutDigest:  c.cfg.LayoutDigest,
@@ -156,15 +159,15 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 	}
 }
 
-func (c *Core) receiveChunk(s *stream, m *kvtransferv1.Chunk) {
-	size := len(m.GetPayload())
+func (c *Core) receiveChunk(s *stream, m *wire.Chunk) {
+	size := m.PayloadBytes
 	if size > c.cfg.CreditBytes-s.outstanding {
 		c.closeStream(s, Breach, fmt.Sprintf("a chunk of %d bytes with %d bytes of credit", size, c.cfg.CreditBytes-s.outstanding))
 		return
 	}
-	t := s.transfers[m.GetTransferId()]
+	t := s.transfers[m.TransferID]
 	if t == nil {
-		c.closeStream(s, Breach, fmt.Sprintf("a chunk of transfer %#x, which is not open on this stream", m.GetTransferId()))
+		c.closeStream(s, Breach, fmt.Sprintf("a chunk of transfer %#x, which is not open on this stream", m.TransferID))
 		return
 	}
 	s.outstanding += size

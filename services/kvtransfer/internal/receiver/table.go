@@ -1,6 +1,9 @@
 package receiver
 
-import kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+import (
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+)
 
 // state is the state of a transfer. One that is committed or drained is not in
 // the table of transfers any more.
@@ -42,7 +45,7 @@ const (
 // input is what a step gets to know of an event.
 type input struct {
 	stream *stream
-	chunk  *kvtransferv1.Chunk
+	chunk  *wire.Chunk
 	commit *kvtransferv1.Commit
 	abort  kvtransferv1.AbortReason
 	reason kvtransferv1.FailReason

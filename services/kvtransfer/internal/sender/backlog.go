@@ -2,7 +2,7 @@ package sender
 
 import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // backlog is what of a transfer waits to be sent, by layer: layers in the order
@@ -44,7 +44,7 @@ func (b *backlog) next() int { return b.layers[b.order[0]].slices }
 
 // take cuts the next chunk off: ascending runs of the first layer, limit slices
 // at most, at least one. The rest of the layer goes behind the others.
-func (b *backlog) take(limit int) (layer int, runs []*kvtransferv1.Run, blocks []kvcache.BlockID) {
+func (b *backlog) take(limit int) (layer int, runs []wire.Run, blocks []kvcache.BlockID) {
 	layer = b.order[0]
 	b.order = b.order[1:]
 	l := b.layers[layer]
@@ -55,7 +55,7 @@ func (b *backlog) take(limit int) (layer int, runs []*kvtransferv1.Run, blocks [
 		if s.first == past {
 			runs[len(runs)-1].Blocks += uint32(n)
 		} else {
-			runs = append(runs, &kvtransferv1.Run{FirstBlock: uint32(s.first), Blocks: uint32(n)})
+			runs = append(runs, wire.Run{First: uint32(s.first), Blocks: uint32(n)})
 		}
 		past = s.first + n
 		blocks = append(blocks, s.blocks[:n]...)

@@ -126,11 +126,11 @@ func TestNeighboursShareAChunk(t *testing.T) {
 	if len(got) != 3 {
 		t.Fatalf("%d chunks", len(got))
 	}
-	runs := got[0].Chunk.GetRuns()
-	if len(runs) != 2 || runs[0].GetFirstBlock() != 2 || runs[0].GetBlocks() != 2 || runs[1].GetFirstBlock() != 7 || got[0].Bytes != 12 {
+	runs := got[0].Chunk.Runs
+	if len(runs) != 2 || runs[0].First != 2 || runs[0].Blocks != 2 || runs[1].First != 7 || got[0].Chunk.PayloadBytes != 12 {
 		t.Errorf("first chunk %v", got[0])
 	}
-	if got[1].Layer != 1 || got[2].Layer != 0 || got[2].Chunk.GetSequence() != 2 {
+	if got[1].Chunk.Layer != 1 || got[2].Chunk.Layer != 0 || got[2].Chunk.Sequence != 2 {
 		t.Errorf("then %v and %v", got[1], got[2])
 	}
 }

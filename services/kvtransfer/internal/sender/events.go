@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // Event is what happened.
@@ -78,15 +79,13 @@ type (
 	// Write puts a message on the stream.
 	Write struct{ Message *kvtransferv1.SenderMessage }
 	// WriteChunk reads pages, answers PagesRead, and puts the chunk with their bytes
-	// and its checksum on the stream.
+	// on the stream.
 	WriteChunk struct {
-		ID     uint64
-		Layer  int
+		ID uint64
+		// Chunk is what it says, and how long its payload is.
+		Chunk wire.Chunk
+		// Blocks are where its slices are, in the order of Chunk.Runs.
 		Blocks []kvcache.BlockID
-		// Bytes is the size of the payload.
-		Bytes int
-		// Chunk lacks payload and checksum.
-		Chunk *kvtransferv1.Chunk
 	}
 	// Wake says that the writer should ask again.
 	Wake struct{}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // next gives the writer one thing to write, if there is one: what is not a chunk
@@ -50,12 +51,14 @@ func (c *Core) build(n note) *kvtransferv1.SenderMessage {
 		}}}
 	case n.what == noteCommit && t.state == open:
 		c.step(t, onCommitSent, input{})
-		return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: &kvtransferv1.Commit{
+		m := &kvtransferv1.Commit{
 			TransferId:      t.id(),
 			Epoch:           t.ticket.GetEpoch(),
 			Chunks:          t.sequence,
 			SampledTokenIds: t.sampled,
-		}}}
+		}
+		m.Crc32C = wire.CommitChecksum(m)
+		return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: m}}
 	case n.what == noteAbort && t.state == aborting:
 		c.step(t, onAbortSent, input{})
 		return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Abort{Abort: &kvtransferv1.Abort{
@@ -110,13 +113,13 @@ func (c *Core) nextChunk() Action {
 func (c *Core) chunk(t *transfer, limit int) Action {
 	layer, runs, blocks := t.backlog.take(limit)
 	w := WriteChunk{
-		ID: t.id(), Layer: layer, Blocks: blocks, Bytes: len(blocks) * c.cfg.SliceBytes,
-		Chunk: &kvtransferv1.Chunk{TransferId: t.id(), Sequence: t.sequence, Layer: uint32(layer), Runs: runs},
+		ID: t.id(), Blocks: blocks,
+		Chunk: wire.Chunk{TransferID: t.id(), Sequence: t.sequence, Layer: uint32(layer), Runs: runs, PayloadBytes: len(blocks) * c.cfg.SliceBytes},
 	}
 	t.sequence++
 	t.reading = true
-	c.sending = w.Bytes
-	c.credit -= w.Bytes
+	c.sending = w.Chunk.PayloadBytes
+	c.credit -= c.sending
 	c.keep(t)
 	c.enqueue(t)
 	c.commitIfDone(t)
