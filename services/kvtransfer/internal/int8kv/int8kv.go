@@ -1,0 +1,70 @@
+package int8kv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+)
+
+const (
+	elementType = "bf16"
+	// order is the one of engine/cpu. What matters of it here is that the elements of
+	// a head's keys, and those of its values, lie together.
+	order = "k-d2t2/v-t2d2/1"
+
+	elementBytes = 2
+	scaleBytes   = 4
+	levels       = 127
+	// lanes are the elements of a 64-bit word.
+	lanes = 8 / elementBytes
+)
+
+// coding is a wire.Coding.
+type coding struct {
+	heads    int // of keys and of values together
+	elements int // of one head; a multiple of lanes
+}
+
+// New is the encoding for pages of a layout: bf16 in the order of engine/cpu.
+func New(layout kvcache.Layout) (wire.Coding, error) {
+	c := coding{heads: 2 * layout.KVHeads, elements: layout.HeadSize * layout.BlockTokens}
+	switch {
+	case layout.ElementType != elementType:
+		return nil, fmt.Errorf("int8 encoding: KV elements are %q, and only %q can be encoded; send them as they are", layout.ElementType, elementType)
+	case layout.Order != order:
+		return nil, fmt.Errorf("int8 encoding: the order of elements is %q, and only %q is known; send them as they are", layout.Order, order)
+	case layout.KVHeads <= 0 || layout.HeadSize <= 0 || layout.BlockTokens <= 0 || c.elements%lanes != 0,
+		layout.SliceBytes != c.heads*c.elements*elementBytes:
+		return nil, fmt.Errorf("int8 encoding: %d KV heads of %d elements and %d tokens do not make a slice of %d bytes",
+			layout.KVHeads, layout.HeadSize, layout.BlockTokens, layout.SliceBytes)
+	}
+	return c, nil
+}
+
+// EncodedBytes implements wire.Coding.
+func (c coding) EncodedBytes() int { return c.heads * (scaleBytes + c.elements) }
+
+// Encode implements wire.Coding.
+func (c coding) Encode(dst, src []byte) {
+	scales, codes := dst[:c.heads*scaleBytes], dst[c.heads*scaleBytes:]
+	for h := range c.heads {
+		scale := encodeHead(codes[h*c.elements:(h+1)*c.elements], src[h*c.elements*elementBytes:(h+1)*c.elements*elementBytes])
+		binary.LittleEndian.PutUint32(scales[h*scaleBytes:], math.Float32bits(scale))
+	}
+}
+
+// Decode implements wire.Coding.
+func (c coding) Decode(dst, src []byte) error {
+	scales, codes := src[:c.heads*scaleBytes], src[c.heads*scaleBytes:]
+	for h := range c.heads {
+		scale := binary.LittleEndian.Uint32(scales[h*scaleBytes:])
+		if !validScale(scale) {
+			return fmt.Errorf("int8 encoding: head %d of %d has a scale of %g", h, c.heads, math.Float32frombits(scale))
+		}
+		decodeHead(dst[h*c.elements*elementBytes:(h+1)*c.elements*elementBytes], codes[h*c.elements:(h+1)*c.elements], math.Float32frombits(scale))
+	}
+	return nil
+}
