@@ -20,6 +20,10 @@ import (
 // Deps are what a decode worker is given.
 type Deps struct {
 	Identity worker.Identity
+	// KVAddresses are where the server listens that RegisterKV adds to, best first:
+	// what tickets name. Empty: Register adds the receiver too, and tickets name
+	// Identity's.
+	KVAddresses []string
 	// Engine computes. The service does not close it.
 	Engine     engine.Engine
 	Signals    worker.Signals
@@ -34,6 +38,7 @@ type Service struct {
 	*worker.Member
 	server   *server
 	receiver *kvtransfer.Receiver
+	kvApart  bool // the receiver has a server of its own
 }
 
 // New builds the worker. Nothing runs before Run.
@@ -42,8 +47,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(capacity.Layout.BlockTokens); err != nil {
 		return nil, err
 	}
+	kvAddresses := deps.KVAddresses
+	if len(kvAddresses) == 0 {
+		kvAddresses = deps.Identity.Addresses
+	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: deps.Identity.Addresses, Layout: capacity.Layout,
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: kvAddresses, Layout: capacity.Layout,
 		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
@@ -67,6 +76,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		Member:   member,
 		receiver: receiver,
+		kvApart:  len(deps.KVAddresses) > 0,
 		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, running: running, tracer: deps.Tracer},
 	}, nil
 }
@@ -74,9 +84,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 // Register adds the worker's services to a gRPC server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
-	s.receiver.Register(registrar)
+	if !s.kvApart {
+		s.receiver.Register(registrar)
+	}
 	workerv1.RegisterDecodeServer(registrar, s.server)
 }
+
+// RegisterKV adds the receiver of KV to the gRPC server that listens on
+// Deps.KVAddresses.
+func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) { s.receiver.Register(registrar) }
 
 // Run computes and receives until ctx ends. It returns when all that it started
 // has stopped.

@@ -5,9 +5,12 @@ import (
 	"net"
 	"net/http"
 
+	"google.golang.org/grpc"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // CheckModel is checkModel where so many bytes are left, and the KV memory that the
@@ -38,3 +41,20 @@ func NewRouterReadiness(address string, expected []string, ready func()) (http.H
 func WithAttribute(logger *slog.Logger, attribute slog.Attr) *slog.Logger {
 	return withAttribute(logger, attribute)
 }
+
+// KVAddress is what a worker tells others that has these flags, its KV listener being
+// at listening, and where it would listen.
+func KVAddress(listen, advertise, kvListen, kvAdvertise string, listening net.Addr) (where, told string, err error) {
+	place := kvPlaceOf(listen, advertise, kvListen, kvAdvertise)
+	told, err = place.address(listening)
+	return place.listen, told, err
+}
+
+// KVDial is kvDial of a process with these options.
+func KVDial(o KVOptions) func(address string) (*grpc.ClientConn, error) {
+	p := &process{options: Options{KV: o}}
+	return p.kvDial(rpc.ClientConfig{})
+}
+
+// SocketAge is socketAge.
+const SocketAge = socketAge

@@ -48,6 +48,8 @@ type Options struct {
 	StartTimeout time.Duration
 	// LeaseTTL is how long etcd keeps a worker's record without hearing of it.
 	LeaseTTL time.Duration
+	// KV options.
+	KV KVOptions
 
 	Router  router.Config
 	Prefill prefill.Config
@@ -88,6 +90,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
 	o.Trace.registerFlags(fs)
+	o.KV.registerFlags(fs)
 	o.Engine.registerFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -138,6 +141,9 @@ func (o *Options) Validate() error {
 		}
 	}
 	if err := o.Trace.validate(); err != nil {
+		return err
+	}
+	if err := o.KV.validate(); err != nil {
 		return err
 	}
 	if err := e.checkBlocks(); err != nil {

@@ -136,6 +136,13 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 0 }},
 		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 1000 }},
 		{"listen", func(o *mesh.UpOptions) { o.Listen = "" }},
+		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "shm" }},
+		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "run/a.sock" }},
+		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},
+		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "/run/a.sock" }},
+		{"kv-socket", func(o *mesh.UpOptions) {
+			o.KV.Transport, o.KV.Socket = mesh.TransportUnix, mesh.SocketOff
+		}},
 	} {
 		t.Run(c.flag, func(t *testing.T) {
 			var o mesh.UpOptions
@@ -178,6 +185,10 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 		{"advertise without host", "advertise", func(o *mesh.ServeOptions) { o.Advertise = ":7071" }},
 		{"advertise every interface", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "0.0.0.0:7071" }},
 		{"advertise a relative socket", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "unix://run/a.sock" }},
+		{"KV on a socket", "kv-listen", func(o *mesh.ServeOptions) { o.KVListen = "unix:///run/a.sock" }},
+		{"KV on nothing", "kv-listen", func(o *mesh.ServeOptions) { o.KVListen = "7073" }},
+		{"KV told as a socket", "kv-advertise", func(o *mesh.ServeOptions) { o.KVAdvertise = "unix:///run/a.sock" }},
+		{"KV told as every interface", "kv-advertise", func(o *mesh.ServeOptions) { o.KVAdvertise = "0.0.0.0:1" }},
 		{"a shared option", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

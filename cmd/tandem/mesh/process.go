@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
@@ -26,6 +25,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/prefill"
 	"github.com/tandem-serving/tandem/services/router"
 )
@@ -40,6 +40,7 @@ type process struct {
 	members  *membership.Client
 	signals  *signals.Conn
 	services []lifecycle.Service
+	sockets  socketFolder // on which KV is received
 	routes   bool         // there is a router among the parts
 	api      http.Handler // the router's HTTP API; nil without a router
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
@@ -93,8 +94,18 @@ type workerService interface {
 // deregister bounds how long removing a record from etcd may take.
 const deregister = 2 * time.Second
 
-// addWorker adds a prefill or decode worker that listens on listener.
-func (p *process) addWorker(role controlv1.Role, id string, listener net.Listener, advertise string) error {
+// workerPlace is where a worker serves.
+type workerPlace struct {
+	listener  net.Listener
+	advertise string
+	kv        *kvEndpoint // nil: it receives no KV
+}
+
+// receives says whether workers of a role receive KV.
+func receives(role controlv1.Role) bool { return role == controlv1.Role_ROLE_DECODE }
+
+// addWorker adds a prefill or decode worker.
+func (p *process) addWorker(role controlv1.Role, id string, place workerPlace) error {
 	e, err := p.engines.add(id)
 	if err != nil {
 		return err
@@ -102,24 +113,26 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 	epoch := worker.NewEpoch()
 	logger := withAttribute(p.logger, slog.String("worker", id))
 	identity := worker.Identity{
-		ID: id, Epoch: epoch, Role: role, Addresses: []string{advertise},
+		ID: id, Epoch: epoch, Role: role, Addresses: []string{place.advertise},
 		Engine: p.options.Engine.Name, Version: telemetry.ReadBuild().String(),
 	}
-	service, err := p.newWorker(identity, e, logger)
+	service, err := p.newWorker(identity, e, place.kv, logger)
 	if err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
-		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
 	})
 	service.Register(server)
+	if receiver, is := service.(receivesKV); is && place.kv != nil {
+		p.addKV(id, roleName(role), place.kv, receiver, logger)
+	}
 	p.add(
 		lifecycle.Service{
-			Name: id + " server", Run: func(context.Context) error { return server.Serve(listener) },
+			Name: id + " server", Run: func(context.Context) error { return server.Serve(place.listener) },
 			Stop: server.Stop,
 		},
-		// Stopped before the server, since KV streams last as long as the worker.
+		// Stopped before the servers, since KV streams last as long as the worker.
 		lifecycle.Service{Name: id, Run: service.Run},
 		lifecycle.Service{
 			Name: id + " membership",
@@ -142,19 +155,17 @@ func (p *process) addWorker(role controlv1.Role, id string, listener net.Listene
 // tokens of a long prompt, or the list of a prefix cache.
 const workerMessageBytes = 64 << 20
 
-func (p *process) newWorker(identity worker.Identity, e engine.Engine, logger *slog.Logger) (workerService, error) {
+func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEndpoint, logger *slog.Logger) (workerService, error) {
 	publisher := p.signals.NewPublisher(identity.ID, identity.Epoch)
 	tracer := p.tracing.Tracer("tandem-"+roleName(identity.Role), identity.ID)
 	if identity.Role == controlv1.Role_ROLE_PREFILL {
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
-			Dial: func(address string) (*grpc.ClientConn, error) {
-				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
-			},
+			Dial: p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{
-		Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+		Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
 	})
 }
 

@@ -32,6 +32,9 @@ type ServeOptions struct {
 	// Advertise is the address that others are told; empty: the one listened on,
 	// or this host's if that is every interface.
 	Advertise string
+	// KVListen is where a worker receives KV over TCP; empty: a free port of Listen's
+	// host. KVAdvertise is the address that others are told; empty: as of Advertise.
+	KVListen, KVAdvertise string
 }
 
 // RegisterFlags adds all flags.
@@ -41,6 +44,8 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ID, "id", "", "id of this part, unique in the mesh (default: made of target and host)")
 	fs.StringVar(&o.Listen, "listen", "", "where to serve gRPC (default: 127.0.0.1:7070 for a router, a free port of 127.0.0.1 for a worker)")
 	fs.StringVar(&o.Advertise, "advertise", "", "address that the other parts are told (default: what is listened on, or this host's address)")
+	fs.StringVar(&o.KVListen, "kv-listen", "", "where a worker receives KV over TCP (default: a free port of the host in --listen)")
+	fs.StringVar(&o.KVAdvertise, "kv-advertise", "", "address that senders of KV are told (default: the host in --advertise with that port, or what is listened on)")
 	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health, and OpenAI's API of a router); empty: nowhere")
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "further names that a router knows the model by, * for any characters, as in gpt-*")
 	fs.StringVar(&o.Metrics, "metrics", "", "where to serve Prometheus metrics; empty: nowhere")
@@ -69,30 +74,33 @@ func (o *ServeOptions) Validate() error {
 	case len(o.NATS) == 0:
 		return errors.New("--nats: name at least one address")
 	}
-	if err := checkAdvertise(o.Advertise); err != nil {
+	if err := checkAdvertise("--advertise", o.Advertise); err != nil {
+		return err
+	}
+	if err := checkKVPlace(o.KVListen, o.KVAdvertise); err != nil {
 		return err
 	}
 	return o.Options.Validate()
 }
 
 // checkAdvertise refuses what nobody could connect to.
-func checkAdvertise(address string) error {
+func checkAdvertise(flag, address string) error {
 	if address == "" {
 		return nil
 	}
 	if path, is := strings.CutPrefix(address, "unix://"); is {
 		if !filepath.IsAbs(path) {
-			return fmt.Errorf("--advertise: %q has no absolute path, as in unix:///run/tandem.sock", address)
+			return fmt.Errorf("%s: %q has no absolute path, as in unix:///run/tandem.sock", flag, address)
 		}
 		return nil
 	}
 	host, port, err := net.SplitHostPort(address)
 	number, portErr := strconv.ParseUint(port, 10, 16)
 	if err != nil || host == "" || portErr != nil || number == 0 {
-		return fmt.Errorf("--advertise: %q is neither HOST:PORT nor unix:///PATH", address)
+		return fmt.Errorf("%s: %q is neither HOST:PORT nor unix:///PATH", flag, address)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return fmt.Errorf("--advertise: %s is every interface, which nobody can connect to: name one of this host's addresses", address)
+		return fmt.Errorf("%s: %s is every interface, which nobody can connect to: name one of this host's addresses", flag, address)
 	}
 	return nil
 }
@@ -133,11 +141,12 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return err
 	}
 	defer func() { err = errors.Join(err, listeners.close()) }()
-	advertise, err := advertised(o.Advertise, listeners.all[0].Addr())
+	p := &process{options: o.Options, logger: logger, registry: registry}
+	defer func() { err = errors.Join(err, p.sockets.close()) }()
+	place, err := p.place(o, role, listeners)
 	if err != nil {
 		return err
 	}
-	p := &process{options: o.Options, logger: logger, registry: registry}
 	if err := p.startTracing(); err != nil {
 		return err
 	}
@@ -158,10 +167,10 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	defer func() { err = errors.Join(err, p.engines.close()) }()
 	// First, so that it is stopped last and tells of the drain.
 	p.addHTTP(listeners.all[1], listeners.all[2])
-	if err := p.addPart(role, o.ID, listeners.all[0], advertise); err != nil {
+	if err := p.addPart(role, o.ID, place); err != nil {
 		return err
 	}
-	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: advertise, HTTP: listeners.address(1), Metrics: listeners.address(2), OutsideBytes: p.engines.outsideBytes()}
+	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: place.advertise, HTTP: listeners.address(1), Metrics: listeners.address(2), OutsideBytes: p.engines.outsideBytes()}
 	readiness := p.workerReadiness(func() { ready(part) })
 	if isRouter {
 		readiness = p.routerReadiness(part.Address, nil, func() { ready(part) })
@@ -170,11 +179,22 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
 }
 
-func (p *process) addPart(role controlv1.Role, id string, listener net.Listener, advertise string) error {
-	if role == controlv1.Role_ROLE_ROUTER {
-		return p.addRouter(id, listener, advertise)
+// place is where the part serves whose listeners are open, the one for KV excepted:
+// that is opened here.
+func (p *process) place(o ServeOptions, role controlv1.Role, l *listeners) (place workerPlace, err error) {
+	place.listener = l.all[0]
+	if place.advertise, err = advertised(o.Advertise, place.listener.Addr()); err != nil || !receives(role) {
+		return place, err
 	}
-	return p.addWorker(role, id, listener, advertise)
+	place.kv, err = listenKV(o.KV, kvPlaceOf(o.Listen, o.Advertise, o.KVListen, o.KVAdvertise), &p.sockets, l, p.logger)
+	return place, err
+}
+
+func (p *process) addPart(role controlv1.Role, id string, place workerPlace) error {
+	if role == controlv1.Role_ROLE_ROUTER {
+		return p.addRouter(id, place.listener, place.advertise)
+	}
+	return p.addWorker(role, id, place)
 }
 
 // addressOf is what to dial on this machine to reach a listener: "host:port" or

@@ -51,6 +51,8 @@ func (o *UpOptions) Validate() error {
 		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
 	case o.Listen == "":
 		return errors.New("--listen: is empty: give host:port, 127.0.0.1:0 for any free port, or unix:///path")
+	case o.KV.Socket != SocketAuto && o.KV.Socket != SocketOff:
+		return errors.New("--kv-socket: give auto or off: each worker has a socket of its own")
 	}
 	return o.Options.Validate()
 }
@@ -93,6 +95,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 		return nil // asked to stop before the long part
 	}
 	p := &process{options: o.Options, logger: logger, registry: registry}
+	defer func() { err = errors.Join(err, p.sockets.close()) }()
 	if err := p.startTracing(); err != nil {
 		return err
 	}
@@ -154,7 +157,13 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 				return err
 			}
 			listeners.keep(listener)
-			if err := p.addWorker(pool.role, id, listener, listener.Addr().String()); err != nil {
+			place := workerPlace{listener: listener, advertise: listener.Addr().String()}
+			if receives(pool.role) {
+				if place.kv, err = listenKV(o.KV, kvPlace{listen: "127.0.0.1:0"}, &p.sockets, listeners, p.logger); err != nil {
+					return err
+				}
+			}
+			if err := p.addWorker(pool.role, id, place); err != nil {
 				return err
 			}
 			*pool.ids = append(*pool.ids, id)

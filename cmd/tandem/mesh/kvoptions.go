@@ -1,0 +1,78 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Transports of KV that can be asked for.
+const (
+	TransportAuto = "auto"
+	TransportTCP  = "tcp"
+	TransportUnix = "unix"
+)
+
+// Values of --kv-socket beside a path.
+const (
+	SocketAuto = "auto"
+	SocketOff  = "off"
+)
+
+// KVOptions say how KV gets from worker to worker.
+type KVOptions struct {
+	// Transport is TransportAuto, or the only one that is listened on and sent over.
+	Transport string
+	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
+	// received.
+	Socket string
+}
+
+func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
+	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
+}
+
+func (k *KVOptions) validate() error {
+	switch {
+	case k.Transport != TransportAuto && k.Transport != TransportTCP && k.Transport != TransportUnix:
+		return fmt.Errorf("--kv-transport: %q is none of %s, %s and %s", k.Transport, TransportAuto, TransportTCP, TransportUnix)
+	case k.Socket == SocketAuto || k.Socket == SocketOff:
+	case !filepath.IsAbs(k.Socket):
+		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", k.Socket, SocketAuto, SocketOff)
+	}
+	if k.Transport == TransportUnix && k.Socket == SocketOff {
+		return errors.New("--kv-socket: off leaves nothing to --kv-transport=unix: pass auto or a path")
+	}
+	return nil
+}
+
+// sockets says whether KV may come over a Unix socket, and whether it must.
+func (k KVOptions) sockets() (wanted, needed bool) {
+	named := k.Socket != SocketAuto && k.Socket != SocketOff
+	wanted = k.Transport != TransportTCP && k.Socket != SocketOff
+	return wanted, wanted && (named || k.Transport == TransportUnix)
+}
+
+// checkKVPlace refuses what --kv-listen and --kv-advertise cannot mean.
+func checkKVPlace(listen, advertise string) error {
+	if strings.HasPrefix(listen, unixScheme) {
+		return errors.New("--kv-listen: give host:port; the Unix socket is --kv-socket")
+	}
+	if listen != "" {
+		if _, _, err := net.SplitHostPort(listen); err != nil {
+			return fmt.Errorf("--kv-listen: %q is not host:port", listen)
+		}
+	}
+	if strings.HasPrefix(advertise, unixScheme) {
+		return errors.New("--kv-advertise: give host:port; the Unix socket is --kv-socket")
+	}
+	return checkAdvertise("--kv-advertise", advertise)
+}
+
+// unixScheme begins the addresses of Unix sockets.
+const unixScheme = "unix://"
