@@ -151,8 +151,9 @@ type Route struct {
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// How many times the request was started again on other workers.
 	Retries uint32 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
-	// False if the request crossed arithmetic classes on its way, so that the
-	// same request may give other tokens another time.
+	// False if the request crossed arithmetic classes on its way, or its KV was sent
+	// in an encoding that loses bits, so that the same request may give other tokens
+	// another time.
 	Reproducible  bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

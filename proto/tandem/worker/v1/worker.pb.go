@@ -870,7 +870,10 @@ type Admitted struct {
 	// KV arrived from that moment on, for one prefilled here from its arrival.
 	QueueNs int64 `protobuf:"varint,1,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
 	// Tokens whose KV came from this worker's prefix cache.
-	CachedTokens  uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	// The KV arrived in an encoding that loses bits: the tokens to come need not be
+	// those that it would give as it was computed.
+	Approximate   bool `protobuf:"varint,3,opt,name=approximate,proto3" json:"approximate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -917,6 +920,13 @@ func (x *Admitted) GetCachedTokens() uint32 {
 		return x.CachedTokens
 	}
 	return 0
+}
+
+func (x *Admitted) GetApproximate() bool {
+	if x != nil {
+		return x.Approximate
+	}
+	return false
 }
 
 // Tokens is what one step gave a sequence.
@@ -1333,10 +1343,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x05event\"e\n" +
 	"\bReserved\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"J\n" +
+	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"l\n" +
 	"\bAdmitted\x12\x19\n" +
 	"\bqueue_ns\x18\x01 \x01(\x03R\aqueueNs\x12#\n" +
-	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"}\n" +
+	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\x12 \n" +
+	"\vapproximate\x18\x03 \x01(\bR\vapproximate\"}\n" +
 	"\x06Tokens\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\rR\x06offset\x12\x1b\n" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
