@@ -1,0 +1,126 @@
+package stock_test
+
+import (
+	"testing"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/stock"
+)
+
+// tokens of n blocks: the first are 1, 2, 3 and so on, the rest begins with seed.
+func tokens(common, n int, seed int32) []int32 {
+	made := make([]int32, 0, n*blockTokens)
+	for i := range n {
+		token := int32(i + 1)
+		if i >= common {
+			token = seed + int32(i)
+		}
+		made = append(made, token, token)
+	}
+	return made
+}
+
+func TestOffers(t *testing.T) {
+	type offer struct {
+		tokens []int32
+		want   stock.Verdict
+		held   int
+		commit bool
+	}
+	for name, offers := range map[string][]offer{
+		"what is held is not brought again": {
+			{tokens(3, 3, 0), stock.Taken, 0, true},
+			{tokens(3, 3, 0), stock.Held, 0, false},
+			{tokens(2, 2, 0), stock.Held, 0, false},
+			{tokens(3, 5, 100), stock.Taken, 3, true},
+		},
+		"what another brings is not brought twice": {
+			{tokens(3, 3, 0), stock.Taken, 0, false},
+			{tokens(3, 3, 0), stock.Arriving, 0, false},
+			{tokens(2, 2, 0), stock.Arriving, 0, false},
+			{tokens(3, 4, 100), stock.PartlyArriving, 0, false},
+			{tokens(0, 2, 100), stock.Taken, 0, false},
+		},
+		"the only arrival may take all": {
+			{tokens(0, poolBlocks, 0), stock.Taken, 0, false},
+			{tokens(0, 1, 100), stock.Full, 0, false},
+		},
+		"several arrivals may take half": {
+			{tokens(0, 3, 0), stock.Taken, 0, false},
+			{tokens(0, 4, 100), stock.Full, 0, false},
+			{tokens(0, 3, 100), stock.Taken, 0, false},
+			{tokens(0, 1, 200), stock.Full, 0, false},
+		},
+		"more than there is never fits": {
+			{tokens(0, poolBlocks+1, 0), stock.TooLarge, 0, false},
+		},
+		"arrivals are bounded": {
+			{tokens(0, 1, 100), stock.Taken, 0, false},
+			{tokens(0, 1, 200), stock.Taken, 0, false},
+			{tokens(0, 1, 300), stock.Taken, 0, false},
+			{tokens(0, 1, 400), stock.Taken, 0, false},
+			{tokens(0, 1, 500), stock.Busy, 0, false},
+		},
+		"room is made of what was not used for longest": {
+			{tokens(0, 6, 0), stock.Taken, 0, true},
+			{tokens(0, 6, 100), stock.Taken, 0, true},
+			{tokens(0, 6, 0), stock.Held, 0, false},
+			{tokens(0, 6, 200), stock.Taken, 0, true},
+			{tokens(0, 6, 0), stock.Held, 0, false},
+			{tokens(0, 6, 100), stock.Taken, 0, true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stock.New(poolBlocks, layout, stock.Limits{Arrivals: mostAtATime, Readings: mostAtATime})
+			for i, o := range offers {
+				a, verdict := s.Offer("", o.tokens)
+				if verdict != o.want || a.Held != o.held {
+					t.Fatalf("offer %d: verdict %v with %d held, want %v with %d", i, verdict, a.Held, o.want, o.held)
+				}
+				if o.commit {
+					s.Committed(a.ID)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatIsReadStaysAndWhatMayBeWrittenIsNotGivenAway(t *testing.T) {
+	s := stock.New(4, layout, stock.Limits{Arrivals: 4, Readings: 4})
+	a, _ := s.Offer("", tokens(0, 2, 0))
+	s.Committed(a.ID)
+	r, _, verdict := s.Read("", tokens(0, 2, 0))
+	if verdict != stock.Taken {
+		t.Fatalf("read: %v", verdict)
+	}
+	late, verdict := s.Offer("", tokens(0, 2, 100))
+	if verdict != stock.Taken {
+		t.Fatalf("offer into what is free: %v", verdict)
+	}
+	s.Failed(late.ID)
+	if _, verdict = s.Offer("", tokens(0, 1, 200)); verdict != stock.Full {
+		t.Errorf("all are read or may be written, but an offer is %v", verdict)
+	}
+	s.Drained(late.ID)
+	s.Done(r.ID)
+	if _, verdict = s.Offer("", tokens(0, 4, 200)); verdict != stock.Taken {
+		t.Errorf("all can be had, but an offer is %v", verdict)
+	}
+}
+
+func TestMissingSaysHowMuchIsThere(t *testing.T) {
+	s := stock.New(4, layout, stock.Limits{Arrivals: 4, Readings: 4})
+	a, _ := s.Offer("salt", tokens(3, 3, 0))
+	if _, held, verdict := s.Read("salt", tokens(3, 3, 0)); verdict != stock.Missing || held != 0 {
+		t.Errorf("before the commit: %v, %d held", verdict, held)
+	}
+	s.Committed(a.ID)
+	if _, held, verdict := s.Read("salt", tokens(2, 3, 100)); verdict != stock.Missing || held != 2 {
+		t.Errorf("after it: %v, %d held", verdict, held)
+	}
+	if _, held, verdict := s.Read("other", tokens(3, 3, 0)); verdict != stock.Missing || held != 0 {
+		t.Errorf("under another salt: %v, %d held", verdict, held)
+	}
+	if stats := s.Stats(); stats.Kept != 3 {
+		t.Errorf("%d blocks were kept, want 3", stats.Kept)
+	}
+}
