@@ -39,6 +39,9 @@ func (w *world) checkIdle() {
 		if l.live() && (l.started || l.arrived || s.Held+s.Quarantined == 0) {
 			w.t.Fatalf("%d: nothing runs, and it could", l.request.ID)
 		}
+		if l.live() && l.table == nil && s.Held+s.Quarantined == w.saves.held() && !w.saves.allStopped() {
+			w.t.Fatalf("%d: waits for a save that nobody stops", l.request.ID)
+		}
 	}
 }
 
@@ -68,6 +71,9 @@ func (w *world) taken(l *life) {
 func (w *world) touched(l *life) string {
 	if w.inFlight != nil && slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == l.request.ID }) {
 		return "the step in flight"
+	}
+	if l.request.Kind == scheduler.Restore && l.finished.Reason == scheduler.Restored && !l.drained {
+		return "who needs what was restored"
 	}
 	if l.table != nil && !l.arrived && !l.drained && l.request.Kind != scheduler.Full {
 		return "a transfer"
@@ -184,6 +190,9 @@ func (w *world) checkBlocks() {
 			}
 		}
 	}
+	for _, id := range w.saves.blocks() {
+		owners[id] = use{}
+	}
 	s := w.scheduler.PoolStats()
 	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held+s.Quarantined != len(owners) ||
 		s.Reserved != reserved || s.Quarantined != quarantined || s.Misuses != 0 {
@@ -227,7 +236,7 @@ func (w *world) checkLoad() {
 			if l.request.Kind != scheduler.Receive {
 				want.WaitingTokens += n
 			}
-		case l.request.Kind == scheduler.Receive && !l.arrived:
+		case (l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore) && !l.arrived:
 			want.ReservedSequences++
 		default:
 			want.RunningSequences++

@@ -25,6 +25,12 @@ const (
 	// Receive reserves blocks, into which a transfer writes, and generates once
 	// KVArrived says that the prompt's KV is there.
 	Receive
+	// Restore reserves blocks for Tokens, which are whole blocks, into which a
+	// transfer writes what another worker computed. KVArrived publishes them and
+	// finishes the sequence; they stay until TransferDone, so that they are there
+	// for whom they were fetched. It is refused with NoRoom where it would have to
+	// wait.
+	Restore
 )
 
 // Request is a sequence to run.
@@ -38,7 +44,7 @@ type Request struct {
 	// request that was started again. The first token sampled has this offset.
 	Generated int
 	// MaxTokens is the most tokens that the whole request may generate, those in
-	// Generated included; above Generated.
+	// Generated included; above Generated. Not read of a Restore.
 	MaxTokens int
 	// Stop are the tokens that end the sequence. They are part of the output.
 	Stop []int32
@@ -62,9 +68,9 @@ type Event interface{ event() }
 // Submit hands in a request.
 type Submit struct{ Request Request }
 
-// KVArrived says that the prompt's KV of a Receive sequence is in its blocks,
-// and which tokens were sampled elsewhere since: at least one. The transfer's
-// hold on the blocks ends with it.
+// KVArrived says that the prompt's KV of a Receive or Restore sequence is in its
+// blocks, and which tokens were sampled elsewhere since: at least one for Receive,
+// none for Restore. The transfer's hold on the blocks of a Receive ends with it.
 type KVArrived struct {
 	ID      SequenceID
 	Sampled []int32
@@ -77,7 +83,9 @@ type KVArrived struct {
 // any more. The driver sends it exactly once for each PrefillOnly sequence that
 // was not refused, and for each Receive sequence that got Reserved and that
 // ended before KVArrived. A Receive sequence that waits for its KV fails with
-// it. Where there is nothing to end it is ignored.
+// it. Each Restore that got Reserved has exactly one, too: instead of KVArrived,
+// which fails it, or later, once its blocks need not be kept any more. Where there
+// is nothing to end it is ignored.
 type TransferDone struct{ ID SequenceID }
 
 // Cancel ends a sequence in whatever phase it is. Unknown and ended ones are
@@ -95,8 +103,20 @@ type StepDone struct {
 	Err error
 }
 
-// Drain asks to refuse what is submitted from now on.
+// Drain asks to refuse what is submitted from now on. Nothing is saved any more,
+// either.
 type Drain struct{}
+
+// SaveLimit says how many saves there may be at a time. It is 0 until the first
+// one, and where nobody takes blocks.
+type SaveLimit struct{ Saves int }
+
+// SaveDone ends a Save: its blocks are not read any more. Saved says that
+// somebody else has them now. The driver sends it exactly once for each Save.
+type SaveDone struct {
+	ID    SaveID
+	Saved bool
+}
 
 func (Submit) event()       {}
 func (KVArrived) event()    {}
@@ -104,11 +124,13 @@ func (TransferDone) event() {}
 func (Cancel) event()       {}
 func (StepDone) event()     {}
 func (Drain) event()        {}
+func (SaveLimit) event()    {}
+func (SaveDone) event()     {}
 
 // Action is what a scheduler wants done: one of the types below.
 type Action interface{ action() }
 
-// Reserved says that a Receive sequence has its blocks.
+// Reserved says that a Receive or Restore sequence has its blocks.
 type Reserved struct {
 	ID SequenceID
 	// Blocks is the block table of the whole prompt and completion. The first
@@ -175,6 +197,8 @@ const (
 	Cancelled
 	// Failed: the step failed.
 	Failed
+	// Restored: the KV of a Restore sequence is in the prefix cache.
+	Restored
 )
 
 // Finished is the end of a sequence that was not refused: there is exactly one.
@@ -203,6 +227,8 @@ const (
 	// Invalid: the request contradicts itself or names a sequence that is still
 	// known. Drivers check requests before; this is their fault.
 	Invalid
+	// NoRoom: a Restore would have to wait for blocks, or others do.
+	NoRoom
 )
 
 // Refused answers a Submit that was not taken. Nothing of it is left.
@@ -216,6 +242,21 @@ type Refused struct {
 // sequence.
 type Released struct{ ID SequenceID }
 
+// SaveID names a save.
+type SaveID uint64
+
+// Save asks the driver to save a cached prefix elsewhere before it is evicted, and
+// to answer with SaveDone. Its blocks hold their KV and do not change until then.
+// Nobody waits for it.
+type Save struct {
+	ID SaveID
+	kvcache.Nomination
+}
+
+// StopSave asks to end a save soon, since its blocks are needed. SaveDone has to
+// come all the same.
+type StopSave struct{ ID SaveID }
+
 // BlocksChanged is a change of the prefix cache.
 type BlocksChanged struct{ Stored, Removed []kvcache.Hash }
 
@@ -227,3 +268,5 @@ func (Finished) action()      {}
 func (Refused) action()       {}
 func (Released) action()      {}
 func (BlocksChanged) action() {}
+func (Save) action()          {}
+func (StopSave) action()      {}

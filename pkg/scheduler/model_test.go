@@ -32,7 +32,7 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 		tokens = []int32{1}
 	}
 	r := scheduler.Request{
-		Kind:      scheduler.Kind(rapid.IntRange(0, 2).Draw(t, "kind")),
+		Kind:      scheduler.Kind(rapid.IntRange(0, 3).Draw(t, "kind")),
 		Tokens:    tokens,
 		Generated: rapid.SampledFrom([]int{0, 0, 0, len(tokens) / 2}).Draw(t, "generated"),
 		Sampling:  sampler.Params{Seed: rapid.Uint64Range(0, 3).Draw(t, "seed")},
@@ -45,6 +45,12 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 	if rapid.Bool().Draw(t, "penalty") {
 		r.Sampling.PresencePenalty = 1
 		r.Sampling.LogitBias = []sampler.TokenBias{{Token: 1, Bias: 2}}
+	}
+	if r.Kind == scheduler.Restore {
+		r.Tokens, r.Generated = tokens[:len(blocks)*blockTokens], 0
+		if len(blocks) == 0 {
+			r.Kind, r.Tokens = scheduler.Full, tokens
+		}
 	}
 	r.MaxTokens = r.Generated + rapid.IntRange(1, 12).Draw(t, "more tokens")
 	if rapid.Bool().Draw(t, "has stop") {
@@ -67,7 +73,7 @@ func (m *machine) submitAny(t *rapid.T) {
 	waiting := m.scheduler.Load().WaitingSequences
 	l := m.submit(r)
 	full := min(r.MaxTokens-r.Generated+len(r.Tokens), m.config.ContextTokens) - 1
-	if r.Kind == scheduler.PrefillOnly {
+	if r.Kind == scheduler.PrefillOnly || r.Kind == scheduler.Restore {
 		full = len(r.Tokens)
 	}
 	size, total := m.config.BlockTokens, m.scheduler.Load().BlocksTotal
@@ -77,6 +83,10 @@ func (m *machine) submitAny(t *rapid.T) {
 		want = scheduler.Draining
 	case len(r.Tokens) >= m.config.ContextTokens || (full+size-1)/size > total:
 		want = scheduler.NeverFits
+	case r.Kind == scheduler.Restore:
+		if l.reason == scheduler.NoRoom && waiting+m.scheduler.PoolStats().Held+m.scheduler.PoolStats().Quarantined > 0 {
+			want = scheduler.NoRoom
+		}
 	case waiting >= m.config.MaxWaiting:
 		want = scheduler.QueueFull
 	}
@@ -115,6 +125,10 @@ func (m *machine) transferring(l *life) bool { return l.reserved && !l.arrived &
 func (m *machine) arriveAny(t *rapid.T) {
 	// Also for those that were cancelled: the commit was on its way.
 	l := m.pick(t, m.transferring)
+	if l.request.Kind == scheduler.Restore {
+		m.arrive(l, 0)
+		return
+	}
 	m.arrive(l, rapid.SampledFrom([]int{1, 1, 1, 2, 4}).Draw(t, "sampled"))
 }
 
@@ -181,6 +195,7 @@ func (m *machine) nonsense(t *rapid.T) {
 	m.handle(scheduler.Cancel{ID: 999_999})
 	m.handle(scheduler.TransferDone{ID: 999_999})
 	m.handle(scheduler.KVArrived{ID: 999_999, Sampled: []int32{1}})
+	m.handle(scheduler.SaveDone{ID: 999_999, Saved: true})
 	if m.inFlight == nil {
 		m.handle(scheduler.StepDone{Tokens: []int32{1}})
 	}
@@ -218,6 +233,9 @@ func TestSchedulerAgainstModel(t *testing.T) {
 			"late write":     m.lateWriteAny,
 			"transfer fails": m.transferFails,
 			"shipped":        m.prefillShipped,
+			"restored used":  m.restoredUsed,
+			"save limit":     m.limitSaves,
+			"save done":      m.saveDoneAny,
 			"drain":          m.drain,
 			"nonsense":       m.nonsense,
 			"wait":           m.wait,

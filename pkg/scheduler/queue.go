@@ -41,6 +41,7 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	table, cached, chain, ok := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
 	if !ok {
 		q.triedAt = s.freed + 1
+		s.stopSaves()
 		return false
 	}
 	q.table, q.cached, q.chain = table, cached, chain
@@ -54,6 +55,11 @@ func (s *Scheduler) acquire(q *sequence) bool {
 func (s *Scheduler) admit(i int) {
 	taken := s.waiting[i]
 	s.waiting = slices.Delete(s.waiting, i, i+1)
+	s.overtake(taken)
+}
+
+// overtake counts that a sequence was taken before those that came earlier.
+func (s *Scheduler) overtake(taken *sequence) {
 	aged := false
 	for _, q := range s.waiting {
 		if q.ticket < taken.ticket {

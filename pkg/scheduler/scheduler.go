@@ -31,6 +31,10 @@ type Scheduler struct {
 	prompts  []*sequence // scratch of plan
 	block    []int32     // scratch of publish: one block of tokens
 
+	saves     []*save
+	saveLimit int
+	lastSave  SaveID
+
 	actions []Action
 }
 
@@ -75,9 +79,14 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 		s.stepDone(e)
 	case Drain:
 		s.draining = true
+	case SaveLimit:
+		s.saveLimit = e.Saves
+	case SaveDone:
+		s.saveDone(e)
 	}
 	s.reserve()
 	planned := s.inFlight == nil && s.plan(now)
+	s.save()
 	if stored, removed := s.pool.Changes(); len(stored)+len(removed) > 0 {
 		s.act(BlocksChanged{Stored: stored, Removed: removed})
 	}
@@ -100,8 +109,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 	refuse := func(reason RefuseReason) { s.act(Refused{ID: r.ID, Reason: reason}) }
 	_, known := s.sequences[r.ID]
 	switch {
-	case known || r.Kind < Full || r.Kind > Receive || len(r.Tokens) == 0 ||
-		r.Generated < 0 || r.Generated >= len(r.Tokens) || r.MaxTokens <= r.Generated:
+	case known || !r.valid(s.config.BlockTokens):
 		refuse(Invalid)
 		return
 	case s.draining:
@@ -115,6 +123,12 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 	q := newSequence(r, s.config, s.ticket, now)
 	if q.blocksNeeded > s.pool.Total() {
 		refuse(NeverFits)
+		return
+	}
+	if r.Kind == Restore {
+		if !s.restore(q) {
+			refuse(NoRoom)
+		}
 		return
 	}
 	if len(s.waiting) >= s.config.MaxWaiting {
@@ -132,12 +146,16 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 
 func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	q, ok := s.sequences[e.ID]
-	if !ok || q.request.Kind != Receive || q.table == nil || q.kvArrived {
+	if !ok || q.request.Kind != Receive && q.request.Kind != Restore || q.table == nil || q.kvArrived {
 		return
 	}
 	q.kvArrived, q.held, q.unshared = true, false, e.Approximate
 	if q.phase == over {
 		s.release(q)
+		return
+	}
+	if q.request.Kind == Restore {
+		s.restored(q)
 		return
 	}
 	s.pool.Arrived(q.private())

@@ -63,7 +63,7 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 		q.totalTokens = len(r.Tokens) + left
 	}
 	positions := q.totalTokens - 1 // the last token's KV is never computed
-	if r.Kind == PrefillOnly {
+	if r.Kind == PrefillOnly || r.Kind == Restore {
 		positions = len(r.Tokens)
 	}
 	q.blocksNeeded = (positions + c.BlockTokens - 1) / c.BlockTokens

@@ -35,7 +35,8 @@ type world struct {
 	recent   []written // the steps that must not change: the last, and while it runs the one before
 	steps    int
 	cache    map[kvcache.Hash]bool // BlocksChanged added up
-	actions  []scheduler.Action    // of the last event
+	saves    saves
+	actions  []scheduler.Action // of the last event
 }
 
 // life is a sequence as its driver knows it.
@@ -97,12 +98,16 @@ func newWorld(t fataler, blocks int, config scheduler.Config) *world {
 		now:       time.Unix(1000, 0),
 		lives:     map[scheduler.SequenceID]*life{},
 		cache:     map[kvcache.Hash]bool{},
+		saves:     saves{open: map[scheduler.SaveID]*pinned{}},
 	}
 }
 
 // expected is what the sequence has to give in all, computed alone.
 func (w *world) expected(l *life) []int32 {
 	r := l.request
+	if r.Kind == scheduler.Restore {
+		return nil
+	}
 	n := min(r.MaxTokens-r.Generated, w.config.ContextTokens-len(r.Tokens))
 	if r.Kind == scheduler.PrefillOnly {
 		n = 1
@@ -199,6 +204,10 @@ func (w *world) handle(event scheduler.Event) {
 			w.released(a)
 		case scheduler.BlocksChanged:
 			w.changed(a)
+		case scheduler.Save:
+			w.saveBegins(a)
+		case scheduler.StopSave:
+			w.saveStops(a)
 		case scheduler.RunStep:
 			w.runStep(a)
 		}
@@ -219,7 +228,7 @@ func (w *world) life(id scheduler.SequenceID) *life {
 
 func (w *world) reserved(a scheduler.Reserved) {
 	l := w.life(a.ID)
-	if l.reserved || !l.live() || l.request.Kind != scheduler.Receive {
+	if l.reserved || !l.live() || l.request.Kind != scheduler.Receive && l.request.Kind != scheduler.Restore {
 		w.t.Fatalf("%d: reserved twice, or at the wrong time", a.ID)
 	}
 	l.reserved, l.table, l.cached = true, a.Blocks, a.CachedTokens
@@ -228,7 +237,7 @@ func (w *world) reserved(a scheduler.Reserved) {
 
 func (w *world) started(a scheduler.Started) {
 	l := w.life(a.ID)
-	if l.started || !l.live() || (l.request.Kind == scheduler.Receive) != l.arrived {
+	if l.started || !l.live() || (l.request.Kind == scheduler.Receive) != l.arrived || l.request.Kind == scheduler.Restore {
 		w.t.Fatalf("%d: started twice, or at the wrong time", a.ID)
 	}
 	l.started = true
@@ -267,7 +276,7 @@ func (w *world) finished(a scheduler.Finished) {
 	want := w.expected(l)
 	last := func() int32 { return l.output[len(l.output)-1] }
 	complete := slices.Equal(l.output, want)
-	stopped := complete && slices.Contains(l.request.Stop, last())
+	stopped := complete && len(l.output) > 0 && slices.Contains(l.request.Stop, last())
 	ok := false
 	switch a.Reason {
 	case scheduler.Stopped:
@@ -283,6 +292,8 @@ func (w *world) finished(a scheduler.Finished) {
 		ok = true
 	case scheduler.Failed:
 		ok = a.Err != nil
+	case scheduler.Restored:
+		ok = l.request.Kind == scheduler.Restore && l.arrived
 	}
 	if !ok {
 		w.t.Fatalf("%d: %+v with %v, alone it gives %v", a.ID, a, l.output, want)
@@ -334,7 +345,7 @@ func (w *world) settle() {
 			w.finishStep(time.Millisecond)
 			continue
 		}
-		if !w.settleTransfer() {
+		if !w.settleTransfer() && !w.settleSave() {
 			break
 		}
 	}
@@ -355,6 +366,9 @@ func (w *world) settleTransfer() bool {
 		switch {
 		case l.refused || l.drained:
 		case l.request.Kind == scheduler.PrefillOnly && l.finished != nil:
+			w.transferDone(l)
+			return true
+		case l.request.Kind == scheduler.Restore && l.reserved:
 			w.transferDone(l)
 			return true
 		case l.request.Kind == scheduler.Receive && l.reserved && !l.arrived:

@@ -1,0 +1,50 @@
+package scheduler
+
+import "errors"
+
+// valid says whether a request makes sense by itself.
+func (r *Request) valid(blockTokens int) bool {
+	if len(r.Tokens) == 0 {
+		return false
+	}
+	switch r.Kind {
+	case Full, PrefillOnly, Receive:
+		return r.Generated >= 0 && r.Generated < len(r.Tokens) && r.MaxTokens > r.Generated
+	case Restore:
+		return r.Generated == 0 && len(r.Tokens)%blockTokens == 0
+	}
+	return false
+}
+
+// restore takes a Restore sequence at once or not at all: it is worth its blocks
+// only while nobody waits for them. It counts as one that overtook all who wait.
+func (s *Scheduler) restore(q *sequence) bool {
+	if s.starved() || len(s.waiting) > 0 && s.waiting[0].aged {
+		return false
+	}
+	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
+	if !s.acquire(q) {
+		return false
+	}
+	q.phase, q.held = receiving, true
+	s.sequences[q.request.ID] = q
+	s.overtake(q)
+	s.pool.Reserve(q.private())
+	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
+	return true
+}
+
+// restored publishes the blocks of a Restore sequence and ends it. They are held
+// until TransferDone, and are not saved: they came from where they would go.
+func (s *Scheduler) restored(q *sequence) {
+	s.pool.Arrived(q.private())
+	if q.unshared {
+		s.finish(q, Failed, errors.New("scheduler: approximate KV was restored; fetch it as it was computed"))
+		return
+	}
+	q.computed = len(q.request.Tokens)
+	s.publish(q)
+	s.pool.Saved(q.table)
+	q.phase, q.held = ready, true // nothing writes the blocks any more
+	s.finish(q, Restored, nil)
+}
