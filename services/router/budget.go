@@ -76,6 +76,7 @@ type spending struct {
 	stages   [latency.NumStages]*latency.Window // StageDecode: per token
 	totals   [latency.NumTotals]*latency.Window
 	second   *latency.Window
+	fetch    *latency.Window // part of StagePrefill, of the requests that had it
 	gaps     *latency.Window // of all requests, token by token
 	counts   *latency.Counts // of the kinds below
 	breaches [latency.NumStages]prometheus.Counter
@@ -97,6 +98,7 @@ func newSpending(config Config, breaches *prometheus.CounterVec) *spending {
 	s := &spending{
 		config: config.Budget,
 		second: latency.NewWindow(length),
+		fetch:  latency.NewWindow(length),
 		gaps:   latency.NewWindow(length),
 		counts: latency.NewCounts(length, countKinds),
 	}
@@ -113,8 +115,9 @@ func newSpending(config Config, breaches *prometheus.CounterVec) *spending {
 // failed counts a request that did not end well.
 func (s *spending) failed(now time.Time) { s.counts.Add(now, countFailed) }
 
-// finished takes in a request that ended well.
-func (s *spending) finished(now time.Time, spent *latency.Spent, second time.Duration) {
+// finished takes in a request that ended well; second and fetch are its times to
+// the second token and of fetching blocks, 0 if it had none.
+func (s *spending) finished(now time.Time, spent *latency.Spent, second, fetch time.Duration) {
 	for stage := range latency.NumStages {
 		if took, ok := stageTime(stage, spent); ok {
 			s.stages[stage].Record(now, took)
@@ -125,6 +128,9 @@ func (s *spending) finished(now time.Time, spent *latency.Spent, second time.Dur
 	if spent.Tokens > 1 {
 		s.totals[latency.TotalTPOT].Record(now, spent.TPOT)
 		s.second.Record(now, second)
+	}
+	if fetch > 0 {
+		s.fetch.Record(now, fetch)
 	}
 	s.counts.Add(now, countFinished)
 	breach, broken := s.config.Declared.Check(spent)
@@ -154,12 +160,15 @@ func stageTime(stage latency.Stage, spent *latency.Spent) (time.Duration, bool) 
 	return took / time.Duration(spent.Tokens-1), true
 }
 
+// partFetch is the name of what budget and metrics show beside the stages.
+const partFetch = "fetch"
+
 // Quantiles of what was spent that metrics show; 1 is the largest.
 var spentQuantiles = []float64{.5, .9, .95, .99, .999, 1}
 
 var (
 	declaredDesc = prometheus.NewDesc("tandem_budget_declared_seconds", "Latency budget that is declared, by stage and total; decode and tpot per token.", []string{"stage"}, nil)
-	spentDesc    = prometheus.NewDesc("tandem_budget_spent_seconds", "What requests spent, by stage and total; quantiles of the last budget-window, count and sum of all.", []string{"stage"}, nil)
+	spentDesc    = prometheus.NewDesc("tandem_budget_spent_seconds", "What requests spent, by stage and total; fetch is part of prefill; quantiles of the last budget-window, count and sum of all.", []string{"stage"}, nil)
 	ratioDesc    = prometheus.NewDesc("tandem_latency_p99_p50_ratio", "99th percentile over median of a latency, of the last budget-window.", []string{"latency"}, nil)
 )
 
@@ -194,6 +203,7 @@ func (s *spending) Collect(out chan<- prometheus.Metric) {
 	for stage, window := range s.stages {
 		line(latency.Stage(stage).String(), s.config.Declared.Stages[stage], window.Snapshot(now))
 	}
+	line(partFetch, 0, s.fetch.Snapshot(now))
 	for total, window := range s.totals {
 		d := window.Snapshot(now)
 		line(latency.Total(total).String(), s.config.Declared.Totals[total], d)

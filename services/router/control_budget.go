@@ -32,7 +32,7 @@ func (s *spending) report(now time.Time) *controlv1.GetBudgetResponse {
 		Failed:   uint64(counts[countFailed]),
 		Breaches: uint64(counts[countBroken]),
 	}
-	line := func(name string, declared time.Duration, w *latency.Window, breaches int64) *controlv1.BudgetLine {
+	lineOf := func(name string, declared time.Duration, w *latency.Window, breaches int64) *controlv1.BudgetLine {
 		d := w.Snapshot(now)
 		l := &controlv1.BudgetLine{
 			Name: name, Count: uint64(d.Count), SumNs: int64(d.Sum), MaxNs: int64(d.Max),
@@ -42,9 +42,14 @@ func (s *spending) report(now time.Time) *controlv1.GetBudgetResponse {
 		if declared > 0 {
 			l.Declared = durationpb.New(declared)
 		}
+		return l
+	}
+	line := func(name string, declared time.Duration, w *latency.Window, breaches int64) *controlv1.BudgetLine {
+		l := lineOf(name, declared, w, breaches)
 		out.Lines = append(out.Lines, l)
 		return l
 	}
+	out.Parts = append(out.Parts, lineOf(partFetch, 0, s.fetch, 0))
 	for stage := range latency.NumStages {
 		l := line(stage.String(), s.config.Declared.Stages[stage], s.stages[stage], counts[countStages+int(stage)])
 		l.PerToken = stage == latency.StageDecode

@@ -77,7 +77,7 @@ func (d *dispatcher) handleLocked(event fleet.Event) {
 			d.answer(a.ID, func(attempt int) answer {
 				return answer{decision: a.Decision, fallback: a.Fallback, modelDigest: a.ModelDigest, event: joining.Dispatched{
 					Attempt: attempt, Began: began, Mode: a.Decision.GetMode(),
-					Decode: a.Decode, Prefill: a.Prefill, Reason: a.Decision.GetReason(), Lineage: a.Lineage,
+					Decode: a.Decode, Prefill: a.Prefill, Source: a.Source, Reason: a.Decision.GetReason(), Lineage: a.Lineage,
 				}}
 			})
 		case fleet.Refuse:

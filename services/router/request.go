@@ -116,7 +116,7 @@ func (r *request) run() {
 				r.modelDigest, r.mode = a.modelDigest, a.decision.GetMode()
 				r.record.decided(a.decision)
 				r.spans.decided(a.decision)
-				r.service.metrics.dispatched(a.decision.GetMode(), a.fallback)
+				r.service.metrics.dispatched(a.decision, a.fallback)
 			}
 			r.handle(a.event)
 		case err := <-r.aborts:
@@ -159,6 +159,9 @@ func (r *request) handle(event joining.Event) {
 			r.streams[a.Stream]()
 		case joining.PromptDone:
 			r.service.dispatcher.handle(fleet.PromptDone{ID: r.key})
+		case joining.Fetched:
+			r.service.dispatcher.handle(fleet.Fetched{Store: a.Store, Tokens: a.Tokens})
+			r.service.metrics.fetchedFrom(a.Tokens)
 		case joining.Release:
 			r.service.dispatcher.handle(fleet.Ended{ID: r.key, Failures: a.Failures})
 			r.spans.released(a.Err)

@@ -52,7 +52,7 @@ func (r *request) openDecode(a joining.OpenDecode) {
 }
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
-	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch}
+	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source}
 	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
 			return workerv1.NewPrefillClient(conn).Run(ctx, request)

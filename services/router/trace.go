@@ -113,6 +113,12 @@ func (t *requestTrace) began(attempt, generated int) {
 		attribute.String("tandem.prefill_worker", t.decision.GetPrefill()),
 		attribute.String("tandem.decode_worker", t.decision.GetDecode()),
 	))
+	if t.decision.GetSource() != "" {
+		t.try.SetAttributes(
+			attribute.String("tandem.source", t.decision.GetSource()),
+			attribute.Int("tandem.source_blocks", int(t.decision.GetSourceBlocks())),
+		)
+	}
 }
 
 // released ends the span of a try; err is what ended it, if it failed.
@@ -179,6 +185,8 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 		attribute.Int64("tandem.tpot_ns", x.GetTpotNs()),
 		attribute.Int64("tandem.transfer_ns", x.GetTransferNs()),
 		attribute.Int64("tandem.transfer.bytes", int64(x.GetTransferBytes())),
+		attribute.Int64("tandem.fetch_ns", x.GetFetchNs()),
+		attribute.Int("tandem.fetched_tokens", f.FetchedTokens),
 	)
 	t.end(nil, trace.WithTimestamp(t.arrived.Add(time.Duration(x.GetTotalNs()))))
 }

@@ -56,7 +56,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Decode:       t.Decode.ID,
 		Reason:       t.Reason,
 		Retries:      uint32(j.attempt),
-		Reproducible: true, // a restart stays within its lineage
+		Reproducible: !j.lossy, // a restart stays within its lineage
 	}
 	if !t.disaggregated() {
 		route.Prefill = t.Decode.ID
@@ -70,8 +70,9 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 			CachedTokens:     min(t.cached, uint32(j.p.PromptTokens)),
 			CompletionTokens: uint32(len(j.tokens)),
 		},
-		Route:   route,
-		Timings: j.timings(),
+		Route:         route,
+		Timings:       j.timings(),
+		FetchedTokens: int(min(t.fetched, uint32(j.p.PromptTokens))),
 	})
 }
 

@@ -35,6 +35,7 @@ type Join struct {
 	failures []fleet.Failure
 	lineage  string
 	accepted bool
+	lossy    bool // a sequence ran on KV that had lost bits on its way
 
 	tokens                  []int32
 	firstAt, secondAt, last time.Time
@@ -53,14 +54,14 @@ type try struct {
 	asked, at, reservedAt, firstAt, admittedAt time.Time
 	reserved, started, first, sent, admitted   bool
 	workerQueue, decodeQueue                   time.Duration
-	cached                                     uint32
+	cached, fetched                            uint32
 	decodeNext                                 int     // offset that decode has to send next
 	pending                                    []drawn // tokens of decode that overtook the first
 	ended                                      *workerv1.Ended
 	early                                      *ending   // of one stream, if the other may explain it
 	waitUntil                                  time.Time // for the other stream's word
 	decodeAt, prefillAt                        time.Time // of the last message, or the opening
-	prefillComputeNs, transferNs               int64
+	prefillComputeNs, transferNs, fetchNs      int64
 	transferBytes                              uint64
 	firstLast                                  bool
 	firstReason                                inferencev1.FinishReason

@@ -49,6 +49,8 @@ type (
 		Decode  fleet.Ref
 		// Prefill is the zero Ref in aggregated mode.
 		Prefill fleet.Ref
+		// Source is what the prefill worker is told of a block store; nil: nothing.
+		Source  *workerv1.BlockSource
 		Reason  string
 		Lineage string
 	}
@@ -119,12 +121,20 @@ type (
 		Worker    fleet.Ref
 		Generated []int32
 		Ticket    *kvtransferv1.Ticket
+		// Source is a block store that has more of the prompt; nil: none has.
+		Source *workerv1.BlockSource
 	}
 	// Close cancels a stream. Its Closed comes nevertheless.
 	Close struct{ Stream Stream }
 	// PromptDone says that the workers of the present try have computed the
 	// prompt.
 	PromptDone struct{}
+	// Fetched says what came of Dispatched.Source: so many tokens, or 0 if the
+	// worker tried and got none.
+	Fetched struct {
+		Store  fleet.Ref
+		Tokens int
+	}
 	// Release says that a try is over and what failed in it.
 	Release struct {
 		Attempt  int
@@ -154,6 +164,8 @@ type (
 		Usage   *inferencev1.Usage
 		Route   *inferencev1.Route
 		Timings *inferencev1.Timings
+		// FetchedTokens is how much of Usage.CachedTokens came from a block store.
+		FetchedTokens int
 	}
 )
 
@@ -163,6 +175,7 @@ func (OpenDecode) action()  {}
 func (OpenPrefill) action() {}
 func (Close) action()       {}
 func (PromptDone) action()  {}
+func (Fetched) action()     {}
 func (Release) action()     {}
 func (Accept) action()      {}
 func (Deliver) action()     {}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 )
 
 // decode takes in a message of the decode stream.
@@ -38,6 +39,7 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 		}
 		t.admitted, t.admittedAt = true, now
 		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
+		j.lossy = j.lossy || e.Admitted.GetApproximate()
 		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
 		if t.disaggregated() {
 			t.decodeQueue = queued
@@ -67,7 +69,7 @@ func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
 	s := Stream{j.attempt, Prefill}
 	j.try.prefillAt = now
 	j.open[s] = false
-	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket})
+	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket, Source: j.try.Source})
 }
 
 func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
@@ -104,6 +106,16 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 	}
 }
 
+// fetched takes in what came of the block store that the worker was told of. One
+// that did not try has neither tokens nor time to tell of.
+func (j *Join) fetched(e *workerv1.PrefillStarted) {
+	t := &j.try
+	t.fetched, t.fetchNs = min(e.GetFetchedTokens(), e.GetCachedTokens()), max(e.GetFetchNs(), 0)
+	if t.Source != nil && (t.fetched > 0 || t.fetchNs > 0) {
+		j.do(Fetched{Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Tokens: int(t.fetched)})
+	}
+}
+
 // prefill takes in a message of the prefill stream.
 func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 	t := &j.try
@@ -116,6 +128,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		t.started = true
 		t.cached = max(t.cached, e.Started.GetCachedTokens())
 		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
+		j.fetched(e.Started)
 	case *workerv1.PrefillEvent_FirstToken:
 		if t.first {
 			j.broken(now, Prefill, "sent two first tokens")

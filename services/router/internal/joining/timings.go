@@ -38,6 +38,7 @@ func (j *Join) timings() *inferencev1.Timings {
 		wait := gap(t.firstAt)
 		out.PrefillQueueNs = min(int64(t.workerQueue), wait)
 		out.PrefillNs = wait - out.PrefillQueueNs
+		out.FetchNs = min(t.fetchNs, out.PrefillNs)
 		if t.admitted {
 			// Decode could go on when the KV was there, before its own queue.
 			out.TransferExposedNs = gap(t.admittedAt.Add(-t.decodeQueue))

@@ -21,7 +21,11 @@ import (
 	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
-const stopToken = 99
+const (
+	stopToken = 99
+	// What prefill workers have of any prompt, and from a store.
+	cachedTokens, fetchedTokens = 3, 2
+)
 
 // token is what every worker draws at an offset.
 func token(offset, length int) int32 {
@@ -64,6 +68,7 @@ type world struct {
 	accepted  bool
 	finish    *joining.Finish
 	openings  int
+	fetched   int
 	released  map[int]int
 }
 
@@ -138,7 +143,15 @@ func (w *world) take(action joining.Action) {
 		w.open[a.Stream] = &stream{script: w.decodeScript(a.Stream.Attempt, len(a.Generated), a.PrefillHere)}
 	case joining.OpenPrefill:
 		w.openings++
+		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.epoch {
+			w.t.Fatalf("told of %v", a.Source)
+		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
+	case joining.Fetched:
+		if a.Store != (fleet.Ref{ID: "s", Epoch: w.epoch}) || a.Tokens != fetchedTokens {
+			w.t.Fatalf("fetched %v", a)
+		}
+		w.fetched++
 	case joining.Close:
 		s := w.open[a.Stream]
 		if s == nil || s.done {
@@ -182,6 +195,12 @@ func (w *world) checkFinish(f *joining.Finish) {
 			w.t.Fatalf("negative stage: %v", m)
 		}
 		sum += ns
+	}
+	if m.GetFetchNs() < 0 || m.GetFetchNs() > m.GetPrefillNs() {
+		w.t.Fatalf("fetching is no part of prefill: %v", m)
+	}
+	if f.Route.GetMode() == inferencev1.Mode_MODE_DISAGGREGATED && (f.FetchedTokens != fetchedTokens || f.Usage.GetCachedTokens() != cachedTokens || w.fetched == 0) {
+		w.t.Fatalf("%d tokens fetched, usage %v, said %d times", f.FetchedTokens, f.Usage, w.fetched)
 	}
 	if sum != m.GetTotalNs() || m.GetTtftNs() > m.GetTotalNs() || m.GetPrefillQueueNs() > m.GetQueueNs() {
 		w.t.Fatalf("timings do not add up: %v", m)
@@ -238,7 +257,9 @@ func (w *world) prefillScript(attempt, base int) []joining.Event {
 	}
 	last, reason := w.last(base)
 	return []joining.Event{
-		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: int64(50 * time.Millisecond)}}}),
+		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
+			QueueNs: int64(50 * time.Millisecond), FetchNs: int64(20 * time.Millisecond), FetchedTokens: fetchedTokens, CachedTokens: cachedTokens,
+		}}}),
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
 			TokenId: uint32(token(base, w.length)), Last: last, Reason: reason,
 			Logprobs: workertest.Logprobs(w.top, uint32(token(base, w.length)), base),
@@ -361,6 +382,7 @@ func (w *world) dispatch() {
 	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Mode: mode, Decode: fleet.Ref{ID: "d", Epoch: w.epoch}, Lineage: "c"}
 	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
 		e.Prefill = fleet.Ref{ID: "p", Epoch: w.epoch}
+		e.Source = &workerv1.BlockSource{WorkerId: "s", Epoch: w.epoch, Blocks: 1}
 	}
 	w.tries[a.Attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED}
 	w.send(e)

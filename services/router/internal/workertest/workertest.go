@@ -102,14 +102,20 @@ type Worker struct {
 	Hook Hook
 	// Blocks is its answer to ListBlocks.
 	Blocks *workerv1.ListBlocksResponse
+	// Cached is how many tokens of any prompt a prefill worker has, and Fetch, if
+	// set, how many more it gets from a store that it is told of, after how long.
+	// They are not changed once requests come.
+	Cached uint32
+	Fetch  func(source *workerv1.BlockSource) (tokens uint32, took time.Duration)
 
 	net    *Net
 	server *rpc.Server
 	done   chan struct{}
 
-	mu    sync.Mutex
-	tasks []*workerv1.Task
-	open  int
+	mu      sync.Mutex
+	tasks   []*workerv1.Task
+	sources []*workerv1.BlockSource
+	open    int
 }
 
 // Start makes a worker and serves it until Stop.
@@ -145,6 +151,13 @@ func (w *Worker) Tasks() []*workerv1.Task {
 	return append([]*workerv1.Task(nil), w.tasks...)
 }
 
+// Sources is the stores that it was told of, nil for each prefill without one.
+func (w *Worker) Sources() []*workerv1.BlockSource {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*workerv1.BlockSource(nil), w.sources...)
+}
+
 // Open is how many streams it serves.
 func (w *Worker) Open() int {
 	w.mu.Lock()
@@ -174,8 +187,10 @@ func (w *Worker) at(ctx context.Context, task *workerv1.Task, stage Stage, gener
 }
 
 // step takes the time of one token.
-func (w *Worker) step(ctx context.Context) error {
-	timer := time.NewTimer(w.net.StepTime)
+func (w *Worker) step(ctx context.Context) error { return wait(ctx, w.net.StepTime) }
+
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -318,6 +333,9 @@ func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStream
 		return err
 	}
 	defer w.begin(task)()
+	w.mu.Lock()
+	w.sources = append(w.sources, q.GetSource())
+	w.mu.Unlock()
 	offset := int(task.GetGenerated())
 	w.net.mu.Lock()
 	transfer := w.net.transfers[q.GetTicket().GetTransferId()]
@@ -325,7 +343,15 @@ func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStream
 	if err := w.at(ctx, task, Start, offset); err != nil {
 		return err
 	}
-	started := &workerv1.PrefillStarted{QueueNs: int64(time.Microsecond)}
+	started := &workerv1.PrefillStarted{QueueNs: int64(time.Microsecond), CachedTokens: w.Cached}
+	if source := q.GetSource(); source != nil && w.Fetch != nil {
+		tokens, took := w.Fetch(source)
+		if err := wait(ctx, took); err != nil {
+			return err
+		}
+		started.FetchedTokens, started.FetchNs = tokens, int64(took)
+		started.CachedTokens += tokens
+	}
 	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: started}}); err != nil {
 		return err
 	}
