@@ -68,3 +68,9 @@ func (s *Scheduler) stopSaves() {
 		}
 	}
 }
+
+// Cached is how many leading blocks of tokens are in the prefix cache, of those
+// that hashes, their block hashes under salt, name. It changes nothing.
+func (s *Scheduler) Cached(salt string, hashes []kvcache.Hash, tokens []int32) int {
+	return s.pool.Cached(salt, hashes, tokens)
+}

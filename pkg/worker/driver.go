@@ -32,8 +32,13 @@ type Config struct {
 	// is the span of a traced sequence that made it, if there is one. It returns
 	// the number of the event, which Snapshot hands out.
 	BlocksChanged func(cause trace.SpanContext, stored, removed []kvcache.Hash) (sequence uint64)
-	Logger        *slog.Logger
-	Metrics       *Metrics
+	// Save, if set, begins to save a prefix elsewhere, which ends with SaveDone;
+	// StopSave asks to end that soon. Both are called under the driver's lock: they
+	// must not block nor call the driver. Nothing is saved before LimitSaves.
+	Save     func(scheduler.Save)
+	StopSave func(scheduler.SaveID)
+	Logger   *slog.Logger
+	Metrics  *Metrics
 }
 
 // Driver runs what a scheduler decides. All methods are safe for concurrent use.
@@ -134,7 +139,7 @@ func (d *Driver) Reserve() scheduler.SequenceID {
 // Submit hands in a request whose ID came from Reserve. What becomes of it is
 // read from the Sequence, which ends with Refused or Finished.
 func (d *Driver) Submit(request scheduler.Request) *Sequence {
-	s := &Sequence{id: request.ID, driver: d, notify: make(chan struct{}, 1)}
+	s := &Sequence{id: request.ID, restore: request.Kind == scheduler.Restore, driver: d, notify: make(chan struct{}, 1)}
 	d.mu.Lock()
 	d.sequences[request.ID] = s
 	d.mu.Unlock()
@@ -204,16 +209,24 @@ func (d *Driver) act(action scheduler.Action) {
 	case scheduler.Sampled:
 		d.deliver(a.ID, a)
 	case scheduler.Finished:
-		d.cfg.Metrics.finished(a.Reason)
+		if s := d.sequences[a.ID]; s != nil && !s.restore { // one that restores is no request
+			d.cfg.Metrics.finished(a.Reason)
+		}
 		d.deliver(a.ID, a)
 	case scheduler.Refused:
-		d.cfg.Metrics.refused()
+		if s := d.sequences[a.ID]; s != nil && !s.restore {
+			d.cfg.Metrics.refused()
+		}
 		d.deliver(a.ID, a)
 		delete(d.sequences, a.ID)
 		d.traces.remove(a.ID)
 	case scheduler.Released:
 		delete(d.sequences, a.ID)
 		d.traces.remove(a.ID)
+	case scheduler.Save:
+		d.cfg.Save(a)
+	case scheduler.StopSave:
+		d.cfg.StopSave(a.ID)
 	}
 }
 
@@ -291,9 +304,10 @@ func (d *Driver) Idle(ctx context.Context) error {
 // Sequence is one submitted request. Its actions are kept until they are taken:
 // their number is bounded by the tokens that it may generate.
 type Sequence struct {
-	id     scheduler.SequenceID
-	driver *Driver
-	notify chan struct{}
+	id      scheduler.SequenceID
+	restore bool
+	driver  *Driver
+	notify  chan struct{}
 
 	mu      sync.Mutex
 	pending []scheduler.Action

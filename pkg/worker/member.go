@@ -42,6 +42,9 @@ type MemberConfig struct {
 	MaxWaiting  int
 	// LayerDone is Config.LayerDone.
 	LayerDone func(run scheduler.RunStep, layer int)
+	// Save and StopSave are Config's.
+	Save     func(scheduler.Save)
+	StopSave func(scheduler.SaveID)
 	// Transfers counts KV transfers that have not ended.
 	Transfers  func() int
 	Signals    Signals
@@ -78,6 +81,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, hashValues(stored), hashValues(removed))
 		},
+		Save: cfg.Save, StopSave: cfg.StopSave,
 		Logger: cfg.Logger, Metrics: metrics,
 	})
 	if err != nil {

@@ -74,6 +74,15 @@ func (t *Trace) Opened() {
 	t.phase("open", time.Now())
 }
 
+// Fetched ends the span fetch: what a block store had was fetched, or not.
+func (t *Trace) Fetched(tokens int, bytes uint64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	t.span("fetch", t.mark, now, err, attribute.Int("tandem.fetch.tokens", tokens), attribute.Int64("tandem.transfer.bytes", int64(bytes)))
+	t.mark = now
+}
+
 // Submitted says that the sequence is the scheduler's from now on.
 func (t *Trace) Submitted() {
 	t.mu.Lock()
