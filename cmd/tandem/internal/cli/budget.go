@@ -17,13 +17,15 @@ import (
 
 // budgetJSON is what `budget --json` prints.
 type budgetJSON struct {
-	WindowSeconds float64             `json:"window_seconds"`
-	Requests      uint64              `json:"requests"`
-	Failed        uint64              `json:"failed"`
-	Breaches      uint64              `json:"breaches"`
-	Stages        []budgetLineJSON    `json:"stages"`
-	Totals        []budgetLineJSON    `json:"totals"`
-	Overruns      []budgetOverrunJSON `json:"overruns"`
+	WindowSeconds float64          `json:"window_seconds"`
+	Requests      uint64           `json:"requests"`
+	Failed        uint64           `json:"failed"`
+	Breaches      uint64           `json:"breaches"`
+	Stages        []budgetLineJSON `json:"stages"`
+	// Parts of stages, of the requests that had them: fetch, of prefill.
+	Parts    []budgetLineJSON    `json:"parts"`
+	Totals   []budgetLineJSON    `json:"totals"`
+	Overruns []budgetOverrunJSON `json:"overruns"`
 }
 
 // budgetLineJSON is one stage or total, in milliseconds.
@@ -70,7 +72,9 @@ func newBudgetCommand() *cobra.Command {
 		Use:   "budget",
 		Short: "Compare what requests spent with the latency budget, and name the stage that broke it",
 		Long: `Prints, for each stage of a request and for the totals that the stages add up to,
-what is declared and what the requests of the last minutes spent. A request over
+what is declared and what the requests of the last minutes spent; beside them, of
+requests that fetched KV from a block store, the part of prefill that this took. A
+request over
 its budget counts once, for the stage that broke it: of the totals that it exceeded
 (ttft, tpot, e2e), the stage furthest over what is declared for it.
 
@@ -86,7 +90,7 @@ decode and tpot are times for each token after the first.`,
 		Args:    exactly(),
 	}
 	addr := addAddr(cmd)
-	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, totals, overruns")
+	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, parts, totals, overruns")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		conn, err := dial(*addr)
 		if err != nil {
@@ -110,9 +114,9 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 	budget := budgetJSON{
 		WindowSeconds: response.GetWindow().AsDuration().Seconds(),
 		Requests:      response.GetRequests(), Failed: response.GetFailed(), Breaches: response.GetBreaches(),
-		Stages: []budgetLineJSON{}, Totals: []budgetLineJSON{}, Overruns: []budgetOverrunJSON{},
+		Stages: []budgetLineJSON{}, Parts: []budgetLineJSON{}, Totals: []budgetLineJSON{}, Overruns: []budgetOverrunJSON{},
 	}
-	for _, l := range response.GetLines() {
+	lineOf := func(l *controlv1.BudgetLine) budgetLineJSON {
 		line := budgetLineJSON{Name: l.GetName(), PerToken: l.GetPerToken(), Count: l.GetCount(), Breaches: l.GetBreaches()}
 		if l.Declared != nil {
 			line.DeclaredMs = new(milliseconds(int64(l.GetDeclared().AsDuration())))
@@ -126,11 +130,17 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 		if all := response.GetBreaches(); all > 0 {
 			line.BreachShare = float64(l.GetBreaches()) / float64(all)
 		}
+		return line
+	}
+	for _, l := range response.GetLines() {
 		if l.GetTotal() {
-			budget.Totals = append(budget.Totals, line)
+			budget.Totals = append(budget.Totals, lineOf(l))
 		} else {
-			budget.Stages = append(budget.Stages, line)
+			budget.Stages = append(budget.Stages, lineOf(l))
 		}
+	}
+	for _, l := range response.GetParts() {
+		budget.Parts = append(budget.Parts, lineOf(l))
 	}
 	for _, o := range response.GetOverruns() {
 		overrun := budgetOverrunJSON{
@@ -181,10 +191,15 @@ func printBudget(w io.Writer, b budgetJSON) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\tBREACHES\t")
 	declared := false
-	for _, l := range slices.Concat(b.Stages, b.Totals) {
+	// What nobody fetched is no news.
+	parts := slices.DeleteFunc(slices.Clone(b.Parts), func(l budgetLineJSON) bool { return l.Count == 0 })
+	for _, l := range slices.Concat(b.Stages, parts, b.Totals) {
 		name, limit, breaches := l.Name, "-", "-"
 		if l.PerToken {
 			name += " (a token)"
+		}
+		if l.Name == "fetch" {
+			name += " (in prefill)"
 		}
 		if l.DeclaredMs != nil {
 			limit, declared = fmt.Sprintf("%.2f", *l.DeclaredMs), true

@@ -28,6 +28,9 @@ func overBudget() *controlv1.GetBudgetResponse {
 			{Name: "decode", PerToken: true},
 			{Name: "ttft", Total: true, Declared: durationpb.New(500 * time.Millisecond), Count: 1000, P50Ns: 100 * ms, P90Ns: 200 * ms, P95Ns: 300 * ms, P99Ns: 812 * ms, P999Ns: 900 * ms, MaxNs: 1000 * ms, Breaches: 30},
 		},
+		Parts: []*controlv1.BudgetLine{
+			{Name: "fetch", Count: 10, SumNs: 60 * ms, P50Ns: 5 * ms, P90Ns: 8 * ms, P95Ns: 8 * ms, P99Ns: 9 * ms, P999Ns: 9 * ms, MaxNs: 9 * ms},
+		},
 		Overruns: []*controlv1.BudgetOverrun{
 			{Name: "ttft", Percentile: 99, SpentNs: 812 * ms, DeclaredNs: 500 * ms, Stage: "queue", StageSpentNs: 520 * ms, StageDeclaredNs: 50 * ms, RequestId: "r1"},
 			{Name: "tpot", Percentile: 99.9, SpentNs: 31.5 * ms, DeclaredNs: 30 * ms, Stage: "transfer_exposed", StageSpentNs: 9 * ms, RequestId: "r2"},
@@ -42,11 +45,12 @@ func TestBudget(t *testing.T) {
 	got := run(t.Context(), "", nil, "budget", "--addr", addr)
 	want := `the last 5m0s: 1000 requests ended well, 40 of them over the budget; 2 failed and are not in the table
 
-                MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
-             queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00  30 (75%)
-  transfer exposed         -    1.00    1.00    1.00    1.00    1.00     1.00  10 (25%)
-  decode (a token)         -       -       -       -       -       -        -         -
-              ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00  30 (75%)
+                  MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
+               queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00  30 (75%)
+    transfer exposed         -    1.00    1.00    1.00    1.00    1.00     1.00  10 (25%)
+    decode (a token)         -       -       -       -       -       -        -         -
+  fetch (in prefill)         -    5.00    8.00    8.00    9.00    9.00     9.00         -
+                ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00  30 (75%)
 
 p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain r1)
 p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, for which nothing is declared (tandem explain r2)

@@ -29,11 +29,16 @@ type explainJSON struct {
 
 // decisionJSON is one try.
 type decisionJSON struct {
-	Mode       string          `json:"mode"`
-	Prefill    string          `json:"prefill"`
-	Decode     string          `json:"decode"`
-	Reason     string          `json:"reason"`
-	Failure    string          `json:"failure"`
+	Mode    string `json:"mode"`
+	Prefill string `json:"prefill"`
+	Decode  string `json:"decode"`
+	Reason  string `json:"reason"`
+	Failure string `json:"failure"`
+	// Source is the block store that the prefill worker was told of, with what it
+	// announced of the prompt; "" and 0: none.
+	Source       string `json:"source"`
+	SourceBlocks uint32 `json:"source_blocks"`
+
 	Candidates []candidateJSON `json:"candidates"`
 }
 
@@ -46,6 +51,7 @@ type candidateJSON struct {
 	PrefillMs    float64 `json:"prefill_ms"`
 	TpotMs       float64 `json:"tpot_ms"`
 	CachedTokens uint32  `json:"cached_tokens"`
+	FetchTokens  uint32  `json:"fetch_tokens"`
 	InFlight     uint32  `json:"in_flight"`
 	CostMs       float64 `json:"cost_ms"`
 }
@@ -146,12 +152,13 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 		decision := decisionJSON{
 			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
 			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
+			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(),
 		}
 		for _, c := range d.GetCandidates() {
 			decision.Candidates = append(decision.Candidates, candidateJSON{
 				Worker: c.GetWorkerId(), Role: roleName(c.GetRole()), Excluded: c.GetExcluded(),
 				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
-				CachedTokens: c.GetCachedTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
+				CachedTokens: c.GetCachedTokens(), FetchTokens: c.GetFetchTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
 			})
 		}
 		explained.Decisions = append(explained.Decisions, decision)
@@ -173,11 +180,14 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
 		}
+		if d.Source != "" {
+			fmt.Fprintf(w, "block store %s announced %d blocks of the prompt, and %s was told so\n", d.Source, d.SourceBlocks, d.Prefill)
+		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tIN FLIGHT\tEXCLUDED")
+		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")
 		for _, c := range d.Candidates {
-			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%s\n",
-				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.CachedTokens, c.InFlight, c.Excluded)
+			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%s\n",
+				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.CachedTokens, c.FetchTokens, c.InFlight, c.Excluded)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -186,6 +196,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	if t := e.TimingMs; t != nil {
 		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
 			t.Total, t.Tokenize, t.Queue-t.Detail.Decide-t.Detail.Reserve, t.Detail.Decide, t.Detail.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+		if t.Detail.Fetch > 0 {
+			fmt.Fprintf(w, "%.2f ms of prefill were spent on fetching KV from a block store\n", t.Detail.Fetch)
+		}
 		fmt.Fprintf(w, "first token after %.2f ms, second %.2f ms later, then %.2f ms a token\n", t.Ttft, t.SecondToken, t.Tpot)
 	}
 	return nil

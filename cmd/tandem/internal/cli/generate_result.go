@@ -77,6 +77,8 @@ type timingDetailJSON struct {
 	DecodeCompute  float64 `json:"decode_compute"`
 	Transfer       float64 `json:"transfer"`
 	Retried        float64 `json:"retried"`
+	// Fetch is a part of prefill: getting KV from a block store.
+	Fetch float64 `json:"fetch"`
 	// TransferBytes is a number of bytes, not a time.
 	TransferBytes uint64 `json:"transfer_bytes"`
 }
@@ -115,6 +117,7 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 			DecodeCompute:  milliseconds(t.GetDecodeComputeNs()),
 			Transfer:       milliseconds(t.GetTransferNs()),
 			Retried:        milliseconds(t.GetRetriedNs()),
+			Fetch:          milliseconds(t.GetFetchNs()),
 			TransferBytes:  t.GetTransferBytes(),
 		},
 	}

@@ -96,12 +96,13 @@ func TestExplain(t *testing.T) {
 			RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
 			Decisions: []*controlv1.Decision{{
 				Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p1", Decode: "d1", Reason: "long prompt",
+				Source: "s1", SourceBlocks: 9,
 				Candidates: []*controlv1.Candidate{
-					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, InFlight: 5, CostMs: 6},
+					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, FetchTokens: 7, InFlight: 5, CostMs: 6},
 					{WorkerId: "p2", Role: controlv1.Role_ROLE_PREFILL, Excluded: "drains"},
 				},
 			}},
-			Timings: &inferencev1.Timings{PrefillNs: 1e6, TotalNs: 1e6},
+			Timings: &inferencev1.Timings{PrefillNs: 1e6, TotalNs: 1e6, FetchNs: 0.5e6},
 		}, nil
 	}}
 	addr := router.start(t)
@@ -109,8 +110,10 @@ func TestExplain(t *testing.T) {
 	var explained struct {
 		RequestID string `json:"request_id"`
 		Decisions []struct {
-			Mode       string
-			Candidates []map[string]any
+			Mode         string
+			Source       string
+			SourceBlocks int `json:"source_blocks"`
+			Candidates   []map[string]any
 		}
 		TimingMs map[string]any `json:"timing_ms"`
 	}
@@ -119,16 +122,20 @@ func TestExplain(t *testing.T) {
 	}
 	want := map[string]any{
 		"worker": "p1", "role": "prefill", "excluded": "", "queue_ms": 1.0, "prefill_ms": 2.0, "tpot_ms": 3.0,
-		"cached_tokens": 4.0, "in_flight": 5.0, "cost_ms": 6.0,
+		"cached_tokens": 4.0, "fetch_tokens": 7.0, "in_flight": 5.0, "cost_ms": 6.0,
 	}
 	if diff := cmp.Diff(want, explained.Decisions[0].Candidates[0]); diff != "" {
 		t.Errorf("candidate (-want +got):\n%s", diff)
+	}
+	if d := explained.Decisions[0]; d.Source != "s1" || d.SourceBlocks != 9 {
+		t.Errorf("decision %+v", d)
 	}
 	if explained.RequestID != "r1" || explained.Decisions[0].Mode != "disaggregated" || explained.TimingMs["total"] != 1.0 {
 		t.Errorf("got %+v", explained)
 	}
 	got = run(t.Context(), "", nil, "explain", "r1", "--addr", addr)
-	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize"} {
+	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
+		"block store s1 announced 9 blocks of the prompt, and p1 was told so", "0.50 ms of prefill were spent on fetching"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
 		}

@@ -95,7 +95,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"generate", "--top-p=much"}, `--top-p: "much" is not a number: see`},
 		{[]string{"generate", "--timeout=5"}, `--timeout: "5" is not a duration: write 500ms, 10s or 2m: see`},
 		{[]string{"up", "--kv-memory=much"}, `--kv-memory: "much" is not a size: write 512MiB`},
-		{[]string{"workers", "--role=router"}, `no role of a worker is called "router": pass prefill or decode`},
+		{[]string{"workers", "--role=router"}, `no role of a worker is called "router": pass prefill, decode or kvtransfer`},
 		{[]string{"generate", "extra"}, `tandem generate takes no argument "extra"`},
 		{[]string{"version", "extra"}, `takes no argument "extra"`},
 		{[]string{"completion"}, `needs the name of a shell: bash, zsh, fish, powershell`},

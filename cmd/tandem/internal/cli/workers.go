@@ -54,8 +54,8 @@ func newWorkersCommand() *cobra.Command {
 		Args: exactly(),
 	}
 	addr := addAddr(cmd)
-	role := cmd.Flags().String("role", "", "only workers of this role: prefill or decode")
-	oneOf(cmd, "role", "prefill", "decode")
+	role := cmd.Flags().String("role", "", "only workers of this role: prefill, decode or kvtransfer, which is a block store")
+	oneOf(cmd, "role", "prefill", "decode", "kvtransfer")
 	watch := cmd.Flags().Bool("watch", false, "print them again whenever something changes, until Ctrl-C")
 	asJSON := addJSON(cmd, "print one JSON object {\"workers\":[…]}; with --watch one a line")
 	onlyOnCommandLine(cmd, "watch", "role")
@@ -67,8 +67,10 @@ func newWorkersCommand() *cobra.Command {
 				request.Role = controlv1.Role_ROLE_PREFILL
 			case "decode":
 				request.Role = controlv1.Role_ROLE_DECODE
+			case "kvtransfer":
+				request.Role = controlv1.Role_ROLE_KVTRANSFER
 			default:
-				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill or decode", *role))
+				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill, decode or kvtransfer", *role))
 			}
 		}
 		conn, err := dial(*addr)
@@ -160,7 +162,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 			address = worker.Addresses[0]
 		}
 		fmt.Fprintln(table, strings.Join([]string{
-			worker.ID, worker.Role, tableState(worker), address, worker.Engine, worker.Model,
+			worker.ID, worker.Role, tableState(worker), address, orElse(worker.Engine, "-"), orElse(worker.Model, "-"),
 			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
 		}, "\t"))
 	}
