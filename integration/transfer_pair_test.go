@@ -42,6 +42,9 @@ type pair struct {
 	stopReceiver func()
 }
 
+// pairStreams are how many streams senders of pairs have.
+var pairStreams = []int{1}
+
 // pairTimes are how long the sides wait for each other.
 type pairTimes struct{ lease, answer, connect time.Duration }
 

@@ -94,6 +94,13 @@ func NewProxy(t testing.TB, network, target string) *Proxy {
 // Address is where senders connect to.
 func (p *Proxy) Address() string { return p.address }
 
+// Target is where its connections go.
+func (p *Proxy) Target() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
+}
+
 // Retarget sends the connections that come from now on to another receiver.
 func (p *Proxy) Retarget(target string) {
 	p.mu.Lock()
