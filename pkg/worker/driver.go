@@ -152,6 +152,12 @@ func (d *Driver) KVArrived(id scheduler.SequenceID, sampled []int32) {
 	d.handleFor(id, scheduler.KVArrived{ID: id, Sampled: sampled})
 }
 
+// ApproximateKVArrived is KVArrived of KV that is not what this worker would have
+// computed: nothing of the sequence is shared through the prefix cache.
+func (d *Driver) ApproximateKVArrived(id scheduler.SequenceID, sampled []int32) {
+	d.handleFor(id, scheduler.KVArrived{ID: id, Sampled: sampled, Approximate: true})
+}
+
 // TransferDone says that no transfer reads or writes the sequence's blocks any
 // more.
 func (d *Driver) TransferDone(id scheduler.SequenceID) {
