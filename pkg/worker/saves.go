@@ -19,12 +19,19 @@ func (d *Driver) SaveDone(id scheduler.SaveID, saved bool) {
 	d.handle(scheduler.SaveDone{ID: id, Saved: saved})
 }
 
-// CachedTokens is how many leading tokens, in whole blocks, are in the prefix cache
-// under salt. They may be gone as soon as it returns.
-func (d *Driver) CachedTokens(salt string, tokens []int32) int {
+// BlockHashes is the hash of each full block of tokens under salt, as the prefix
+// cache has them.
+func (d *Driver) BlockHashes(salt string, tokens []int32) []kvcache.Hash {
 	layout := d.Layout()
-	hashes := kvcache.BlockHashes(kvcache.RootHash(d.cfg.Engine.Model().Digest, layout.ArithmeticClass, salt), tokens, layout.BlockTokens)
+	root := kvcache.RootHash(d.cfg.Engine.Model().Digest, layout.ArithmeticClass, salt)
+	return kvcache.BlockHashes(root, tokens, layout.BlockTokens)
+}
+
+// CachedBlocks is how many leading blocks of tokens are in the prefix cache, of
+// those that hashes, their BlockHashes, name. They may be gone as soon as it
+// returns.
+func (d *Driver) CachedBlocks(salt string, hashes []kvcache.Hash, tokens []int32) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.Cached(salt, hashes, tokens) * layout.BlockTokens
+	return d.core.Cached(salt, hashes, tokens)
 }

@@ -113,8 +113,8 @@ func TestRestoredTokensAreCached(t *testing.T) {
 			}
 			idle(t, m)
 			for salt, cached := range map[string]bool{"s": arrives, "other": false} {
-				if got := d.CachedTokens(salt, tokens); got != 0 != cached || cached && got != 24 {
-					t.Errorf("%d tokens are cached under %q, arrived %v", got, salt, arrives)
+				if got := d.CachedBlocks(salt, d.BlockHashes(salt, tokens), tokens); got != 0 != cached || cached && got != 6 {
+					t.Errorf("%d blocks are cached under %q, arrived %v", got, salt, arrives)
 				}
 			}
 		}
