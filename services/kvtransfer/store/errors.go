@@ -16,9 +16,10 @@ import (
 )
 
 // Reasons of the errors that a store answers with, as rpc.Reason gives them,
-// besides worker.ReasonWrongEpoch and worker.ReasonDraining.
+// besides worker.ReasonWrongEpoch, worker.ReasonDraining, and those of transfers.
 const (
-	// ReasonHeld: the store has all the blocks already.
+	// ReasonHeld: the store has all the blocks already, or another worker is putting
+	// all that it lacks at the moment.
 	ReasonHeld = "BLOCKS_HELD"
 	// ReasonArriving: another worker is putting some of them at the moment.
 	ReasonArriving = "BLOCKS_ARRIVING"
@@ -31,8 +32,6 @@ const (
 	ReasonFull = "STORE_FULL"
 	// ReasonBusy: too many calls at a time.
 	ReasonBusy = "STORE_BUSY"
-	// ReasonTransfer: the blocks did not reach the ticket's receiver.
-	ReasonTransfer = worker.ReasonTransferFailed
 )
 
 // metadataBlocks is the key of ReasonMissing's metadata.

@@ -1,0 +1,58 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config of a block store.
+type Config struct {
+	// MemoryBytes is the memory for blocks and for what is known of them.
+	MemoryBytes int64
+	// LayoutIdle is how long blocks of one layout are kept unused when others come.
+	LayoutIdle time.Duration
+	// TransferLease is how long room is reserved without a sign of life.
+	TransferLease time.Duration
+	// TransferCreditBytes is how much KV one worker may have on its way.
+	TransferCreditBytes int
+	// MaxPuts and MaxFetches are the most transfers at a time in either direction.
+	MaxPuts, MaxFetches int
+	// FetchTimeout bounds a fetch whose caller gave it no deadline.
+	FetchTimeout time.Duration
+}
+
+// RegisterFlags adds the flags, with defaults that work, but for MemoryBytes.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps blocks of one layout that nobody uses when a worker offers blocks of another")
+	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a block store reserves room without a sign of life from its sender")
+	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", 64<<20, "most KV bytes that one worker may have on its way to a block store")
+	fs.IntVar(&c.MaxPuts, "store-max-puts", 256, "most transfers into a block store at a time")
+	fs.IntVar(&c.MaxFetches, "store-max-fetches", 64, "most transfers out of a block store at a time")
+	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "how long a transfer out of a block store may take if its caller does not say")
+}
+
+// Validate checks ranges.
+func (c *Config) Validate() error {
+	switch {
+	case c.MemoryBytes <= 0:
+		return fmt.Errorf("store-memory: %d bytes is not above 0", c.MemoryBytes)
+	case c.LayoutIdle < 0:
+		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
+	case c.TransferLease < time.Second:
+		return fmt.Errorf("store-transfer-lease: %v is under 1s", c.TransferLease)
+	case c.TransferCreditBytes <= 0:
+		return fmt.Errorf("store-transfer-credit-bytes: %d is not above 0", c.TransferCreditBytes)
+	case c.MaxPuts <= 0 || c.MaxPuts > maxTransfers:
+		return fmt.Errorf("store-max-puts: %d is outside 1 to %d", c.MaxPuts, maxTransfers)
+	case c.MaxFetches <= 0 || c.MaxFetches > maxTransfers:
+		return fmt.Errorf("store-max-fetches: %d is outside 1 to %d", c.MaxFetches, maxTransfers)
+	case c.FetchTimeout <= 0:
+		return fmt.Errorf("store-fetch-timeout: %v is not above 0", c.FetchTimeout)
+	}
+	return nil
+}
+
+// maxTransfers bounds the limits on transfers.
+const maxTransfers = 1 << 16

@@ -1,0 +1,63 @@
+package store
+
+import (
+	"context"
+	"testing"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Idle waits until nothing is under way.
+func (s *Service) Idle(ctx context.Context) error { return s.idle(ctx) }
+
+// Check finds blocks that cannot be had although nothing is under way.
+func (s *Service) Check(t *testing.T) {
+	t.Helper()
+	stats, _ := s.stats()
+	p := stats.Pool
+	if p.Misuses != 0 || p.Free+p.Cached != p.Total || stats.Arrivals+stats.Readings != 0 {
+		t.Errorf("something is left: %+v", stats)
+	}
+}
+
+// Published counts the blocks that can be fetched.
+func (s *Service) Published() int {
+	stats, _ := s.stats()
+	return stats.Pool.Published
+}
+
+// Transfers counts those under way.
+func (s *Service) Transfers() int { return s.transfers() }
+
+// Offer and Fetch are the calls without a network.
+func (s *Service) Offer(ctx context.Context, r *kvtransferv1.OfferRequest) error {
+	_, err := s.offer(ctx, r)
+	return err
+}
+
+func (s *Service) Fetch(ctx context.Context, r *kvtransferv1.FetchRequest) error {
+	_, err := s.fetch(ctx, r)
+	return err
+}
+
+// LayoutMessage is the layout as clients send it.
+func LayoutMessage(l kvcache.Layout) *kvtransferv1.Layout { return layoutMessage(l) }
+
+// Pages are pages that a test may close.
+type Pages interface {
+	engine.Pages
+	Close() error
+}
+
+type closablePages struct{ *pages }
+
+func (p closablePages) Close() error { return p.close() }
+
+// NewPages is a store's pages.
+func NewPages(layout kvcache.Layout, blocks int) (Pages, error) {
+	p, err := newPages(layout, blocks)
+	return closablePages{p}, err
+}

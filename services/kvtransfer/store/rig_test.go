@@ -1,0 +1,380 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	layers      = 3
+	sliceBytes  = 1000
+	storeBlocks = 16
+	poolBlocks  = 64
+	lease       = 10 * time.Second
+)
+
+func layout() kvcache.Layout { return kvtransfertest.Layout(layers, sliceBytes) }
+
+// config is for a store of storeBlocks.
+func config() store.Config {
+	return store.Config{
+		// A block is accounted with its page, its tokens and 256 bytes besides.
+		MemoryBytes: storeBlocks * (layers*sliceBytes + 4 + 256), LayoutIdle: 10 * time.Minute,
+		TransferLease: lease, TransferCreditBytes: 64 << 20, MaxPuts: 8, MaxFetches: 8, FetchTimeout: 30 * time.Second,
+	}
+}
+
+// network is how processes of a test reach each other.
+type network struct {
+	kind  string // "tcp", "unix" or "memory"
+	mu    sync.Mutex
+	pipes map[string]*bufconn.Listener
+}
+
+// everyNetwork runs a test over each kind that is real.
+func everyNetwork(t *testing.T, test func(t *testing.T, n *network)) {
+	for _, kind := range []string{"tcp", "unix"} {
+		t.Run(kind, func(t *testing.T) { test(t, &network{kind: kind}) })
+	}
+}
+
+func (n *network) listen(t *testing.T) (listener net.Listener, address string) {
+	t.Helper()
+	var err error
+	switch n.kind {
+	case "tcp":
+		listener, err = kvtransfer.Listen("127.0.0.1:0")
+		if err == nil {
+			address = listener.Addr().String()
+		}
+	case "unix":
+		address = "unix://" + filepath.Join(t.TempDir(), "s")
+		listener, err = kvtransfer.Listen(address)
+	default:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.pipes == nil {
+			n.pipes = map[string]*bufconn.Listener{}
+		}
+		address = fmt.Sprintf("127.0.0.1:%d", 1+len(n.pipes))
+		pipe := bufconn.Listen(1 << 20)
+		n.pipes[address], listener = pipe, pipe
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener, address
+}
+
+func (n *network) dial(address string) (*grpc.ClientConn, error) {
+	cfg := kvtransfer.Dialing(rpc.ClientConfig{})
+	if n.kind == "memory" {
+		cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+			n.mu.Lock()
+			pipe := n.pipes[address]
+			n.mu.Unlock()
+			if pipe == nil {
+				return nil, fmt.Errorf("nobody listens on %s", address)
+			}
+			return pipe.DialContext(ctx)
+		}
+	}
+	return rpc.Dial(address, cfg)
+}
+
+// process is a server and what runs beside it, until it is stopped or killed.
+type process struct {
+	server *rpc.Server
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+}
+
+func startProcess(t *testing.T, listener net.Listener, register func(grpc.ServiceRegistrar), run func(context.Context) error) *process {
+	t.Helper()
+	p := &process{server: rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{}))}
+	register(p.server)
+	p.tasks.Go(func() { _ = p.server.Serve(listener) })
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.tasks.Go(func() {
+		if err := run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(p.stop)
+	return p
+}
+
+// stop ends what runs, then the server.
+func (p *process) stop() {
+	p.cancel()
+	p.kill()
+	p.tasks.Wait()
+}
+
+// kill cuts all connections, as the end of the process would.
+func (p *process) kill() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = p.server.Stop(now)
+}
+
+// testStore is a store that serves.
+type testStore struct {
+	*process
+	t       *testing.T
+	service *store.Service
+	signals *signals
+	record  *registration
+	peer    store.Peer
+}
+
+func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testStore {
+	t.Helper()
+	listener, address := n.listen(t)
+	s := &testStore{t: t, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	var err error
+	s.service, err = store.New(cfg, store.Deps{
+		Identity: worker.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
+		Dial:     n.dial, Signals: s.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.process = startProcess(t, listener, s.service.Register, s.service.Run)
+	s.service.Join(func(record *controlv1.WorkerRecord) worker.Registration {
+		s.record.record = record
+		return s.record
+	})
+	return s
+}
+
+// settle waits until nothing is under way, and checks that all blocks can be had.
+func (s *testStore) settle() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := s.service.Idle(ctx); err != nil {
+		s.t.Errorf("something stays under way: %v", err)
+	}
+	s.service.Check(s.t)
+}
+
+// signals records what a store says, and checks that events make sense.
+type signals struct {
+	mu    sync.Mutex
+	last  uint64
+	known map[uint64]bool
+	wrong string
+	load  *controlv1.LoadReport
+}
+
+func (s *signals) Load(report *controlv1.LoadReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.load = report
+}
+
+func (s *signals) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range removed {
+		if !s.known[h] {
+			s.wrong = fmt.Sprintf("removed %#x, which was not there", h)
+		}
+		delete(s.known, h)
+	}
+	for _, h := range stored {
+		if s.known[h] {
+			s.wrong = fmt.Sprintf("stored %#x twice", h)
+		}
+		s.known[h] = true
+	}
+	s.last++
+	return s.last
+}
+
+// checkSignals compares what events add up to with a snapshot of blocks.
+func (s *testStore) checkSignals(n *network, blocks int) {
+	s.t.Helper()
+	conn, err := n.dial(s.peer.Addresses[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	list, err := workerv1.NewWorkerClient(conn).ListBlocks(s.t.Context(), &workerv1.ListBlocksRequest{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.signals.mu.Lock()
+	defer s.signals.mu.Unlock()
+	if s.signals.wrong != "" {
+		s.t.Error(s.signals.wrong)
+	}
+	if list.GetEpoch() != s.peer.Epoch || list.GetSequence() != s.signals.last || len(list.GetBlockHashes()) != blocks || len(s.signals.known) != blocks {
+		s.t.Errorf("epoch %d, sequence %d, %d blocks in the snapshot, %d by events; want %d, %d, %d", list.GetEpoch(), list.GetSequence(),
+			len(list.GetBlockHashes()), len(s.signals.known), s.peer.Epoch, s.signals.last, blocks)
+	}
+	for _, h := range list.GetBlockHashes() {
+		if !s.signals.known[h] {
+			s.t.Errorf("%#x is in the snapshot, but was not announced", h)
+		}
+	}
+}
+
+// registration is a record that tests look at.
+type registration struct {
+	mu     sync.Mutex
+	record *controlv1.WorkerRecord
+	closed bool
+}
+
+func (r *registration) Update(change func(*controlv1.WorkerRecord)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r.record)
+}
+
+func (r *registration) Close(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
+
+// testWorker puts and fetches.
+type testWorker struct {
+	*process
+	t        *testing.T
+	pages    *kvtransfertest.Pages
+	sender   *kvtransfer.Sender
+	receiver *kvtransfer.Receiver
+	client   *store.Client
+}
+
+func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *testWorker {
+	t.Helper()
+	listener, address := n.listen(t)
+	w := &testWorker{t: t, pages: kvtransfertest.NewPages(layout, poolBlocks)}
+	var err error
+	w.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: id, Epoch: 5, Addresses: []string{address}, Layout: layout, Lease: lease,
+	}, w.pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: id, Epoch: 5, Layout: layout, Dial: n.dial}, w.pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.client, err = store.NewClient(store.ClientConfig{Dial: n.dial, Sender: w.sender, Receiver: w.receiver, Layout: layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.process = startProcess(t, listener, func(r grpc.ServiceRegistrar) { w.receiver.Register(r) }, w.receiver.Run)
+	t.Cleanup(func() {
+		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		w.client.Close()
+		if err := w.sender.Close(closing); err != nil {
+			t.Errorf("close the sender: %v", err)
+		}
+	})
+	return w
+}
+
+// prefix is n blocks of one token each.
+func prefix(n int, seed int32) store.Prefix {
+	p := store.Prefix{Salt: "salt"}
+	for i := range n {
+		p.Tokens = append(p.Tokens, seed+int32(i))
+	}
+	return p
+}
+
+// content fills pages with what the KV of a prefix would be: it depends on the
+// tokens, not on the pages.
+func (w *testWorker) content(p store.Prefix, i int) []byte {
+	page := make([]byte, layers*sliceBytes)
+	for at := range page {
+		page[at] = byte(p.Tokens[i])*11 + byte(i)*7 + byte(at)*31
+	}
+	return page
+}
+
+// compute writes the KV of a prefix into blocks.
+func (w *testWorker) compute(p store.Prefix, blocks []kvcache.BlockID) {
+	w.t.Helper()
+	for i, b := range blocks {
+		page := w.content(p, i)
+		for layer := range layers {
+			if err := w.pages.Write(layer, []kvcache.BlockID{b}, page[layer*sliceBytes:(layer+1)*sliceBytes]); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// check compares pages with the KV of a prefix.
+func (w *testWorker) check(p store.Prefix, blocks []kvcache.BlockID) {
+	w.t.Helper()
+	for i, b := range blocks {
+		if !bytes.Equal(w.pages.Page(b), w.content(p, i)) {
+			w.t.Errorf("block %d does not hold its KV", i)
+		}
+	}
+}
+
+// put computes and puts a prefix.
+func (w *testWorker) put(to store.Peer, p store.Prefix, from kvcache.BlockID) (uint64, error) {
+	w.t.Helper()
+	blocks := run(from, len(p.Tokens))
+	w.compute(p, blocks)
+	return w.client.Put(w.t.Context(), to, p, blocks)
+}
+
+// run is n blocks from one on.
+func run(from kvcache.BlockID, n int) []kvcache.BlockID {
+	blocks := make([]kvcache.BlockID, n)
+	for i := range blocks {
+		blocks[i] = from + kvcache.BlockID(i)
+	}
+	return blocks
+}
+
+// raw is the store's services without a Client.
+func (s *testStore) raw(n *network) (kvtransferv1.BlockStoreClient, workerv1.WorkerClient) {
+	s.t.Helper()
+	conn, err := n.dial(s.peer.Addresses[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return kvtransferv1.NewBlockStoreClient(conn), workerv1.NewWorkerClient(conn)
+}
