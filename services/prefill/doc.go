@@ -5,4 +5,13 @@
 // cmd/tandem builds it; nothing else imports it but tests. A Service owns the
 // goroutines of its Member and of its KV sender, all of which end with Run; each
 // request runs in its gRPC handler's goroutine.
+//
+// Where there are block stores (Deps.Stores), it puts cached prefixes there that
+// it would evict soon, and fetches what it lacks of a prompt when that is quicker
+// than computing it by what was measured. Neither is waited for longer than that:
+// a store that fails, or is slow, costs hits and nothing else. Each fetch and each
+// put has a goroutine, and one watches the stores; all end with Run.
+//
+// Lock order: fetcher.mu, then the driver's, then putter.mu and speeds.mu, which
+// are held for nothing that blocks.
 package prefill

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -30,6 +31,7 @@ type server struct {
 	driver  *worker.Driver
 	sender  *kvtransfer.Sender
 	running *transfers
+	fetcher *fetcher // nil: nothing is fetched
 	epoch   uint64
 	tracer  trace.Tracer
 }
@@ -72,7 +74,35 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 		spans.Opened()
 		s.driver.Trace(sequence.ID, spans)
 	}
-	return p.run(ctx, s.driver.Submit(sequence))
+	return p.run(ctx, p.submit(ctx, request.GetSource(), sequence))
+}
+
+// submit fetches what a block store has of the prompt, if that is worth it, and
+// hands the prompt in, whatever came of that.
+func (p *prompt) submit(ctx context.Context, source *workerv1.BlockSource, sequence scheduler.Request) *worker.Sequence {
+	if p.server.fetcher != nil && source != nil {
+		p.fetch(ctx, source, &sequence)
+		defer p.fetched.Release()
+	}
+	return p.server.driver.Submit(sequence)
+}
+
+func (p *prompt) fetch(ctx context.Context, source *workerv1.BlockSource, sequence *scheduler.Request) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		select {
+		case <-p.transfer.Done(): // without a receiver nothing is worth fetching
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	p.fetched = p.server.fetcher.get(ctx, source, sequence)
+	if p.fetched.Tried && p.spans != nil {
+		p.spans.Fetched(p.fetched.Until-p.fetched.From, p.fetched.Bytes, p.fetched.Err)
+	}
 }
 
 // checkTicket finds what is wrong with a ticket whoever made it. Its errors are
@@ -117,6 +147,7 @@ type prompt struct {
 	id       scheduler.SequenceID
 	// held is how many leading blocks the receiver has: they are not sent.
 	held     int
+	fetched  fetched
 	first    int32
 	logprobs *inferencev1.TokenLogprobs // of first
 	finished bool
@@ -202,6 +233,7 @@ func (p *prompt) act(action scheduler.Action) error {
 		}
 		return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
 			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
+			FetchedTokens: uint32(max(min(a.CachedTokens, p.fetched.Until)-p.fetched.From, 0)), FetchNs: p.fetched.Took.Nanoseconds(),
 		}}})
 	case scheduler.Sampled:
 		p.first, p.logprobs = a.Token, worker.LogprobsMessage(a.Logprobs)

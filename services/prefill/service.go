@@ -2,6 +2,7 @@ package prefill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // Deps are what a prefill worker is given.
@@ -31,14 +33,24 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
 	Tracer trace.Tracer
+	// Stores calls notify with the block stores that take pages of the engine's
+	// layout, as soon as they are known and whenever they change, until ctx ends, which
+	// is its error. notify does not block. Nil: there are none, and blocks are neither
+	// put nor fetched.
+	Stores func(ctx context.Context, notify func([]store.Peer)) error
+	// KVAddresses are where the server listens that RegisterKV adds to, best first:
+	// what tickets for block stores name. Empty: Register adds the receiver too, and
+	// tickets name Identity's.
+	KVAddresses []string
 }
 
 // Service is one prefill worker.
 type Service struct {
 	*worker.Member
-	server *server
-	sender *kvtransfer.Sender
-	deps   Deps
+	server  *server
+	sender  *kvtransfer.Sender
+	storing *storing // nil: there are no stores
+	deps    Deps
 }
 
 // New builds the worker. Nothing runs before Run.
@@ -54,25 +66,42 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("kv sender: %w", err)
 	}
 	running := &transfers{byID: make(map[scheduler.SequenceID]*outgoing)}
-	member, err := worker.NewMember(worker.MemberConfig{
+	s := &Service{sender: sender, deps: deps}
+	if deps.Stores != nil {
+		if s.storing, err = newStoring(cfg, deps, sender); err != nil {
+			return nil, err
+		}
+	}
+	s.Member, err = worker.NewMember(s.storing.saving(worker.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
 		LayerDone: running.layerDone, Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}
-	return &Service{
-		Member: member,
-		sender: sender,
-		deps:   deps,
-		server: &server{spec: deps.Engine.Model(), driver: member.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer},
-	}, nil
+	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer}
+	if s.storing != nil {
+		s.storing.drive(s.Driver())
+		s.server.fetcher = s.storing.fetcher
+	}
+	return s, nil
 }
 
 // Register adds the worker's services to a gRPC server.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
 	workerv1.RegisterPrefillServer(registrar, s.server)
+	if len(s.deps.KVAddresses) == 0 {
+		s.RegisterKV(registrar)
+	}
+}
+
+// RegisterKV adds the receiver of what is fetched from block stores to the gRPC
+// server that listens on Deps.KVAddresses.
+func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
+	if s.storing != nil {
+		s.storing.receiver.Register(registrar)
+	}
 }
 
 // senderClose bounds how long closing the sender's connections may take.
@@ -81,13 +110,19 @@ const senderClose = 2 * time.Second
 // Run computes and sends until ctx ends. It returns when all that it started has
 // stopped.
 func (s *Service) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	var storeErr error
+	if s.storing != nil {
+		beside.Go(func() { storeErr = s.storing.run(ctx) })
+	}
 	runErr := s.Member.Run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
 	defer cancel()
 	if err := s.sender.Close(closing); err != nil {
 		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
 	}
-	return runErr
+	beside.Wait() // for puts too, which end with the sender
+	return errors.Join(runErr, storeErr)
 }
 
 // transfers finds the transfer of a sequence, for the engine's path.

@@ -1,0 +1,195 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+)
+
+// putTimeout bounds one put: its blocks cannot be evicted meanwhile.
+const putTimeout = 10 * time.Second
+
+// errStopped is why a put ended whose blocks are needed.
+var errStopped = errors.New("the blocks are needed")
+
+// putter puts prefixes that are near their eviction into block stores.
+type putter struct {
+	driver  *worker.Driver // set before anything is put
+	client  blockClient
+	speeds  *speeds
+	metrics *metrics
+	logger  *slog.Logger
+	most    int // puts at a time
+	wake    chan struct{}
+
+	tasks sync.WaitGroup
+
+	mu      sync.Mutex
+	stores  []store.Peer
+	running map[scheduler.SaveID]context.CancelCauseFunc
+}
+
+func newPutter(most int, client blockClient, known *speeds, counted *metrics, logger *slog.Logger) *putter {
+	return &putter{
+		client: client, speeds: known, metrics: counted, logger: logger, most: most,
+		wake: make(chan struct{}, 1), running: make(map[scheduler.SaveID]context.CancelCauseFunc),
+	}
+}
+
+// begin puts a prefix. The driver calls it under its lock, so it does not block.
+func (p *putter) begin(save scheduler.Save) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p.mu.Lock()
+	p.running[save.ID] = cancel
+	p.mu.Unlock()
+	p.tasks.Go(func() {
+		saved := p.put(ctx, save)
+		cancel(nil)
+		p.mu.Lock()
+		delete(p.running, save.ID)
+		p.mu.Unlock()
+		p.driver.SaveDone(save.ID, saved)
+	})
+}
+
+// stop ends a put soon. The driver calls it under its lock.
+func (p *putter) stop(id scheduler.SaveID) {
+	p.mu.Lock()
+	cancel := p.running[id]
+	p.mu.Unlock()
+	if cancel != nil {
+		cancel(errStopped)
+	}
+}
+
+// put says whether a store has the prefix now.
+func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
+	ctx, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	began := time.Now()
+	to, ok := p.choose(p.driver.BlockHashes(save.Salt, save.Tokens[:len(save.Tokens)/len(save.Blocks)])[0], began)
+	if !ok {
+		return false
+	}
+	bytes, err := p.client.Put(ctx, to, store.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
+	now := time.Now()
+	if errors.Is(context.Cause(ctx), errStopped) && err != nil {
+		err = errStopped
+	}
+	p.metrics.put(putResult(err), bytes)
+	switch {
+	case err == nil:
+		p.speeds.moved(to.ID, bytes, now.Sub(began), now)
+		return true
+	case errors.Is(err, store.ErrHeld):
+		return true
+	case errors.Is(err, errStopped):
+		return false
+	}
+	rest, _ := storeTrouble(err)
+	p.speeds.failed(to.ID, rest, now)
+	p.logger.Info("kv blocks were not put", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
+	p.poke()
+	return false
+}
+
+// choose is the store of a prefix that begins with a block: always the same while
+// the same stores are there, so that a chain of blocks is on one.
+func (p *putter) choose(first kvcache.Hash, now time.Time) (to store.Peer, ok bool) {
+	p.mu.Lock()
+	stores := p.stores
+	p.mu.Unlock()
+	var best uint64
+	for _, s := range stores {
+		if now.Before(p.speeds.rests(s.ID)) {
+			continue
+		}
+		if weight := rendezvous(s.ID, first); !ok || weight > best {
+			to, best, ok = s, weight, true
+		}
+	}
+	return to, ok
+}
+
+// rendezvous is a store's weight for a block: highest random weight hashing, after
+// Thaler and Ravishankar.
+func rendezvous(store string, block kvcache.Hash) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(store)) // it never fails
+	x := h.Sum64() ^ uint64(block)
+	// The finalizer of SplitMix64: without it, stores would be ordered alike for most
+	// blocks.
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// known says which stores there are.
+func (p *putter) known(stores []store.Peer) {
+	p.mu.Lock()
+	p.stores = slices.Clone(stores)
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *putter) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run lets prefixes be saved while there is a store that takes them, until ctx
+// ends. Then it ends those that run and waits for them.
+func (p *putter) run(ctx context.Context) {
+	limit := 0
+	for {
+		now := time.Now()
+		want, next := p.limit(now)
+		if want != limit {
+			limit = want
+			p.driver.LimitSaves(limit)
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-p.wake:
+			timer.Stop()
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			p.driver.LimitSaves(0) // nothing begins after it
+			p.mu.Lock()
+			for _, cancel := range p.running {
+				cancel(errClosing)
+			}
+			p.mu.Unlock()
+			p.tasks.Wait()
+			return
+		}
+	}
+}
+
+// limit is how many puts there may be now, and when to look again.
+func (p *putter) limit(now time.Time) (puts int, next time.Duration) {
+	p.mu.Lock()
+	stores := p.stores
+	p.mu.Unlock()
+	next = time.Hour
+	for _, s := range stores {
+		if rests := p.speeds.rests(s.ID); now.Before(rests) {
+			next = min(next, rests.Sub(now))
+		} else {
+			puts = p.most
+		}
+	}
+	return puts, next
+}
