@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,20 +93,80 @@ func (n *network) listen(t *testing.T) (listener net.Listener, address string) {
 	return listener, address
 }
 
+// dial is for a process that is never killed.
 func (n *network) dial(address string) (*grpc.ClientConn, error) {
-	cfg := kvtransfer.Dialing(rpc.ClientConfig{})
-	if n.kind == "memory" {
-		cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
-			n.mu.Lock()
-			pipe := n.pipes[address]
-			n.mu.Unlock()
-			if pipe == nil {
-				return nil, fmt.Errorf("nobody listens on %s", address)
-			}
-			return pipe.DialContext(ctx)
-		}
+	return n.dialFrom(new(cables))(address)
+}
+
+// dialFrom dials for a process with such cables.
+func (n *network) dialFrom(c *cables) func(address string) (*grpc.ClientConn, error) {
+	return func(address string) (*grpc.ClientConn, error) {
+		return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{
+			Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+				conn, err := n.connect(ctx, address)
+				if err != nil {
+					return nil, err
+				}
+				return c.keep(conn)
+			},
+		}))
 	}
-	return rpc.Dial(address, cfg)
+}
+
+func (n *network) connect(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	switch n.kind {
+	case "tcp":
+		return d.DialContext(ctx, "tcp", address)
+	case "unix":
+		return d.DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
+	}
+	n.mu.Lock()
+	pipe := n.pipes[address]
+	n.mu.Unlock()
+	if pipe == nil {
+		return nil, fmt.Errorf("nobody listens on %s", address)
+	}
+	return pipe.DialContext(ctx)
+}
+
+// cables are the connections of a process, which its death cuts.
+type cables struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+	dead  bool
+}
+
+// Accept implements net.Listener.
+func (c *cables) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c.keep(conn)
+}
+
+func (c *cables) keep(conn net.Conn) (net.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		conn.Close()
+		return nil, net.ErrClosed
+	}
+	c.conns = append(c.conns, conn)
+	return conn, nil
+}
+
+// cut is the end of the process as others see it.
+func (c *cables) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dead = true
+	c.Listener.Close()
+	for _, conn := range c.conns {
+		conn.Close()
+	}
 }
 
 // process is a server and what runs beside it, until it is stopped or killed.
@@ -134,20 +195,16 @@ func startProcess(t *testing.T, listener net.Listener, register func(grpc.Servic
 // stop ends what runs, then the server.
 func (p *process) stop() {
 	p.cancel()
-	p.kill()
-	p.tasks.Wait()
-}
-
-// kill cuts all connections, as the end of the process would.
-func (p *process) kill() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = p.server.Stop(now)
+	p.tasks.Wait()
 }
 
 // testStore is a store that serves.
 type testStore struct {
 	*process
+	*cables
 	t       *testing.T
 	service *store.Service
 	signals *signals
@@ -158,16 +215,16 @@ type testStore struct {
 func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testStore {
 	t.Helper()
 	listener, address := n.listen(t)
-	s := &testStore{t: t, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	s := &testStore{t: t, cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
 	var err error
 	s.service, err = store.New(cfg, store.Deps{
 		Identity: worker.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
-		Dial:     n.dial, Signals: s.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Dial:     n.dialFrom(s.cables), Signals: s.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.process = startProcess(t, listener, s.service.Register, s.service.Run)
+	s.process = startProcess(t, s.cables, s.service.Register, s.service.Run)
 	s.service.Join(func(record *controlv1.WorkerRecord) worker.Registration {
 		s.record.record = record
 		return s.record
@@ -285,6 +342,7 @@ func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *te
 	var err error
 	w.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: id, Epoch: 5, Addresses: []string{address}, Layout: layout, Lease: lease,
+		MaxChunkBytes: 2 * sliceBytes, CreditBytes: 2 * sliceBytes, // so that nothing is on its way in one piece
 	}, w.pages)
 	if err != nil {
 		t.Fatal(err)
@@ -357,6 +415,17 @@ func (w *testWorker) put(to store.Peer, p store.Prefix, from kvcache.BlockID) (u
 	blocks := run(from, len(p.Tokens))
 	w.compute(p, blocks)
 	return w.client.Put(w.t.Context(), to, p, blocks)
+}
+
+// put lets a worker put a prefix, and waits until the store has it: the worker
+// hears a moment before.
+func (s *testStore) put(w *testWorker, p store.Prefix, from kvcache.BlockID) (uint64, error) {
+	s.t.Helper()
+	bytes, err := w.put(s.peer, p, from)
+	if err == nil {
+		s.settle()
+	}
+	return bytes, err
 }
 
 // run is n blocks from one on.

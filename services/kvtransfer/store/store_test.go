@@ -12,7 +12,7 @@ func TestPutThenFetch(t *testing.T) {
 		s := startStore(t, n, config(), 77)
 		a, b := startWorker(t, n, "prefill-1", layout()), startWorker(t, n, "prefill-2", layout())
 		p := prefix(5, 100)
-		sent, err := a.put(s.peer, p, 3)
+		sent, err := s.put(a, p, 3)
 		if err != nil || sent != 5*layers*sliceBytes {
 			t.Fatalf("put: %d bytes, %v", sent, err)
 		}
@@ -41,17 +41,17 @@ func TestOnlyWhatLacksIsSent(t *testing.T) {
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
 	p := prefix(6, 100)
 	first := store.Prefix{Salt: p.Salt, Tokens: p.Tokens[:4]}
-	if _, err := w.put(s.peer, first, 0); err != nil {
+	if _, err := s.put(w, first, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.put(s.peer, first, 0); !errors.Is(err, store.ErrHeld) {
+	if _, err := s.put(w, first, 0); !errors.Is(err, store.ErrHeld) {
 		t.Errorf("the same again: %v, want ErrHeld", err)
 	}
-	if sent, err := w.put(s.peer, p, 0); err != nil || sent != 2*layers*sliceBytes {
+	if sent, err := s.put(w, p, 0); err != nil || sent != 2*layers*sliceBytes {
 		t.Errorf("two more: %d bytes, %v", sent, err)
 	}
 	other := store.Prefix{Salt: "other", Tokens: p.Tokens}
-	if sent, err := w.put(s.peer, other, 0); err != nil || sent != 6*layers*sliceBytes {
+	if sent, err := s.put(w, other, 0); err != nil || sent != 6*layers*sliceBytes {
 		t.Errorf("under another salt: %d bytes, %v", sent, err)
 	}
 	s.settle()
@@ -70,7 +70,7 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	ask(prefix(3, 100), 0) // it holds nothing at all
-	if _, err := w.put(s.peer, prefix(3, 100), 0); err != nil {
+	if _, err := s.put(w, prefix(3, 100), 0); err != nil {
 		t.Fatal(err)
 	}
 	ask(prefix(5, 100), 3)
@@ -85,7 +85,7 @@ func TestMissing(t *testing.T) {
 func TestRestartedStore(t *testing.T) {
 	n := &network{kind: "tcp"}
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
-	if _, err := w.put(s.peer, prefix(3, 100), 0); err != nil {
+	if _, err := s.put(w, prefix(3, 100), 0); err != nil {
 		t.Fatal(err)
 	}
 	before := s.peer
