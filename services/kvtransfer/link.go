@@ -22,6 +22,7 @@ const (
 func Serving(cfg rpc.ServerConfig) rpc.ServerConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes = windowBytes, bufferBytes
+	cfg.BufferPool = wire.Frames(windowBytes)
 	return cfg
 }
 
@@ -29,6 +30,7 @@ func Serving(cfg rpc.ServerConfig) rpc.ServerConfig {
 func Dialing(cfg rpc.ClientConfig) rpc.ClientConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes = windowBytes, bufferBytes
+	cfg.BufferPool = wire.Frames(windowBytes)
 	return cfg
 }
 

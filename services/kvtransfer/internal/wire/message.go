@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -42,7 +44,8 @@ type Outbound struct {
 	// Message is anything but a chunk; nil: this is a chunk.
 	Message *kvtransferv1.SenderMessage
 
-	// Chunk is what the chunk says. Runs are not changed until Released.
+	// Chunk is what the chunk says; its PayloadBytes is not read. Runs are not
+	// changed until Released.
 	Chunk Chunk
 	// Pages and Blocks are where its slices are, in the order of Chunk.Runs.
 	Pages  engine.Pages
@@ -56,40 +59,25 @@ type Outbound struct {
 }
 
 // Inbound is a message that was received: either Message, or a chunk. It can be
-// received into again after Free.
+// received into again after Free, and is then cheaper to receive into than a new
+// one.
 type Inbound struct {
 	// Message is anything but a chunk; nil: this is a chunk.
 	Message *kvtransferv1.SenderMessage
 	// Chunk is what the chunk says, which nobody has checked. It is valid until Free.
 	Chunk Chunk
 
-	payload []byte
-	crc32c  uint32
-}
-
-// CopyTo checks the chunk's checksum and copies its payload into the slices of
-// blocks, which are those of Chunk.Runs. ErrCorrupt says that the checksum is
-// wrong; the slices then hold anything. Any other error is that of the pages, or
-// of the coding.
-func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
-	if checksum(in.Chunk, in.payload) != in.crc32c {
-		return ErrCorrupt
-	}
-	if coding == nil {
-		return pages.Write(int(in.Chunk.Layer), blocks, in.payload)
-	}
-	slice := make([]byte, pages.Layout().SliceBytes)
-	for i := range blocks {
-		encoded := in.payload[i*coding.EncodedBytes() : (i+1)*coding.EncodedBytes()]
-		if err := coding.Decode(slice, encoded); err != nil {
-			return err
-		}
-		if err := pages.Write(int(in.Chunk.Layer), blocks[i:i+1], slice); err != nil {
-			return err
-		}
-	}
-	return nil
+	crc32c uint32
+	// held are the connection's buffers, of which this has a reference. The payload
+	// begins in the first of payload, at offset.
+	held, payload mem.BufferSlice
+	offset        int
+	pool          *pool
+	text          []byte // for what is summed before the payload; used again
 }
 
 // Free gives the message's buffers back. It may be called more than once.
-func (in *Inbound) Free() { *in = Inbound{Chunk: Chunk{Runs: in.Chunk.Runs[:0]}} }
+func (in *Inbound) Free() {
+	in.held.Free()
+	*in = Inbound{Chunk: Chunk{Runs: in.Chunk.Runs[:0]}, text: in.text}
+}

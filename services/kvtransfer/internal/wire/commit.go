@@ -1,0 +1,20 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+)
+
+// CommitChecksum is that of a Commit, as the proto file says.
+func CommitChecksum(m *kvtransferv1.Commit) uint32 {
+	text := binary.LittleEndian.AppendUint64(nil, m.GetTransferId())
+	text = binary.LittleEndian.AppendUint64(text, m.GetEpoch())
+	text = binary.LittleEndian.AppendUint32(text, m.GetChunks())
+	text = binary.LittleEndian.AppendUint32(text, uint32(len(m.GetSampledTokenIds())))
+	for _, token := range m.GetSampledTokenIds() {
+		text = binary.LittleEndian.AppendUint32(text, token)
+	}
+	return checksum.Update(0, text)
+}

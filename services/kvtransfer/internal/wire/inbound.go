@@ -1,0 +1,116 @@
+package wire
+
+import "google.golang.org/grpc/mem"
+
+// Tags of the fields, as protobuf writes them: number and wire type.
+const (
+	tagChunk      = fieldChunk<<3 | 2
+	tagTransferID = fieldTransferID<<3 | 1
+	tagSequence   = fieldSequence << 3
+	tagLayer      = fieldLayer << 3
+	tagRuns       = fieldRuns<<3 | 2
+	tagPayload    = fieldPayload<<3 | 2
+	tagCRC32C     = fieldCRC32C<<3 | 5
+	tagFirstBlock = fieldFirstBlock << 3
+	tagBlocks     = fieldBlocks << 3
+
+	lastMessage = 6 // of SenderMessage's fields
+)
+
+// maxRuns is the most runs of a chunk: on the wire they may take a quarter of what
+// they do in memory.
+const maxRuns = 1 << 16
+
+// decode takes a message if it is a chunk, and says whether it is one: with its
+// fields in any order, those that it does not know left out. If so it holds a
+// reference of the message's buffers.
+func (in *Inbound) decode(message mem.BufferSlice) (isChunk bool, _ error) {
+	others := false
+	for c := newCursor(message); c.left > 0; {
+		tag, ok := c.tag()
+		switch {
+		case ok && tag == tagChunk && !isChunk:
+			isChunk, ok = true, in.decodeChunk(&c)
+		case ok && tag == tagChunk:
+			ok = false
+		case ok:
+			others = others || tag>>3 <= lastMessage
+			ok = c.skipField(tag, maxDepth)
+		}
+		if !ok {
+			return false, errMalformed
+		}
+	}
+	if isChunk && others {
+		return false, errMalformed
+	}
+	if isChunk {
+		message.Ref()
+		in.held = message
+	}
+	return isChunk, nil
+}
+
+// decodeChunk takes the chunk.
+func (in *Inbound) decodeChunk(c *cursor) bool {
+	size, ok := c.length()
+	if !ok {
+		return false
+	}
+	for end := c.left - size; c.left > end; {
+		tag, ok := c.tag()
+		if !ok {
+			return false
+		}
+		switch tag {
+		case tagTransferID:
+			in.Chunk.TransferID, ok = c.fixed64()
+		case tagCRC32C:
+			in.crc32c, ok = c.fixed32()
+		case tagSequence:
+			in.Chunk.Sequence, ok = c.uint32()
+		case tagLayer:
+			in.Chunk.Layer, ok = c.uint32()
+		case tagRuns:
+			ok = in.decodeRun(c)
+		case tagPayload:
+			in.Chunk.PayloadBytes, ok = c.length()
+			in.payload, in.offset = c.place()
+			ok = ok && c.skip(in.Chunk.PayloadBytes)
+		default:
+			ok = c.skipField(tag, maxDepth)
+		}
+		if !ok || c.left < end {
+			return false
+		}
+	}
+	return true
+}
+
+// decodeRun takes one of a chunk's runs.
+func (in *Inbound) decodeRun(c *cursor) bool {
+	size, ok := c.length()
+	if !ok || len(in.Chunk.Runs) == maxRuns {
+		return false
+	}
+	var r Run
+	for end := c.left - size; c.left > end; {
+		tag, ok := c.tag()
+		if !ok {
+			return false
+		}
+		switch tag {
+		case tagFirstBlock:
+			r.First, ok = c.uint32()
+		case tagBlocks:
+			r.Blocks, ok = c.uint32()
+		default:
+			ok = c.skipField(tag, maxDepth)
+		}
+		if !ok || c.left < end {
+			return false
+		}
+	}
+	in.Chunk.Runs = append(in.Chunk.Runs, r)
+	return true
+}

@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+)
+
+// Numbers of the fields that are written and read by hand.
+const (
+	fieldChunk = 3 // of SenderMessage
+
+	fieldTransferID = 1
+	fieldSequence   = 2
+	fieldLayer      = 3
+	fieldRuns       = 4
+	fieldPayload    = 15
+	fieldCRC32C     = 16
+
+	fieldFirstBlock = 1 // of Run
+	fieldBlocks     = 2
+)
+
+const (
+	// maxFixedBytes is more than the fields of a message take, but for its runs and
+	// its payload.
+	maxFixedBytes = 64
+	// maxRunBytes is the most that a run takes.
+	maxRunBytes = 16
+	// sumBytes is what the checksum takes behind the payload.
+	sumBytes = 6
+	// lineBytes is a line of the processor's caches: copies are quickest to where
+	// one begins.
+	lineBytes = 64
+)
+
+// errNoSlice is a slice that pages do not have.
+var errNoSlice = errors.New("no such slice")
+
+// encode writes a chunk into a buffer of the pool.
+func (out *Outbound) encode(p *pool) (*buffer, error) {
+	each := out.Pages.Layout().SliceBytes
+	if out.Coding != nil {
+		each = out.Coding.EncodedBytes()
+	}
+	payload := len(out.Blocks) * each
+	room := maxFixedBytes + maxRunBytes*len(out.Chunk.Runs) + textBytes(len(out.Chunk.Runs))
+	room = (room + lineBytes - 1) / lineBytes * lineBytes
+	b := p.get(room + payload + sumBytes)
+
+	// Everything before the payload is written to the front and then moved to where
+	// it ends in front of the payload, which begins at room.
+	header := appendHeader(b.all[:0:room], out.Chunk, payload)
+	text := appendText(b.all[len(header):len(header):room], &out.Chunk)
+	sum, err := out.copyPages(p, b.all[room:room+payload], checksum.Update(0, text))
+	if err != nil {
+		p.put(b)
+		return nil, err
+	}
+	start := room - len(header)
+	copy(b.all[start:room], header)
+	tail := protowire.AppendTag(b.all[:room+payload], fieldCRC32C, protowire.Fixed32Type)
+	tail = protowire.AppendFixed32(tail, sum)
+	b.used = tail[start:]
+	return b, nil
+}
+
+// copyPages writes the payload and adds it to a checksum.
+func (out *Outbound) copyPages(p *pool, payload []byte, sum uint32) (uint32, error) {
+	layer, slice := int(out.Chunk.Layer), out.Pages.Layout().SliceBytes
+	if len(out.Blocks) == 0 {
+		return sum, nil
+	}
+	inHost := out.Pages.View(layer, out.Blocks[0]) != nil
+	switch {
+	case out.Coding != nil:
+		if err := out.encodePages(p, payload); err != nil {
+			return 0, err
+		}
+	case !inHost:
+		if err := out.Pages.Read(layer, out.Blocks, payload); err != nil {
+			return 0, err
+		}
+	default:
+		for i, block := range out.Blocks {
+			view := out.Pages.View(layer, block)
+			if len(view) != slice {
+				return 0, fmt.Errorf("%w: layer %d of block %d to read", errNoSlice, layer, block)
+			}
+			sum = checksum.Copy(payload[i*slice:], view, sum)
+		}
+		return sum, nil
+	}
+	return checksum.Update(sum, payload), nil
+}
+
+// encodePages writes the payload in the chunk's coding.
+func (out *Outbound) encodePages(p *pool, payload []byte) error {
+	layer, slice, encoded := int(out.Chunk.Layer), out.Pages.Layout().SliceBytes, out.Coding.EncodedBytes()
+	scratch := p.get(slice)
+	defer p.put(scratch)
+	for i, block := range out.Blocks {
+		from := out.Pages.View(layer, block)
+		if from == nil {
+			from = scratch.all[:slice]
+			if err := out.Pages.Read(layer, out.Blocks[i:i+1], from); err != nil {
+				return err
+			}
+		}
+		out.Coding.Encode(payload[i*encoded:(i+1)*encoded], from)
+	}
+	return nil
+}
+
+// appendHeader appends a message up to its payload of so many bytes.
+func appendHeader(b []byte, c Chunk, payload int) []byte {
+	body := 1 + 8 + 1 + protowire.SizeVarint(uint64(c.Sequence)) + 1 + protowire.SizeVarint(uint64(c.Layer)) +
+		1 + protowire.SizeBytes(payload) + sumBytes
+	for _, r := range c.Runs {
+		body += 1 + protowire.SizeBytes(sizeRun(r))
+	}
+	b = protowire.AppendTag(b, fieldChunk, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(body))
+	b = protowire.AppendTag(b, fieldTransferID, protowire.Fixed64Type)
+	b = protowire.AppendFixed64(b, c.TransferID)
+	b = appendUint32(b, fieldSequence, c.Sequence)
+	b = appendUint32(b, fieldLayer, c.Layer)
+	for _, r := range c.Runs {
+		b = protowire.AppendTag(b, fieldRuns, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeRun(r)))
+		b = appendUint32(b, fieldFirstBlock, r.First)
+		b = appendUint32(b, fieldBlocks, r.Blocks)
+	}
+	b = protowire.AppendTag(b, fieldPayload, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(payload))
+}
+
+func sizeRun(r Run) int {
+	return 1 + protowire.SizeVarint(uint64(r.First)) + 1 + protowire.SizeVarint(uint64(r.Blocks))
+}
+
+func appendUint32(b []byte, number protowire.Number, value uint32) []byte {
+	b = protowire.AppendTag(b, number, protowire.VarintType)
+	return protowire.AppendVarint(b, uint64(value))
+}
+
+// textBytes is the size of what appendText appends.
+func textBytes(runs int) int { return 20 + 8*runs }
+
+// appendText appends what a chunk's checksum covers before its payload, as the proto
+// file says.
+func appendText(b []byte, c *Chunk) []byte {
+	b = binary.LittleEndian.AppendUint64(b, c.TransferID)
+	b = binary.LittleEndian.AppendUint32(b, c.Sequence)
+	b = binary.LittleEndian.AppendUint32(b, c.Layer)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(c.Runs)))
+	for _, r := range c.Runs {
+		b = binary.LittleEndian.AppendUint32(b, r.First)
+		b = binary.LittleEndian.AppendUint32(b, r.Blocks)
+	}
+	return b
+}

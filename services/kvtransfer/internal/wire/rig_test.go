@@ -1,0 +1,199 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+)
+
+// hostPages are pages in the host's memory: kvtransfertest's are those of a device.
+type hostPages struct {
+	layout kvcache.Layout
+	memory []byte
+}
+
+func newHostPages(layers, slice, blocks int) *hostPages {
+	layout := kvtransfertest.Layout(layers, slice)
+	return &hostPages{layout: layout, memory: make([]byte, blocks*layout.PageBytes())}
+}
+
+func (p *hostPages) Layout() kvcache.Layout { return p.layout }
+
+func (p *hostPages) View(layer int, block kvcache.BlockID) []byte {
+	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
+	if layer < 0 || layer >= p.layout.Layers || block < 0 || at >= len(p.memory) {
+		return nil
+	}
+	return p.memory[at : at+p.layout.SliceBytes]
+}
+
+var errNotCalled = errors.New("pages in the host's memory are not copied by Read and Write")
+
+func (p *hostPages) Read(int, []kvcache.BlockID, []byte) error  { return errNotCalled }
+func (p *hostPages) Write(int, []kvcache.BlockID, []byte) error { return errNotCalled }
+
+func (p *hostPages) fill(random *rand.Rand) {
+	for i := range p.memory {
+		p.memory[i] = byte(random.Uint32())
+	}
+}
+
+// devicePages are the same behind Read and Write.
+type devicePages struct{ *hostPages }
+
+func (p devicePages) View(int, kvcache.BlockID) []byte { return nil }
+
+func (p devicePages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
+	for i, b := range blocks {
+		copy(dst[i*p.layout.SliceBytes:], p.hostPages.View(layer, b))
+	}
+	return nil
+}
+
+func (p devicePages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
+	for i, b := range blocks {
+		copy(p.hostPages.View(layer, b), src[i*p.layout.SliceBytes:])
+	}
+	return nil
+}
+
+// twice is a Coding that writes each byte and then its complement.
+type twice struct{ slice int }
+
+var errNotTwice = errors.New("not a byte and its complement")
+
+func (c twice) EncodedBytes() int { return 2 * c.slice }
+
+func (c twice) Encode(dst, src []byte) {
+	for i, b := range src {
+		dst[2*i], dst[2*i+1] = b, ^b
+	}
+}
+
+func (c twice) Decode(dst, src []byte) error {
+	for i := range dst {
+		if src[2*i] != ^src[2*i+1] {
+			return errNotTwice
+		}
+		dst[i] = src[2*i]
+	}
+	return nil
+}
+
+// strictPool is a buffer pool that finds what is used after it was freed, freed
+// twice, or never freed.
+type strictPool struct {
+	t   testing.TB
+	mu  sync.Mutex
+	out map[*[]byte]bool
+}
+
+func newStrictPool(t testing.TB) *strictPool { return &strictPool{t: t, out: map[*[]byte]bool{}} }
+
+func (p *strictPool) Get(n int) *[]byte {
+	b := make([]byte, n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out[&b] = true
+	return &b
+}
+
+func (p *strictPool) Put(b *[]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.out[b] {
+		p.t.Error("a buffer was given back twice")
+	}
+	delete(p.out, b)
+	for i := range *b {
+		(*b)[i] = 0xdd // whoever reads it now reads nonsense
+	}
+}
+
+func (p *strictPool) check() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.out) > 0 {
+		p.t.Errorf("%d buffers were not given back", len(p.out))
+	}
+}
+
+// cut puts a message into buffers as a connection would, but anywhere. Pieces above
+// a kibibyte come from the pool.
+func cut(random *rand.Rand, pool mem.BufferPool, message []byte, most int) mem.BufferSlice {
+	var slice mem.BufferSlice
+	for len(message) > 0 {
+		n := min(1+random.IntN(most), len(message))
+		slice = append(slice, mem.Copy(message[:n], pool))
+		message = message[n:]
+	}
+	return slice
+}
+
+// sum is a chunk's checksum as the proto file words it.
+func sum(c *kvtransferv1.Chunk) uint32 {
+	var text bytes.Buffer
+	words := []any{c.GetTransferId(), c.GetSequence(), c.GetLayer(), uint32(len(c.GetRuns()))}
+	for _, r := range c.GetRuns() {
+		words = append(words, r.GetFirstBlock(), r.GetBlocks())
+	}
+	for _, word := range words {
+		if err := binary.Write(&text, binary.LittleEndian, word); err != nil {
+			panic(err)
+		}
+	}
+	text.Write(c.GetPayload())
+	return crc32.Checksum(text.Bytes(), crc32.MakeTable(crc32.Castagnoli))
+}
+
+// marshal sends a message, as a connection would see it.
+func marshal(t testing.TB, out *wire.Outbound) []byte {
+	t.Helper()
+	data, err := wire.Codec().Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Free()
+	return data.Materialize()
+}
+
+// randomChunk describes some blocks of a reservation that begins at block 0.
+func randomChunk(random *rand.Rand, layers, blocks int) (wire.Chunk, []kvcache.BlockID) {
+	c := wire.Chunk{TransferID: random.Uint64(), Sequence: random.Uint32() >> random.IntN(32), Layer: uint32(random.IntN(layers))}
+	var ids []kvcache.BlockID
+	for at := random.IntN(3); at < blocks; {
+		n := 1 + random.IntN(blocks-at)
+		c.Runs = append(c.Runs, wire.Run{First: uint32(at), Blocks: uint32(n)})
+		for i := range n {
+			ids = append(ids, kvcache.BlockID(at+i))
+		}
+		at += n + 1 + random.IntN(3)
+	}
+	return c, ids
+}
+
+// generated is the message as protobuf's own code reads it.
+func generated(t testing.TB, encoded []byte) *kvtransferv1.Chunk {
+	t.Helper()
+	var m kvtransferv1.SenderMessage
+	if err := proto.Unmarshal(encoded, &m); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.ProtoReflect().GetUnknown())+len(m.GetChunk().ProtoReflect().GetUnknown()) > 0 {
+		t.Fatal("there are fields that the proto file does not have")
+	}
+	return m.GetChunk()
+}
