@@ -1,0 +1,200 @@
+package kvtransfer_test
+
+import (
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/int8kv"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+)
+
+// The bytes in docs/kv-transfer.md are what the code sends, takes and sums.
+
+var exampleLayout = kvcache.Layout{
+	ModelDigest: "ab12", ArithmeticClass: "cpu/bf16/bf16/1", Layers: 2, KVHeads: 1, HeadSize: 2,
+	ElementType: "bf16", BlockTokens: 2, Order: "k-d2t2/v-t2d2/1", SliceBytes: 16,
+}
+
+// page is the text of the page.
+func page(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/kv-transfer.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// example is the lines of a block of the page that has a name.
+func example(t *testing.T, name string) []string {
+	t.Helper()
+	_, rest, found := strings.Cut(page(t), "<!-- example: "+name+" -->\n```\n")
+	text, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatalf("docs/kv-transfer.md has no example %q", name)
+	}
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+// exampleBytes is those of the lines of an example, before two spaces and a remark.
+func exampleBytes(t *testing.T, name string) (all []byte) {
+	t.Helper()
+	for _, line := range example(t, name) {
+		digits, _, _ := strings.Cut(line, "  ")
+		b, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
+		if err != nil {
+			t.Fatalf("%s: %q: %v", name, line, err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+// numbers is what stands in the page where a pattern has groups, hexadecimal.
+func numbers(t *testing.T, pattern string) (all []uint64) {
+	t.Helper()
+	found := regexp.MustCompile(pattern).FindStringSubmatch(page(t))
+	if found == nil {
+		t.Fatalf("docs/kv-transfer.md has nothing like %q", pattern)
+	}
+	for _, digits := range found[1:] {
+		var n uint64
+		if _, err := fmt.Sscanf(digits, "%x", &n); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func castagnoli(text []byte) uint32 { return crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)) }
+
+func TestPageChunk(t *testing.T) {
+	encoded := exampleBytes(t, "chunk message")
+	message := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(encoded, message); err != nil {
+		t.Fatal(err)
+	}
+	chunk := message.GetChunk()
+	want := uint32(numbers(t, `crc32c: ([0-9a-f]{8})`)[0])
+	if sum := castagnoli(append(exampleBytes(t, "chunk header"), chunk.GetPayload()...)); sum != want || chunk.GetCrc32C() != want {
+		t.Errorf("checksum %08x, in the message %08x, in words %08x", sum, chunk.GetCrc32C(), want)
+	}
+
+	// What the page has is taken, and nothing that means something else.
+	blocks := []kvcache.BlockID{4, 2} // the reservation's blocks 1 and 3
+	runs := []wire.Run{{First: 1, Blocks: 1}, {First: 3, Blocks: 1}}
+	pages := kvtransfertest.NewPages(exampleLayout, 6)
+	take := func(encoded []byte) error {
+		var in wire.Inbound
+		defer in.Free()
+		if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &in); err != nil {
+			return err
+		}
+		if in.Message != nil {
+			return fmt.Errorf("a message, not a chunk: %v", in.Message)
+		}
+		if in.Chunk.PayloadBytes != 32 {
+			return fmt.Errorf("a payload of %d bytes", in.Chunk.PayloadBytes)
+		}
+		if err := in.CopyTo(pages, blocks, nil); err != nil {
+			return err
+		}
+		if c := in.Chunk; c.TransferID != chunk.GetTransferId() || c.Sequence != 0 || c.Layer != 1 || !slices.Equal(c.Runs, runs) {
+			t.Errorf("% x is taken for %+v", encoded, c)
+		}
+		landed := make([]byte, 32)
+		if err := pages.Read(1, blocks, landed); err != nil || !slices.Equal(landed, chunk.GetPayload()) {
+			t.Errorf("% x puts % x into the pages: %v", encoded, landed, err)
+		}
+		return nil
+	}
+	if err := take(encoded); err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	for bit := range 8 * len(encoded) {
+		flipped := slices.Clone(encoded)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if take(flipped) == nil {
+			taken++ // it names the sequence, which is 0, otherwise
+		}
+	}
+	if taken > 8 {
+		t.Errorf("%d bits are of no matter", taken)
+	}
+	if err := take(encoded); err != nil {
+		t.Fatal(err)
+	}
+
+	// And it is what the code sends from those pages.
+	data, err := wire.Codec().Marshal(&wire.Outbound{
+		Chunk: wire.Chunk{TransferID: chunk.GetTransferId(), Layer: 1, Runs: runs, PayloadBytes: 32},
+		Pages: pages, Blocks: blocks,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(data.Materialize(), sent); err != nil || !proto.Equal(sent, message) {
+		t.Errorf("the code sends %v, the page has %v: %v", sent, message, err)
+	}
+	data.Free()
+}
+
+func TestPageCommit(t *testing.T) {
+	commit := &kvtransferv1.Commit{TransferId: 0x0102030405060708, Epoch: 0x1112131415161718, Chunks: 1, SampledTokenIds: []uint32{17, 4093}}
+	want := uint32(numbers(t, `it is ([0-9a-f]{8}):`)[0])
+	if sum, text := wire.CommitChecksum(commit), castagnoli(exampleBytes(t, "commit text")); sum != want || text != want {
+		t.Errorf("the code says %08x, the page's bytes %08x, its words %08x", sum, text, want)
+	}
+	if sum := castagnoli([]byte("123456789")); uint64(sum) != numbers(t, "`123456789` it is ([0-9a-f]{8})")[0] {
+		t.Errorf("crc-32c of 123456789 is %08x", sum)
+	}
+}
+
+func TestPageInt8(t *testing.T) {
+	message := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(exampleBytes(t, "chunk message"), message); err != nil {
+		t.Fatal(err)
+	}
+	coding, err := int8kv.New(exampleLayout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded := make([]byte, coding.EncodedBytes())
+	coding.Encode(encoded, message.GetChunk().GetPayload()[:exampleLayout.SliceBytes])
+	if want := exampleBytes(t, "int8 slice"); !slices.Equal(encoded, want) {
+		t.Errorf("the code encodes % x, the page has % x", encoded, want)
+	}
+}
+
+func TestPageLayoutAndHashes(t *testing.T) {
+	text := strings.Join(example(t, "layout"), "\n") + "\n"
+	want := fmt.Sprintf("model=%s\nclass=%s\nlayers=%d\nkv_heads=%d\nhead_size=%d\nelement=%s\nblock_tokens=%d\norder=%s\nslice_bytes=%d\n",
+		exampleLayout.ModelDigest, exampleLayout.ArithmeticClass, exampleLayout.Layers, exampleLayout.KVHeads, exampleLayout.HeadSize,
+		exampleLayout.ElementType, exampleLayout.BlockTokens, exampleLayout.Order, exampleLayout.SliceBytes)
+	if text != want {
+		t.Errorf("the page's layout is %q, the examples' %q", text, want)
+	}
+	if digest := numbers(t, `That of the examples here is ([0-9a-f]{16})`)[0]; digest != exampleLayout.Digest() {
+		t.Errorf("digest %016x, the page says %016x", exampleLayout.Digest(), digest)
+	}
+	hashes := kvcache.BlockHashes(kvcache.RootHash(exampleLayout.ModelDigest, exampleLayout.ArithmeticClass, ""), []int32{5, 6, 7, 8}, exampleLayout.BlockTokens)
+	said := numbers(t, `5, 6 and 7, 8 are ([0-9a-f]{16}) and ([0-9a-f]{16})`)
+	if len(hashes) != 2 || uint64(hashes[0]) != said[0] || uint64(hashes[1]) != said[1] {
+		t.Errorf("hashes %016x, the page says %016x", hashes, said)
+	}
+}
