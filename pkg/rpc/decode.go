@@ -77,10 +77,9 @@ type decoder struct {
 	oversizeFields  map[string]string
 }
 
-// receive receives a message by grpc-go's own function.
-func (d *decoder) receive(fullMethod string, message any, receive func(any) error) error {
-	wrapped := decoding{message: message}
-	if err := receive(&wrapped); err != nil {
+// receive receives the message of wrapped by grpc-go's own function.
+func (d *decoder) receive(fullMethod string, wrapped *decoding, receive func(any) error) error {
+	if err := receive(wrapped); err != nil {
 		return err
 	}
 	switch {
@@ -102,11 +101,14 @@ type decodingStream struct {
 	grpc.ServerStream
 	decoder    *decoder
 	fullMethod string
+	wrapped    decoding // of the message that is received: there is one at a time
 }
 
 // RecvMsg receives a message.
 func (s *decodingStream) RecvMsg(message any) error {
-	return s.decoder.receive(s.fullMethod, message, s.ServerStream.RecvMsg)
+	s.wrapped = decoding{message: message}
+	defer func() { s.wrapped = decoding{} }()
+	return s.decoder.receive(s.fullMethod, &s.wrapped, s.ServerStream.RecvMsg)
 }
 
 // wrapUnary returns a description of the same service whose unary methods send
@@ -122,7 +124,7 @@ func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {
 			var request any
 			reply, err := handle(server, ctx, func(message any) error {
 				request = message
-				failed = d.receive(fullMethod, message, decode)
+				failed = d.receive(fullMethod, &decoding{message: message}, decode)
 				return failed
 			}, interceptor)
 			if failed == nil || interceptor == nil {
