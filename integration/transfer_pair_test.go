@@ -147,8 +147,8 @@ func (p *pair) reserve(receiver *kvtransfer.Receiver, source, target int, sample
 	}
 	ticket, err := receiver.Reserve(kvtransfer.Reservation{
 		RequestID: "a request", Blocks: d.target, PromptBlocks: promptBlocks,
-		Committed: func(sampled []int32, _ uint64) {
-			d.end(func() { d.committed, d.wrong = true, d.compare(sampled) })
+		Committed: func(a kvtransfer.Arrival) {
+			d.end(func() { d.committed, d.wrong = true, d.compare(a.Sampled) })
 			close(d.over)
 		},
 		Failed:  func(err error) { d.end(func() { d.failed = err }) },

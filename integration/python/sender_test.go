@@ -82,7 +82,7 @@ func (r receiver) reserve(t *testing.T) (table []kvcache.BlockID, ticket string,
 	done := make(chan ending, 1)
 	issued, err := r.Reserve(kvtransfer.Reservation{
 		RequestID: "r", Blocks: table, HeldBlocks: held, PromptBlocks: blocks,
-		Committed: func(sampled []int32, _ uint64) { done <- ending{committed: true, sampled: sampled} },
+		Committed: func(a kvtransfer.Arrival) { done <- ending{committed: true, sampled: a.Sampled} },
 		Failed:    func(err error) { end.err = err },
 		Drained:   func() { done <- end },
 	})

@@ -217,16 +217,21 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		Blocks:       r.Blocks,
 		HeldBlocks:   r.CachedTokens / blockTokens,
 		PromptBlocks: (g.promptTokens + blockTokens - 1) / blockTokens,
-		Committed: func(sampled []int32, bytes uint64) {
+		Committed: func(arrived kvtransfer.Arrival) {
+			sampled := arrived.Sampled
 			running.add(-1)
 			if g.spans != nil {
-				g.spans.Arrived(bytes)
+				g.spans.Arrived(arrived.Bytes)
 			}
 			if err := g.server.checkSampled(sampled); err != nil {
 				g.lost <- err
 				sampled = nil // ends the sequence
 			}
-			driver.KVArrived(g.id, sampled)
+			if arrived.Approximate {
+				driver.ApproximateKVArrived(g.id, sampled)
+			} else {
+				driver.KVArrived(g.id, sampled)
+			}
 		},
 		Failed:  func(err error) { g.lost <- err },
 		Drained: over,

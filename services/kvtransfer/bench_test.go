@@ -52,7 +52,7 @@ func BenchmarkTransfer(b *testing.B) {
 		over := make(chan struct{})
 		ticket, err := receiver.Reserve(kvtransfer.Reservation{
 			Blocks: source, PromptBlocks: blocks,
-			Committed: func([]int32, uint64) { close(over) },
+			Committed: func(kvtransfer.Arrival) { close(over) },
 			Failed:    func(err error) { b.Error(err) },
 			Drained:   func() { close(over) },
 		})

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 )
 
 // What a zero field of a configuration stands for.
@@ -23,7 +25,7 @@ const (
 	DefaultMaxChunkBytes = 1<<20 - 4<<10
 	// DefaultMaxReservations bounds the table of a receiver.
 	DefaultMaxReservations = 4096
-	// DefaultMaxStreams bounds the senders of a receiver.
+	// DefaultMaxStreams bounds the streams of a receiver.
 	DefaultMaxStreams = 1024
 	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge
 	// its end.
@@ -56,6 +58,8 @@ type ReceiverConfig struct {
 	Layout kvcache.Layout
 	// Lease is how long a sender may be silent. 0 is DefaultLease.
 	Lease time.Duration
+	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
+	Encoding kvtransferv1.Encoding
 	// CreditBytes is the payload that may be on its way on one stream, over all
 	// its transfers. 0 is DefaultCreditBytes, or one chunk if that is more.
 	CreditBytes int
@@ -66,7 +70,7 @@ type ReceiverConfig struct {
 	// MaxReservations bounds the reservations that are not over, quarantined ones
 	// included. 0 is DefaultMaxReservations.
 	MaxReservations int
-	// MaxStreams bounds the streams. 0 is DefaultMaxStreams.
+	// MaxStreams bounds the streams, those of all sessions together. 0 is DefaultMaxStreams.
 	MaxStreams int
 	// ShutdownGrace is how long Run, once its context is done, waits for senders to
 	// acknowledge before it ends their streams. 0 is DefaultShutdownGrace.
@@ -93,6 +97,9 @@ func (c ReceiverConfig) withDefaults() ReceiverConfig {
 func (c ReceiverConfig) Validate() error {
 	c = c.withDefaults()
 	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
+	if _, err := newCoding(c.Encoding, c.Layout); err != nil {
+		errs = append(errs, err)
+	}
 	if len(c.Addresses) == 0 {
 		errs = append(errs, errors.New("addresses: at least one is needed, where the gRPC server listens"))
 	}
@@ -126,20 +133,25 @@ type SenderConfig struct {
 	// noticed only when an answer is due (AnswerTimeout), and must not retry or
 	// bound the size of what is sent below Receiver.MaxMessageBytes.
 	Dial func(address string) (*grpc.ClientConn, error)
-	// IdleTimeout closes a connection without transfers. 0 is DefaultIdleTimeout.
+	// Streams is how many streams a session with a receiver has, each on a connection
+	// of its own: 1 to 8. 0 is 1. More carry more where one connection, or the one
+	// core that serves it, is what bounds the speed.
+	Streams int
+	// IdleTimeout closes a session without transfers. 0 is DefaultIdleTimeout.
 	IdleTimeout time.Duration
 	// ConnectTimeout bounds connecting to and being greeted at one address. 0 is
 	// DefaultConnectTimeout.
 	ConnectTimeout time.Duration
 	// AnswerTimeout is how long a receiver may take to answer Open, Commit or
 	// Abort, to grant credit that is waited for, or to take a message. After it the
-	// stream is broken, with every transfer on it. 0 is DefaultAnswerTimeout.
+	// session is broken, with every transfer in it. 0 is DefaultAnswerTimeout.
 	AnswerTimeout time.Duration
 	// Logger may be nil: then nothing is logged.
 	Logger *slog.Logger
 }
 
 func (c SenderConfig) withDefaults() SenderConfig {
+	c.Streams = orDefault(c.Streams, 1)
 	c.IdleTimeout = orDefault(c.IdleTimeout, DefaultIdleTimeout)
 	c.ConnectTimeout = orDefault(c.ConnectTimeout, DefaultConnectTimeout)
 	c.AnswerTimeout = orDefault(c.AnswerTimeout, DefaultAnswerTimeout)
@@ -153,6 +165,9 @@ func (c SenderConfig) Validate() error {
 	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
 	if c.Dial == nil {
 		errs = append(errs, errors.New("dial: must be set"))
+	}
+	if c.Streams < 0 || c.Streams > receiver.MaxStripes {
+		errs = append(errs, fmt.Errorf("streams: %d is not between 1 and %d", c.Streams, receiver.MaxStripes))
 	}
 	if c.IdleTimeout < 0 || c.ConnectTimeout < 0 || c.AnswerTimeout < 0 {
 		errs = append(errs, errors.New("timeouts: must not be negative"))

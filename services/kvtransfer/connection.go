@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -14,13 +13,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // errConnectionOver is an open that came after the end of its connection.
 var errConnectionOver = errors.New("the connection is over")
 
-// connection is one stream to one receiver, on a gRPC connection of its own, from
+// connection is one session with one receiver, on gRPC connections of its own, from
 // dialling to its end. It is never used again.
 type connection struct {
 	sender    *Sender
@@ -28,16 +26,17 @@ type connection struct {
 	addresses []string
 	ctx       context.Context
 	cancel    context.CancelFunc
-	ready     chan struct{} // closed when core or err is set
-	ended     chan struct{} // closed when nothing of it runs any more
-	wakeWrite chan struct{}
+	ready     chan struct{}   // closed when core or err is set
+	ended     chan struct{}   // closed when nothing of it runs any more
+	stripes   []chan struct{} // wakes the writer of each stream
 	wakeTimer chan struct{}
 
 	mu        sync.Mutex
 	core      *sender.Core // nil until the greeting, and if err is set
 	err       error        // why there is no core
 	transfers map[uint64]*Transfer
-	armed     time.Time // when the timer fires; zero if it does not
+	armed     time.Time   // when the timer fires; zero if it does not
+	idle      []*shipment // to be used again
 }
 
 func newConnection(s *Sender, to peer, addresses []string) *connection {
@@ -47,43 +46,50 @@ func newConnection(s *Sender, to peer, addresses []string) *connection {
 		addresses: addresses,
 		ready:     make(chan struct{}),
 		ended:     make(chan struct{}),
-		wakeWrite: make(chan struct{}, 1),
+		stripes:   make([]chan struct{}, s.cfg.Streams),
 		wakeTimer: make(chan struct{}, 1),
 		transfers: map[uint64]*Transfer{},
+	}
+	for i := range c.stripes {
+		c.stripes[i] = make(chan struct{}, 1)
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
 }
 
-// run dials, keeps time while the stream lives, and clears up.
+// run dials, keeps time while the session lives, and clears up.
 func (c *connection) run() {
 	defer close(c.ended)
 	defer c.cancel()
 	defer c.sender.drop(c)
-	l, err := c.dial()
+	address, links, err := c.dial()
 	c.mu.Lock()
 	if err != nil {
 		c.err = err
 	} else {
-		c.core = sender.New(c.coreConfig(l.hello), time.Now())
+		c.core = sender.New(c.coreConfig(links), time.Now())
 	}
 	c.mu.Unlock()
 	close(c.ready)
 	if err != nil {
 		return
 	}
-	defer l.close()
 	log := c.sender.cfg.Logger.With(slog.String("receiver", c.peer.receiver))
-	log.Info("kv stream is open", slog.String("address", l.address))
+	log.Info("kv session is open", slog.String("address", address), slog.Int("streams", len(links)))
 
 	var tasks sync.WaitGroup
-	tasks.Go(func() { c.read(l.stream) })
-	tasks.Go(func() { c.write(l.stream) })
+	for i, l := range links {
+		defer l.close()
+		tasks.Go(func() { c.read(l.stream, i) })
+		tasks.Go(func() { c.write(l.stream, i) })
+	}
 	c.keepTime()
-	l.cancel(context.Canceled)
+	for _, l := range links {
+		l.cancel(context.Canceled)
+	}
 	c.handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
-	log.Info("kv stream is over")
+	log.Info("kv session is over")
 }
 
 // close ends the connection after its transfers, or the dialling at once.
@@ -134,30 +140,31 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}
 	}
 	c.transfers[t.id] = t
+	encoding, sliceBytes := c.sender.codings.choose(ticket.GetEncoding())
 	c.apply(c.core.Handle(time.Now(), sender.Open{
-		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent}))
+		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,
+		Encoding: encoding, EncodedBytes: sliceBytes}))
 	return nil
 }
 
-// handle gives the core an event and does what it asks for, but for what there
-// is to write: that is the writer's, who asked for it.
-func (c *connection) handle(ev sender.Event) sender.Action {
+// handle gives the core an event and does what it asks for.
+func (c *connection) handle(ev sender.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.core == nil {
-		return nil
+	if c.core != nil {
+		c.apply(c.core.Handle(time.Now(), ev))
 	}
-	return c.apply(c.core.Handle(time.Now(), ev))
 }
 
-// apply does what the core asks for. c.mu is held.
+// apply does what the core asks for, but for what there is to write: that is the
+// writer's, who asked for it. c.mu is held.
 func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
-		case sender.Write, sender.WriteChunk:
+		case sender.Write, *sender.WriteChunk:
 			write = a
 		case sender.Wake:
-			poke(c.wakeWrite)
+			poke(c.stripes[a.Stripe])
 		case sender.Accepted:
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
@@ -167,7 +174,7 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			delete(c.transfers, a.ID)
 		case sender.CloseStream:
 			if a.Err != nil {
-				c.sender.cfg.Logger.Warn("kv stream is cut",
+				c.sender.cfg.Logger.Warn("kv session is cut",
 					slog.String("receiver", c.peer.receiver), slog.Any("error", a.Err))
 			}
 			c.cancel()
@@ -186,7 +193,7 @@ func poke(wake chan<- struct{}) {
 	}
 }
 
-// keepTime ticks the core until the stream is over.
+// keepTime ticks the core until the session is over.
 func (c *connection) keepTime() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -209,65 +216,6 @@ func (c *connection) keepTime() {
 		}
 		c.mu.Unlock()
 	}
-}
-
-// read takes the receiver's answers until the stream ends.
-func (c *connection) read(stream kvtransferv1.KVTransfer_StreamClient) {
-	defer c.cancel()
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			c.handle(sender.StreamLost{Err: err})
-			return
-		}
-		c.handle(sender.Received{Message: m})
-	}
-}
-
-// write puts on the stream what the core has for it, one thing after another.
-func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient) {
-	codec := wire.Codec()
-	for {
-		var message any
-		switch a := c.handle(sender.WriterReady{}).(type) {
-		case sender.Write:
-			message = a.Message
-		case sender.WriteChunk:
-			// What cannot be read must not end the stream, as it would inside of SendMsg.
-			encoded, err := codec.Marshal(c.outbound(a))
-			if err != nil {
-				continue // the core knows
-			}
-			message = &parcel{encoded}
-		default:
-			select {
-			case <-c.wakeWrite:
-			case <-c.ctx.Done():
-				return
-			}
-			continue
-		}
-		if err := stream.SendMsg(message); err != nil {
-			if !errors.Is(err, io.EOF) { // else the reader gets to know why
-				c.handle(sender.StreamLost{Err: err})
-				c.cancel()
-			}
-			return
-		}
-	}
-}
-
-// outbound is a chunk as the codec takes it.
-func (c *connection) outbound(a sender.WriteChunk) *wire.Outbound {
-	return &wire.Outbound{Chunk: a.Chunk, Pages: c.sender.pages, Blocks: a.Blocks, Released: func(err error) {
-		c.mu.Lock()
-		if t := c.transfers[a.ID]; t != nil && err == nil {
-			t.stats.Chunks++
-			t.stats.Bytes += uint64(a.Chunk.PayloadBytes)
-		}
-		c.mu.Unlock()
-		c.handle(sender.PagesRead{ID: a.ID, Err: err})
-	}}
 }
 
 // resultError makes an error of how a transfer ended.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,16 +23,19 @@ const (
 // maxAddresses bounds how many addresses of a ticket are tried.
 const maxAddresses = 8
 
-// errConnectTimeout is why an address was given up.
-var errConnectTimeout = errors.New("no answer in time")
+var (
+	// errConnectTimeout is why an address was given up.
+	errConnectTimeout = errors.New("no answer in time")
+	// errSibling is why a stripe was given up that could have been joined.
+	errSibling = errors.New("another stripe could not be joined")
+)
 
 // link is a greeted stream and what it stands on.
 type link struct {
-	address string
-	conn    *grpc.ClientConn
-	stream  kvtransferv1.KVTransfer_StreamClient
-	hello   *kvtransferv1.ReceiverHello
-	cancel  context.CancelCauseFunc
+	conn   *grpc.ClientConn
+	stream kvtransferv1.KVTransfer_StreamClient
+	hello  *kvtransferv1.ReceiverHello
+	cancel context.CancelCauseFunc
 }
 
 func (l *link) close() {
@@ -39,37 +43,82 @@ func (l *link) close() {
 	_ = l.conn.Close() // the stream is over: there is nobody to tell
 }
 
-// dial tries the addresses in order until the right receiver answers. A refusal
-// counts more than an address that does not answer: it is what to act on.
-func (c *connection) dial() (*link, error) {
+// dial tries the addresses in order until the right receiver answers over all
+// stripes. A refusal counts more than an address that does not answer: it is what to
+// act on.
+func (c *connection) dial() (address string, _ []*link, _ error) {
 	var failures []error
 	for _, address := range c.addresses[:min(len(c.addresses), maxAddresses)] {
-		l, err := c.join(address)
+		links, err := c.joinAll(address)
 		if err == nil {
-			return l, nil
+			return address, links, nil
 		}
 		failures = append(failures, fmt.Errorf("%s: %w", address, err))
 	}
 	err := errors.Join(failures...)
 	var refused *RefusedError
 	if errors.As(err, &refused) {
-		return nil, refused
+		return "", nil, refused
 	}
-	return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
+	return "", nil, &BrokenError{Peer: c.peer.receiver, Err: err}
 }
 
-// join connects to one address and greets.
-func (c *connection) join(address string) (_ *link, err error) {
+// joinAll makes a session with one address: all of its streams, or none.
+func (c *connection) joinAll(address string) ([]*link, error) {
+	number, err := draw()
+	if err != nil {
+		return nil, err
+	}
+	links, errs := make([]*link, len(c.stripes)), make([]error, len(c.stripes))
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	var joins sync.WaitGroup
+	for i := range links {
+		joins.Go(func() {
+			if links[i], errs[i] = c.join(ctx, address, number, i); errs[i] != nil {
+				cancel(errSibling)
+			}
+		})
+	}
+	joins.Wait()
+	err = firstCause(errs)
+	if err == nil {
+		return links, nil
+	}
+	for _, l := range links {
+		if l != nil {
+			l.close()
+		}
+	}
+	return nil, err
+}
+
+// firstCause is the first error that is not the consequence of another.
+func firstCause(errs []error) error {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, errSibling) {
+			return err
+		}
+	}
+	return nil
+}
+
+// join connects to one address and greets as one stripe. joining bounds only that.
+func (c *connection) join(joining context.Context, address string, number uint64, stripe int) (_ *link, err error) {
 	conn, err := c.sender.cfg.Dial(address)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	l := &link{address: address, conn: conn, cancel: cancel}
+	l := &link{conn: conn, cancel: cancel}
 	timer := time.AfterFunc(c.sender.cfg.ConnectTimeout, func() { cancel(errConnectTimeout) })
+	detach := context.AfterFunc(joining, func() { cancel(context.Cause(joining)) })
 	defer func() {
 		if !timer.Stop() && err == nil {
 			err = errConnectTimeout
+		}
+		if !detach() && err == nil {
+			err = context.Cause(joining)
 		}
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
@@ -87,6 +136,9 @@ func (c *connection) join(address string) (_ *link, err error) {
 		Epoch:        c.sender.cfg.Epoch,
 		Version:      maxVersion,
 		LayoutDigest: c.sender.layoutDigest,
+		Session:      number,
+		Stripe:       uint32(stripe),
+		Stripes:      uint32(len(c.stripes)),
 	}}})
 	m, err := l.stream.Recv()
 	if err != nil {
@@ -124,14 +176,18 @@ func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
 	return nil
 }
 
-func (c *connection) coreConfig(h *kvtransferv1.ReceiverHello) sender.Config {
-	return sender.Config{
+func (c *connection) coreConfig(links []*link) sender.Config {
+	cfg := sender.Config{
 		LayoutDigest:  c.sender.layoutDigest,
 		Layers:        c.sender.cfg.Layout.Layers,
 		SliceBytes:    c.sender.cfg.Layout.SliceBytes,
-		CreditBytes:   int(h.GetCreditBytes()),
-		MaxChunkBytes: int(h.GetMaxChunkBytes()),
+		MaxChunkBytes: int(links[0].hello.GetMaxChunkBytes()),
 		AnswerTimeout: c.sender.cfg.AnswerTimeout,
 		IdleTimeout:   c.sender.cfg.IdleTimeout,
 	}
+	for _, l := range links {
+		cfg.CreditBytes = append(cfg.CreditBytes, int(l.hello.GetCreditBytes()))
+		cfg.MaxChunkBytes = min(cfg.MaxChunkBytes, int(l.hello.GetMaxChunkBytes()))
+	}
+	return cfg
 }

@@ -30,15 +30,25 @@ type Reservation struct {
 	// sender fills. The rest is for generated tokens and not touched.
 	PromptBlocks int
 	// Committed says that all slices arrived and were right; the blocks are the
-	// owner's alone again. sampled are the tokens that the sender sampled, in order;
-	// bytes is the payload that was moved. Nothing follows.
-	Committed func(sampled []int32, bytes uint64)
+	// owner's alone again. Nothing follows.
+	Committed func(Arrival)
 	// Failed says that the transfer is over without commit: a *FailedError, an
 	// *AbortedError with the sender's reason, or a *BrokenError. Drained follows;
 	// until then the blocks may still be written.
 	Failed func(err error)
 	// Drained says that nothing will land any more: the blocks may be given away.
 	Drained func()
+}
+
+// Arrival is what a committed transfer brought.
+type Arrival struct {
+	// Sampled are the tokens that the sender sampled, in order.
+	Sampled []int32
+	// Bytes is the payload that was moved.
+	Bytes uint64
+	// Approximate: the pages hold nearly what the sender's do, since the payload was
+	// encoded in fewer bits.
+	Approximate bool
 }
 
 func (res Reservation) validate() error {
@@ -78,6 +88,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 		HeldBlocks:   uint32(res.HeldBlocks),
 		Lease:        durationpb.New(r.cfg.Lease),
 		Receiver:     r.cfg.WorkerID,
+		Encoding:     r.cfg.Encoding,
 	}, nil
 }
 

@@ -110,13 +110,13 @@ type outcome struct {
 func (o *outcome) reservation(blocks []kvcache.BlockID, held, prompt int) kvtransfer.Reservation {
 	return kvtransfer.Reservation{
 		RequestID: "r", Blocks: blocks, HeldBlocks: held, PromptBlocks: prompt,
-		Committed: func(sampled []int32, bytes uint64) {
+		Committed: func(a kvtransfer.Arrival) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			if o.committed || o.err != nil || o.drained {
 				o.t.Error("committed after an end")
 			}
-			o.committed, o.sampled, o.bytes = true, sampled, bytes
+			o.committed, o.sampled, o.bytes = true, a.Sampled, a.Bytes
 			close(o.over)
 		},
 		Failed: func(err error) {

@@ -18,12 +18,13 @@ const (
 	minTicketLease = 100 * time.Millisecond
 )
 
-// Sender sends KV blocks, over one connection to each receiver. All its methods
-// are safe for concurrent use.
+// Sender sends KV blocks, in one session with each receiver. All its methods are
+// safe for concurrent use.
 type Sender struct {
 	cfg          SenderConfig
 	layoutDigest uint64
 	pages        engine.Pages
+	codings      codings
 	ctx          context.Context // ends with Close: the life of every connection
 	cancel       context.CancelFunc
 
@@ -54,6 +55,7 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 		cfg:          cfg.withDefaults(),
 		layoutDigest: digest,
 		pages:        pages,
+		codings:      newCodings(cfg.Layout),
 		ctx:          ctx,
 		cancel:       cancel,
 		connections:  map[peer]*connection{},

@@ -28,6 +28,7 @@ type inbound struct {
 	wake chan struct{} // tells the writer that there is something to send
 
 	mu     sync.Mutex
+	credit int // to be granted
 	outbox []*kvtransferv1.ReceiverMessage
 	status *status.Status // set with stop
 }
@@ -88,9 +89,9 @@ func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv
 		if stream.RecvMsg(&m) != nil {
 			break
 		}
-		for _, w := range r.handle(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}) {
+		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
 			outcome, detail := r.write(w, &m)
-			r.handle(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
+			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
 		}
 		m.Free()
 		if in.overflows() {
@@ -104,8 +105,12 @@ func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv
 }
 
 // write checks a chunk and copies its payload into its pages.
-func (r *Receiver) write(w receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
-	err := m.CopyTo(r.pages, w.Blocks, nil)
+func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
+	var coding wire.Coding
+	if w.Encoding == r.cfg.Encoding {
+		coding = r.coding
+	}
+	err := m.CopyTo(r.pages, w.Blocks, coding)
 	switch {
 	case err == nil:
 		return receiver.Landed, ""
@@ -116,15 +121,23 @@ func (r *Receiver) write(w receiver.Write, m *wire.Inbound) (receiver.Outcome, s
 	}
 }
 
-// push puts a message into the outbox. Neighbouring grants become one.
+// push puts a message into the outbox.
 func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
 	in.mu.Lock()
-	if last := len(in.outbox) - 1; last >= 0 && m.GetGrant() != nil && in.outbox[last].GetGrant() != nil {
-		in.outbox[last].GetGrant().CreditBytes += m.GetGrant().GetCreditBytes()
-	} else {
-		in.outbox = append(in.outbox, m)
-	}
+	in.outbox = append(in.outbox, m)
 	in.mu.Unlock()
+	in.poke()
+}
+
+// grant adds to the next Grant, which goes before all else.
+func (in *inbound) grant(bytes int) {
+	in.mu.Lock()
+	in.credit += bytes
+	in.mu.Unlock()
+	in.poke()
+}
+
+func (in *inbound) poke() {
 	select {
 	case in.wake <- struct{}{}:
 	default:
@@ -145,17 +158,25 @@ func (in *inbound) overflows() bool {
 
 // write sends what is in the outbox until the stream ends.
 func (in *inbound) write(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage], finished <-chan struct{}) {
+	grant := new(kvtransferv1.Grant)
+	granting := &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: grant}}
 	for {
 		in.mu.Lock()
-		batch := in.outbox
-		in.outbox = nil
+		batch, credit := in.outbox, in.credit
+		in.outbox, in.credit = nil, 0
 		in.mu.Unlock()
-		for _, m := range batch {
-			if stream.Send(m) != nil {
+		if credit > 0 {
+			grant.CreditBytes = uint64(credit) // Send encodes it before it returns
+			if stream.Send(granting) != nil {
 				return // the reader hears of it too
 			}
 		}
-		if len(batch) > 0 {
+		for _, m := range batch {
+			if stream.Send(m) != nil {
+				return
+			}
+		}
+		if len(batch) > 0 || credit > 0 {
 			continue
 		}
 		select {
@@ -182,7 +203,7 @@ func code(cause receiver.Cause) codes.Code {
 	switch cause {
 	case receiver.Silence:
 		return codes.DeadlineExceeded
-	case receiver.Closing:
+	case receiver.Closing, receiver.Severed:
 		return codes.Unavailable
 	case receiver.Crowded:
 		return codes.ResourceExhausted

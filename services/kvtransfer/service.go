@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // Receiver receives KV blocks. All its methods are safe for concurrent use.
@@ -23,6 +24,7 @@ type Receiver struct {
 	cfg          ReceiverConfig
 	layoutDigest uint64
 	pages        engine.Pages
+	coding       wire.Coding // of cfg.Encoding; nil: native
 
 	mu         sync.Mutex
 	core       *receiver.Core
@@ -53,6 +55,14 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 	if got := pages.Layout().Digest(); got != digest {
 		return nil, fmt.Errorf("kv receiver: the engine's pages have layout digest %#x, the configuration %#x", got, digest)
 	}
+	coding, err := newCoding(cfg.Encoding, cfg.Layout)
+	if err != nil {
+		return nil, fmt.Errorf("kv receiver: %w", err)
+	}
+	encodedBytes := cfg.Layout.SliceBytes
+	if coding != nil {
+		encodedBytes = coding.EncodedBytes()
+	}
 	firstID, err := draw()
 	if err != nil {
 		return nil, fmt.Errorf("kv receiver: %w", err)
@@ -61,12 +71,15 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		cfg:          cfg,
 		layoutDigest: digest,
 		pages:        pages,
+		coding:       coding,
 		core: receiver.New(receiver.Config{
 			WorkerID:        cfg.WorkerID,
 			Epoch:           cfg.Epoch,
 			LayoutDigest:    digest,
 			Layers:          cfg.Layout.Layers,
 			SliceBytes:      cfg.Layout.SliceBytes,
+			Encoding:        cfg.Encoding,
+			EncodedBytes:    encodedBytes,
 			Lease:           cfg.Lease,
 			CreditBytes:     cfg.CreditBytes,
 			MaxChunkBytes:   cfg.MaxChunkBytes,
@@ -172,21 +185,40 @@ func (r *Receiver) rearm() {
 	}
 }
 
-// handle gives the core an event and does what it asks for, but for the writes:
-// those are the caller's, who read the message that caused them. It must be
-// called without r.mu.
-func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
+// handle gives the core an event and does what it asks for. It must be called
+// without r.mu.
+func (r *Receiver) handle(ev receiver.Event) {
 	r.mu.Lock()
-	var writes []receiver.Write
-	for _, a := range r.core.Handle(time.Now(), ev) {
+	r.apply(r.core.Handle(time.Now(), ev), nil)
+}
+
+// received is handle for a message of a stream. The write that it causes, if it
+// does, is the caller's: nil is none.
+func (r *Receiver) received(ev receiver.Received) *receiver.Write {
+	r.mu.Lock()
+	return r.apply(r.core.HandleReceived(time.Now(), ev), ev.Message)
+}
+
+// written is handle for the end of a copy.
+func (r *Receiver) written(ev receiver.Written) {
+	r.mu.Lock()
+	r.apply(r.core.HandleWritten(time.Now(), ev), nil)
+}
+
+// apply does what the core asks for after message, if that was an event, but for a
+// write. It takes r.mu over and releases it.
+func (r *Receiver) apply(actions []receiver.Action, message *kvtransferv1.SenderMessage) (write *receiver.Write) {
+	for _, a := range actions {
 		switch a := a.(type) {
 		case receiver.Send:
 			if a.Message.GetAccept() != nil {
-				r.traceOpen(ev)
+				r.traceOpen(message)
 			}
 			r.streams[a.Stream].push(a.Message)
-		case receiver.Write:
-			writes = append(writes, a)
+		case *receiver.Grant:
+			r.streams[a.Stream].grant(a.Bytes)
+		case *receiver.Write:
+			write = a
 		case receiver.CloseStream:
 			r.cfg.Logger.Log(context.Background(), level(a.Cause), "kv stream is cut", slog.String("worker", r.cfg.WorkerID),
 				slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
@@ -194,7 +226,7 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 		case receiver.Committed:
 			r.traceEnd(a.ID, a.Bytes, nil)
 			res := r.owner(a.ID, true)
-			r.calls = append(r.calls, func() { res.Committed(a.Sampled, a.Bytes) })
+			r.calls = append(r.calls, func() { res.Committed(Arrival{Sampled: a.Sampled, Bytes: a.Bytes, Approximate: a.Approximate}) })
 		case receiver.Failed:
 			r.fail(a.ID, &FailedError{Reason: a.Reason, Detail: a.Detail})
 		case receiver.Aborted:
@@ -208,7 +240,7 @@ func (r *Receiver) handle(ev receiver.Event) []receiver.Write {
 	}
 	r.rearm()
 	r.call()
-	return writes
+	return write
 }
 
 func (r *Receiver) fail(id uint64, err error) {

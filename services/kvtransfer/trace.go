@@ -10,17 +10,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
 // errCancelled is how a transfer ended that its own reservation's owner ended.
 var errCancelled = errors.New("cancelled by its owner")
 
-// traceOpen begins the span of a transfer that ev, which the core accepted,
+// traceOpen begins the span of a transfer that message, which the core accepted,
 // opened. It is part of the sender's trace. r.mu is held.
-func (r *Receiver) traceOpen(ev receiver.Event) {
-	received, _ := ev.(receiver.Received)
-	open := received.Message.GetOpen()
+func (r *Receiver) traceOpen(message *kvtransferv1.SenderMessage) {
+	open := message.GetOpen()
 	if r.cfg.Tracer == nil || open.GetTraceparent() == "" {
 		return
 	}

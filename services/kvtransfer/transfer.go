@@ -28,12 +28,13 @@ type Transfer struct {
 // exactly once; another one ends the transfer with ABORT_REASON_FAILED and an
 // error that says so. The Transfer keeps the slice and does not change it.
 func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
-	t.conn.mu.Lock()
+	c := t.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if t.stats.FirstOffered == 0 {
 		t.stats.FirstOffered = time.Since(t.opened)
 	}
-	t.conn.mu.Unlock()
-	t.conn.handle(sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks})
+	c.apply(c.core.HandleOffer(time.Now(), sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks}))
 }
 
 // Commit says that everything was offered, and passes on the tokens sampled so

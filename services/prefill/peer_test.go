@@ -108,10 +108,10 @@ func (p *peer) reserve(n, held int) *reservation {
 	var err error
 	r.ticket, err = p.receiver.Reserve(kvtransfer.Reservation{
 		RequestID: "r", Blocks: r.blocks, HeldBlocks: held, PromptBlocks: len(r.blocks),
-		Committed: func(sampled []int32, _ uint64) {
+		Committed: func(a kvtransfer.Arrival) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.committed, r.sampled = true, sampled
+			r.committed, r.sampled = true, a.Sampled
 			close(r.over)
 		},
 		Failed: func(err error) {

@@ -274,8 +274,8 @@ func newEnd(hangUp func()) *end { return &end{over: make(chan struct{}), hangUp:
 func (e *end) reservation(requestID string, blocks []kvcache.BlockID, held int) kvtransfer.Reservation {
 	return kvtransfer.Reservation{
 		RequestID: requestID, Blocks: blocks, HeldBlocks: held, PromptBlocks: len(blocks),
-		Committed: func(_ []int32, bytes uint64) {
-			e.committed, e.bytes = true, bytes
+		Committed: func(a kvtransfer.Arrival) {
+			e.committed, e.bytes = true, a.Bytes
 			close(e.over)
 		},
 		Failed: func(err error) {

@@ -146,8 +146,8 @@ func (s *Service) reserve(ctx context.Context, h *shelf, arrival stock.Arrival) 
 	id := arrival.ID
 	ticket, err := h.receiver.Reserve(kvtransfer.Reservation{
 		RequestID: rpc.RequestID(ctx), Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
-		Committed: func(_ []int32, bytes uint64) {
-			s.metrics.received(bytes)
+		Committed: func(a kvtransfer.Arrival) {
+			s.metrics.received(a.Bytes)
 			s.arrivalIs(h, func() { h.stock.Committed(id); delete(s.puts, id) })
 		},
 		Failed:  func(error) { s.arrivalIs(h, func() { h.stock.Failed(id) }) },

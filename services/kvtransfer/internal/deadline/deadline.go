@@ -14,6 +14,7 @@ import (
 type Queue[K comparable] struct {
 	entries entries[K]
 	byKey   map[K]*entry[K]
+	free    []*entry[K] // to be used again: setting costs no memory in the long run
 }
 
 // New is an empty queue.
@@ -26,7 +27,13 @@ func (q *Queue[K]) Set(key K, at time.Time) {
 		heap.Fix(&q.entries, e.index)
 		return
 	}
-	e := &entry[K]{key: key, at: at}
+	var e *entry[K]
+	if last := len(q.free) - 1; last >= 0 {
+		e, q.free = q.free[last], q.free[:last]
+	} else {
+		e = new(entry[K])
+	}
+	e.key, e.at = key, at
 	q.byKey[key] = e
 	heap.Push(&q.entries, e)
 }
@@ -36,6 +43,7 @@ func (q *Queue[K]) Clear(key K) {
 	if e := q.byKey[key]; e != nil {
 		heap.Remove(&q.entries, e.index)
 		delete(q.byKey, key)
+		q.free = append(q.free, e)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
@@ -12,6 +13,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // TestMain asks for more histories than rapid's 100: they are cheap, and the
@@ -50,8 +52,8 @@ func TestNothingGoesWrong(t *testing.T) {
 			w.check()
 		}
 		w.settle()
-		for _, c := range w.conns {
-			for id, o := range c.transfers {
+		for _, s := range w.sessions {
+			for id, o := range s.transfers {
 				if o.result.End != sender.EndCommitted {
 					t.Fatalf("transfer %d ended with %+v; %s", id, o.result, w.describe())
 				}
@@ -66,46 +68,80 @@ func (w *world) step(faults bool) {
 	op := w.draw("op", 100)
 	switch {
 	case op < 4:
-		w.connect()
+		w.connect(faults)
 	case op < 10:
 		w.reserve()
-	case op < 18:
+	case op < 17:
 		w.open(faults)
-	case op < 34:
+	case op < 32:
 		w.offer()
-	case op < 42:
+	case op < 39:
 		w.commit(faults)
-	case op < 54:
-		w.eachConn("write", func(c *conn) bool { return c.core != nil && !c.senderGone && c.reading == nil }, w.writerStep)
-	case op < 62:
-		w.eachConn("read", func(c *conn) bool { return c.reading != nil }, func(c *conn) { w.readPages(c, faults && w.rarely()) })
-	case op < 72:
-		w.eachConn("up", func(c *conn) bool { return len(c.up) > 0 && !c.targetGone }, func(c *conn) { w.deliverUp(c, faults && w.rarely()) })
-	case op < 80:
-		w.eachConn("down", func(c *conn) bool { return len(c.down) > 0 && !c.senderGone }, w.deliverDown)
-	case op < 88:
-		if len(w.writes) > 0 {
-			w.copyOne(w.draw("copy", len(w.writes)), faults && w.rarely())
+	case op < 51:
+		w.eachStripe("write", func(s *session, st *stripe) bool { return s.core != nil && !s.gone && st.writing == nil }, w.writerStep)
+	case op < 58:
+		w.eachStripe("ship", func(_ *session, st *stripe) bool { return st.writing != nil },
+			func(s *session, st *stripe) { w.ship(s, st, faults && w.rarely()) })
+	case op < 64:
+		w.eachStripe("read", func(_ *session, st *stripe) bool { return len(st.unread) > 0 }, w.read)
+	case op < 75:
+		w.eachStripe("up", func(_ *session, st *stripe) bool { return len(st.up) > 0 && !st.targetGone },
+			func(s *session, st *stripe) { w.deliverUp(s, st) })
+	case op < 82:
+		w.eachStripe("down", func(s *session, st *stripe) bool { return len(st.down) > 0 && !s.gone },
+			func(s *session, st *stripe) { w.deliverDown(s, st) })
+	case op < 89:
+		if len(w.copies) > 0 {
+			w.copyOne(w.draw("copy", len(w.copies)), faults && w.rarely())
 		}
 	case !faults:
 		if w.rarely() {
 			w.pass()
 		}
-	case op < 90:
+	default:
+		w.fault(op)
+	}
+}
+
+// fault draws one thing that a healthy cluster does not see.
+func (w *world) fault(op int) {
+	switch {
+	case op < 91:
 		w.abort()
 	case op < 92:
 		w.cancel()
 	case op < 95:
 		w.advance(time.Duration(1 + w.draw("time", int(lease/2))))
 	case op < 96:
-		w.eachConn("cut", func(c *conn) bool { return !c.cut }, func(c *conn) { c.cut = true })
+		w.eachStripe("cut", func(_ *session, st *stripe) bool { return !st.cut }, func(_ *session, st *stripe) { w.cutStream(st) })
 	case op < 97:
-		w.eachConn("lose at the sender", func(c *conn) bool { return !c.senderGone && (c.cut || c.closing || c.targetGone) }, w.loseSender)
+		w.eachStripe("lose at the sender", func(s *session, _ *stripe) bool { return !s.gone && s.severed() },
+			func(s *session, _ *stripe) { w.loseSender(s) })
 	case op < 98:
-		w.eachConn("lose at the receiver", func(c *conn) bool { return !c.targetGone && (c.cut || c.closing || c.senderGone) }, w.loseTarget)
+		w.eachStripe("lose at the receiver", func(s *session, st *stripe) bool { return !st.targetGone && (st.cut || st.closing || s.gone) },
+			func(_ *session, st *stripe) { w.loseTarget(st) })
+	case op < 99:
+		if w.draw("flip", 4) == 0 {
+			w.spoil()
+		}
 	case w.rarely():
 		w.calamity()
 	}
+}
+
+// spoil flips a bit on its way.
+func (w *world) spoil() {
+	if w.draw("direction", 4) > 0 {
+		w.eachStripe("flip up", func(_ *session, st *stripe) bool { return len(st.up) > 4 && !st.targetGone },
+			func(s *session, st *stripe) { s.spoilt = w.flip(st.up) || s.spoilt })
+		return
+	}
+	w.eachStripe("flip down", func(s *session, st *stripe) bool { return len(st.down) > 4 && !s.gone },
+		func(s *session, st *stripe) {
+			if w.flip(st.down) {
+				s.spoilt, s.lied = true, true
+			}
+		})
 }
 
 // draw is a number below n. Rapid prefers small and extreme numbers, which would
@@ -131,13 +167,20 @@ func (w *world) rarely() bool { return w.draw("rarely", 40) == 0 }
 func (w *world) calamity() {
 	switch w.draw("calamity", 3) {
 	case 0: // the receiver's process starts anew
-		for _, c := range w.conns {
-			c.cut, c.targetGone, c.up = true, true, nil
+		for _, s := range w.sessions {
+			for _, st := range s.stripes {
+				st.cut, st.targetGone, st.up = true, true, nil
+				w.truncate(&st.down)
+			}
 		}
 		w.startReceiver()
 	case 1: // a sender's process dies
-		w.eachConn("die", func(c *conn) bool { return !c.senderGone }, func(c *conn) {
-			c.cut, c.senderGone, c.down, c.reading, c.core = true, true, nil, nil, nil
+		w.eachSession("die", func(s *session) bool { return !s.gone }, func(s *session) {
+			s.leave(w)
+			s.core = nil
+			for _, st := range s.stripes {
+				st.cut, st.writing, st.unread = true, nil, nil
+			}
 		})
 	case 2:
 		w.closed = true
@@ -145,11 +188,11 @@ func (w *world) calamity() {
 	}
 }
 
-func (w *world) eachConn(label string, may func(*conn) bool, do func(*conn)) {
-	var able []*conn
-	for _, c := range w.conns {
-		if may(c) {
-			able = append(able, c)
+func (w *world) eachSession(label string, may func(*session) bool, do func(*session)) {
+	var able []*session
+	for _, s := range w.sessions {
+		if may(s) {
+			able = append(able, s)
 		}
 	}
 	if len(able) > 0 {
@@ -157,22 +200,57 @@ func (w *world) eachConn(label string, may func(*conn) bool, do func(*conn)) {
 	}
 }
 
-func (w *world) connect() {
+func (w *world) eachStripe(label string, may func(*session, *stripe) bool, do func(*session, *stripe)) {
+	type one struct {
+		s  *session
+		st *stripe
+	}
+	var able []one
+	for _, s := range w.sessions {
+		for _, st := range s.stripes {
+			if may(s, st) {
+				able = append(able, one{s, st})
+			}
+		}
+	}
+	if len(able) > 0 {
+		x := able[w.draw(label, len(able))]
+		do(x.s, x.st)
+	}
+}
+
+// connect begins a session; with faults one of its streams may never come, or not fit.
+func (w *world) connect(faults bool) {
 	live := 0
-	for _, c := range w.conns {
-		if !c.senderGone {
+	for _, s := range w.sessions {
+		if !s.gone {
 			live++
 		}
 	}
 	if live >= 2 {
 		return
 	}
-	w.lastStream++
-	c := &conn{id: w.lastStream, target: w.receiver, epoch: w.epoch, transfers: map[uint64]*outgoing{}, asleep: true}
-	w.conns = append(w.conns, c)
-	w.toReceiver(receiver.StreamOpened{Stream: c.id})
-	c.put(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{
-		Hello: &kvtransferv1.SenderHello{Sender: "prefill", Epoch: 1, Version: 2, LayoutDigest: layout}}})
+	s := &session{target: w.receiver, epoch: w.epoch, transfers: map[uint64]*outgoing{}}
+	w.sessions = append(w.sessions, s)
+	stripes := 1 + w.draw("stripes", 3)
+	for i := range stripes {
+		w.lastStream++
+		st := &stripe{id: w.lastStream, number: i}
+		s.stripes = append(s.stripes, st)
+		hello := &kvtransferv1.SenderHello{
+			Sender: "prefill", Epoch: 1, Version: 2, LayoutDigest: layout,
+			Session: uint64(len(w.sessions)), Stripe: uint32(i), Stripes: uint32(stripes),
+		}
+		w.toReceiver(receiver.StreamOpened{Stream: st.id})
+		if faults && w.rarely() {
+			s.spoilt = true
+			hello.Stripe = uint32(w.draw("stripe", 10))
+		}
+		w.putUp(s, st, &wire.Outbound{Message: &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: hello}}})
+		if faults && w.rarely() {
+			w.cutStream(st)
+		}
+	}
 }
 
 func (w *world) reserve() {
@@ -190,8 +268,8 @@ func (w *world) reserve() {
 	w.lastID++
 	id := w.lastID
 	held := w.draw("held", n+1)
-	r := &reservation{blocks: free[:n], since: w.now, ticket: &kvtransferv1.Ticket{
-		TransferId: id, Epoch: w.epoch, Secret: id * 3, LayoutDigest: layout,
+	r := &reservation{blocks: free[:n], ticket: &kvtransferv1.Ticket{
+		TransferId: id, Epoch: w.epoch, Secret: id * 3, LayoutDigest: layout, Encoding: w.encoding,
 		Blocks: uint32(n), HeldBlocks: uint32(held), Lease: durationpb.New(lease),
 	}}
 	w.reservations[id] = r
@@ -201,7 +279,7 @@ func (w *world) reserve() {
 	w.toReceiver(receiver.Reserve{ID: id, Secret: id * 3, Blocks: r.blocks, Held: held})
 }
 
-// open takes a ticket to a stream; with faults also one that was used before, or
+// open takes a ticket to a session; with faults also one that was used before, or
 // one with a wrong secret.
 func (w *world) open(faults bool) {
 	var tickets []*reservation
@@ -213,87 +291,90 @@ func (w *world) open(faults bool) {
 	if len(tickets) == 0 {
 		return
 	}
-	w.eachConn("open", func(c *conn) bool { return c.core != nil && !c.senderGone && c.target == w.receiver }, func(c *conn) {
+	w.eachSession("open", func(s *session) bool { return s.core != nil && !s.gone && s.target == w.receiver }, func(s *session) {
 		r := tickets[w.draw("ticket", len(tickets))]
-		if c.transfers[r.ticket.GetTransferId()] != nil {
+		if s.transfers[r.ticket.GetTransferId()] != nil {
 			return
 		}
 		ticket := r.ticket
 		if faults && w.rarely() {
-			ticket = &kvtransferv1.Ticket{TransferId: ticket.GetTransferId(), Epoch: ticket.GetEpoch(), Secret: 1,
-				LayoutDigest: layout, Blocks: ticket.GetBlocks(), HeldBlocks: ticket.GetHeldBlocks()}
+			ticket = proto.CloneOf(ticket)
+			ticket.Secret = 1
 		}
 		r.opened = true
 		o := &outgoing{ticket: ticket, descending: w.draw("order", 2) == 0}
 		for layer := range o.offered {
 			o.offered[layer] = int(ticket.GetHeldBlocks())
 		}
-		c.transfers[ticket.GetTransferId()] = o
-		w.toSender(c, sender.Open{Ticket: ticket, Lease: lease})
+		s.transfers[ticket.GetTransferId()] = o
+		ev := sender.Open{Ticket: ticket, Lease: lease}
+		if ticket.GetEncoding() == kvtransferv1.Encoding_ENCODING_INT8 && w.draw("encode", 2) == 0 {
+			ev.Encoding, ev.EncodedBytes = ticket.GetEncoding(), encodedBytes
+		}
+		w.toSender(s, ev)
 	})
 }
 
 // eachOutgoing draws a transfer of some sender that may.
-func (w *world) eachOutgoing(label string, may func(*outgoing) bool, do func(*conn, uint64, *outgoing)) {
+func (w *world) eachOutgoing(label string, may func(*outgoing) bool, do func(*session, uint64, *outgoing)) {
 	type one struct {
-		c  *conn
+		s  *session
 		id uint64
 	}
 	var able []one
-	for _, c := range w.conns {
+	for _, s := range w.sessions {
 		for id := uint64(1); id <= w.lastID; id++ {
-			if o := c.transfers[id]; o != nil && c.core != nil && may(o) {
-				able = append(able, one{c, id})
+			if o := s.transfers[id]; o != nil && s.core != nil && may(o) {
+				able = append(able, one{s, id})
 			}
 		}
 	}
 	if len(able) > 0 {
 		x := able[w.draw(label, len(able))]
-		do(x.c, x.id, x.c.transfers[x.id])
+		do(x.s, x.id, x.s.transfers[x.id])
 	}
 }
 
 func (w *world) offer() {
-	w.eachOutgoing("offer", func(o *outgoing) bool { return o.accepted && !o.committing }, func(c *conn, id uint64, o *outgoing) {
+	w.eachOutgoing("offer", func(o *outgoing) bool { return !o.committing }, func(s *session, id uint64, o *outgoing) {
 		layer := w.draw("layer", layers)
 		if rest := int(o.ticket.GetBlocks()) - o.offered[layer]; rest > 0 {
-			w.offerSome(c, id, o, layer, 1+w.draw("count", rest))
+			w.offerSome(s, id, o, layer, 1+w.draw("count", rest))
 		}
 	})
 }
 
-func (w *world) offerSome(c *conn, id uint64, o *outgoing, layer, count int) {
+func (w *world) offerSome(s *session, id uint64, o *outgoing, layer, count int) {
 	first := o.offered[layer]
 	o.offered[layer] += count
 	if o.descending {
 		first = int(o.ticket.GetBlocks()+o.ticket.GetHeldBlocks()) - o.offered[layer]
 	}
-	w.toSender(c, sender.Offer{ID: id, Layer: layer, First: first, Blocks: make([]kvcache.BlockID, count)})
+	w.toSender(s, sender.Offer{ID: id, Layer: layer, First: first, Blocks: senderBlocks(id, first, count)})
 }
 
-func (w *world) offerRest(c *conn, id uint64, o *outgoing) {
+func (w *world) offerRest(s *session, id uint64, o *outgoing) {
 	for layer := range layers {
 		if rest := int(o.ticket.GetBlocks()) - o.offered[layer]; rest > 0 {
-			w.offerSome(c, id, o, layer, rest)
+			w.offerSome(s, id, o, layer, rest)
 		}
 	}
 }
 
 // commit offers what is left and commits; with faults it may forget the rest.
 func (w *world) commit(faults bool) {
-	w.eachOutgoing("commit", func(o *outgoing) bool { return o.accepted && !o.committing }, func(c *conn, id uint64, o *outgoing) {
+	w.eachOutgoing("commit", func(o *outgoing) bool { return !o.committing }, func(s *session, id uint64, o *outgoing) {
 		if !faults || !w.rarely() {
-			w.offerRest(c, id, o)
+			w.offerRest(s, id, o)
 		}
 		o.committing = true
-		w.toSender(c, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
+		w.toSender(s, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
 	})
 }
 
 func (w *world) abort() {
-	w.eachOutgoing("abort", func(*outgoing) bool { return true }, func(c *conn, id uint64, o *outgoing) {
-		o.aborted = true
-		w.toSender(c, sender.Abort{ID: id, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
+	w.eachOutgoing("abort", func(*outgoing) bool { return true }, func(s *session, id uint64, _ *outgoing) {
+		w.toSender(s, sender.Abort{ID: id, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
 	})
 }
 

@@ -9,27 +9,42 @@ import (
 // commit what they began, the network is fair, what was cut is noticed. Then
 // nothing may be left within the lease.
 func (w *world) settle() {
-	for _, c := range w.conns {
-		for id, o := range c.transfers {
-			if c.core != nil && !o.ended && !o.committing {
-				w.offerRest(c, id, o)
+	w.commitAll()
+	w.run()
+	w.advance(lease) // tickets that nobody took, sessions that are not complete
+	w.run()
+	for _, s := range w.sessions {
+		if s.spoilt { // a message that was made another is as good as lost
+			for range 3 {
+				w.advance(answerTimeout)
+				w.run()
+			}
+			break
+		}
+	}
+	w.finish()
+}
+
+func (w *world) commitAll() {
+	for _, s := range w.sessions {
+		for id := uint64(1); id <= w.lastID; id++ {
+			if o := s.transfers[id]; o != nil && s.core != nil && !o.ended && !o.committing {
+				w.offerRest(s, id, o)
 				o.committing = true
-				w.toSender(c, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
+				w.toSender(s, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
 			}
 		}
 	}
-	w.run()
-	w.advance(lease) // tickets that nobody took
-	w.run()
-	w.finish()
 }
 
 // blackout: from now on no message arrives, nobody notices, and the senders'
 // engines stand still. The receiver gives up by itself within two leases, and
 // so do senders that wait for an answer.
 func (w *world) blackout() {
-	for _, c := range w.conns {
-		c.cut, c.up, c.down = true, nil, nil
+	for _, s := range w.sessions {
+		for _, st := range s.stripes {
+			st.cut, st.up, st.down = true, nil, nil
+		}
 	}
 	for range 4 {
 		w.advance(lease / 2)
@@ -40,41 +55,34 @@ func (w *world) blackout() {
 			w.t.Fatalf("transfer %d is left after two leases: %+v; %s", id, r, w.describe())
 		}
 	}
-	for _, c := range w.conns {
-		if c.core == nil {
-			continue
-		}
-		for id := range c.transfers {
-			// One that waits for its engine is the owner's to end.
-			w.toSender(c, sender.Abort{ID: id})
+	for _, s := range w.sessions {
+		for id := uint64(1); s.core != nil && id <= w.lastID; id++ {
+			if s.transfers[id] != nil {
+				// One that waits for its engine is the owner's to end.
+				w.toSender(s, sender.Abort{ID: id})
+			}
 		}
 	}
 	w.local()
 	w.advance(answerTimeout)
 	w.local()
 	w.advance(answerTimeout)
+	w.local()
 	w.finish()
 }
 
 // local does what either side has to do by itself.
 func (w *world) local() {
-	for len(w.writes) > 0 {
+	for len(w.copies) > 0 {
 		w.copyOne(0, false)
 	}
-	for _, c := range w.conns {
-		if c.closing && !c.targetGone {
-			w.loseTarget(c)
-		}
-		for c.core != nil && (c.reading != nil || !c.core.Lost()) {
-			if c.reading != nil {
-				w.readPages(c, false)
-			}
-			before := len(c.up)
-			w.writerStep(c)
-			if c.asleep && c.reading == nil && len(c.up) == before {
-				break
+	for _, s := range w.sessions {
+		for _, st := range s.stripes {
+			if st.closing && !st.targetGone {
+				w.loseTarget(st)
 			}
 		}
+		w.writeAll(s)
 	}
 	w.check()
 }
@@ -82,50 +90,59 @@ func (w *world) local() {
 // run delivers until nothing moves.
 func (w *world) run() {
 	for moved := true; moved; {
-		moved = len(w.writes) > 0
-		for _, c := range w.conns {
-			for len(c.up) > 0 && !c.targetGone {
-				w.deliverUp(c, false)
-				moved = true
+		moved = len(w.copies) > 0
+		for _, s := range w.sessions {
+			for _, st := range s.stripes {
+				for !st.targetGone && w.deliverUp(s, st) {
+					moved = true
+				}
+				for !s.gone && w.deliverDown(s, st) {
+					moved = true
+				}
+				if !st.targetGone && (st.cut || st.closing || s.gone) {
+					w.loseTarget(st)
+					moved = true
+				}
+				if !s.gone && (st.cut || st.closing || st.targetGone) {
+					w.loseSender(s)
+					moved = true
+				}
 			}
-			for len(c.down) > 0 && !c.senderGone {
-				w.deliverDown(c)
-				moved = true
-			}
-			if !c.targetGone && (c.cut || c.closing || c.senderGone) {
-				w.loseTarget(c)
-				moved = true
-			}
-			if !c.senderGone && (c.cut || c.closing || c.targetGone) {
-				w.loseSender(c)
-				moved = true
-			}
-			up := len(c.up)
-			if c.core != nil {
-				w.writerStepAll(c)
-			}
-			moved = moved || len(c.up) > up
+			moved = w.writeAll(s) || moved
 		}
-		for len(w.writes) > 0 {
+		for len(w.copies) > 0 {
 			w.copyOne(0, false)
 		}
 		w.check()
 	}
 }
 
-func (w *world) writerStepAll(c *conn) {
-	for range 1000 {
-		if c.reading != nil {
-			w.readPages(c, false)
-			continue
+// writeAll lets a sender's writers write until all are asleep.
+func (w *world) writeAll(s *session) (wrote bool) {
+	if s.core == nil {
+		return false
+	}
+	for range 10_000 {
+		idle := true
+		for _, st := range s.stripes {
+			switch {
+			case st.writing != nil:
+				w.ship(s, st, false)
+			case len(st.unread) > 0:
+				w.read(s, st)
+			case !s.gone && !st.asleep:
+				w.writerStep(s, st)
+			default:
+				continue
+			}
+			idle, wrote = false, true
 		}
-		before := len(c.up)
-		w.writerStep(c)
-		if c.reading == nil && len(c.up) == before {
-			return
+		if idle {
+			return wrote
 		}
 	}
-	w.t.Fatal("the writer does not come to rest")
+	w.t.Fatal("the writers do not come to rest")
+	return false
 }
 
 // finish checks that nothing is left anywhere, but streams.
@@ -134,19 +151,21 @@ func (w *world) finish() {
 	if s := w.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
 		w.t.Fatalf("left at the receiver: %s", w.describe())
 	}
-	for _, c := range w.conns {
-		if c.core == nil {
+	for i, s := range w.sessions {
+		if s.core == nil {
 			continue
 		}
-		for id, o := range c.transfers {
+		for id, o := range s.transfers {
 			if !o.ended {
 				w.t.Fatalf("transfer %d is left at its sender: %+v; %s", id, o, w.describe())
 			}
 		}
-		if got := c.core.Credit(); !c.core.Lost() && got != creditBytes {
-			w.t.Fatalf("stream %d has %d bytes of credit at rest; %s", c.id, got, w.describe())
+		for _, st := range s.stripes {
+			if got := s.core.Credit(st.number); !s.core.Lost() && got != creditBytes && !s.spoilt {
+				w.t.Fatalf("stripe %d of session %d has %d bytes of credit at rest; %s", st.number, i, got, w.describe())
+			}
 		}
-		if n := c.core.Transfers(); n != 0 {
+		if n := s.core.Transfers(); n != 0 {
 			w.t.Fatalf("%d transfers are not forgotten at a sender; %s", n, w.describe())
 		}
 	}

@@ -1,9 +1,7 @@
 package model_test
 
 import (
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"time"
 
 	"pgregory.net/rapid"
@@ -11,12 +9,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 const (
 	layers        = 3
 	sliceBytes    = 4
+	encodedBytes  = 2
 	layout        = 99
 	lease         = 9 * time.Second
 	answerTimeout = 10 * time.Second
@@ -33,19 +32,21 @@ type world struct {
 
 	receiver *receiver.Core
 	epoch    uint64
-	closed   bool // the receiver was told to shut down
+	encoding kvtransferv1.Encoding // that tickets ask for
+	closed   bool                  // the receiver was told to shut down
 	// owner of each block of the receiver: 0 is nobody.
 	owner        [poolBlocks]uint64
 	content      [poolBlocks][layers]uint32
 	reservations map[uint64]*reservation
 	lastID       uint64
-	writes       []write // copies under way at the receiver
-	arriving     *kvtransferv1.Chunk
+	arriving     *wire.Inbound // the message that the receiver is given
+	copies       []*landing    // under way at the receiver
 
-	conns      []*conn
+	sessions   []*session
 	lastStream receiver.StreamID
 	committed  int
 	healthy    bool // nothing goes wrong in this history
+	taken      map[string]int
 }
 
 // reservation is what the decode worker knows of one.
@@ -54,49 +55,19 @@ type reservation struct {
 	blocks             []kvcache.BlockID
 	cancelled, failed  bool
 	committed, drained bool
-	opened             bool      // some sender took the ticket
-	since              time.Time // when it was made
+	opened             bool // some sender took the ticket
 }
 
 func (r *reservation) over() bool { return r.committed || r.drained }
 
-type write struct {
+// landing is a copy at the receiver.
+type landing struct {
 	receiver.Write
-	core    *receiver.Core // the process that does it
-	payload []byte
-	crc32c  uint32
-}
-
-// conn is one stream, and the sender process at its end.
-type conn struct {
-	id         receiver.StreamID
-	target     *receiver.Core
-	epoch      uint64       // of the target
-	core       *sender.Core // nil before the greeting
-	senderGone bool         // the sender's end is closed, or its process died
-	targetGone bool         // the receiver's end is closed
-	closing    bool         // the receiver wants it closed
-	cut        bool         // nothing new gets onto it
-	up         []*kvtransferv1.SenderMessage
-	down       []*kvtransferv1.ReceiverMessage
-	reading    *sender.WriteChunk
-	asleep     bool
-	transfers  map[uint64]*outgoing
-}
-
-// outgoing is what the prefill worker knows of a transfer.
-type outgoing struct {
-	ticket          *kvtransferv1.Ticket
-	accepted, ended bool
-	result          sender.Result
-	committing      bool
-	aborted         bool
-	descending      bool        // its blocks are offered from the last to the first
-	offered         [layers]int // blocks offered of each layer, held ones included
+	message *wire.Inbound
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, now: time.Unix(1000, 0), reservations: map[uint64]*reservation{}}
+	w := &world{t: t, now: time.Unix(1000, 0), reservations: map[uint64]*reservation{}, taken: map[string]int{}}
 	w.startReceiver()
 	return w
 }
@@ -104,13 +75,27 @@ func newWorld(t *rapid.T) *world {
 func (w *world) startReceiver() {
 	w.epoch++
 	w.closed = false
+	w.encoding = kvtransferv1.Encoding_ENCODING_NATIVE
+	if w.draw("encoding", 2) == 0 {
+		w.encoding = kvtransferv1.Encoding_ENCODING_INT8
+	}
 	w.receiver = receiver.New(receiver.Config{
 		WorkerID: "decode", Epoch: w.epoch, LayoutDigest: layout, Layers: layers, SliceBytes: sliceBytes,
-		Lease: lease, CreditBytes: creditBytes, MaxChunkBytes: maxChunkBytes, MaxReservations: 6, MaxStreams: 4,
+		Encoding: w.encoding, EncodedBytes: encodedBytes,
+		Lease: lease, CreditBytes: creditBytes, MaxChunkBytes: maxChunkBytes, MaxReservations: 6, MaxStreams: 8,
+		Observe: func(x receiver.Transition) { w.observe("receiver", x, x.Allowed()) },
 	})
 	w.owner = [poolBlocks]uint64{}
 	w.reservations = map[uint64]*reservation{}
-	w.writes = nil
+	w.copies = nil
+}
+
+// observe: a step that the table does not have is a mistake in the table.
+func (w *world) observe(side string, x fmt.Stringer, allowed bool) {
+	if !allowed {
+		w.t.Fatalf("the %s's table does not have %s", side, x)
+	}
+	w.taken[side+": "+x.String()]++
 }
 
 // value is what a slice of a transfer holds.
@@ -122,20 +107,29 @@ func (w *world) toReceiver(ev receiver.Event) {
 	for _, a := range w.receiver.Handle(w.now, ev) {
 		switch a := a.(type) {
 		case receiver.Send:
-			c := w.conn(a.Stream)
-			if c.targetGone || c.closing {
+			s, st := w.stream(a.Stream)
+			if st.targetGone || st.closing {
 				w.t.Fatalf("a message for stream %d, which is closed", a.Stream)
 			}
-			if !c.cut && !c.senderGone {
-				c.down = append(c.down, a.Message)
-			}
-		case receiver.Write:
-			w.writes = append(w.writes, write{Write: a, core: w.receiver, payload: w.arriving.GetPayload(), crc32c: w.arriving.GetCrc32C()})
+			w.putDown(s, st, a.Message)
+		case *receiver.Grant:
+			s, st := w.stream(a.Stream)
+			w.putDown(s, st, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{
+				Grant: &kvtransferv1.Grant{CreditBytes: uint64(a.Bytes)}}})
+		case *receiver.Write:
+			l := &landing{Write: *a, message: w.arriving}
+			l.Blocks = append([]kvcache.BlockID(nil), a.Blocks...)
+			w.copies = append(w.copies, l)
+			w.arriving = nil
 		case receiver.CloseStream:
-			if a.Cause == receiver.Breach {
+			s, st := w.stream(a.Stream)
+			if a.Cause == receiver.Breach && !s.spoilt {
 				w.t.Fatalf("the receiver takes a right sender for a wrong one: %s", a.Detail)
 			}
-			w.conn(a.Stream).closing = true
+			if w.healthy {
+				w.t.Fatalf("the receiver gives a healthy stream up: %s", a.Detail)
+			}
+			st.closing = true
 		case receiver.Committed:
 			w.end(a.ID, "committed", func(r *reservation) bool { return !r.failed && !r.cancelled && !r.over() }, func(r *reservation) { r.committed = true })
 			w.checkContent(w.reservations[a.ID], a)
@@ -149,11 +143,12 @@ func (w *world) toReceiver(ev receiver.Event) {
 		case receiver.Drained:
 			w.end(a.ID, "drained", func(r *reservation) bool { return (r.failed || r.cancelled) && !r.over() }, func(r *reservation) { r.drained = true })
 		case receiver.Rejected:
-			if _, asked := ev.(receiver.Reserve); !asked {
+			reserve, asked := ev.(receiver.Reserve)
+			if !asked {
 				w.t.Fatal("rejected what was not asked for")
 			}
-			w.release(ev.(receiver.Reserve).ID)
-			delete(w.reservations, ev.(receiver.Reserve).ID)
+			w.release(reserve.ID)
+			delete(w.reservations, reserve.ID)
 		}
 	}
 }
@@ -172,6 +167,11 @@ func (w *world) end(id uint64, what string, may func(*reservation) bool, do func
 	if r == nil || !may(r) {
 		w.t.Fatalf("transfer %d: %s after an end: %+v", id, what, r)
 	}
+	for _, l := range w.copies {
+		if l.ID == id {
+			w.t.Fatalf("transfer %d: %s while a copy is under way", id, what)
+		}
+	}
 	do(r)
 	w.release(id)
 }
@@ -186,15 +186,18 @@ func (w *world) release(id uint64) {
 }
 
 func (w *world) checkContent(r *reservation, a receiver.Committed) {
-	held := int(r.ticket.GetHeldBlocks())
+	held, mask, size := int(r.ticket.GetHeldBlocks()), ^uint32(0), sliceBytes
+	if a.Approximate {
+		mask, size = 1<<16-1, encodedBytes
+	}
 	for i := held; i < len(r.blocks); i++ {
 		for layer := range layers {
-			if got := w.content[r.blocks[i]][layer]; got != value(a.ID, layer, i) {
+			if got := w.content[r.blocks[i]][layer]; got != value(a.ID, layer, i)&mask {
 				w.t.Fatalf("transfer %d was committed, but layer %d of block %d holds %d", a.ID, layer, i, got)
 			}
 		}
 	}
-	if want := uint64((len(r.blocks) - held) * layers * sliceBytes); a.Bytes != want {
+	if want := uint64((len(r.blocks) - held) * layers * size); a.Bytes != want {
 		w.t.Fatalf("transfer %d was committed with %d bytes of %d", a.ID, a.Bytes, want)
 	}
 	if len(a.Sampled) != 1 || a.Sampled[0] != int32(a.ID) {
@@ -204,22 +207,21 @@ func (w *world) checkContent(r *reservation, a receiver.Committed) {
 
 // copyOne ends one copy at the receiver.
 func (w *world) copyOne(i int, deviceFails bool) {
-	wr := w.writes[i]
-	w.writes = append(w.writes[:i:i], w.writes[i+1:]...)
-	done := receiver.Written{Stream: wr.Stream, ID: wr.ID, Bytes: wr.Bytes}
-	switch {
-	case crc32.Checksum(wr.payload, crc32.MakeTable(crc32.Castagnoli)) != wr.crc32c:
-		done.Outcome, done.Detail = receiver.Corrupt, "crc"
-	case deviceFails:
+	l := w.copies[i]
+	w.copies = append(w.copies[:i:i], w.copies[i+1:]...)
+	done := receiver.Written{Stream: l.Stream, ID: l.ID, Bytes: l.Bytes}
+	pages := &target{w: w, transfer: l.ID}
+	var coding wire.Coding
+	if l.Encoding == kvtransferv1.Encoding_ENCODING_INT8 {
+		coding = halving{}
+	}
+	switch err := l.message.CopyTo(pages, l.Blocks, coding); {
+	case err != nil:
+		done.Outcome, done.Detail = receiver.Corrupt, err.Error()
+	case deviceFails: // which may have written a part
 		done.Outcome, done.Detail = receiver.Unwritable, "device"
 	}
-	// Even a copy that will fail may have written a part.
-	for j, b := range wr.Blocks {
-		if w.owner[b] != wr.ID {
-			w.t.Fatalf("late write: block %d of transfer %d belongs to %d", b, wr.ID, w.owner[b])
-		}
-		w.content[b][wr.Layer] = binary.LittleEndian.Uint32(wr.payload[j*sliceBytes:])
-	}
+	l.message.Free()
 	w.toReceiver(done)
 }
 
@@ -240,22 +242,25 @@ func (w *world) check() {
 	if owned != sum {
 		w.t.Fatalf("%d blocks have an owner, %d are reserved", owned, sum)
 	}
-	for _, c := range w.conns {
-		if c.core == nil || !c.core.Lost() || c.reading != nil {
+	for _, s := range w.sessions {
+		if s.core == nil || !s.core.Lost() || s.reading() {
 			continue
 		}
-		for id, o := range c.transfers {
+		for id, o := range s.transfers {
 			if !o.ended {
-				w.t.Fatalf("transfer %d goes on after the end of its stream", id)
+				w.t.Fatalf("transfer %d goes on after the end of its session", id)
 			}
 		}
 	}
 }
 
 func (w *world) describe() string {
-	s := fmt.Sprintf("receiver %+v, %d writes;", w.receiver.Stats(), len(w.writes))
-	for _, c := range w.conns {
-		s += fmt.Sprintf(" stream %d: up %d down %d closing %v cut %v gone %v/%v;", c.id, len(c.up), len(c.down), c.closing, c.cut, c.senderGone, c.targetGone)
+	text := fmt.Sprintf("receiver %+v, %d copies;", w.receiver.Stats(), len(w.copies))
+	for i, s := range w.sessions {
+		text += fmt.Sprintf(" session %d, spoilt %v:", i, s.spoilt)
+		for _, st := range s.stripes {
+			text += fmt.Sprintf(" stream %d: up %d down %d closing %v cut %v gone %v/%v;", st.id, len(st.up), len(st.down), st.closing, st.cut, s.gone, st.targetGone)
+		}
 	}
-	return s
+	return text
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
 )
 
-// Config is what a core has to know. All of it is set.
+// Config is what a core has to know. All of it is set, but where it says so.
 type Config struct {
 	// WorkerID and Epoch name this receiver.
 	WorkerID string
@@ -19,6 +19,10 @@ type Config struct {
 	// LayoutDigest, Layers and SliceBytes describe the pages.
 	LayoutDigest       uint64
 	Layers, SliceBytes int
+	// Encoding is what tickets ask for, and EncodedBytes the size of one slice in it.
+	// The native one always serves: zero, there is no other.
+	Encoding     kvtransferv1.Encoding
+	EncodedBytes int
 	// Lease is how long a sender may be silent.
 	Lease time.Duration
 	// CreditBytes is the payload that may be on its way on one stream.
@@ -27,14 +31,17 @@ type Config struct {
 	MaxChunkBytes int
 	// MaxReservations and MaxStreams bound the tables.
 	MaxReservations, MaxStreams int
+	// Observe, if set, is told of every step of the table.
+	Observe func(Transition)
 }
 
 // Core is the state machine. It is not safe for concurrent use.
 type Core struct {
 	cfg       Config
-	table     [states][kinds]step
+	table     [states][kinds]cell
 	transfers map[uint64]*transfer
 	streams   map[StreamID]*stream
+	sessions  map[uint64]*session // those with a number
 	deadlines *deadline.Queue[timer]
 	closed    bool
 	totals    Totals
@@ -43,7 +50,8 @@ type Core struct {
 	out []Action
 }
 
-// timer names a deadline: that of a transfer, or that of a stream's greeting.
+// timer names a deadline: that of a transfer, or that of a stream's session to be
+// complete.
 type timer struct {
 	transfer uint64
 	stream   StreamID
@@ -57,14 +65,25 @@ type transfer struct {
 	held       int
 	state      state
 
-	stream   *stream // nil before open, and once the stream is gone
-	seen     *coverage.Set
-	sequence uint32
-	writing  int
-	bytes    uint64
-	sampled  []int32
-	aborted  bool // the sender's Abort was read: it waits for Drained
+	session    *session // nil before open, and once the session is gone
+	lanes      []lane   // by stripe
+	commits    int      // lanes that are committed
+	aborts     int      // lanes that are aborted
+	encoding   kvtransferv1.Encoding
+	sliceBytes int // of one slice in a payload
+	seen       *coverage.Set
+	writing    int
+	bytes      uint64
+	sampled    []int32
 }
+
+// lane is what of a transfer came over one stripe.
+type lane struct {
+	sequence           uint32
+	committed, aborted bool
+}
+
+func (t *transfer) lane(in input) *lane { return &t.lanes[in.stream.stripe] }
 
 // New is a core without reservations and streams.
 func New(cfg Config) *Core {
@@ -73,14 +92,15 @@ func New(cfg Config) *Core {
 		table:     table(),
 		transfers: map[uint64]*transfer{},
 		streams:   map[StreamID]*stream{},
+		sessions:  map[uint64]*session{},
 		deadlines: deadline.New[timer](),
 	}
 }
 
 // Handle takes one event and gives what has to be done for it, in order. now
-// does not go back from call to call.
+// does not go back from call to call. The actions are valid until the next call.
 func (c *Core) Handle(now time.Time, ev Event) []Action {
-	c.now, c.out = now, nil
+	c.begin(now)
 	switch ev := ev.(type) {
 	case Reserve:
 		c.reserve(ev)
@@ -91,9 +111,7 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 	case StreamOpened:
 		c.openStream(ev.Stream)
 	case Received:
-		if s := c.streams[ev.Stream]; s != nil && s.phase != closing {
-			c.receive(s, ev)
-		}
+		c.received(ev)
 	case Written:
 		c.written(ev)
 	case StreamClosed:
@@ -107,10 +125,29 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 			c.closeStream(s, Closing, "the receiver shuts down")
 		}
 	}
+	return c.end()
+}
+
+// HandleReceived is Handle for what comes with every chunk, and allocates nothing
+// for one.
+func (c *Core) HandleReceived(now time.Time, ev Received) []Action {
+	c.begin(now)
+	c.received(ev)
+	return c.end()
+}
+
+// HandleWritten is Handle for what comes with every chunk, and allocates nothing.
+func (c *Core) HandleWritten(now time.Time, ev Written) []Action {
+	c.begin(now)
+	c.written(ev)
+	return c.end()
+}
+
+func (c *Core) begin(now time.Time) { c.now, c.out = now, c.out[:0] }
+
+func (c *Core) end() []Action {
 	c.closeUnused()
-	out := c.out
-	c.out = nil
-	return out
+	return c.out
 }
 
 // Next is when the core wants a Tick; ok is false if it waits for nothing.
@@ -121,7 +158,11 @@ func (c *Core) Idle() bool { return len(c.transfers) == 0 && len(c.streams) == 0
 
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
 
-func (c *Core) step(t *transfer, k kind, in input) { c.table[t.state][k](c, t, in) }
+func (c *Core) received(ev Received) {
+	if s := c.streams[ev.Stream]; s != nil && s.phase != closing {
+		c.receive(s, ev)
+	}
+}
 
 func (c *Core) reserve(ev Reserve) {
 	if c.closed || len(c.transfers) >= c.cfg.MaxReservations {
@@ -143,7 +184,7 @@ func (c *Core) tick() {
 			c.step(t, onDeadline, input{})
 		}
 		if s := c.streams[due.stream]; s != nil && due.stream != 0 {
-			c.closeStream(s, Silence, "no greeting came within the lease")
+			c.closeStream(s, Silence, "the greetings of all of its session's streams did not come within the lease")
 		}
 	}
 }
@@ -165,10 +206,11 @@ func (c *Core) lease(t *transfer) {
 
 // forget takes a transfer out of the tables.
 func (c *Core) forget(t *transfer) {
+	t.state = gone
 	delete(c.transfers, t.id)
 	c.deadlines.Clear(timer{transfer: t.id})
-	if t.stream != nil {
-		delete(t.stream.transfers, t.id)
+	if t.session != nil {
+		delete(t.session.transfers, t.id)
 	}
 }
 

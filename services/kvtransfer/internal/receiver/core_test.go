@@ -1,6 +1,7 @@
 package receiver_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -77,22 +78,39 @@ func abort() *kvtransferv1.SenderMessage {
 // opened is a core with one reservation and one stream that has opened it.
 func opened() *receiver.Core {
 	c := newCore()
-	c.Handle(start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
-	c.Handle(start, receiver.StreamOpened{Stream: 1})
-	c.Handle(start, receiver.Received{Stream: 1, Message: hello(2)})
-	c.Handle(start, receiver.Received{Stream: 1, Message: open()})
+	handle(c, start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
+	handle(c, start, receiver.StreamOpened{Stream: 1})
+	handle(c, start, receiver.Received{Stream: 1, Message: hello(2)})
+	handle(c, start, receiver.Received{Stream: 1, Message: open()})
 	return c
+}
+
+// handle gives one event. What the core gives is kept beyond its next call.
+func handle(c *receiver.Core, now time.Time, ev receiver.Event) []receiver.Action {
+	actions := slices.Clone(c.Handle(now, ev))
+	for i, a := range actions {
+		switch a := a.(type) {
+		case *receiver.Write:
+			w := *a
+			w.Blocks = slices.Clone(a.Blocks)
+			actions[i] = &w
+		case *receiver.Grant:
+			g := *a
+			actions[i] = &g
+		}
+	}
+	return actions
 }
 
 // feed gives messages, ends every copy at once, and gives all actions.
 func feed(c *receiver.Core, messages ...*kvtransferv1.SenderMessage) []receiver.Action {
 	var all []receiver.Action
 	for _, m := range messages {
-		actions := c.Handle(start, received(1, m))
+		actions := handle(c, start, received(1, m))
 		all = append(all, actions...)
 		for _, a := range actions {
-			if w, ok := a.(receiver.Write); ok {
-				all = append(all, c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes})...)
+			if w, ok := a.(*receiver.Write); ok {
+				all = append(all, handle(c, start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes})...)
 			}
 		}
 	}
@@ -158,7 +176,7 @@ func TestWrongSenders(t *testing.T) {
 			if s := c.Stats(); s.QuarantinedBlocks != len(blocks()) {
 				t.Errorf("stats %+v", s)
 			}
-			last := c.Handle(start, receiver.StreamClosed{Stream: 1})
+			last := handle(c, start, receiver.StreamClosed{Stream: 1})
 			if len(last) != 1 || last[0] != (receiver.Drained{ID: transferID}) {
 				t.Errorf("the end of the stream gives %v", last)
 			}
@@ -175,12 +193,12 @@ func everything() []*kvtransferv1.SenderMessage {
 
 func TestRightSender(t *testing.T) {
 	c := opened()
-	var granted uint64
+	var granted int
 	var committed *receiver.Committed
 	for _, a := range feed(c, append(everything(), commit(4, epoch, 3, 4), abort())...) {
 		switch a := a.(type) {
-		case receiver.Send:
-			granted += a.Message.GetGrant().GetCreditBytes()
+		case *receiver.Grant:
+			granted += a.Bytes
 		case receiver.Committed:
 			committed = &a
 		case receiver.Failed, receiver.Aborted, receiver.Drained, receiver.CloseStream:
@@ -197,13 +215,13 @@ func TestRightSender(t *testing.T) {
 func TestCreditIsOverAllCopies(t *testing.T) {
 	c := opened()
 	for i := range 5 {
-		actions := c.Handle(start, received(1, chunk(uint32(i), 0, 16, uint32(i)*9+1, 4)))
+		actions := handle(c, start, received(1, chunk(uint32(i), 0, 16, uint32(i)*9+1, 4)))
 		closes := false
 		for _, a := range actions {
 			if _, ok := a.(receiver.CloseStream); ok {
 				closes = true
 			}
-			if _, ok := a.(receiver.Write); ok && i > 0 {
+			if _, ok := a.(*receiver.Write); ok && i > 0 {
 				t.Error("a wrong chunk is written")
 			}
 		}
@@ -211,7 +229,7 @@ func TestCreditIsOverAllCopies(t *testing.T) {
 			t.Fatalf("chunk %d: the stream closes, though what is dropped is granted again", i)
 		}
 	}
-	for _, a := range c.Handle(start, received(1, chunk(9, 0, 64, 1, 1))) {
+	for _, a := range handle(c, start, received(1, chunk(9, 0, 64, 1, 1))) {
 		if closed, ok := a.(receiver.CloseStream); ok && closed.Cause == receiver.Breach {
 			return
 		}
@@ -222,7 +240,7 @@ func TestCreditIsOverAllCopies(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	c := newCore()
 	for i := range receiver.StreamID(3) {
-		actions := c.Handle(start, receiver.StreamOpened{Stream: i + 1})
+		actions := handle(c, start, receiver.StreamOpened{Stream: i + 1})
 		if closes := len(actions) == 1; closes != (i == 2) {
 			t.Errorf("stream %d gives %v", i+1, actions)
 		}
@@ -231,10 +249,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	if !ok || !at.Equal(start.Add(lease)) {
 		t.Fatalf("next is %v, %v", at, ok)
 	}
-	if actions := c.Handle(at, receiver.Tick{}); len(actions) != 2 {
+	if actions := handle(c, at, receiver.Tick{}); len(actions) != 2 {
 		t.Errorf("silent streams give %v", actions)
 	}
-	if actions := c.Handle(start, receiver.Received{Stream: 1, Message: hello(2)}); len(actions) != 0 {
+	if actions := handle(c, start, receiver.Received{Stream: 1, Message: hello(2)}); len(actions) != 0 {
 		t.Errorf("a closing stream gives %v", actions)
 	}
 }
@@ -259,12 +277,12 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, late uint8) {
 		c := opened()
 		written := map[[2]int]bool{}
-		var pending []receiver.Write
+		var pending []*receiver.Write
 		over := false
 		do := func(actions []receiver.Action) {
 			for _, a := range actions {
 				switch a := a.(type) {
-				case receiver.Write:
+				case *receiver.Write:
 					if over || a.Bytes != len(a.Blocks)*sliceBytes || a.Layer < 0 || a.Layer > 1 {
 						t.Fatalf("write %+v, over: %v", a, over)
 					}
@@ -291,7 +309,7 @@ func FuzzMessages(f *testing.F) {
 		finish := func(outcome receiver.Outcome) {
 			w := pending[0]
 			pending = pending[1:]
-			do(c.Handle(start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes, Outcome: outcome}))
+			do(handle(c, start, receiver.Written{Stream: 1, ID: w.ID, Bytes: w.Bytes, Outcome: outcome}))
 		}
 		for i := 0; len(data) > 0; i++ {
 			one, n := protowire.ConsumeBytes(data)
@@ -303,7 +321,7 @@ func FuzzMessages(f *testing.F) {
 			if proto.Unmarshal(one, m) != nil {
 				continue
 			}
-			do(c.Handle(start, received(1, m)))
+			do(handle(c, start, received(1, m)))
 			for len(pending) > int(late%4) {
 				finish(receiver.Outcome(int(late>>2) % 7 * i % 3))
 			}
@@ -311,8 +329,8 @@ func FuzzMessages(f *testing.F) {
 		for len(pending) > 0 {
 			finish(receiver.Landed)
 		}
-		do(c.Handle(start, receiver.StreamClosed{Stream: 1}))
-		do(c.Handle(start, receiver.Shutdown{}))
+		do(handle(c, start, receiver.StreamClosed{Stream: 1}))
+		do(handle(c, start, receiver.Shutdown{}))
 		if !over || !c.Idle() {
 			t.Fatalf("something is left: %+v", c.Stats())
 		}

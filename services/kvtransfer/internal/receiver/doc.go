@@ -2,6 +2,7 @@
 // events in, actions out, no goroutine, clock, lock or I/O. Only
 // services/kvtransfer and tandem's simulator may import it.
 //
-// It owns the table of reservations and what every stream may still send. The
-// states of a transfer and what each event does in them stand in table.go.
+// It owns the table of reservations, the sessions of streams, and what every stream
+// may still send. The states of a transfer and what each event does in them stand in
+// table.go.
 package receiver

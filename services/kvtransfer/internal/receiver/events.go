@@ -97,14 +97,23 @@ type (
 		Message *kvtransferv1.ReceiverMessage
 	}
 	// Write asks to check the chunk that was received and to copy its payload into
-	// pages. Written answers it. Until then the blocks are not free.
+	// pages. Written answers it. Until then the blocks are not free. Neither it nor
+	// its Blocks are valid after the next message of the stream.
 	Write struct {
 		Stream StreamID
 		ID     uint64
 		Layer  int
 		Blocks []kvcache.BlockID
+		// Encoding is how the payload is written.
+		Encoding kvtransferv1.Encoding
 		// Bytes is the size of the payload.
 		Bytes int
+	}
+	// Grant adds to the credit of a stream's sender. It is not valid after the next
+	// call of the core.
+	Grant struct {
+		Stream StreamID
+		Bytes  int
 	}
 	// Committed tells the owner that everything is in its pages.
 	Committed struct {
@@ -113,6 +122,8 @@ type (
 		Sampled []int32
 		// Bytes is the payload that was moved.
 		Bytes uint64
+		// Approximate: the pages hold nearly what the sender's did.
+		Approximate bool
 	}
 	// Failed tells the owner that this side ended the transfer.
 	Failed struct {
@@ -125,7 +136,7 @@ type (
 		ID     uint64
 		Reason kvtransferv1.AbortReason
 	}
-	// Broken tells the owner that the stream ended under the transfer.
+	// Broken tells the owner that a stream of its session ended under the transfer.
 	Broken struct{ ID uint64 }
 	// Drained tells the owner that nothing will land any more. It follows Failed,
 	// Aborted, Broken or the owner's own Cancel.
@@ -140,7 +151,8 @@ type (
 
 func (Rejected) action()    {}
 func (Send) action()        {}
-func (Write) action()       {}
+func (*Write) action()      {}
+func (*Grant) action()      {}
 func (Committed) action()   {}
 func (Failed) action()      {}
 func (Aborted) action()     {}
@@ -163,6 +175,8 @@ const (
 	Crowded
 	// Version: no version of the protocol is spoken by both.
 	Version
+	// Severed: another stream of the session has ended.
+	Severed
 )
 
 // reason is what transfers on a stream that ends for this cause fail with.

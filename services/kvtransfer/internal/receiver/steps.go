@@ -13,9 +13,12 @@ import (
 // or takes it out of the tables.
 
 func (c *Core) accept(t *transfer, in input) {
-	t.state, t.stream = open, in.stream
+	t.state, t.session = open, in.stream.session
+	t.lanes = make([]lane, len(t.session.streams))
 	t.seen = coverage.New(c.cfg.Layers, len(t.blocks)-t.held)
-	in.stream.transfers[t.id] = t
+	t.encoding = in.encoding
+	t.sliceBytes, _ = c.encoded(in.encoding)
+	t.session.transfers[t.id] = t
 	c.lease(t)
 	c.send(in.stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{
 		Accept: &kvtransferv1.Accept{TransferId: t.id}}})
@@ -28,22 +31,35 @@ func (c *Core) refuseTwice(t *transfer, in input) {
 func (c *Core) renew(t *transfer, _ input) { c.lease(t) }
 
 func (c *Core) take(t *transfer, in input) {
-	write, reason, detail := c.check(t, in.chunk)
+	reason, detail := c.check(t, in.stream, in.chunk)
 	if detail != "" {
 		c.fail(t, input{reason: reason, detail: detail})
 		return
 	}
-	t.sequence++
+	t.lane(in).sequence++
 	t.writing++
 	c.lease(t)
-	c.emit(write)
+	c.emit(&in.stream.write)
 }
 
-// finish ends a transfer that was wholly sent: at once, or after its copies.
+// finish books the Commit of one stripe. The last one ends a transfer that was
+// wholly sent: at once, or after its copies.
 func (c *Core) finish(t *transfer, in input) {
-	reason, detail := c.checkCommit(t, in.commit)
+	reason, detail := c.checkCommit(t, in)
 	if detail != "" {
 		c.fail(t, input{reason: reason, detail: detail})
+		return
+	}
+	t.lane(in).committed = true
+	c.lease(t)
+	if t.commits++; t.commits < len(t.lanes) {
+		return
+	}
+	if layer, block, missing := t.seen.FirstMissing(); missing {
+		c.fail(t, input{
+			reason: kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE,
+			detail: fmt.Sprintf("layer %d of block %d is missing, %d slices in all", layer, block+t.held, t.seen.Missing()),
+		})
 		return
 	}
 	t.state = committing
@@ -51,24 +67,25 @@ func (c *Core) finish(t *transfer, in input) {
 	c.landLast(t, in)
 }
 
-func (c *Core) checkCommit(t *transfer, m *kvtransferv1.Commit) (kvtransferv1.FailReason, string) {
-	if m.GetCrc32C() != wire.CommitChecksum(m) {
+// checkCommit looks at what one stripe's Commit says, and takes its tokens over.
+func (c *Core) checkCommit(t *transfer, in input) (kvtransferv1.FailReason, string) {
+	const protocol = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
+	m, stripe := in.commit, in.stream.stripe
+	switch l := t.lane(in); {
+	case m.GetCrc32C() != wire.CommitChecksum(m):
 		return kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, "commit does not have its crc-32c"
+	case m.GetEpoch() != c.cfg.Epoch:
+		return protocol, "commit with the epoch of another incarnation"
+	case l.committed:
+		return protocol, fmt.Sprintf("a second commit came over stripe %d", stripe)
+	case m.GetChunks() != l.sequence:
+		return kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE, fmt.Sprintf("%d chunks of %d came over stripe %d", l.sequence, m.GetChunks(), stripe)
+	case stripe > 0 && len(m.GetSampledTokenIds()) > 0:
+		return protocol, "tokens go over the first stripe"
 	}
-	if m.GetEpoch() != c.cfg.Epoch {
-		return kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, "commit with the epoch of another incarnation"
-	}
-	if m.GetChunks() != t.sequence {
-		return kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE, fmt.Sprintf("%d chunks came of %d", t.sequence, m.GetChunks())
-	}
-	if layer, block, missing := t.seen.FirstMissing(); missing {
-		return kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE,
-			fmt.Sprintf("layer %d of block %d is missing, %d slices in all", layer, block+t.held, t.seen.Missing())
-	}
-	t.sampled = make([]int32, 0, len(m.GetSampledTokenIds()))
 	for _, token := range m.GetSampledTokenIds() {
 		if token > math.MaxInt32 {
-			return kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, fmt.Sprintf("token id %d is out of range", token)
+			return protocol, fmt.Sprintf("token id %d is out of range", token)
 		}
 		t.sampled = append(t.sampled, int32(token))
 	}
@@ -80,13 +97,13 @@ func (c *Core) landLast(t *transfer, _ input) {
 		return
 	}
 	c.totals.Committed++
-	c.emit(Committed{ID: t.id, Sampled: t.sampled, Bytes: t.bytes})
-	c.send(t.stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Committed{
+	c.emit(Committed{ID: t.id, Sampled: t.sampled, Bytes: t.bytes, Approximate: !isNative(t.encoding)})
+	c.answer(t.session, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Committed{
 		Committed: &kvtransferv1.Committed{TransferId: t.id}}})
 	c.forget(t)
 }
 
-func (c *Core) failLateChunk(t *transfer, _ input) {
+func (c *Core) failLate(t *transfer, _ input) {
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "more came after its commit"})
 }
 
@@ -98,42 +115,70 @@ func (c *Core) expire(t *transfer, _ input) {
 func (c *Core) fail(t *transfer, in input) {
 	c.totals.Failed++
 	c.emit(Failed{ID: t.id, Reason: in.reason, Detail: in.detail})
-	c.end(t, in)
+	c.quarantine(t, in)
+}
+
+// failSilently is fail where the sender learns it from the end of its streams.
+func (c *Core) failSilently(t *transfer, in input) {
+	c.totals.Failed++
+	c.emit(Failed{ID: t.id, Reason: in.reason, Detail: in.detail})
+	t.state = ending
+	c.awaitEnd(t, in)
 }
 
 // cancel is fail for its own owner, who need not be told.
 func (c *Core) cancel(t *transfer, _ input) {
 	c.totals.Cancelled++
-	c.end(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_CANCELLED, detail: "the request is over"})
+	c.quarantine(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_CANCELLED, detail: "the request is over"})
 }
 
-func (c *Core) end(t *transfer, in input) {
+// quarantine asks the sender for its Aborts and gives it one lease for them.
+func (c *Core) quarantine(t *transfer, in input) {
 	t.state = ending
 	c.lease(t)
-	c.send(t.stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Failed{
+	c.answer(t.session, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Failed{
 		Failed: &kvtransferv1.Failed{TransferId: t.id, Reason: in.reason, Detail: in.detail}}})
 }
 
-// giveUpStream: the sender ought to have answered Failed. No timer may free the
-// blocks, so the stream has to go.
-func (c *Core) giveUpStream(t *transfer, _ input) {
-	c.closeStream(t.stream, Silence, fmt.Sprintf("no abort of failed transfer %#x within %s", t.id, c.cfg.Lease))
+// giveUpSession: the sender ought to have sent its Aborts. No timer may free the
+// blocks, so the streams have to go.
+func (c *Core) giveUpSession(t *transfer, _ input) {
+	c.closeSession(t.session, Silence, fmt.Sprintf("transfer %#x was not aborted on every stripe within %s", t.id, c.cfg.Lease))
 }
+
+// awaitEnd: the streams are being closed, and that needs no deadline.
+func (c *Core) awaitEnd(t *transfer, _ input) { c.deadlines.Clear(timer{transfer: t.id}) }
 
 func (c *Core) aborted(t *transfer, in input) {
 	c.totals.Aborted++
 	c.emit(Aborted{ID: t.id, Reason: in.abort})
+	t.state = ending
+	c.lease(t)
 	c.acknowledged(t, in)
 }
 
 func (c *Core) broken(t *transfer, in input) {
 	c.totals.Broken++
 	c.emit(Broken{ID: t.id})
-	c.acknowledged(t, in)
+	t.state = ending
+	c.awaitEnd(t, in)
 }
 
-// acknowledged: no chunk will follow.
+// acknowledged books the Abort of one stripe: after the last, no chunk will follow.
 func (c *Core) acknowledged(t *transfer, in input) {
+	l := t.lane(in)
+	if l.aborted {
+		c.breach(t, in)
+		return
+	}
+	l.aborted = true
+	if t.aborts++; t.aborts == len(t.lanes) {
+		c.quiet(t, in)
+	}
+}
+
+// quiet: no chunk will follow.
+func (c *Core) quiet(t *transfer, in input) {
 	t.state = draining
 	c.deadlines.Clear(timer{transfer: t.id})
 	c.drainLast(t, in)
@@ -143,11 +188,18 @@ func (c *Core) drainLast(t *transfer, _ input) {
 	if t.writing > 0 {
 		return
 	}
-	if t.aborted {
-		c.sendDrained(t.stream, t.id)
+	if t.session != nil {
+		c.sendDrained(t.session.lead(), t.id)
 	}
 	c.emit(Drained{ID: t.id})
 	c.forget(t)
+}
+
+// drop is for what was on its way when the transfer ended.
+func (c *Core) drop(t *transfer, in input) {
+	if t.lane(in).aborted {
+		c.breach(t, in)
+	}
 }
 
 // drain ends, for its owner, a reservation that nobody came for.
@@ -173,5 +225,5 @@ func (c *Core) giveUpIdle(t *transfer, in input) {
 }
 
 func (c *Core) breach(t *transfer, _ input) {
-	c.closeStream(t.stream, Breach, fmt.Sprintf("transfer %#x went on after its abort", t.id))
+	c.closeSession(t.session, Breach, fmt.Sprintf("transfer %#x went on after its abort", t.id))
 }

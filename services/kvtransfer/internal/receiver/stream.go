@@ -7,115 +7,43 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
-// version is the only version of the protocol that this side speaks.
-const version = 2
-
-type phase int
-
-const (
-	// greeting: SenderHello is awaited.
-	greeting phase = iota
-	// ready: both have greeted.
-	ready
-	// closing: CloseStream was asked for. What still arrives is dropped.
-	closing
-)
-
-// stream is one sender's stream.
-type stream struct {
-	id        StreamID
-	phase     phase
-	layout    uint64
-	transfers map[uint64]*transfer
-	// outstanding is the payload that the sender has used of its credit, and
-	// landed the part of it that could be granted again.
-	outstanding, landed int
-}
-
-func (c *Core) openStream(id StreamID) {
-	s := &stream{id: id, transfers: map[uint64]*transfer{}}
-	crowded := len(c.streams) >= c.cfg.MaxStreams
-	c.streams[id] = s
-	switch {
-	case c.closed:
-		c.closeStream(s, Closing, "the receiver shuts down")
-	case crowded:
-		c.closeStream(s, Crowded, fmt.Sprintf("%d streams are open already", c.cfg.MaxStreams))
-	default:
-		c.deadlines.Set(timer{stream: id}, c.now.Add(c.cfg.Lease))
-	}
-}
-
-// closeStream asks for the end of a stream and ends its transfers for their
-// owners. Their blocks stay in quarantine until StreamClosed.
-func (c *Core) closeStream(s *stream, cause Cause, detail string) {
-	if s.phase == closing {
-		return
-	}
-	s.phase = closing
-	c.deadlines.Clear(timer{stream: s.id})
-	c.emit(CloseStream{Stream: s.id, Cause: cause, Detail: detail})
-	for _, t := range byID(s.transfers) {
-		if t.state == open || t.state == committing {
-			c.fail(t, input{reason: cause.reason(), detail: detail})
-		}
-		c.deadlines.Clear(timer{transfer: t.id})
-	}
-}
-
-func (c *Core) loseStream(id StreamID) {
-	s := c.streams[id]
-	if s == nil {
-		return
-	}
-	s.phase = closing
-	delete(c.streams, id)
-	c.deadlines.Clear(timer{stream: id})
-	for _, t := range byID(s.transfers) {
-		c.step(t, onGone, input{})
-		t.stream = nil
-	}
-}
-
-// closeUnused ends, in a shutdown, the streams that have nothing left to say.
-func (c *Core) closeUnused() {
-	if !c.closed {
-		return
-	}
-	for _, s := range c.sortedStreams() {
-		if len(s.transfers) == 0 {
-			c.closeStream(s, Closing, "the receiver shuts down")
-		}
-	}
-}
-
 func (c *Core) receive(s *stream, ev Received) {
 	hello, greets := ev.Message.GetMessage().(*kvtransferv1.SenderMessage_Hello)
-	if greets != (s.phase == greeting) {
+	switch {
+	case greets != (s.phase == greeting):
 		c.closeStream(s, Breach, "the greeting is the first message, and only the first")
-		return
-	}
-	if ev.Message == nil && ev.Chunk != nil {
-		c.receiveChunk(s, ev.Chunk)
-		return
-	}
-	switch m := ev.Message.GetMessage().(type) {
-	case *kvtransferv1.SenderMessage_Hello:
+	case greets:
 		c.greet(s, hello.Hello)
+	case s.session.phase == greeting:
+		c.closeStream(s, Breach, "a session begins when all of its streams have greeted")
+	case ev.Message == nil && ev.Chunk != nil:
+		c.receiveChunk(s, ev.Chunk)
+	default:
+		c.receiveMessage(s, ev.Message)
+	}
+}
+
+func (c *Core) receiveMessage(s *stream, m *kvtransferv1.SenderMessage) {
+	switch m := m.GetMessage().(type) {
 	case *kvtransferv1.SenderMessage_Open:
-		c.receiveOpen(s, m.Open)
+		if c.leads(s, "open") {
+			c.receiveOpen(s, m.Open)
+		}
 	case *kvtransferv1.SenderMessage_Commit:
-		if t := s.transfers[m.Commit.GetTransferId()]; t != nil {
-			c.step(t, onCommit, input{commit: m.Commit})
+		if t := s.session.transfers[m.Commit.GetTransferId()]; t != nil {
+			c.step(t, onCommit, input{stream: s, commit: m.Commit})
 		} else {
-			c.closeStream(s, Breach, fmt.Sprintf("commit of transfer %#x, which is not open on this stream", m.Commit.GetTransferId()))
+			c.closeStream(s, Breach, fmt.Sprintf("commit of transfer %#x, which is not open in this session", m.Commit.GetTransferId()))
 		}
 	case *kvtransferv1.SenderMessage_Abort:
 		c.receiveAbort(s, m.Abort)
 	case *kvtransferv1.SenderMessage_Renew:
+		if !c.leads(s, "renew") {
+			return
+		}
 		for _, id := range m.Renew.GetTransferIds() {
-			if t := s.transfers[id]; t != nil {
-				c.step(t, onRenew, input{})
+			if t := s.session.transfers[id]; t != nil {
+				c.step(t, onRenew, input{stream: s})
 			}
 		}
 	default:
@@ -123,25 +51,17 @@ func (c *Core) receive(s *stream, ev Received) {
 	}
 }
 
-func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
-	if hello.GetVersion() < version {
-		c.closeStream(s, Version, fmt.Sprintf("the sender speaks the protocol up to version %d, this side version %d", hello.GetVersion(), version))
-		return
+// leads says whether a stream is its session's first, and ends it if it is not.
+func (c *Core) leads(s *stream, what string) bool {
+	if s.stripe != 0 {
+		c.closeStream(s, Breach, what+" goes over the first stripe")
 	}
-	s.phase, s.layout = ready, hello.GetLayoutDigest()
-	c.deadlines.Clear(timer{stream: s.id})
-	c.send(s, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Hello{Hello: &kvtransferv1.ReceiverHello{
-		Receiver:      c.cfg.WorkerID,
-		Epoch:         c.cfg.Epoch,
-		Version:       version,
-		CreditBytes:   uint64(c.cfg.CreditBytes),
-		MaxChunkBytes: uint32(c.cfg.MaxChunkBytes),
-		LayoutDigest:  c.cfg.LayoutDigest,
-	}}})
+	return s.stripe == 0
 }
 
 func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 	t := c.transfers[m.GetTransferId()]
+	_, encodes := c.encoded(m.GetEncoding())
 	switch {
 	case m.GetEpoch() != c.cfg.Epoch:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH, "the receiver was started anew since the ticket was made")
@@ -151,12 +71,31 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER, "no such reservation: it expired, was cancelled or has ended")
 	case m.GetSecret() != t.secret:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_BAD_SECRET, "")
-	case m.GetLayoutDigest() != c.cfg.LayoutDigest || s.layout != c.cfg.LayoutDigest:
+	case m.GetLayoutDigest() != c.cfg.LayoutDigest || s.session.layout != c.cfg.LayoutDigest:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
 			fmt.Sprintf("layout digest %#x here, %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))
+	case !encodes:
+		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING,
+			fmt.Sprintf("%v is neither native nor what the ticket asks for", m.GetEncoding()))
 	default:
-		c.step(t, onOpen, input{stream: s})
+		c.step(t, onOpen, input{stream: s, encoding: m.GetEncoding()})
 	}
+}
+
+// encoded is the size of one slice in an encoding that a sender may use.
+func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
+	switch {
+	case isNative(e):
+		return c.cfg.SliceBytes, true
+	case e == c.cfg.Encoding:
+		return c.cfg.EncodedBytes, true
+	default:
+		return 0, false
+	}
+}
+
+func isNative(e kvtransferv1.Encoding) bool {
+	return e == kvtransferv1.Encoding_ENCODING_UNSPECIFIED || e == kvtransferv1.Encoding_ENCODING_NATIVE
 }
 
 func (c *Core) receiveChunk(s *stream, m *wire.Chunk) {
@@ -165,27 +104,28 @@ func (c *Core) receiveChunk(s *stream, m *wire.Chunk) {
 		c.closeStream(s, Breach, fmt.Sprintf("a chunk of %d bytes with %d bytes of credit", size, c.cfg.CreditBytes-s.outstanding))
 		return
 	}
-	t := s.transfers[m.TransferID]
+	t := s.session.transfers[m.TransferID]
 	if t == nil {
-		c.closeStream(s, Breach, fmt.Sprintf("a chunk of transfer %#x, which is not open on this stream", m.TransferID))
+		c.closeStream(s, Breach, fmt.Sprintf("a chunk of transfer %#x, which is not open in this session", m.TransferID))
 		return
 	}
 	s.outstanding += size
 	before := t.writing
-	c.step(t, onChunk, input{chunk: m})
+	c.step(t, onChunk, input{stream: s, chunk: m})
 	if t.writing == before {
 		c.landed(s, size)
 	}
 }
 
 func (c *Core) receiveAbort(s *stream, m *kvtransferv1.Abort) {
-	if t := s.transfers[m.GetTransferId()]; t != nil {
-		t.aborted = true
-		c.step(t, onAbort, input{abort: m.GetReason()})
+	if t := s.session.transfers[m.GetTransferId()]; t != nil {
+		c.step(t, onAbort, input{stream: s, abort: m.GetReason()})
 		return
 	}
 	// It crossed Committed or Refuse: here it is over, and nothing will land.
-	c.sendDrained(s, m.GetTransferId())
+	if s.stripe == 0 {
+		c.sendDrained(s, m.GetTransferId())
+	}
 }
 
 // landed gives credit back. Grants are put together while copies are under way:
@@ -198,15 +138,22 @@ func (c *Core) landed(s *stream, size int) {
 	if s.landed < s.outstanding && s.landed < c.cfg.CreditBytes/4 {
 		return
 	}
-	c.send(s, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{
-		Grant: &kvtransferv1.Grant{CreditBytes: uint64(s.landed)}}})
+	s.grant = Grant{Stream: s.id, Bytes: s.landed}
+	c.emit(&s.grant)
 	s.outstanding -= s.landed
 	s.landed = 0
 }
 
 func (c *Core) send(s *stream, m *kvtransferv1.ReceiverMessage) {
-	if s != nil && s.phase != closing {
+	if s.phase != closing {
 		c.emit(Send{Stream: s.id, Message: m})
+	}
+}
+
+// answer sends over the stripe that leads, if the session is not over.
+func (c *Core) answer(of *session, m *kvtransferv1.ReceiverMessage) {
+	if of != nil {
+		c.send(of.lead(), m)
 	}
 }
 

@@ -5,23 +5,25 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
-// state is the state of a transfer. One that is committed or drained is not in
-// the table of transfers any more.
+// state is the state of a transfer.
 type state int
 
 const (
 	// reserved: the ticket is out, nobody came with it.
 	reserved state = iota
-	// open: accepted, chunks arrive.
+	// open: accepted, chunks arrive; some stripes may be committed.
 	open
-	// committing: Commit was read and is right; copies are under way.
+	// committing: Commit was read on every stripe and all is there; copies are under
+	// way.
 	committing
-	// ending: Failed was sent, or the stream is being closed. The blocks are in
-	// quarantine until Abort is read or the stream is gone.
+	// ending: it is over for its owner. The blocks are in quarantine until Abort was
+	// read on every stripe, or every stream of the session has ended.
 	ending
 	// draining: no chunk can come any more; copies are under way.
 	draining
 	states
+	// gone: committed or drained, and not in the table of transfers any more.
+	gone = states
 )
 
 // kind is what happens to a transfer.
@@ -29,7 +31,7 @@ type kind int
 
 const (
 	onOpen     kind = iota // Open with the right secret
-	onChunk                // Chunk on the transfer's stream, as are the next three
+	onChunk                // Chunk on a stripe of the transfer's session, as are the next three
 	onCommit               //
 	onAbort                //
 	onRenew                //
@@ -37,94 +39,127 @@ const (
 	onSpoilt               // a copy has ended badly
 	onCancel               // the owner does not want it any more
 	onDeadline             // its deadline has passed
-	onGone                 // its stream has ended
+	onClosed               // this side ends the session
+	onBroken               // a stream of the session has ended
+	onGone                 // all streams of the session have ended
 	onShutdown             // the receiver shuts down
 	kinds
 )
 
 // input is what a step gets to know of an event.
 type input struct {
-	stream *stream
-	chunk  *wire.Chunk
-	commit *kvtransferv1.Commit
-	abort  kvtransferv1.AbortReason
-	reason kvtransferv1.FailReason
-	detail string
+	stream   *stream
+	encoding kvtransferv1.Encoding
+	chunk    *wire.Chunk
+	commit   *kvtransferv1.Commit
+	abort    kvtransferv1.AbortReason
+	reason   kvtransferv1.FailReason
+	detail   string
 }
 
-// step is one cell of the table.
-type step func(*Core, *transfer, input)
+// cell is what an event does in a state: a step, what that is in words, and the
+// states that it may leave the transfer in besides the one that it was in.
+type cell struct {
+	do   func(*Core, *transfer, input)
+	what string
+	to   []state
+}
 
-// table is the state machine of one transfer. "nothing" is written out where an
-// event may come and changes nothing, and where it cannot come.
-func table() [states][kinds]step {
-	return [states][kinds]step{
+func does(do func(*Core, *transfer, input), what string, to ...state) cell { return cell{do, what, to} }
+
+// nothing is a cell of an event that may come and changes nothing.
+func nothing(why string) cell { return does(func(*Core, *transfer, input) {}, why) }
+
+// never is a cell of an event that cannot come.
+func never() cell { return nothing("cannot happen") }
+
+// table is the state machine of one transfer.
+func table() [states][kinds]cell {
+	twice := does((*Core).refuseTwice, "Refuse: a ticket serves once")
+	breach := does((*Core).breach, "close the session: Abort was the last message")
+	return [states][kinds]cell{
 		reserved: {
-			onOpen:     (*Core).accept,     // → open
-			onChunk:    nothing,            // cannot: it has no stream, and so for the next five
-			onCommit:   nothing,            //
-			onAbort:    nothing,            //
-			onRenew:    nothing,            //
-			onLanded:   nothing,            //
-			onSpoilt:   nothing,            //
-			onCancel:   (*Core).drain,      // → gone: Drained
-			onDeadline: (*Core).lapse,      // → gone: Failed, Drained
-			onGone:     nothing,            // cannot
-			onShutdown: (*Core).giveUpIdle, // → gone: Failed, Drained
+			onOpen:     does((*Core).accept, "Accept", open),
+			onChunk:    never(),
+			onCommit:   never(),
+			onAbort:    never(),
+			onRenew:    never(),
+			onLanded:   never(),
+			onSpoilt:   never(),
+			onCancel:   does((*Core).drain, "drained", gone),
+			onDeadline: does((*Core).lapse, "failed and drained", gone),
+			onClosed:   never(),
+			onBroken:   never(),
+			onGone:     never(),
+			onShutdown: does((*Core).giveUpIdle, "failed and drained", gone),
 		},
 		open: {
-			onOpen:     (*Core).refuseTwice, // the ticket serves once
-			onChunk:    (*Core).take,        // Write; a wrong one → ending
-			onCommit:   (*Core).finish,      // → gone: Committed; or committing; a wrong one → ending
-			onAbort:    (*Core).aborted,     // → draining or gone: Aborted, Drained
-			onRenew:    (*Core).renew,       // a new lease
-			onLanded:   nothing,             //
-			onSpoilt:   (*Core).fail,        // → ending
-			onCancel:   (*Core).cancel,      // → ending, without a word to the owner
-			onDeadline: (*Core).expire,      // → ending
-			onGone:     (*Core).broken,      // → draining or gone: Broken, Drained
-			onShutdown: (*Core).fail,        // → ending
+			onOpen:     twice,
+			onChunk:    does((*Core).take, "copy it, a new lease; a wrong one: Failed", ending),
+			onCommit:   does((*Core).finish, "a new lease; after the last stripe's, if all is there: Committed; a wrong one: Failed", committing, ending, gone),
+			onAbort:    does((*Core).aborted, "aborted; after the last stripe's, Drained", ending, draining, gone),
+			onRenew:    does((*Core).renew, "a new lease"),
+			onLanded:   nothing("count it"),
+			onSpoilt:   does((*Core).fail, "Failed", ending),
+			onCancel:   does((*Core).cancel, "Failed, without a word to the owner", ending),
+			onDeadline: does((*Core).expire, "Failed", ending),
+			onClosed:   does((*Core).failSilently, "failed", ending),
+			onBroken:   does((*Core).broken, "broken", ending),
+			onGone:     never(),
+			onShutdown: does((*Core).fail, "Failed", ending),
 		},
 		committing: {
-			onOpen:     (*Core).refuseTwice,   //
-			onChunk:    (*Core).failLateChunk, // → ending: it was all sent
-			onCommit:   (*Core).failLateChunk, // → ending
-			onAbort:    (*Core).aborted,       // → draining: Aborted, Drained
-			onRenew:    nothing,               // copies end by themselves: no lease runs
-			onLanded:   (*Core).landLast,      // → gone: Committed, after the last copy
-			onSpoilt:   (*Core).fail,          // → ending
-			onCancel:   (*Core).cancel,        // → ending
-			onDeadline: nothing,               // cannot
-			onGone:     (*Core).broken,        // → draining: the sender will never know
-			onShutdown: (*Core).fail,          // → ending
+			onOpen:     twice,
+			onChunk:    does((*Core).failLate, "Failed: it was all sent", ending),
+			onCommit:   does((*Core).failLate, "Failed: it was all sent", ending),
+			onAbort:    does((*Core).aborted, "aborted; after the last stripe's, Drained", ending, draining),
+			onRenew:    nothing("no lease runs: copies end by themselves"),
+			onLanded:   does((*Core).landLast, "after the last copy: Committed", gone),
+			onSpoilt:   does((*Core).fail, "Failed", ending),
+			onCancel:   does((*Core).cancel, "Failed, without a word to the owner", ending),
+			onDeadline: never(),
+			onClosed:   does((*Core).failSilently, "failed", ending),
+			onBroken:   does((*Core).broken, "broken: the sender will never know", ending),
+			onGone:     never(),
+			onShutdown: does((*Core).fail, "Failed", ending),
 		},
 		ending: {
-			onOpen:     (*Core).refuseTwice,  //
-			onChunk:    nothing,              // was on its way; its bytes are granted again
-			onCommit:   nothing,              // was on its way
-			onAbort:    (*Core).acknowledged, // → draining or gone: Drained
-			onRenew:    nothing,              // was on its way
-			onLanded:   nothing,              //
-			onSpoilt:   nothing,              //
-			onCancel:   nothing,              // it is over already
-			onDeadline: (*Core).giveUpStream, // no Abort came: only the stream's end is left
-			onGone:     (*Core).acknowledged, // → draining or gone: Drained
-			onShutdown: nothing,              //
+			onOpen:     twice,
+			onChunk:    does((*Core).drop, "drop it and grant its bytes again; behind Abort: close the session"),
+			onCommit:   does((*Core).drop, "drop it; behind Abort: close the session"),
+			onAbort:    does((*Core).acknowledged, "after the last stripe's: Drained", draining, gone),
+			onRenew:    nothing("it was on its way"),
+			onLanded:   nothing("count it"),
+			onSpoilt:   nothing("it is over already"),
+			onCancel:   nothing("it is over already"),
+			onDeadline: does((*Core).giveUpSession, "close the session: no timer frees the blocks"),
+			onClosed:   does((*Core).awaitEnd, "the end of the streams is awaited instead"),
+			onBroken:   does((*Core).awaitEnd, "the end of the other streams is awaited instead"),
+			onGone:     does((*Core).quiet, "drained after the last copy", draining, gone),
+			onShutdown: nothing("it is over already"),
 		},
 		draining: {
-			onOpen:     (*Core).refuseTwice, //
-			onChunk:    (*Core).breach,      // Abort was the last message
-			onCommit:   (*Core).breach,      //
-			onAbort:    (*Core).breach,      //
-			onRenew:    nothing,             //
-			onLanded:   (*Core).drainLast,   // → gone: Drained, after the last copy
-			onSpoilt:   (*Core).drainLast,   // → gone: Drained, after the last copy
-			onCancel:   nothing,             //
-			onDeadline: nothing,             // cannot
-			onGone:     nothing,             // copies end by themselves
-			onShutdown: nothing,             //
+			onOpen:     twice,
+			onChunk:    breach,
+			onCommit:   breach,
+			onAbort:    breach,
+			onRenew:    nothing("it was on its way"),
+			onLanded:   does((*Core).drainLast, "after the last copy: Drained", gone),
+			onSpoilt:   does((*Core).drainLast, "after the last copy: Drained", gone),
+			onCancel:   nothing("it is over already"),
+			onDeadline: never(),
+			onClosed:   nothing("copies end by themselves"),
+			onBroken:   nothing("copies end by themselves"),
+			onGone:     nothing("copies end by themselves"),
+			onShutdown: nothing("it is over already"),
 		},
 	}
 }
 
-func nothing(*Core, *transfer, input) {}
+func (c *Core) step(t *transfer, k kind, in input) {
+	from := t.state
+	c.table[from][k].do(c, t, in)
+	if c.cfg.Observe != nil {
+		c.cfg.Observe(Transition{from: from, on: k, to: t.state})
+	}
+}

@@ -1,6 +1,8 @@
 package sender
 
 import (
+	"slices"
+
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
@@ -9,48 +11,83 @@ import (
 // in which they came, and what comes to a waiting layer joins its chunk.
 type backlog struct {
 	order  []int
-	layers map[int]*layerBacklog
+	layers []layerBacklog
 }
 
 type layerBacklog struct {
-	segments []segment
-	slices   int
+	first, last *segment
+	slices      int
 }
 
 // segment is some neighbouring blocks.
 type segment struct {
 	first  int
 	blocks []kvcache.BlockID
+	next   *segment
 }
+
+// segments are those that nobody uses: what waits costs no memory in the long run.
+type segments struct{ free *segment }
+
+func (p *segments) get() *segment {
+	s := p.free
+	if s == nil {
+		return new(segment)
+	}
+	p.free = s.next
+	*s = segment{}
+	return s
+}
+
+func (p *segments) put(s *segment) { *s, p.free = segment{next: p.free}, s }
 
 func (b *backlog) empty() bool { return len(b.order) == 0 }
 
-func (b *backlog) add(layer, first int, blocks []kvcache.BlockID) {
+func (b *backlog) add(pool *segments, layers, layer, first int, blocks []kvcache.BlockID) {
 	if b.layers == nil {
-		b.layers = map[int]*layerBacklog{}
+		b.layers = make([]layerBacklog, layers)
+		b.order = make([]int, 0, layers)
 	}
-	l := b.layers[layer]
-	if l == nil {
-		l = &layerBacklog{}
-		b.layers[layer] = l
+	l := &b.layers[layer]
+	s := pool.get()
+	s.first, s.blocks = first, blocks
+	if l.first == nil {
+		l.first = s
 		b.order = append(b.order, layer)
+	} else {
+		l.last.next = s
 	}
-	l.segments = append(l.segments, segment{first: first, blocks: blocks})
+	l.last = s
 	l.slices += len(blocks)
 }
 
 // next is the most slices that the next chunk may have.
 func (b *backlog) next() int { return b.layers[b.order[0]].slices }
 
-// take cuts the next chunk off: ascending runs of the first layer, limit slices
-// at most, at least one. The rest of the layer goes behind the others.
-func (b *backlog) take(limit int) (layer int, runs []wire.Run, blocks []kvcache.BlockID) {
+// clear gives up what waits.
+func (b *backlog) clear(pool *segments) {
+	for _, layer := range b.order {
+		l := &b.layers[layer]
+		for l.first != nil {
+			s := l.first
+			l.first = s.next
+			pool.put(s)
+		}
+		*l = layerBacklog{}
+	}
+	b.order = b.order[:0]
+}
+
+// take cuts the next chunk off and appends it to runs and blocks, which are empty:
+// ascending runs of the first layer, limit slices at most, at least one. The rest
+// of the layer goes behind the others.
+func (b *backlog) take(pool *segments, limit int, runs []wire.Run, blocks []kvcache.BlockID) (layer int, _ []wire.Run, _ []kvcache.BlockID) {
 	layer = b.order[0]
-	b.order = b.order[1:]
-	l := b.layers[layer]
+	b.order = slices.Delete(b.order, 0, 1)
+	l := &b.layers[layer]
 	past := -1
-	for len(l.segments) > 0 && len(blocks) < limit && l.segments[0].first >= past {
-		s := &l.segments[0]
+	for l.first != nil && len(blocks) < limit && l.first.first >= past {
+		s := l.first
 		n := min(len(s.blocks), limit-len(blocks))
 		if s.first == past {
 			runs[len(runs)-1].Blocks += uint32(n)
@@ -61,14 +98,13 @@ func (b *backlog) take(limit int) (layer int, runs []wire.Run, blocks []kvcache.
 		blocks = append(blocks, s.blocks[:n]...)
 		s.first, s.blocks = past, s.blocks[n:]
 		if len(s.blocks) == 0 {
-			l.segments = l.segments[1:]
+			l.first = s.next
+			pool.put(s)
 		}
 	}
 	l.slices -= len(blocks)
-	if len(l.segments) > 0 {
+	if l.first != nil {
 		b.order = append(b.order, layer)
-	} else {
-		delete(b.layers, layer)
 	}
 	return layer, runs, blocks
 }

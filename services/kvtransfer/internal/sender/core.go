@@ -12,34 +12,36 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
 )
 
-// Config is what a core has to know. All of it is set.
+// Config is what a core has to know. All of it is set, but where it says so.
 type Config struct {
 	// LayoutDigest, Layers and SliceBytes describe the pages.
 	LayoutDigest       uint64
 	Layers, SliceBytes int
-	// CreditBytes and MaxChunkBytes are the receiver's, from its greeting;
-	// MaxChunkBytes is a slice at least, and CreditBytes a chunk.
-	CreditBytes, MaxChunkBytes int
+	// CreditBytes are the receiver's, from its greetings, one for each stream of the
+	// session, and a chunk at least. MaxChunkBytes is its too, a slice at least.
+	CreditBytes   []int
+	MaxChunkBytes int
 	// AnswerTimeout is how long the receiver may keep this side waiting.
 	AnswerTimeout time.Duration
-	// IdleTimeout is how long a stream without transfers is kept.
+	// IdleTimeout is how long a session without transfers is kept.
 	IdleTimeout time.Duration
+	// Observe, if set, is told of every step of the table.
+	Observe func(Transition)
 }
 
-// Core is the state machine of one greeted stream. It is not safe for concurrent
-// use.
+// Core is the state machine of one session whose streams have all been greeted. It
+// is not safe for concurrent use.
 type Core struct {
 	cfg       Config
-	table     [states][kinds]step
+	table     [states][kinds]cell
 	transfers map[uint64]*transfer
 	deadlines *deadline.Queue[timer]
-	credit    int
-	control   []note      // what goes before any chunk
+	stripes   []stripe
 	ring      []*transfer // those with slices to send, each once, next first
+	favour    int         // bytes that the shortest may have before the next in turn
 	renewals  []*transfer // those that the next Renew names
-	sending   int         // bytes of the chunk whose pages are being read
-	asleep    bool        // the writer got nothing and waits for Wake
-	poke      bool        // there may be something for it now
+	segments  segments
+	chunks    []*WriteChunk // to be used again
 	closing   bool
 	gone      bool
 
@@ -47,25 +49,19 @@ type Core struct {
 	out []Action
 }
 
-// note is a message that is built when its turn comes, if it still holds then.
-type note struct {
-	what noteKind
-	of   *transfer
+// stripe is one stream of the session, as its writer sees it.
+type stripe struct {
+	credit, most int
+	control      []note // what goes before any chunk
+	asleep       bool   // the writer got nothing and waits for Wake
+	wake         Action
 }
 
-type noteKind int
-
-const (
-	noteOpen noteKind = iota
-	noteCommit
-	noteAbort
-	noteRenew
-)
-
-// timer names a deadline: that of a transfer, or one of the stream's.
+// timer names a deadline: that of a transfer, of a stripe, or of the session.
 type timer struct {
 	what     timerKind
 	transfer uint64
+	stripe   int
 }
 
 type timerKind int
@@ -80,24 +76,36 @@ const (
 // transfer is one transfer until nothing of it is awaited.
 type transfer struct {
 	ticket      *kvtransferv1.Ticket
-	renewing    bool // it is among the renewals
+	encoding    kvtransferv1.Encoding
+	sliceBytes  int // of one slice in a payload
 	lease       time.Duration
 	requestID   string
 	traceParent string
 	state       state
 
+	lanes      []lane // by stripe
+	commits    int    // lanes over which Commit was sent
+	aborts     int    // lanes over which Abort was sent
+	answered   bool   // Accept or Refuse was read
+	accepted   bool
 	offered    *coverage.Set
 	backlog    backlog
+	unsent     int // slices that were not given to a writer
 	inRing     bool
-	sequence   uint32
+	renewing   bool // it is among the renewals
 	committing bool // Commit was asked for
-	commitSent bool
-	abortSent  bool
+	queued     bool // Commit is in every stripe's queue, or was
 	sampled    []uint32
 	abort      kvtransferv1.AbortReason
-	reading    bool   // its pages are being read
+	reading    int    // chunks whose pages are being read
 	result     Result // decided once End is not zero
 	settled    bool   // Ended was said
+}
+
+// lane is what of a transfer went over one stripe.
+type lane struct {
+	sequence              uint32
+	commitSent, abortSent bool
 }
 
 func (t *transfer) id() uint64 { return t.ticket.GetTransferId() }
@@ -109,19 +117,21 @@ func New(cfg Config, now time.Time) *Core {
 		table:     table(),
 		transfers: map[uint64]*transfer{},
 		deadlines: deadline.New[timer](),
-		credit:    cfg.CreditBytes,
+	}
+	for i, credit := range cfg.CreditBytes {
+		c.stripes = append(c.stripes, stripe{credit: credit, most: credit, wake: Wake{Stripe: i}})
 	}
 	c.deadlines.Set(timer{what: idleTimer}, now.Add(cfg.IdleTimeout))
 	return c
 }
 
 // Handle takes one event and gives what has to be done for it, in order. now
-// does not go back from call to call.
+// does not go back from call to call. The actions are valid until the next call.
 func (c *Core) Handle(now time.Time, ev Event) []Action {
-	c.now, c.out, c.poke = now, nil, false
+	c.begin(now)
 	switch ev := ev.(type) {
 	case Open:
-		c.begin(ev)
+		c.open(ev)
 	case Offer:
 		c.to(ev.ID, onOffer, input{offer: ev})
 	case Commit:
@@ -129,14 +139,9 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 	case Abort:
 		c.to(ev.ID, onAbort, input{abort: ev.Reason})
 	case Received:
-		if !c.gone {
-			c.receive(ev.Message)
-		}
+		c.receive(ev)
 	case WriterReady:
-		c.deadlines.Clear(timer{what: writerTimer})
-		if !c.gone {
-			c.next()
-		}
+		c.next(ev.Stripe)
 	case PagesRead:
 		c.pagesRead(ev)
 	case Tick:
@@ -149,33 +154,57 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 			c.step(t, onAbort, input{abort: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
 		}
 	}
+	return c.end()
+}
+
+// HandleOffer is Handle for what comes with every layer, and allocates nothing in
+// the long run.
+func (c *Core) HandleOffer(now time.Time, ev Offer) []Action {
+	c.begin(now)
+	c.to(ev.ID, onOffer, input{offer: ev})
+	return c.end()
+}
+
+// HandleWriterReady is Handle for what comes with every chunk, and allocates
+// nothing for one in the long run.
+func (c *Core) HandleWriterReady(now time.Time, ev WriterReady) []Action {
+	c.begin(now)
+	c.next(ev.Stripe)
+	return c.end()
+}
+
+// HandlePagesRead is Handle for what comes with every chunk, and allocates nothing.
+func (c *Core) HandlePagesRead(now time.Time, ev PagesRead) []Action {
+	c.begin(now)
+	c.pagesRead(ev)
+	return c.end()
+}
+
+func (c *Core) begin(now time.Time) { c.now, c.out = now, c.out[:0] }
+
+func (c *Core) end() []Action {
 	if c.closing && !c.gone && len(c.transfers) == 0 {
 		c.closeStream(nil)
 	}
-	if c.poke && c.asleep && !c.gone {
-		c.asleep = false
-		c.emit(Wake{})
+	if !c.gone {
+		c.wake()
 	}
-	out := c.out
-	c.out = nil
-	return out
+	return c.out
 }
 
 // Next is when the core wants a Tick; ok is false if it waits for nothing.
 func (c *Core) Next() (at time.Time, ok bool) { return c.deadlines.Next() }
 
-// Lost says that the stream has ended, or that CloseStream asked for its end.
+// Lost says that the session has ended, or that CloseStream asked for its end.
 func (c *Core) Lost() bool { return c.gone }
 
 // Transfers is the number of transfers that are not forgotten.
 func (c *Core) Transfers() int { return len(c.transfers) }
 
-// Credit is the payload, in bytes, that may be sent without a Grant.
-func (c *Core) Credit() int { return c.credit }
+// Credit is the payload, in bytes, that may be sent over a stripe without a Grant.
+func (c *Core) Credit(stripe int) int { return c.stripes[stripe].credit }
 
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
-
-func (c *Core) step(t *transfer, k kind, in input) { c.table[t.state][k](c, t, in) }
 
 // to gives an event to a transfer that may be over.
 func (c *Core) to(id uint64, k kind, in input) {
@@ -184,10 +213,10 @@ func (c *Core) to(id uint64, k kind, in input) {
 	}
 }
 
-func (c *Core) begin(ev Open) {
+func (c *Core) open(ev Open) {
 	id := ev.Ticket.GetTransferId()
 	if c.gone || c.closing {
-		c.emit(Ended{ID: id, Result: Result{End: EndBroken, Err: errors.New("the stream is closing")}})
+		c.emit(Ended{ID: id, Result: Result{End: EndBroken, Err: errors.New("the session is closing")}})
 		return
 	}
 	if c.transfers[id] != nil {
@@ -195,27 +224,38 @@ func (c *Core) begin(ev Open) {
 			End: EndRefused, Refuse: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}})
 		return
 	}
-	blocks, held := int(ev.Ticket.GetBlocks()), int(ev.Ticket.GetHeldBlocks())
+	blocks := max(int(ev.Ticket.GetBlocks())-int(ev.Ticket.GetHeldBlocks()), 0)
 	t := &transfer{
 		ticket:      ev.Ticket,
+		encoding:    ev.Encoding,
+		sliceBytes:  c.cfg.SliceBytes,
 		lease:       ev.Lease,
 		requestID:   ev.RequestID,
 		traceParent: ev.TraceParent,
-		offered:     coverage.New(c.cfg.Layers, max(blocks-held, 0)),
+		lanes:       make([]lane, len(c.stripes)),
+		offered:     coverage.New(c.cfg.Layers, blocks),
+		unsent:      c.cfg.Layers * blocks,
+	}
+	if ev.EncodedBytes > 0 {
+		t.sliceBytes = ev.EncodedBytes
 	}
 	c.transfers[id] = t
 	c.deadlines.Clear(timer{what: idleTimer})
-	c.note(noteOpen, t)
+	c.note(0, noteOpen, t)
 }
 
 func (c *Core) pagesRead(ev PagesRead) {
-	t := c.transfers[ev.ID]
-	if t == nil || !t.reading {
+	w := ev.Chunk
+	t := w.of
+	if t == nil {
 		return
 	}
-	t.reading = false
+	bytes := w.Chunk.PayloadBytes
+	w.of = nil
+	c.chunks = append(c.chunks, w)
+	t.reading--
 	if ev.Err != nil {
-		c.credit += c.sending
+		c.stripes[w.Stripe].credit += bytes
 		c.step(t, onUnreadable, input{err: ev.Err})
 		return
 	}
@@ -232,23 +272,23 @@ func (c *Core) tick() {
 		case transferTimer:
 			c.to(due.transfer, onDeadline, input{})
 		case writerTimer:
-			c.closeStream(fmt.Errorf("the receiver took nothing for %s", c.cfg.AnswerTimeout))
+			c.closeStream(fmt.Errorf("the receiver took nothing over stripe %d for %s", due.stripe, c.cfg.AnswerTimeout))
 		case creditTimer:
-			c.closeStream(fmt.Errorf("the receiver granted nothing for %s", c.cfg.AnswerTimeout))
+			c.closeStream(fmt.Errorf("the receiver granted nothing over stripe %d for %s", due.stripe, c.cfg.AnswerTimeout))
 		case idleTimer:
 			c.closeStream(nil)
 		}
 	}
 }
 
-// closeStream ends the stream and all that is on it.
+// closeStream ends the session and all that is in it.
 func (c *Core) closeStream(err error) {
 	if c.gone {
 		return
 	}
 	c.emit(CloseStream{Err: err})
 	if err == nil {
-		err = errors.New("the stream was closed")
+		err = errors.New("the session was closed")
 	}
 	c.lose(err)
 }
@@ -258,29 +298,27 @@ func (c *Core) lose(err error) {
 		return
 	}
 	c.gone = true
-	c.control, c.ring, c.renewals = nil, nil, nil
 	for _, t := range c.sorted() {
 		c.step(t, onLost, input{err: err})
 	}
-	for _, what := range []timerKind{writerTimer, creditTimer, idleTimer} {
-		c.deadlines.Clear(timer{what: what})
+	c.ring, c.renewals = nil, nil
+	for i := range c.stripes {
+		c.stripes[i].control = nil
+		c.deadlines.Clear(timer{what: writerTimer, stripe: i})
+		c.deadlines.Clear(timer{what: creditTimer, stripe: i})
 	}
+	c.deadlines.Clear(timer{what: idleTimer})
 }
 
 // forget takes a transfer out of the tables, as the last step of its life.
-func (c *Core) forget(t *transfer, _ input) {
+func (c *Core) forget(t *transfer) {
 	c.settle(t, input{})
+	t.state = over
 	delete(c.transfers, t.id())
 	c.deadlines.Clear(timer{transfer: t.id()})
 	if len(c.transfers) == 0 && !c.gone {
 		c.deadlines.Set(timer{what: idleTimer}, c.now.Add(c.cfg.IdleTimeout))
 	}
-}
-
-// note queues a message of a transfer, or Renew.
-func (c *Core) note(what noteKind, t *transfer) {
-	c.control = append(c.control, note{what: what, of: t})
-	c.poke = true
 }
 
 // awaitAnswer gives the receiver its time from now on.

@@ -22,6 +22,10 @@ type (
 		RequestID string
 		// TraceParent is for the receiver's span; empty if there is to be none.
 		TraceParent string
+		// Encoding is how payloads will be, and EncodedBytes the size of one slice in
+		// it; 0 is that of the pages.
+		Encoding     kvtransferv1.Encoding
+		EncodedBytes int
 	}
 	// Offer says that slices may be read from now until the transfer's Ended.
 	Offer struct {
@@ -42,22 +46,27 @@ type (
 		ID     uint64
 		Reason kvtransferv1.AbortReason
 	}
-	// Received is a message that was read from the stream, in order.
-	Received struct{ Message *kvtransferv1.ReceiverMessage }
-	// WriterReady asks for one thing to write. It is answered by Write, WriteChunk
-	// or nothing; then Wake says when it is worth asking again.
-	WriterReady struct{}
-	// PagesRead says that the pages of the last WriteChunk were copied. With Err
-	// they could not be, and nothing of the chunk will be sent.
+	// Received is a message that was read from a stripe, in order.
+	Received struct {
+		Stripe  int
+		Message *kvtransferv1.ReceiverMessage
+	}
+	// WriterReady asks for one thing to write to a stripe, where all that was asked
+	// for before is. It is answered by Write, WriteChunk or nothing; then Wake says
+	// when it is worth asking again.
+	WriterReady struct{ Stripe int }
+	// PagesRead answers a WriteChunk, once: its pages will not be read any more. With
+	// Err they could not be, and nothing of the chunk will be sent. The chunk is not
+	// valid from then on.
 	PagesRead struct {
-		ID  uint64
-		Err error
+		Chunk *WriteChunk
+		Err   error
 	}
 	// Tick says that the time of Core.Next has come.
 	Tick struct{}
-	// StreamLost says that the stream has ended.
+	// StreamLost says that a stream of the session has ended, and so the session.
 	StreamLost struct{ Err error }
-	// Close aborts every transfer, lets none begin and closes the stream after it.
+	// Close aborts every transfer, lets none begin and closes the session after it.
 	Close struct{}
 )
 
@@ -76,19 +85,27 @@ func (Close) event()       {}
 type Action interface{ action() }
 
 type (
-	// Write puts a message on the stream.
-	Write struct{ Message *kvtransferv1.SenderMessage }
+	// Write puts a message on a stripe.
+	Write struct {
+		Stripe  int
+		Message *kvtransferv1.SenderMessage
+	}
 	// WriteChunk reads pages, answers PagesRead, and puts the chunk with their bytes
-	// on the stream.
+	// on a stripe. It is valid until PagesRead.
 	WriteChunk struct {
-		ID uint64
+		ID     uint64
+		Stripe int
 		// Chunk is what it says, and how long its payload is.
 		Chunk wire.Chunk
 		// Blocks are where its slices are, in the order of Chunk.Runs.
 		Blocks []kvcache.BlockID
+		// Encoding is how the payload is written.
+		Encoding kvtransferv1.Encoding
+
+		of *transfer
 	}
-	// Wake says that the writer should ask again.
-	Wake struct{}
+	// Wake says that a stripe's writer should ask again.
+	Wake struct{ Stripe int }
 	// Accepted says that a transfer may go on.
 	Accepted struct{ ID uint64 }
 	// Ended says that a transfer is over and that none of its pages will be read.
@@ -96,13 +113,13 @@ type (
 		ID     uint64
 		Result Result
 	}
-	// CloseStream asks the driver to end the stream. Err is nil if that is because
-	// nothing is left to do. No Event need follow.
+	// CloseStream asks the driver to end all streams of the session. Err is nil if
+	// that is because nothing is left to do. No Event need follow.
 	CloseStream struct{ Err error }
 )
 
 func (Write) action()       {}
-func (WriteChunk) action()  {}
+func (*WriteChunk) action() {}
 func (Wake) action()        {}
 func (Accepted) action()    {}
 func (Ended) action()       {}

@@ -14,17 +14,38 @@ func (c *Core) openSent(t *transfer, _ input) {
 	c.awaitAnswer(t)
 }
 
-func (c *Core) accepted(t *transfer, _ input) {
-	t.state = open
+func (c *Core) accept(t *transfer, _ input) {
+	t.state, t.answered, t.accepted = open, true, true
 	c.keep(t)
 	c.emit(Accepted{ID: t.id()})
 	c.enqueue(t)
 	c.commitIfDone(t)
 }
 
-func (c *Core) refused(t *transfer, in input) {
+// acceptLate: the receiver waits for Abort on every stripe now. Before, one could
+// have overtaken Open.
+func (c *Core) acceptLate(t *transfer, in input) {
+	if t.answered {
+		c.breach(t, in)
+		return
+	}
+	t.answered, t.accepted = true, true
+	for i := 1; i < len(c.stripes); i++ {
+		c.note(i, noteAbort, t)
+	}
+}
+
+func (c *Core) refuse(t *transfer, in input) {
 	t.result = Result{End: EndRefused, Refuse: in.refuse.GetReason(), Detail: in.refuse.GetDetail()}
-	c.forget(t, in)
+	c.forget(t)
+}
+
+func (c *Core) refuseLate(t *transfer, in input) {
+	if t.answered {
+		c.breach(t, in)
+		return
+	}
+	t.answered = true
 }
 
 // offer takes slices over, each once: that bounds what can be queued.
@@ -38,7 +59,7 @@ func (c *Core) offer(t *transfer, in input) {
 			o.Layer, o.First, o.First+len(o.Blocks), t.ticket.GetBlocks(), t.ticket.GetHeldBlocks()))
 		return
 	}
-	t.backlog.add(o.Layer, o.First, o.Blocks)
+	t.backlog.add(&c.segments, c.cfg.Layers, o.Layer, o.First, o.Blocks)
 	if t.state == open {
 		c.enqueue(t)
 	}
@@ -56,26 +77,37 @@ func (c *Core) commit(t *transfer, in input) {
 	c.commitIfDone(t)
 }
 
+// commitIfDone queues Commit on every stripe. A chunk that a writer has taken is on
+// its stripe before the writer asks again.
 func (c *Core) commitIfDone(t *transfer) {
-	if t.state == open && t.committing && t.backlog.empty() {
-		c.note(noteCommit, t)
+	if t.state != open || !t.committing || t.queued || !t.backlog.empty() {
+		return
+	}
+	t.queued = true
+	for i := range c.stripes {
+		c.note(i, noteCommit, t)
 	}
 }
 
-func (c *Core) commitSent(t *transfer, _ input) {
-	t.state, t.commitSent = committing, true
+func (c *Core) commitSent(t *transfer, in input) {
+	t.lanes[in.stripe].commitSent = true
+	if t.commits++; t.commits < len(t.lanes) {
+		c.keep(t)
+		return
+	}
+	t.state = committing
 	c.awaitAnswer(t)
 }
 
 func (c *Core) committed(t *transfer, in input) {
 	t.result = Result{End: EndCommitted}
-	c.forget(t, in)
+	c.finish(t, in)
 }
 
 // committedFirst: the receiver had committed before it read Abort, and that is
 // the truth.
 func (c *Core) committedFirst(t *transfer, in input) {
-	if !t.commitSent || t.result.End != 0 {
+	if t.commits < len(t.lanes) || t.result.End != 0 {
 		c.breach(t, in)
 		return
 	}
@@ -88,10 +120,10 @@ func (c *Core) failed(t *transfer, in input) {
 	c.beginAbort(t, kvtransferv1.AbortReason_ABORT_REASON_ACKNOWLEDGED)
 }
 
-// abort ends a transfer for its owner. What was committed before is for the
-// receiver to say.
+// abort ends a transfer for its owner. What was committed on every stripe before is
+// for the receiver to say.
 func (c *Core) abort(t *transfer, in input) {
-	if !t.commitSent {
+	if t.commits < len(t.lanes) {
 		t.result = Result{End: EndAborted, Abort: in.abort}
 	}
 	c.beginAbort(t, in.abort)
@@ -99,8 +131,8 @@ func (c *Core) abort(t *transfer, in input) {
 
 func (c *Core) abortQuiet(t *transfer, in input) {
 	t.result = Result{End: EndAborted, Abort: in.abort, Err: in.err}
-	t.state = reading // which lets a queued Open lapse
-	c.forget(t, in)
+	t.backlog.clear(&c.segments)
+	c.forget(t)
 }
 
 // giveUp ends a transfer for a mistake at this side.
@@ -118,45 +150,70 @@ func (c *Core) unreadable(t *transfer, in input) {
 	c.giveUp(t, fmt.Errorf("read kv pages: %w", in.err))
 }
 
+// beginAbort queues Abort on every stripe, or, before the receiver has answered
+// Open, on the one that Open went over: on another, Abort could overtake it.
 func (c *Core) beginAbort(t *transfer, reason kvtransferv1.AbortReason) {
 	t.state, t.abort = aborting, reason
-	t.backlog = backlog{}
-	c.deadlines.Clear(timer{transfer: t.id()}) // the writer's deadline runs until Abort is sent
-	c.note(noteAbort, t)
+	t.backlog.clear(&c.segments)
+	c.leave(t)
+	c.deadlines.Clear(timer{transfer: t.id()}) // the writers' deadlines run until Abort is sent
+	for i := range c.stripes {
+		if i == 0 || t.accepted {
+			c.note(i, noteAbort, t)
+		}
+	}
 	c.settle(t, input{})
 }
 
-func (c *Core) abortSent(t *transfer, _ input) {
-	t.abortSent = true
+func (c *Core) abortSent(t *transfer, in input) {
+	t.lanes[in.stripe].abortSent = true
+	t.aborts++
 	c.awaitAnswer(t)
 }
 
+// drained: the receiver owes it to Aborts on all stripes or, of a transfer that was
+// refused or had been committed, to that on the first.
 func (c *Core) drained(t *transfer, in input) {
-	if !t.abortSent {
+	all := t.aborts == len(t.lanes)
+	crossed := t.answered && !t.accepted || t.result.End == EndCommitted
+	if !all && !(crossed && t.lanes[0].abortSent) {
 		c.breach(t, in)
 		return
 	}
 	if t.result.End == 0 {
 		t.result = Result{End: EndAborted, Abort: t.abort}
 	}
-	c.forget(t, in)
+	c.finish(t, in)
 }
 
 func (c *Core) lost(t *transfer, in input) {
 	if t.result.End == 0 {
 		t.result = Result{End: EndBroken, Err: in.err}
 	}
+	t.backlog.clear(&c.segments)
+	c.leave(t)
+	c.finish(t, in)
+}
+
+// finish: nothing is awaited of the receiver any more.
+func (c *Core) finish(t *transfer, _ input) {
+	if t.reading == 0 {
+		c.forget(t)
+		return
+	}
 	t.state = reading
-	t.backlog = backlog{}
 	c.deadlines.Clear(timer{transfer: t.id()})
-	if !t.reading {
-		c.forget(t, in)
+}
+
+func (c *Core) readLast(t *transfer, _ input) {
+	if t.reading == 0 {
+		c.forget(t)
 	}
 }
 
 // settle says Ended, once, when the end is known and no page is being read.
 func (c *Core) settle(t *transfer, _ input) {
-	if t.settled || t.reading || t.result.End == 0 {
+	if t.settled || t.reading > 0 || t.result.End == 0 {
 		return
 	}
 	t.settled = true
@@ -166,7 +223,7 @@ func (c *Core) settle(t *transfer, _ input) {
 // renew says that the transfer is still wanted, though the engine has nothing.
 func (c *Core) renew(t *transfer, _ input) {
 	if len(c.renewals) == 0 {
-		c.note(noteRenew, nil)
+		c.note(0, noteRenew, nil)
 	}
 	if !t.renewing {
 		t.renewing = true

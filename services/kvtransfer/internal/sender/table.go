@@ -2,8 +2,7 @@ package sender
 
 import kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-// state is the state of a transfer. One that is forgotten is not in the table of
-// transfers any more.
+// state is the state of a transfer.
 type state int
 
 const (
@@ -11,25 +10,28 @@ const (
 	waiting state = iota
 	// opening: Open was sent, an answer is due.
 	opening
-	// open: chunks may be sent.
+	// open: chunks may be sent; Commit may have been, over some stripes.
 	open
-	// committing: Commit was sent, an answer is due.
+	// committing: Commit was sent over every stripe, an answer is due.
 	committing
-	// aborting: Abort will be or was sent; after that, Drained is due.
+	// aborting: Abort will be or was sent over every stripe; after that, Drained is
+	// due.
 	aborting
-	// reading: the receiver knows that it is over; pages are still read.
+	// reading: nothing is awaited of the receiver; pages are still read.
 	reading
 	states
+	// over: it is not in the table of transfers any more.
+	over = states
 )
 
 // kind is what happens to a transfer.
 type kind int
 
 const (
-	onOpenSent   kind = iota // the writer took the message, as in the next two
+	onOpenSent   kind = iota // a writer took the message, as in the next two
 	onCommitSent             //
 	onAbortSent              //
-	onAccept                 // read from the stream, as are the next four
+	onAccept                 // read from the first stripe, as are the next four
 	onRefuse                 //
 	onCommitted              //
 	onFailed                 //
@@ -37,15 +39,16 @@ const (
 	onOffer                  // asked for here, as are the next two
 	onCommit                 //
 	onAbort                  //
-	onRead                   // pages were read
-	onUnreadable             // pages could not be read
+	onRead                   // a chunk's pages were read
+	onUnreadable             // a chunk's pages could not be read
 	onDeadline               // its deadline has passed
-	onLost                   // the stream has ended
+	onLost                   // a stream of the session has ended
 	kinds
 )
 
 // input is what a step gets to know of an event.
 type input struct {
+	stripe int
 	refuse *kvtransferv1.Refuse
 	failed *kvtransferv1.Failed
 	offer  Offer
@@ -54,117 +57,138 @@ type input struct {
 	err    error
 }
 
-// step is one cell of the table.
-type step func(*Core, *transfer, input)
+// cell is what an event does in a state: a step, what that is in words, and the
+// states that it may leave the transfer in besides the one that it was in.
+type cell struct {
+	do   func(*Core, *transfer, input)
+	what string
+	to   []state
+}
 
-// table is the state machine of one transfer. "nothing" is written out where an
-// event may come and changes nothing, and where it cannot come; "breach" ends
-// the stream, since the receiver does not keep to the protocol.
-func table() [states][kinds]step {
-	return [states][kinds]step{
+func does(do func(*Core, *transfer, input), what string, to ...state) cell { return cell{do, what, to} }
+
+// nothing is a cell of an event that may come and changes nothing.
+func nothing(why string) cell { return does(func(*Core, *transfer, input) {}, why) }
+
+// never is a cell of an event that cannot come.
+func never() cell { return nothing("cannot happen") }
+
+// table is the state machine of one transfer. A breach ends the session, since the
+// receiver does not keep to the protocol.
+func table() [states][kinds]cell {
+	breach := does((*Core).breach, "close the session: not asked for", over, reading)
+	silence := does((*Core).unheardOf, "close the session: no answer", over, reading)
+	lost := does((*Core).lost, "broken, if no end is known; after the last page read", over, reading)
+	return [states][kinds]cell{
 		waiting: {
-			onOpenSent:   (*Core).openSent,   // → opening
-			onCommitSent: nothing,            // cannot
-			onAbortSent:  nothing,            // cannot
-			onAccept:     (*Core).breach,     //
-			onRefuse:     (*Core).breach,     //
-			onCommitted:  (*Core).breach,     //
-			onFailed:     (*Core).breach,     //
-			onDrained:    (*Core).breach,     //
-			onOffer:      (*Core).offer,      // sent after Accept
-			onCommit:     (*Core).commit,     // sent after the last chunk
-			onAbort:      (*Core).abortQuiet, // → gone: the receiver never heard of it
-			onRead:       nothing,            // cannot
-			onUnreadable: nothing,            // cannot
-			onDeadline:   nothing,            // cannot: the stream's own deadlines run
-			onLost:       (*Core).lost,       // → gone
+			onOpenSent:   does((*Core).openSent, "await the answer", opening),
+			onCommitSent: never(),
+			onAbortSent:  never(),
+			onAccept:     breach,
+			onRefuse:     breach,
+			onCommitted:  breach,
+			onFailed:     breach,
+			onDrained:    breach,
+			onOffer:      does((*Core).offer, "keep it until Accept; a wrong one: aborted", over),
+			onCommit:     does((*Core).commit, "keep it until the last chunk"),
+			onAbort:      does((*Core).abortQuiet, "aborted: the receiver never heard of it", over),
+			onRead:       never(),
+			onUnreadable: never(),
+			onDeadline:   never(),
+			onLost:       lost,
 		},
 		opening: {
-			onOpenSent:   nothing,           // cannot, as the next two
-			onCommitSent: nothing,           //
-			onAbortSent:  nothing,           //
-			onAccept:     (*Core).accepted,  // → open
-			onRefuse:     (*Core).refused,   // → gone
-			onCommitted:  (*Core).breach,    //
-			onFailed:     (*Core).breach,    //
-			onDrained:    (*Core).breach,    //
-			onOffer:      (*Core).offer,     //
-			onCommit:     (*Core).commit,    //
-			onAbort:      (*Core).abort,     // → aborting: Accept or Refuse is on its way
-			onRead:       nothing,           // cannot, as the next
-			onUnreadable: nothing,           //
-			onDeadline:   (*Core).unheardOf, // the stream ends
-			onLost:       (*Core).lost,      // → gone
+			onOpenSent:   never(),
+			onCommitSent: never(),
+			onAbortSent:  never(),
+			onAccept:     does((*Core).accept, "accepted; chunks may go", open),
+			onRefuse:     does((*Core).refuse, "refused", over),
+			onCommitted:  breach,
+			onFailed:     breach,
+			onDrained:    breach,
+			onOffer:      does((*Core).offer, "keep it until Accept; a wrong one: aborted, Abort over the first stripe", aborting),
+			onCommit:     does((*Core).commit, "keep it until the last chunk"),
+			onAbort:      does((*Core).abort, "aborted; Abort over the first stripe", aborting),
+			onRead:       never(),
+			onUnreadable: never(),
+			onDeadline:   silence,
+			onLost:       lost,
 		},
 		open: {
-			onOpenSent:   nothing,            // cannot
-			onCommitSent: (*Core).commitSent, // → committing
-			onAbortSent:  nothing,            // cannot
-			onAccept:     (*Core).breach,     //
-			onRefuse:     (*Core).breach,     //
-			onCommitted:  (*Core).breach,     //
-			onFailed:     (*Core).failed,     // → aborting, to acknowledge
-			onDrained:    (*Core).breach,     //
-			onOffer:      (*Core).offer,      //
-			onCommit:     (*Core).commit,     //
-			onAbort:      (*Core).abort,      // → aborting
-			onRead:       nothing,            //
-			onUnreadable: (*Core).unreadable, // → aborting
-			onDeadline:   (*Core).renew,      // nothing was sent for a third of the lease
-			onLost:       (*Core).lost,       // → reading or gone
+			onOpenSent:   never(),
+			onCommitSent: does((*Core).commitSent, "after the last stripe's: await the answer", committing),
+			onAbortSent:  never(),
+			onAccept:     breach,
+			onRefuse:     breach,
+			onCommitted:  breach,
+			onFailed:     does((*Core).failed, "failed; Abort over every stripe", aborting),
+			onDrained:    breach,
+			onOffer:      does((*Core).offer, "queue it; a wrong one: aborted, Abort over every stripe", aborting),
+			onCommit:     does((*Core).commit, "Commit over every stripe, after the last chunk"),
+			onAbort:      does((*Core).abort, "aborted; Abort over every stripe", aborting),
+			onRead:       nothing("its pages are free"),
+			onUnreadable: does((*Core).unreadable, "aborted; Abort over every stripe", aborting),
+			onDeadline:   does((*Core).renew, "Renew: nothing was sent for a third of the lease"),
+			onLost:       lost,
 		},
 		committing: {
-			onOpenSent:   nothing,           // cannot, as the next two
-			onCommitSent: nothing,           //
-			onAbortSent:  nothing,           //
-			onAccept:     (*Core).breach,    //
-			onRefuse:     (*Core).breach,    //
-			onCommitted:  (*Core).committed, // → gone
-			onFailed:     (*Core).failed,    // → aborting, to acknowledge
-			onDrained:    (*Core).breach,    //
-			onOffer:      nothing,           // Commit was the last word
-			onCommit:     nothing,           //
-			onAbort:      (*Core).abort,     // → aborting: the receiver decides which came first
-			onRead:       nothing,           // cannot, as the next
-			onUnreadable: nothing,           //
-			onDeadline:   (*Core).unheardOf, // the stream ends
-			onLost:       (*Core).lost,      // → gone
+			onOpenSent:   never(),
+			onCommitSent: never(),
+			onAbortSent:  never(),
+			onAccept:     breach,
+			onRefuse:     breach,
+			onCommitted:  does((*Core).committed, "committed; after the last page read", over, reading),
+			onFailed:     does((*Core).failed, "failed; Abort over every stripe", aborting),
+			onDrained:    breach,
+			onOffer:      nothing("Commit was the last word"),
+			onCommit:     nothing("Commit was the last word"),
+			onAbort:      does((*Core).abort, "Abort over every stripe: the receiver decides which came first", aborting),
+			onRead:       nothing("its pages are free"),
+			onUnreadable: does((*Core).unreadable, "aborted; Abort over every stripe", aborting),
+			onDeadline:   silence,
+			onLost:       lost,
 		},
 		aborting: {
-			onOpenSent:   nothing,                // cannot, as the next
-			onCommitSent: nothing,                //
-			onAbortSent:  (*Core).abortSent,      // an answer is due now
-			onAccept:     nothing,                // crossed Abort
-			onRefuse:     nothing,                // crossed Abort
-			onCommitted:  (*Core).committedFirst, // crossed Abort
-			onFailed:     nothing,                // crossed Abort, which acknowledges it
-			onDrained:    (*Core).drained,        // → gone
-			onOffer:      nothing,                //
-			onCommit:     nothing,                //
-			onAbort:      nothing,                //
-			onRead:       (*Core).settle,         // its pages are free now
-			onUnreadable: (*Core).settle,         // its pages are free now
-			onDeadline:   (*Core).unheardOf,      // the stream ends
-			onLost:       (*Core).lost,           // → reading or gone
+			onOpenSent:   never(),
+			onCommitSent: never(),
+			onAbortSent:  does((*Core).abortSent, "await the answer"),
+			onAccept:     does((*Core).acceptLate, "it crossed Abort, which goes over the other stripes now; a second one: close the session", over, reading),
+			onRefuse:     does((*Core).refuseLate, "it crossed Abort; a second one: close the session", over, reading),
+			onCommitted:  does((*Core).committedFirst, "it crossed Abort: committed; before all Commits: close the session", over, reading),
+			onFailed:     nothing("it crossed Abort, which acknowledges it"),
+			onDrained:    does((*Core).drained, "aborted, if no end is known; after the last page read; before Abort: close the session", over, reading),
+			onOffer:      nothing("it is over already"),
+			onCommit:     nothing("it is over already"),
+			onAbort:      nothing("it is over already"),
+			onRead:       does((*Core).settle, "after the last page read its end is told"),
+			onUnreadable: does((*Core).settle, "after the last page read its end is told"),
+			onDeadline:   silence,
+			onLost:       lost,
 		},
 		reading: {
-			onOpenSent:   nothing,        // cannot: the stream is gone, or Drained was read
-			onCommitSent: nothing,        //
-			onAbortSent:  nothing,        //
-			onAccept:     (*Core).breach, //
-			onRefuse:     (*Core).breach, //
-			onCommitted:  (*Core).breach, //
-			onFailed:     (*Core).breach, //
-			onDrained:    (*Core).breach, //
-			onOffer:      nothing,        //
-			onCommit:     nothing,        //
-			onAbort:      nothing,        //
-			onRead:       (*Core).forget, // → gone
-			onUnreadable: (*Core).forget, // → gone
-			onDeadline:   nothing,        // cannot
-			onLost:       nothing,        //
+			onOpenSent:   never(),
+			onCommitSent: never(),
+			onAbortSent:  never(),
+			onAccept:     breach,
+			onRefuse:     breach,
+			onCommitted:  breach,
+			onFailed:     breach,
+			onDrained:    breach,
+			onOffer:      nothing("it is over already"),
+			onCommit:     nothing("it is over already"),
+			onAbort:      nothing("it is over already"),
+			onRead:       does((*Core).readLast, "after the last page read its end is told", over),
+			onUnreadable: does((*Core).readLast, "after the last page read its end is told", over),
+			onDeadline:   never(),
+			onLost:       nothing("nothing is awaited of the receiver"),
 		},
 	}
 }
 
-func nothing(*Core, *transfer, input) {}
+func (c *Core) step(t *transfer, k kind, in input) {
+	from := t.state
+	c.table[from][k].do(c, t, in)
+	if c.cfg.Observe != nil {
+		c.cfg.Observe(Transition{from: from, on: k, to: t.state})
+	}
+}

@@ -1,0 +1,75 @@
+package sender
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Transition is one step of a transfer.
+type Transition struct {
+	from state
+	on   kind
+	to   state
+}
+
+// String names it as the table does.
+func (x Transition) String() string {
+	return fmt.Sprintf("%s, %s → %s", x.from, x.on, x.to)
+}
+
+// Allowed says whether the table has it.
+func (x Transition) Allowed() bool {
+	c := table()[x.from][x.on]
+	return c.what != never().what && (x.to == x.from || slices.Contains(c.to, x.to))
+}
+
+// Markdown is the table for people: a row for each event, a column for each state.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for s := range states {
+		fmt.Fprintf(&b, " %s |", s)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", int(states)) + "\n")
+	for k := range kinds {
+		fmt.Fprintf(&b, "| **%s** |", k)
+		for _, row := range table() {
+			fmt.Fprintf(&b, " %s |", row[k])
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func (c cell) String() string {
+	text := c.what
+	for i, s := range c.to {
+		if i == 0 {
+			text += " → *"
+		} else {
+			text += ", "
+		}
+		text += s.String()
+	}
+	if len(c.to) > 0 {
+		text += "*"
+	}
+	return text
+}
+
+func (s state) String() string {
+	return [...]string{
+		waiting: "waiting", opening: "opening", open: "open", committing: "committing", aborting: "aborting", reading: "reading", over: "over",
+	}[s]
+}
+
+func (k kind) String() string {
+	return [kinds]string{
+		onOpenSent: "Open is sent", onCommitSent: "Commit is sent over a stripe", onAbortSent: "Abort is sent over a stripe",
+		onAccept: "Accept", onRefuse: "Refuse", onCommitted: "Committed", onFailed: "Failed", onDrained: "Drained",
+		onOffer: "its owner offers slices", onCommit: "its owner commits", onAbort: "its owner aborts",
+		onRead: "pages were read", onUnreadable: "pages could not be read", onDeadline: "its deadline passes",
+		onLost: "a stream of the session ends",
+	}[k]
+}

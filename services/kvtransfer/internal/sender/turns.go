@@ -1,0 +1,148 @@
+package sender
+
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+)
+
+// next gives a stripe's writer one thing to write, if there is one: what is not a
+// chunk first, then a chunk, as far as the stripe's credit goes.
+func (c *Core) next(of int) {
+	s := &c.stripes[of]
+	c.deadlines.Clear(timer{what: writerTimer, stripe: of})
+	if c.gone {
+		return
+	}
+	s.asleep = false
+	action := c.nextNote(of)
+	if action == nil {
+		action = c.nextChunk(of)
+	}
+	if action == nil {
+		s.asleep = true
+		return
+	}
+	c.deadlines.Set(timer{what: writerTimer, stripe: of}, c.now.Add(c.cfg.AnswerTimeout))
+	c.emit(action)
+}
+
+// wake calls the writers for whom there is something: a message of their own, or,
+// one at a time, the next chunk.
+func (c *Core) wake() {
+	called := false
+	for i := range c.stripes {
+		s := &c.stripes[i]
+		if !s.asleep {
+			continue
+		}
+		due := len(s.control) > 0
+		if !due && len(c.ring) > 0 {
+			if s.credit < c.need() {
+				c.awaitCredit(i)
+			} else if !called {
+				due, called = true, true
+			}
+		}
+		if due {
+			s.asleep = false
+			c.emit(s.wake)
+		}
+	}
+}
+
+// awaitCredit gives the receiver its time for a Grant. Waiting for one cannot last:
+// all that is on its way will be granted again, and that makes a chunk at least.
+func (c *Core) awaitCredit(of int) {
+	if t := (timer{what: creditTimer, stripe: of}); !c.deadlines.Has(t) {
+		c.deadlines.Set(t, c.now.Add(c.cfg.AnswerTimeout))
+	}
+}
+
+// pick says whose turn it is, as an index into the ring: now the transfer with the
+// fewest slices left, so that short ones do not wait behind long ones, now the one
+// that has waited longest, so that none waits for ever. Each kind of turn has half of
+// the bytes.
+func (c *Core) pick() int {
+	if c.favour <= 0 {
+		return 0
+	}
+	shortest := 0
+	for i, t := range c.ring {
+		if t.unsent < c.ring[shortest].unsent {
+			shortest = i
+		}
+	}
+	return shortest
+}
+
+// need is the size of the payload whose turn it is.
+func (c *Core) need() int { return c.size(c.ring[c.pick()]) }
+
+func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) * t.sliceBytes }
+
+// limit is the most slices in a chunk.
+func (c *Core) limit(t *transfer) int { return c.cfg.MaxChunkBytes / t.sliceBytes }
+
+func (c *Core) nextChunk(of int) Action {
+	if len(c.ring) == 0 {
+		return nil
+	}
+	i := c.pick()
+	t := c.ring[i]
+	if c.stripes[of].credit < c.size(t) {
+		c.awaitCredit(of)
+		return nil
+	}
+	w := c.chunk(t, of)
+	if c.favour > 0 {
+		c.favour -= w.Chunk.PayloadBytes
+		if t.backlog.empty() {
+			c.leave(t)
+		}
+	} else {
+		c.favour += w.Chunk.PayloadBytes
+		c.leave(t)
+		c.enqueue(t)
+	}
+	c.commitIfDone(t)
+	return w
+}
+
+// chunk cuts the next chunk of a transfer off.
+func (c *Core) chunk(t *transfer, of int) *WriteChunk {
+	var w *WriteChunk
+	if last := len(c.chunks) - 1; last >= 0 {
+		w, c.chunks = c.chunks[last], c.chunks[:last]
+	} else {
+		w = new(WriteChunk)
+	}
+	layer, runs, blocks := t.backlog.take(&c.segments, c.limit(t), w.Chunk.Runs[:0], w.Blocks[:0])
+	l := &t.lanes[of]
+	w.ID, w.Stripe, w.Blocks, w.Encoding, w.of = t.id(), of, blocks, t.encoding, t
+	w.Chunk = wire.Chunk{
+		TransferID: t.id(), Sequence: l.sequence, Layer: uint32(layer), Runs: runs, PayloadBytes: len(blocks) * t.sliceBytes,
+	}
+	l.sequence++
+	t.reading++
+	t.unsent -= len(blocks)
+	c.stripes[of].credit -= w.Chunk.PayloadBytes
+	c.keep(t)
+	return w
+}
+
+// enqueue gives a transfer its place in the ring, behind the others.
+func (c *Core) enqueue(t *transfer) {
+	if !t.inRing && !t.backlog.empty() {
+		t.inRing = true
+		c.ring = append(c.ring, t)
+	}
+}
+
+// leave takes a transfer out of the ring.
+func (c *Core) leave(t *transfer) {
+	if i := slices.Index(c.ring, t); i >= 0 {
+		c.ring = slices.Delete(c.ring, i, i+1)
+	}
+	t.inRing = false
+}
