@@ -58,3 +58,11 @@ func KVDial(o KVOptions) func(address string) (*grpc.ClientConn, error) {
 
 // SocketAge is socketAge.
 const SocketAge = socketAge
+
+// FitStores is the memory of each block store where so many bytes are left; 0: that
+// is not known.
+func FitStores(asked ByteSize, stores int, left int64) (ByteSize, error) {
+	o := StoreOptions{Memory: asked}
+	err := o.fit(stores, memory.Left{Bytes: left, By: "/limit"}, left > 0)
+	return o.Memory, err
+}

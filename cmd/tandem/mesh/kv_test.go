@@ -77,7 +77,7 @@ func TestKVDialPassesOver(t *testing.T) {
 }
 
 // serveOne runs a mesh, lets it serve one disaggregated request, and returns the
-// addresses at which its log says that KV streams were opened.
+// addresses at which its log says that KV sessions were opened.
 func serveOne(t *testing.T, o mesh.UpOptions) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +107,7 @@ func serveOne(t *testing.T, o mesh.UpOptions) string {
 	}
 	var addresses []string
 	for _, line := range strings.Split(log.String(), "\n") {
-		if !strings.Contains(line, "kv stream is open") {
+		if !strings.Contains(line, "kv session is open") {
 			continue
 		}
 		_, rest, _ := strings.Cut(line, "address=")

@@ -111,7 +111,10 @@ var rare = map[string]string{
 }
 
 func TestDocumentNamesEveryMetric(t *testing.T) {
-	families := scrapeMesh(t, func(o *mesh.UpOptions) { o.Router.Budget.Declared.Totals[latency.TotalTTFT] = time.Second })
+	families := scrapeMesh(t, func(o *mesh.UpOptions) {
+		o.Router.Budget.Declared.Totals[latency.TotalTTFT] = time.Second
+		o.KVStores = 1
+	})
 	names, rows := documented(t)
 	for name := range families {
 		// Those of libraries are described by group.

@@ -50,6 +50,8 @@ type Options struct {
 	LeaseTTL time.Duration
 	// KV options.
 	KV KVOptions
+	// Store options.
+	Store StoreOptions
 
 	Router  router.Config
 	Prefill prefill.Config
@@ -91,6 +93,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
 	o.Trace.registerFlags(fs)
 	o.KV.registerFlags(fs)
+	o.Store.registerFlags(fs)
 	o.Engine.registerFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -144,6 +147,9 @@ func (o *Options) Validate() error {
 		return err
 	}
 	if err := o.KV.validate(); err != nil {
+		return err
+	}
+	if err := o.Store.validate(); err != nil {
 		return err
 	}
 	if err := e.checkBlocks(); err != nil {

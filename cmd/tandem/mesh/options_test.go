@@ -207,10 +207,6 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 			wantFlag(t, o.Validate(), c.flag, fs)
 		})
 	}
-	o := mesh.ServeOptions{Target: "kvtransfer"}
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--target=decode") {
-		t.Errorf("kvtransfer: %v", err)
-	}
 }
 
 func TestAdvertised(t *testing.T) {

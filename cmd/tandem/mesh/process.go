@@ -83,7 +83,7 @@ func (p *process) add(services ...lifecycle.Service) {
 	p.services = append(p.services, services...)
 }
 
-// workerService is what prefill and decode workers have in common.
+// workerService is what all workers have in common.
 type workerService interface {
 	Register(grpc.ServiceRegistrar)
 	Run(context.Context) error
@@ -101,8 +101,9 @@ type workerPlace struct {
 	kv        *kvEndpoint // nil: it receives no KV
 }
 
-// receives says whether workers of a role receive KV.
-func receives(role controlv1.Role) bool { return role == controlv1.Role_ROLE_DECODE }
+// receives says whether workers of a role receive KV: all do, prefill workers from
+// block stores.
+func receives(role controlv1.Role) bool { return role != controlv1.Role_ROLE_ROUTER }
 
 // addWorker adds a prefill or decode worker.
 func (p *process) addWorker(role controlv1.Role, id string, place workerPlace) error {
@@ -120,6 +121,12 @@ func (p *process) addWorker(role controlv1.Role, id string, place workerPlace) e
 	if err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
+	p.serveWorker(role, id, place, service, logger)
+	return nil
+}
+
+// serveWorker serves a worker, and has it join the mesh and leave it.
+func (p *process) serveWorker(role controlv1.Role, id string, place workerPlace, service workerService, logger *slog.Logger) {
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: roleName(role), Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
 	})
@@ -148,7 +155,6 @@ func (p *process) addWorker(role controlv1.Role, id string, place workerPlace) e
 			},
 		},
 	)
-	return nil
 }
 
 // workerMessageBytes bounds one message to or from a worker: a chunk of KV, the
@@ -160,8 +166,9 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 	tracer := p.tracing.Tracer("tandem-"+roleName(identity.Role), identity.ID)
 	if identity.Role == controlv1.Role_ROLE_PREFILL {
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: identity, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
-			Dial: p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
+			Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Stores: p.watchStores,
+			Dial:   p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{

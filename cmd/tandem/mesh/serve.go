@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -22,7 +24,7 @@ import (
 // ServeOptions describe one part of a mesh in a process of its own.
 type ServeOptions struct {
 	Options
-	// Target is the part: router, prefill or decode.
+	// Target is the part: router, prefill, decode, or kvtransfer, a block store.
 	Target string
 	// ID is the part's id; empty: made of target, host and chance.
 	ID string
@@ -40,7 +42,7 @@ type ServeOptions struct {
 // RegisterFlags adds all flags.
 func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.Options.RegisterFlags(fs)
-	fs.StringVar(&o.Target, "target", "", "the part to run: router, prefill or decode")
+	fs.StringVar(&o.Target, "target", "", "the part to run: router, prefill, decode, or kvtransfer, a block store")
 	fs.StringVar(&o.ID, "id", "", "id of this part, unique in the mesh (default: made of target and host)")
 	fs.StringVar(&o.Listen, "listen", "", "where to serve gRPC (default: 127.0.0.1:7070 for a router, a free port of 127.0.0.1 for a worker)")
 	fs.StringVar(&o.Advertise, "advertise", "", "address that the other parts are told (default: what is listened on, or this host's address)")
@@ -56,19 +58,18 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 // targets are the parts that run in a process of their own.
 func targets() map[string]controlv1.Role {
 	return map[string]controlv1.Role{
-		"router":  controlv1.Role_ROLE_ROUTER,
-		"prefill": controlv1.Role_ROLE_PREFILL,
-		"decode":  controlv1.Role_ROLE_DECODE,
+		"router":     controlv1.Role_ROLE_ROUTER,
+		"prefill":    controlv1.Role_ROLE_PREFILL,
+		"decode":     controlv1.Role_ROLE_DECODE,
+		"kvtransfer": controlv1.Role_ROLE_KVTRANSFER,
 	}
 }
 
 // Validate checks ranges.
 func (o *ServeOptions) Validate() error {
 	switch {
-	case o.Target == "kvtransfer":
-		return errors.New("--target=kvtransfer: the KV transfer service runs inside every decode worker in this version; start --target=decode")
 	case targets()[o.Target] == controlv1.Role_ROLE_UNSPECIFIED:
-		return fmt.Errorf("--target: %q is none of router, prefill and decode", o.Target)
+		return fmt.Errorf("--target: %q is none of router, prefill, decode and kvtransfer", o.Target)
 	case len(o.Etcd) == 0:
 		return errors.New("--etcd: name at least one address")
 	case len(o.NATS) == 0:
@@ -156,27 +157,47 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, p.disconnect()) }()
-	isRouter := role == controlv1.Role_ROLE_ROUTER
-	parts := needs{router: true}
-	if !isRouter {
-		parts = needs{workers: 1}
-	}
-	if p.engines, err = loadEngines(ctx, o.Options, parts, logger, progress); err != nil {
+	outside, err := p.load(ctx, role, progress)
+	if err != nil {
 		return unlessStopped(ctx, err)
 	}
-	defer func() { err = errors.Join(err, p.engines.close()) }()
+	defer func() { err = errors.Join(err, p.unload()) }()
 	// First, so that it is stopped last and tells of the drain.
 	p.addHTTP(listeners.all[1], listeners.all[2])
 	if err := p.addPart(role, o.ID, place); err != nil {
 		return err
 	}
-	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: place.advertise, HTTP: listeners.address(1), Metrics: listeners.address(2), OutsideBytes: p.engines.outsideBytes()}
+	part := Part{ID: o.ID, Address: listeners.address(0), Advertise: place.advertise, HTTP: listeners.address(1), Metrics: listeners.address(2), OutsideBytes: outside()}
 	readiness := p.workerReadiness(func() { ready(part) })
-	if isRouter {
+	if role == controlv1.Role_ROLE_ROUTER {
 		readiness = p.routerReadiness(part.Address, nil, func() { ready(part) })
 	}
 	p.add(readiness)
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
+}
+
+// load loads what a part of the role needs, for unload to free. outside is the
+// memory outside Go's heap that it has once the part is added.
+func (p *process) load(ctx context.Context, role controlv1.Role, progress Progress) (outside func() int64, err error) {
+	if role == controlv1.Role_ROLE_KVTRANSFER {
+		left, known := memory.Available(os.DirFS("/"))
+		return func() int64 { return int64(p.options.Store.Memory) }, p.options.Store.fit(1, left, known)
+	}
+	parts := needs{workers: 1}
+	if role == controlv1.Role_ROLE_ROUTER {
+		parts = needs{router: true}
+	}
+	if p.engines, err = loadEngines(ctx, p.options, parts, p.logger, progress); err != nil {
+		return nil, err
+	}
+	return p.engines.outsideBytes, nil
+}
+
+func (p *process) unload() error {
+	if p.engines == nil {
+		return nil
+	}
+	return p.engines.close()
 }
 
 // place is where the part serves whose listeners are open, the one for KV excepted:
@@ -191,10 +212,14 @@ func (p *process) place(o ServeOptions, role controlv1.Role, l *listeners) (plac
 }
 
 func (p *process) addPart(role controlv1.Role, id string, place workerPlace) error {
-	if role == controlv1.Role_ROLE_ROUTER {
+	switch role {
+	case controlv1.Role_ROLE_ROUTER:
 		return p.addRouter(id, place.listener, place.advertise)
+	case controlv1.Role_ROLE_KVTRANSFER:
+		return p.addStore(id, place)
+	default:
+		return p.addWorker(role, id, place)
 	}
-	return p.addWorker(role, id, place)
 }
 
 // addressOf is what to dial on this machine to reach a listener: "host:port" or

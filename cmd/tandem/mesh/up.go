@@ -22,6 +22,8 @@ type UpOptions struct {
 	Options
 	// PrefillWorkers and DecodeWorkers are how many of each run.
 	PrefillWorkers, DecodeWorkers int
+	// KVStores is how many block stores run.
+	KVStores int
 	// Listen is where the router serves gRPC.
 	Listen string
 	// DataDir holds the embedded etcd's data; empty: a temporary folder.
@@ -33,6 +35,7 @@ func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.Options.RegisterFlags(fs)
 	fs.IntVar(&o.PrefillWorkers, "prefill", 1, "number of prefill workers")
 	fs.IntVar(&o.DecodeWorkers, "decode", 1, "number of decode workers")
+	fs.IntVar(&o.KVStores, "kvstore", 0, "number of block stores, which keep KV that prefill workers have no room for")
 	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "where the router serves gRPC")
 	fs.StringVar(&o.HTTP, "http", "127.0.0.1:8080", "where the router serves HTTP (OpenAI's API, health); empty: nowhere")
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "further names of the model, * for any characters, so that programs with a name built in find one; empty: none")
@@ -49,6 +52,8 @@ func (o *UpOptions) Validate() error {
 		return fmt.Errorf("--prefill: %d is outside 0 to %d", o.PrefillWorkers, maxWorkers)
 	case o.DecodeWorkers < 1 || o.DecodeWorkers > maxWorkers:
 		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
+	case o.KVStores < 0 || o.KVStores > maxWorkers:
+		return fmt.Errorf("--kvstore: %d is outside 0 to %d", o.KVStores, maxWorkers)
 	case o.Listen == "":
 		return errors.New("--listen: is empty: give host:port, 127.0.0.1:0 for any free port, or unix:///path")
 	case o.KV.Socket != SocketAuto && o.KV.Socket != SocketOff:
@@ -72,8 +77,8 @@ type Up struct {
 	EmbeddedEtcd, EmbeddedNATS bool
 	// Model is the model's name, ModelDir its directory.
 	Model, ModelDir string
-	// Prefill and Decode are the workers' ids.
-	Prefill, Decode []string
+	// Prefill, Decode and Stores are the workers' ids.
+	Prefill, Decode, Stores []string
 	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
@@ -130,8 +135,8 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if err := p.addAll(o, &up, listeners); err != nil {
 		return err
 	}
-	up.OutsideBytes = engines.outsideBytes()
-	expected := slices.Concat(up.Prefill, up.Decode)
+	up.OutsideBytes = engines.outsideBytes() + int64(len(up.Stores))*int64(p.options.Store.Memory)
+	expected := slices.Concat(up.Prefill, up.Decode, up.Stores)
 	p.add(p.routerReadiness(up.Address, expected, func() { ready(up) }))
 	return lifecycle.Run(ctx, logger, o.StopTimeout, nil, p.services...)
 }
@@ -152,22 +157,19 @@ func (p *process) addAll(o UpOptions, up *Up, listeners *listeners) error {
 		ids   *[]string
 	}{{controlv1.Role_ROLE_PREFILL, o.PrefillWorkers, &up.Prefill}, {controlv1.Role_ROLE_DECODE, o.DecodeWorkers, &up.Decode}} {
 		for _, id := range workerIDs(pool.role, pool.count) {
-			listener, err := rpc.Listen("127.0.0.1:0")
+			place, err := p.freePlace(pool.role, listeners)
 			if err != nil {
 				return err
-			}
-			listeners.keep(listener)
-			place := workerPlace{listener: listener, advertise: listener.Addr().String()}
-			if receives(pool.role) {
-				if place.kv, err = listenKV(o.KV, kvPlace{listen: "127.0.0.1:0"}, &p.sockets, listeners, p.logger); err != nil {
-					return err
-				}
 			}
 			if err := p.addWorker(pool.role, id, place); err != nil {
 				return err
 			}
 			*pool.ids = append(*pool.ids, id)
 		}
+	}
+	var err error
+	if up.Stores, err = p.addStores(o.KVStores, listeners); err != nil {
+		return err
 	}
 	advertise, err := advertised("", listeners.all[0].Addr())
 	if err != nil {

@@ -111,7 +111,7 @@ func outcome(err error) string {
 	}
 	switch reason := rpc.Reason(err); reason {
 	case ReasonHeld, ReasonArriving, ReasonMissing, ReasonLayout, ReasonFull, ReasonBusy,
-		worker.ReasonWrongEpoch, worker.ReasonDraining, worker.ReasonTransferRefused, rpc.ReasonInvalidField:
+		worker.ReasonWrongEpoch, worker.ReasonDraining, worker.ReasonTransferRefused, worker.ReasonTransferFailed, rpc.ReasonInvalidField:
 		return strings.ToLower(reason)
 	}
 	switch status.Code(err) {

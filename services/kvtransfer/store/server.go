@@ -147,11 +147,15 @@ func (s *Service) reserve(ctx context.Context, h *shelf, arrival stock.Arrival) 
 	ticket, err := h.receiver.Reserve(kvtransfer.Reservation{
 		RequestID: rpc.RequestID(ctx), Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
 		Committed: func(a kvtransfer.Arrival) {
+			if a.Approximate { // no ticket asks for it: what is held is exact
+				s.lose(h, id)
+				return
+			}
 			s.metrics.received(a.Bytes)
 			s.arrivalIs(h, func() { h.stock.Committed(id); delete(s.puts, id) })
 		},
 		Failed:  func(error) { s.arrivalIs(h, func() { h.stock.Failed(id) }) },
-		Drained: func() { s.metrics.lost.Inc(); s.arrivalIs(h, func() { h.stock.Drained(id); delete(s.puts, id) }) },
+		Drained: func() { s.lose(h, id) },
 	})
 	if err != nil {
 		s.arrivalIs(h, func() { h.stock.Drained(id); delete(s.puts, id) })
@@ -170,6 +174,12 @@ func (s *Service) reserve(ctx context.Context, h *shelf, arrival stock.Arrival) 
 		h.receiver.Cancel(ticket.GetTransferId())
 	}
 	return ticket, nil
+}
+
+// lose ends an arrival that brought nothing.
+func (s *Service) lose(h *shelf, id stock.ArrivalID) {
+	s.metrics.lost.Inc()
+	s.arrivalIs(h, func() { h.stock.Drained(id); delete(s.puts, id) })
 }
 
 // arrivalIs changes the stock for an arrival.

@@ -50,7 +50,7 @@ func TestConfig(t *testing.T) {
 	}
 	// Values are checked as the command checks them.
 	for _, c := range []struct{ target, text, want string }{
-		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill and decode"},
+		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill, decode and kvtransfer"},
 		{"serve", "target: decode\nlease-ttl: 1ms\n", "--lease-ttl: 1ms is under 1s"},
 		{"serve", "block-tokens: 33\n", "--block-tokens"},
 		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},

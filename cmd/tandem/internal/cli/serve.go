@@ -15,14 +15,15 @@ func newServeCommand() *cobra.Command {
 	var options mesh.ServeOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run one part of the mesh: a router, a prefill worker or a decode worker",
+		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
 		Long: `Runs one part in this process, against an etcd and a NATS server that run
 elsewhere. It prints where it listens and then "ready". On SIGTERM, SIGHUP or Ctrl-C it
 takes nothing new, lets running requests finish within --stop-timeout, leaves the
 mesh and exits.`,
 		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
   tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222
-  tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB`,
+  tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB
+  tandem serve --target=kvtransfer --store-memory 16GiB`,
 		Args: exactly(),
 	}
 	options.RegisterFlags(cmd.Flags())
@@ -44,7 +45,7 @@ mesh and exits.`,
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)
 		})
 	}
-	oneOf(cmd, "target", "router", "prefill", "decode")
+	oneOf(cmd, "target", "router", "prefill", "decode", "kvtransfer")
 	completeMeshFlags(cmd)
 	return cmd
 }

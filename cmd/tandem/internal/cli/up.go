@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,13 +20,15 @@ func newUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh on this machine: router, workers, etcd and NATS",
-		Long: `Runs the router, prefill workers and decode workers in one process, each
-behind its own gRPC server, with an embedded etcd and an embedded NATS server.
-It prints where it listens and then "ready". Ctrl-C lets running requests finish;
-a second one ends it at once, and leaves the folder of the embedded etcd,
-tandem-… in the folder for temporary files, to be removed by hand.`,
+		Long: `Runs the router, prefill workers, decode workers and, with --kvstore, block
+stores in one process, each behind its own gRPC server, with an embedded etcd
+and an embedded NATS server. It prints where it listens and then "ready". Ctrl-C
+lets running requests finish; a second one ends it at once, and leaves the folder
+of the embedded etcd, tandem-… in the folder for temporary files, to be removed
+by hand.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
+  tandem up --prefill 2 --kvstore 1 --store-memory 2GiB
   tandem up --model ./my-model --kv-memory 4GiB
   tandem up --engine simulated --prefill 8 --decode 8`,
 		Args: exactly(),
@@ -74,7 +77,7 @@ func announce(out io.Writer, program string, up mesh.Up) {
 		fmt.Fprintf(&text, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("model", "%s (%s)", up.Model, filepath.Clean(up.ModelDir))
-	line("workers", "%s", strings.Join(append(append([]string(nil), up.Prefill...), up.Decode...), ", "))
+	line("workers", "%s", strings.Join(slices.Concat(up.Prefill, up.Decode, up.Stores), ", "))
 	line("etcd", "%s%s", strings.Join(up.Etcd, ", "), kind(up.EmbeddedEtcd))
 	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))
 	line("grpc", "%s", up.Address)

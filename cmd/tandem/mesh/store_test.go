@@ -1,0 +1,128 @@
+package mesh_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// stores waits until the router at address is connected to just these block
+// stores.
+func stores(t *testing.T, address string, want ...string) {
+	t.Helper()
+	conn, err := rpc.Dial(address, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	views, err := controlv1.NewControlClient(conn).WatchWorkers(ctx, &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_KVTRANSFER})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		view, err := views.Recv()
+		if err != nil {
+			t.Fatalf("the router never has the block stores %v: %v", want, err)
+		}
+		var ids []string
+		for _, w := range view.GetWorkers() {
+			if w.GetConnected() {
+				ids = append(ids, w.GetRecord().GetId())
+			}
+		}
+		if slices.Equal(ids, want) {
+			return
+		}
+	}
+}
+
+// A block store in a process of its own loads no model. It leaves when it is asked
+// to, or told to stop.
+func TestServeBlockStore(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.KVStores = 1
+	o.Store.Memory = 64 << 20
+	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		defer cancel()
+		stores(t, up.Address, "kvtransfer-1")
+		inner, stop := context.WithCancel(t.Context())
+		defer stop()
+		part := mesh.ServeOptions{Options: o.Options, Target: "kvtransfer", ID: "store-9"}
+		part.Model, part.Etcd, part.NATS, part.HTTP, part.Metrics = "/nowhere", up.Etcd, up.NATS, "", ""
+		if err := mesh.Serve(inner, part, quiet, prometheus.NewRegistry(), neverLoads(t), func(p mesh.Part) {
+			defer stop()
+			if p.OutsideBytes != 64<<20 {
+				t.Errorf("%d bytes outside Go's heap", p.OutsideBytes)
+			}
+			stores(t, up.Address, "kvtransfer-1", "store-9")
+			drainWorker(t, up.Address, "kvtransfer-1")
+			stores(t, up.Address, "store-9")
+		}); err != nil {
+			t.Error(err)
+		}
+		stores(t, up.Address)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drainWorker asks a worker to leave and waits until it has nothing left.
+func drainWorker(t *testing.T, router, id string) {
+	t.Helper()
+	conn, err := rpc.Dial(router, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	progress, err := controlv1.NewControlClient(conn).Drain(t.Context(), &controlv1.DrainRequest{WorkerId: id})
+	for err == nil {
+		_, err = progress.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("drain %s: %v", id, err)
+	}
+}
+
+func TestMemoryOfBlockStores(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		memory  mesh.ByteSize
+		stores  int
+		left    int64
+		want    mesh.ByteSize
+		refused bool
+	}{
+		{"plenty", mesh.Auto, 1, 64 << 30, 4 << 30, false},
+		{"half of what is left", mesh.Auto, 1, 2<<30 + 192<<20, 1 << 30, false},
+		{"of each", mesh.Auto, 2, 4<<30 + 192<<20, 1 << 30, false},
+		{"not known", mesh.Auto, 1, 0, 4 << 30, false},
+		{"asked for", 3 << 30, 1, 4 << 30, 3 << 30, false},
+		{"asked for too much", 3 << 30, 2, 4 << 30, 0, true},
+		{"none", mesh.Auto, 1, 100 << 20, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := mesh.FitStores(c.memory, c.stores, c.left)
+			if (err != nil) != c.refused || err == nil && got != c.want {
+				t.Errorf("%v, %v; want %v", got.String(), err, c.want.String())
+			}
+			if err != nil && !strings.HasPrefix(err.Error(), "--store-memory: ") {
+				t.Errorf("error %v does not begin with the flag", err)
+			}
+		})
+	}
+}
