@@ -79,7 +79,8 @@ type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens of the prompt, the start token included.
 	PromptTokens uint32 `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	// Tokens of the prompt whose KV was found in a prefix cache.
+	// Tokens of the prompt whose KV was found in a prefix cache or fetched from a
+	// block store.
 	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,3,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
@@ -233,7 +234,7 @@ func (x *Route) GetReproducible() bool {
 
 // Timings is the latency budget of one request. All of it is measured by the
 // router's clock, except what a worker measured of itself and the router took
-// as a duration (prefill_queue_ns). The seven stages tokenize, queue, decide,
+// as a duration (prefill_queue_ns, fetch_ns). The seven stages tokenize, queue, decide,
 // reserve, prefill, transfer_exposed and decode follow one another without gap
 // or overlap and add up to total.
 type Timings struct {
@@ -281,9 +282,12 @@ type Timings struct {
 	RetriedNs int64 `protobuf:"varint,17,opt,name=retried_ns,json=retriedNs,proto3" json:"retried_ns,omitempty"`
 	// The part of prefill_ns in which blocks came from a block store, by the prefill
 	// worker's clock.
-	FetchNs       int64 `protobuf:"varint,18,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FetchNs int64 `protobuf:"varint,18,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
+	// From the last layer's KV offered to the last byte acknowledged, by the prefill
+	// worker's clock: the end of transfer_ns.
+	TransferTailNs int64 `protobuf:"varint,19,opt,name=transfer_tail_ns,json=transferTailNs,proto3" json:"transfer_tail_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Timings) Reset() {
@@ -442,6 +446,13 @@ func (x *Timings) GetFetchNs() int64 {
 	return 0
 }
 
+func (x *Timings) GetTransferTailNs() int64 {
+	if x != nil {
+		return x.TransferTailNs
+	}
+	return 0
+}
+
 var File_tandem_inference_v1_timings_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_timings_proto_rawDesc = "" +
@@ -457,7 +468,7 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x06decode\x18\x03 \x01(\tR\x06decode\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\aretries\x18\x05 \x01(\rR\aretries\x12\"\n" +
-	"\freproducible\x18\x06 \x01(\bR\freproducible\"\xe8\x04\n" +
+	"\freproducible\x18\x06 \x01(\bR\freproducible\"\x92\x05\n" +
 	"\aTimings\x12\x1f\n" +
 	"\vtokenize_ns\x18\x01 \x01(\x03R\n" +
 	"tokenizeNs\x12\x19\n" +
@@ -482,7 +493,8 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x0etransfer_bytes\x18\x10 \x01(\x04R\rtransferBytes\x12\x1d\n" +
 	"\n" +
 	"retried_ns\x18\x11 \x01(\x03R\tretriedNs\x12\x19\n" +
-	"\bfetch_ns\x18\x12 \x01(\x03R\afetchNs*_\n" +
+	"\bfetch_ns\x18\x12 \x01(\x03R\afetchNs\x12(\n" +
+	"\x10transfer_tail_ns\x18\x13 \x01(\x03R\x0etransferTailNs*_\n" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +

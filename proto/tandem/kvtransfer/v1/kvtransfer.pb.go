@@ -1948,7 +1948,9 @@ func (x *Failed) GetDetail() string {
 }
 
 // Abort ends a transfer. It goes over each stripe of the session, also where Commit
-// went before it, and is the last message of the transfer on it.
+// went before it, and is the last message of the transfer on it. Before Accept was
+// read it goes over the stripe that leads alone, since on another it could overtake
+// Open; Accept then lets it go over the others.
 type Abort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer.

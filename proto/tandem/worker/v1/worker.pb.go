@@ -565,7 +565,12 @@ type KvSent struct {
 	TransferNs int64 `protobuf:"varint,2,opt,name=transfer_ns,json=transferNs,proto3" json:"transfer_ns,omitempty"`
 	// First token sampled to last byte acknowledged, nanoseconds: what computing
 	// did not hide.
-	ExposedNs     int64 `protobuf:"varint,3,opt,name=exposed_ns,json=exposedNs,proto3" json:"exposed_ns,omitempty"`
+	ExposedNs int64 `protobuf:"varint,3,opt,name=exposed_ns,json=exposedNs,proto3" json:"exposed_ns,omitempty"`
+	// Last layer's KV offered to last byte acknowledged, nanoseconds. Unlike
+	// exposed_ns it has the sampling of the first token in it.
+	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
+	// What it went over: "tcp" or "unix".
+	Transport     string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -619,6 +624,20 @@ func (x *KvSent) GetExposedNs() int64 {
 		return x.ExposedNs
 	}
 	return 0
+}
+
+func (x *KvSent) GetTailNs() int64 {
+	if x != nil {
+		return x.TailNs
+	}
+	return 0
+}
+
+func (x *KvSent) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
 }
 
 // DecodeRequest asks for a sequence's tokens.
@@ -1324,13 +1343,15 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12\x1d\n" +
 	"\n" +
 	"compute_ns\x18\x04 \x01(\x03R\tcomputeNs\x12>\n" +
-	"\blogprobs\x18\x05 \x01(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"^\n" +
+	"\blogprobs\x18\x05 \x01(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x95\x01\n" +
 	"\x06KvSent\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1f\n" +
 	"\vtransfer_ns\x18\x02 \x01(\x03R\n" +
 	"transferNs\x12\x1d\n" +
 	"\n" +
-	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\"\x81\x01\n" +
+	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\x12\x17\n" +
+	"\atail_ns\x18\x04 \x01(\x03R\x06tailNs\x12\x1c\n" +
+	"\ttransport\x18\x05 \x01(\tR\ttransport\"\x81\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
 	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +
