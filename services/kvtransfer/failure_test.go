@@ -3,8 +3,6 @@ package kvtransfer_test
 import (
 	"context"
 	"errors"
-	"net"
-	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,7 +10,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -73,8 +70,8 @@ func chunkMessage(ticket *kvtransferv1.Ticket, size int, crc uint32) *kvtransfer
 func TestSpoiltPayload(t *testing.T) {
 	for _, end := range []string{"abort", "the stream ends", "silence"} {
 		t.Run(end, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 				stream, leave := g.join(t, 7)
 				defer leave()
@@ -105,8 +102,8 @@ func TestSpoiltPayload(t *testing.T) {
 }
 
 func TestCreditIsEnforced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		stream, leave := g.join(t, 7)
 		defer leave()
@@ -125,8 +122,8 @@ func TestCreditIsEnforced(t *testing.T) {
 
 // A sender that holds its connection and says nothing more.
 func TestSilentSender(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		stream, leave := g.join(t, 7)
 		defer leave()
@@ -179,12 +176,12 @@ func TestSilentReceiver(t *testing.T) {
 	}{
 		{"no greeting", mute{}, nil, kvtransfer.DefaultConnectTimeout},
 		{"no accept", mute{greets: true}, nil, kvtransfer.DefaultAnswerTimeout},
-		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Send(0, 0, blockRange(0, 6)) }, kvtransfer.DefaultAnswerTimeout},
+		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, blockRange(0, 6), 0, 6) }, kvtransfer.DefaultAnswerTimeout},
 		{"no committed", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Commit(nil) }, kvtransfer.DefaultAnswerTimeout},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				g.server.Stop()
 				_ = g.listener.Close()
 				g.listener = newListener()
@@ -218,8 +215,8 @@ func TestSilentReceiver(t *testing.T) {
 }
 
 func TestSenderClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		tr := g.open(ticket)
 		if err := g.sender.Close(t.Context()); err != nil {
@@ -239,9 +236,9 @@ func TestSenderClose(t *testing.T) {
 }
 
 func TestReceiverShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	overStreams(t, func(t *testing.T, streams option) {
 		layout := kvtransfertest.Layout(layers, sliceBytes)
-		g := newRig(t)
+		g := newRig(t, streams)
 		second, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 			WorkerID: "decode-1", Epoch: 70, Addresses: []string{"passthrough:///memory"}, Layout: layout,
 		}, g.to)
@@ -300,70 +297,6 @@ func TestReceiverShutdown(t *testing.T) {
 			t.Errorf("reserve gives %v", err)
 		}
 	})
-}
-
-// The first address may lead to another process: the next is tried.
-func TestAddressesAndRealSockets(t *testing.T) {
-	layout := kvtransfertest.Layout(layers, sliceBytes)
-	from, to := kvtransfertest.NewPages(layout, poolBlocks), kvtransfertest.NewPages(layout, poolBlocks)
-	for b := range blockRange(0, poolBlocks) {
-		from.Fill(blockRange(b, 1)[0], 1)
-	}
-	socket := filepath.Join(t.TempDir(), "kv.sock")
-	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network, func(t *testing.T) {
-			address := map[string]string{"tcp": "127.0.0.1:0", "unix": socket}[network]
-			listener, err := net.Listen(network, address)
-			if err != nil {
-				t.Fatal(err)
-			}
-			address = listener.Addr().String()
-			if network == "unix" {
-				address = "unix://" + socket
-			}
-			receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-				WorkerID: "decode-0", Epoch: 7, Layout: layout, CreditBytes: 2000, MaxChunkBytes: 450,
-				Addresses: []string{"unix://" + filepath.Join(t.TempDir(), "nobody.sock"), address},
-			}, to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout,
-				Dial: func(address string) (*grpc.ClientConn, error) {
-					return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-				}}, from)
-			if err != nil {
-				t.Fatal(err)
-			}
-			server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
-			receiver.Register(server)
-			ctx, cancel := context.WithCancel(t.Context())
-			var tasks sync.WaitGroup
-			tasks.Go(func() { _ = server.Serve(listener) })
-			tasks.Go(func() { _ = receiver.Run(ctx) })
-			g := &rig{t: t, from: from, to: to, sender: sender, receiver: receiver}
-			var transfers sync.WaitGroup
-			for i := range 8 {
-				transfers.Go(func() {
-					source, target := blockRange(i*8, 8), blockRange(56-i*8, 8)
-					ticket, o := g.reserve(target, 0, 8)
-					tr := g.open(ticket)
-					sendAll(tr, source, 0, 3)
-					tr.Commit(nil)
-					wait(t, "committed", o.over)
-					wait(t, "done", tr.Done())
-					g.checkPages(source, target)
-				})
-			}
-			transfers.Wait()
-			if err := sender.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
-			cancel()
-			server.Stop()
-			tasks.Wait()
-		})
-	}
 }
 
 func TestConfigurationsAreChecked(t *testing.T) {

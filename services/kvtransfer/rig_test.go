@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -35,22 +37,28 @@ type rig struct {
 	receiver *kvtransfer.Receiver
 	listener *bufconn.Listener
 	server   *grpc.Server
+	streams  int // of a session
 }
 
 func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
 
 type option func(*kvtransfer.ReceiverConfig, *kvtransfer.SenderConfig)
 
+// overStreams runs a test in a bubble, with sessions of one stream and of several.
+func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
+	for _, streams := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d streams", streams), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test(t, func(_ *kvtransfer.ReceiverConfig, c *kvtransfer.SenderConfig) { c.Streams = streams })
+			})
+		})
+	}
+}
+
 func newRig(t *testing.T, options ...option) *rig {
 	t.Helper()
 	layout := kvtransfertest.Layout(layers, sliceBytes)
-	g := &rig{
-		t: t, from: kvtransfertest.NewPages(layout, poolBlocks), to: kvtransfertest.NewPages(layout, poolBlocks),
-		listener: newListener(),
-	}
-	for b := range poolBlocks {
-		g.from.Fill(kvcache.BlockID(b), 1)
-	}
+	g := &rig{t: t, listener: newListener()}
 	rc := kvtransfer.ReceiverConfig{
 		WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
 		Lease: lease, CreditBytes: 2000, MaxChunkBytes: 450,
@@ -58,6 +66,11 @@ func newRig(t *testing.T, options ...option) *rig {
 	sc := kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout, Dial: g.dial}
 	for _, o := range options {
 		o(&rc, &sc)
+	}
+	g.streams = max(sc.Streams, 1)
+	g.from, g.to = kvtransfertest.NewPages(sc.Layout, poolBlocks), kvtransfertest.NewPages(rc.Layout, poolBlocks)
+	for b := range poolBlocks {
+		g.from.Fill(kvcache.BlockID(b), 1)
 	}
 	var err error
 	if g.receiver, err = kvtransfer.NewReceiver(rc, g.to); err != nil {
@@ -97,14 +110,15 @@ func (g *rig) dial(address string) (*grpc.ClientConn, error) {
 
 // outcome records the callbacks of one reservation and checks their order.
 type outcome struct {
-	t         *testing.T
-	mu        sync.Mutex
-	committed bool
-	sampled   []int32
-	bytes     uint64
-	err       error
-	drained   bool
-	over      chan struct{} // closed at Committed or Drained
+	t           *testing.T
+	mu          sync.Mutex
+	committed   bool
+	sampled     []int32
+	bytes       uint64
+	approximate bool
+	err         error
+	drained     bool
+	over        chan struct{} // closed at Committed or Drained
 }
 
 func (o *outcome) reservation(blocks []kvcache.BlockID, held, prompt int) kvtransfer.Reservation {
@@ -116,7 +130,7 @@ func (o *outcome) reservation(blocks []kvcache.BlockID, held, prompt int) kvtran
 			if o.committed || o.err != nil || o.drained {
 				o.t.Error("committed after an end")
 			}
-			o.committed, o.sampled, o.bytes = true, a.Sampled, a.Bytes
+			o.committed, o.sampled, o.bytes, o.approximate = true, a.Sampled, a.Bytes, a.Approximate
 			close(o.over)
 		},
 		Failed: func(err error) {

@@ -33,8 +33,8 @@ func TestTransferArrives(t *testing.T) {
 		{"nothing at all", 0, 0, 1, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				source, target := blockRange(40, test.prompt), blockRange(3, test.prompt+4)
 				slices.Reverse(target)
 				ticket, o := g.reserve(target, test.held, test.prompt)
@@ -64,9 +64,9 @@ func TestTransferArrives(t *testing.T) {
 	}
 }
 
-func TestManyTransfersShareAStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+func TestManyTransfersShareASession(t *testing.T) {
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		var tasks sync.WaitGroup
 		for i := range 16 {
 			tasks.Go(func() {
@@ -83,7 +83,7 @@ func TestManyTransfersShareAStream(t *testing.T) {
 			})
 		}
 		tasks.Wait()
-		if s := g.receiver.Stats(); s.Streams != 1 || s.Committed != 16 {
+		if s := g.receiver.Stats(); s.Streams != g.streams || s.Committed != 16 {
 			t.Errorf("stats %+v", s)
 		}
 	})
@@ -104,8 +104,8 @@ func TestRefusals(t *testing.T) {
 		{"open already", func(g *rig, ticket *kvtransferv1.Ticket) { g.open(ticket) }, kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 				id := ticket.GetTransferId()
 				test.prepare(g, ticket)
@@ -125,8 +125,8 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestSenderAborts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		tr.Send(0, 0, blockRange(8, 2))
@@ -160,8 +160,8 @@ func TestSenderMisuse(t *testing.T) {
 		{"pages that cannot be read", func(tr *kvtransfer.Transfer) { tr.Send(0, 1, []kvcache.BlockID{poolBlocks}) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				ticket, o := g.reserve(blockRange(0, 4), 1, 4)
 				tr := g.open(ticket)
 				test.misuse(tr)
@@ -193,8 +193,8 @@ func TestReceiverFails(t *testing.T) {
 		}, kvtransferv1.FailReason_FAIL_REASON_DEVICE},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := newRig(t)
+			overStreams(t, func(t *testing.T, streams option) {
+				g := newRig(t, streams)
 				ticket, o := g.reserve(blockRange(0, 4), 0, 4)
 				tr := g.open(ticket)
 				test.do(g, tr)
@@ -211,8 +211,8 @@ func TestReceiverFails(t *testing.T) {
 }
 
 func TestCancelReachesTheSender(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		tr.Send(0, 0, blockRange(8, 2))
@@ -232,8 +232,8 @@ func TestCancelReachesTheSender(t *testing.T) {
 // Blocks stay in quarantine while a copy into them is under way, whatever else
 // is over.
 func TestDrainedWaitsForCopies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		held := make(chan struct{})
@@ -258,8 +258,8 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 
 // A transfer that is over is not done before its pages are not read any more.
 func TestDoneWaitsForReads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		held := make(chan struct{})
@@ -280,8 +280,8 @@ func TestDoneWaitsForReads(t *testing.T) {
 }
 
 func TestOpenGivesUpWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -295,8 +295,8 @@ func TestOpenGivesUpWithItsContext(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	t.Run("nobody comes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			g := newRig(t)
+		overStreams(t, func(t *testing.T, streams option) {
+			g := newRig(t, streams)
 			begun := time.Now()
 			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 			<-o.over
@@ -309,8 +309,8 @@ func TestLeases(t *testing.T) {
 		})
 	})
 	t.Run("a slow engine keeps it", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			g := newRig(t)
+		overStreams(t, func(t *testing.T, streams option) {
+			g := newRig(t, streams)
 			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 			tr := g.open(ticket)
 			timer := time.NewTimer(20 * lease)
@@ -325,9 +325,9 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-func TestStreamEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+func TestConnectionsEnd(t *testing.T) {
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		idle, unopened := g.reserve(blockRange(2, 2), 0, 2)
 		tr := g.open(ticket)
@@ -346,15 +346,15 @@ func TestStreamEnds(t *testing.T) {
 }
 
 func TestIdleConnectionIsMadeAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t)
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
 		for range 3 {
 			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 			tr := g.open(ticket)
 			sendAll(tr, blockRange(8, 2), 0, 2)
 			tr.Commit(nil)
 			wait(t, "committed", o.over)
-			if s := g.receiver.Stats(); s.Streams != 1 {
+			if s := g.receiver.Stats(); s.Streams != g.streams {
 				t.Errorf("stats %+v", s)
 			}
 			timer := time.NewTimer(kvtransfer.DefaultIdleTimeout + time.Second)

@@ -30,8 +30,12 @@ func TestMain(m *testing.M) {
 func TestAnythingMayHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
+		noisy := w.draw("noisy", 4) == 0
 		for range rapid.IntRange(20, 600).Draw(t, "steps") {
 			w.step(true)
+			if noisy && w.draw("noise", 10) == 0 {
+				w.spoil()
+			}
 			w.check()
 		}
 		if rapid.Bool().Draw(t, "blackout") {
@@ -121,7 +125,7 @@ func (w *world) fault(op int) {
 		w.eachStripe("lose at the receiver", func(s *session, st *stripe) bool { return !st.targetGone && (st.cut || st.closing || s.gone) },
 			func(_ *session, st *stripe) { w.loseTarget(st) })
 	case op < 99:
-		if w.draw("flip", 4) == 0 {
+		if w.rarely() {
 			w.spoil()
 		}
 	case w.rarely():
@@ -219,6 +223,10 @@ func (w *world) eachStripe(label string, may func(*session, *stripe) bool, do fu
 	}
 }
 
+// sessionNumber is as far from every other as random ones are: no flipped bit makes
+// another of it.
+func sessionNumber(n int) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 }
+
 // connect begins a session; with faults one of its streams may never come, or not fit.
 func (w *world) connect(faults bool) {
 	live := 0
@@ -239,7 +247,7 @@ func (w *world) connect(faults bool) {
 		s.stripes = append(s.stripes, st)
 		hello := &kvtransferv1.SenderHello{
 			Sender: "prefill", Epoch: 1, Version: 2, LayoutDigest: layout,
-			Session: uint64(len(w.sessions)), Stripe: uint32(i), Stripes: uint32(stripes),
+			Session: sessionNumber(len(w.sessions)), Stripe: uint32(i), Stripes: uint32(stripes),
 		}
 		w.toReceiver(receiver.StreamOpened{Stream: st.id})
 		if faults && w.rarely() {

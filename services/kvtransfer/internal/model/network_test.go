@@ -198,17 +198,25 @@ func (w *world) cutStream(st *stripe) {
 	w.truncate(&st.down)
 }
 
-// flip flips one bit of what a message on its way says.
+// flip flips one bit of what some message on its way says.
 func (w *world) flip(bytes []byte) bool {
-	if len(bytes) < 5 {
+	var messages [][]byte
+	for rest := bytes; ; {
+		m := message(&rest)
+		if m == nil {
+			break
+		}
+		messages = append(messages, m[:len(m):len(m)])
+	}
+	if len(messages) == 0 {
 		return false
 	}
-	n := int(binary.LittleEndian.Uint32(bytes))
-	if n == 0 || len(bytes) < 4+n {
+	m := messages[w.draw("message", len(messages))]
+	if len(m) == 0 {
 		return false
 	}
-	bit := w.draw("bit", n*8)
-	bytes[4+bit/8] ^= 1 << (bit % 8)
+	bit := w.draw("bit", len(m)*8)
+	m[bit/8] ^= 1 << (bit % 8)
 	return true
 }
 

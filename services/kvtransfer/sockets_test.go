@@ -1,0 +1,146 @@
+package kvtransfer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// newSocketRig is a rig over a socket of the operating system. Tickets name an
+// address where nobody listens before the right one.
+func newSocketRig(t *testing.T, network string, streams int) *rig {
+	t.Helper()
+	layout := kvtransfertest.Layout(layers, sliceBytes)
+	g := &rig{t: t, from: kvtransfertest.NewPages(layout, poolBlocks), to: kvtransfertest.NewPages(layout, poolBlocks), streams: streams}
+	for b := range poolBlocks {
+		g.from.Fill(kvcache.BlockID(b), 1)
+	}
+	folder := t.TempDir()
+	address := map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(folder, "kv.sock")}[network]
+	listener, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if address = listener.Addr().String(); network == "unix" {
+		address = "unix://" + address
+	}
+	if g.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: "decode-0", Epoch: 7, Layout: layout, CreditBytes: 2000, MaxChunkBytes: 450,
+		Addresses: []string{"unix://" + filepath.Join(folder, "nobody.sock"), address},
+	}, g.to); err != nil {
+		t.Fatal(err)
+	}
+	if g.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
+		WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: streams,
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		},
+	}, g.from); err != nil {
+		t.Fatal(err)
+	}
+	g.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(g.receiver.MaxMessageBytes()))
+	g.receiver.Register(g.server)
+	ctx, cancel := context.WithCancel(context.Background())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { _ = g.server.Serve(listener) })
+	tasks.Go(func() { _ = g.receiver.Run(ctx) })
+	t.Cleanup(func() {
+		if err := g.sender.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		g.server.Stop()
+		tasks.Wait()
+	})
+	return g
+}
+
+// What holds in memory holds over the sockets of the operating system.
+func TestSockets(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *rig)
+	}{
+		{"transfers side by side", transferSideBySide},
+		{"the sender aborts", func(t *testing.T, g *rig) {
+			endOverSocket(t, g, func(tr *kvtransfer.Transfer, _ *kvtransferv1.Ticket) {
+				tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
+			},
+				func(err error) bool { return abortReason(err) == kvtransferv1.AbortReason_ABORT_REASON_FAILED })
+		}},
+		{"the receiver cancels", func(t *testing.T, g *rig) {
+			endOverSocket(t, g, func(_ *kvtransfer.Transfer, ticket *kvtransferv1.Ticket) { g.receiver.Cancel(ticket.GetTransferId()) },
+				func(err error) bool {
+					return err == nil || failReason(err) == kvtransferv1.FailReason_FAIL_REASON_CANCELLED
+				})
+		}},
+		{"the connections break", func(t *testing.T, g *rig) {
+			endOverSocket(t, g, func(*kvtransfer.Transfer, *kvtransferv1.Ticket) { g.server.Stop() }, isBroken)
+		}},
+		{"the device fails", func(t *testing.T, g *rig) {
+			endOverSocket(t, g, func(tr *kvtransfer.Transfer, _ *kvtransferv1.Ticket) {
+				g.to.Fail(errors.New("no such page"))
+				tr.Send(1, 0, blockRange(0, 8))
+			}, func(err error) bool { return failReason(err) == kvtransferv1.FailReason_FAIL_REASON_DEVICE })
+		}},
+	} {
+		for _, network := range []string{"tcp", "unix"} {
+			for _, streams := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%s, %s, %d streams", test.name, network, streams), func(t *testing.T) {
+					test.run(t, newSocketRig(t, network, streams))
+				})
+			}
+		}
+	}
+}
+
+func transferSideBySide(t *testing.T, g *rig) {
+	var transfers sync.WaitGroup
+	for i := range 8 {
+		transfers.Go(func() {
+			source, target := blockRange(i*8, 8), blockRange(56-i*8, 8)
+			ticket, o := g.reserve(target, 0, 8)
+			tr := g.open(ticket)
+			sendAll(tr, source, 0, 3)
+			tr.Commit(nil)
+			wait(t, "committed", o.over)
+			wait(t, "done", tr.Done())
+			g.checkPages(source, target)
+		})
+	}
+	transfers.Wait()
+	if s := g.receiver.Stats(); s.Streams != g.streams || s.Committed != 8 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// endOverSocket ends a transfer of which a part was sent, and waits until both sides
+// are done with it.
+func endOverSocket(t *testing.T, g *rig, end func(*kvtransfer.Transfer, *kvtransferv1.Ticket), want func(error) bool) {
+	ticket, o := g.reserve(blockRange(0, 8), 0, 8)
+	tr := g.open(ticket)
+	tr.Send(0, 0, blockRange(0, 8))
+	end(tr, ticket)
+	wait(t, "done", tr.Done())
+	wait(t, "drained", o.over)
+	if !want(tr.Err()) || tr.Err() == nil || !want(o.err) {
+		t.Errorf("ended with %v at the sender and %v at the receiver", tr.Err(), o.err)
+	}
+	if s := g.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
+		t.Errorf("stats %+v", s)
+	}
+}
