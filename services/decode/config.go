@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
 // Config of a decode worker.
@@ -18,6 +20,9 @@ type Config struct {
 	TransferLease time.Duration
 	// TransferCreditBytes is how much KV one sender may have on its way.
 	TransferCreditBytes int
+	// KVEncoding is how prefill workers are asked to send KV: "native", which "" is
+	// too, or "int8".
+	KVEncoding string
 }
 
 // RegisterFlags adds the flags, with defaults that work.
@@ -26,6 +31,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "most sequences that may wait on a decode worker")
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", 10*time.Second, "how long a KV reservation lives without a sign of life from its sender")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", 64<<20, "most KV bytes that one prefill worker may have on its way to a decode worker")
+	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "how prefill workers are asked to send KV: native, as it was computed, or int8, in half the bytes of bf16, which costs sameness: tokens may be others than with native, such requests say that they are not reproducible, and their KV is not shared through the prefix cache")
 }
 
 // Validate checks ranges.
@@ -40,5 +46,16 @@ func (c *Config) Validate(blockTokens int) error {
 	case c.TransferCreditBytes <= 0:
 		return fmt.Errorf("decode-transfer-credit-bytes: %d is not above 0", c.TransferCreditBytes)
 	}
-	return nil
+	_, err := c.encoding()
+	return err
+}
+
+func (c *Config) encoding() (kvtransferv1.Encoding, error) {
+	switch c.KVEncoding {
+	case "", "native":
+		return kvtransferv1.Encoding_ENCODING_NATIVE, nil
+	case "int8":
+		return kvtransferv1.Encoding_ENCODING_INT8, nil
+	}
+	return 0, fmt.Errorf("decode-kv-encoding: %q is neither native nor int8", c.KVEncoding)
 }

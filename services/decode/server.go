@@ -83,6 +83,7 @@ type generation struct {
 	lost         chan error
 	ticket       *kvtransferv1.Ticket
 	cachedTokens int
+	approximate  bool // the KV that arrived; set before the driver hears of it
 	ended        bool
 }
 
@@ -188,7 +189,7 @@ func (g *generation) other(action scheduler.Action) error {
 			g.spans.Started(a.Waited, g.cachedTokens)
 		}
 		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{
-			QueueNs: a.Waited.Nanoseconds(), CachedTokens: uint32(g.cachedTokens),
+			QueueNs: a.Waited.Nanoseconds(), CachedTokens: uint32(g.cachedTokens), Approximate: g.approximate,
 		}}})
 	case scheduler.Refused:
 		g.ended = true
@@ -228,6 +229,7 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 				sampled = nil // ends the sequence
 			}
 			if arrived.Approximate {
+				g.approximate = true
 				driver.ApproximateKVArrived(g.id, sampled)
 			} else {
 				driver.KVArrived(g.id, sampled)

@@ -47,13 +47,17 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(capacity.Layout.BlockTokens); err != nil {
 		return nil, err
 	}
+	encoding, err := cfg.encoding()
+	if err != nil {
+		return nil, err
+	}
 	kvAddresses := deps.KVAddresses
 	if len(kvAddresses) == 0 {
 		kvAddresses = deps.Identity.Addresses
 	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: kvAddresses, Layout: capacity.Layout,
-		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes,
+		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes, Encoding: encoding,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		Logger:          deps.Logger,

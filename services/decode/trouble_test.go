@@ -338,6 +338,9 @@ func TestConfig(t *testing.T) {
 		{"no queue", func(c *decode.Config) { c.MaxWaiting = 0 }, "decode-max-waiting"},
 		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
 		{"no credit", func(c *decode.Config) { c.TransferCreditBytes = -1 }, "decode-transfer-credit-bytes"},
+		{"native KV", func(c *decode.Config) { c.KVEncoding = "native" }, ""},
+		{"KV in int8", func(c *decode.Config) { c.KVEncoding = "int8" }, ""},
+		{"KV in no known encoding", func(c *decode.Config) { c.KVEncoding = "int4" }, "decode-kv-encoding"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := good()

@@ -33,12 +33,12 @@ func New(layout kvcache.Layout) (wire.Coding, error) {
 	c := coding{heads: 2 * layout.KVHeads, elements: layout.HeadSize * layout.BlockTokens}
 	switch {
 	case layout.ElementType != elementType:
-		return nil, fmt.Errorf("int8 encoding: KV elements are %q, and only %q can be encoded; send them as they are", layout.ElementType, elementType)
+		return nil, fmt.Errorf("KV elements are %q, and only %q can be encoded; send them as they are", layout.ElementType, elementType)
 	case layout.Order != order:
-		return nil, fmt.Errorf("int8 encoding: the order of elements is %q, and only %q is known; send them as they are", layout.Order, order)
+		return nil, fmt.Errorf("the order of elements is %q, and only %q is known; send them as they are", layout.Order, order)
 	case layout.KVHeads <= 0 || layout.HeadSize <= 0 || layout.BlockTokens <= 0 || c.elements%lanes != 0,
 		layout.SliceBytes != c.heads*c.elements*elementBytes:
-		return nil, fmt.Errorf("int8 encoding: %d KV heads of %d elements and %d tokens do not make a slice of %d bytes",
+		return nil, fmt.Errorf("%d KV heads of %d elements and %d tokens do not make a slice of %d bytes",
 			layout.KVHeads, layout.HeadSize, layout.BlockTokens, layout.SliceBytes)
 	}
 	return c, nil
@@ -62,7 +62,7 @@ func (c coding) Decode(dst, src []byte) error {
 	for h := range c.heads {
 		scale := binary.LittleEndian.Uint32(scales[h*scaleBytes:])
 		if !validScale(scale) {
-			return fmt.Errorf("int8 encoding: head %d of %d has a scale of %g", h, c.heads, math.Float32frombits(scale))
+			return fmt.Errorf("head %d of %d has a scale of %g", h, c.heads, math.Float32frombits(scale))
 		}
 		decodeHead(dst[h*c.elements*elementBytes:(h+1)*c.elements*elementBytes], codes[h*c.elements:(h+1)*c.elements], math.Float32frombits(scale))
 	}
