@@ -98,6 +98,9 @@ type ServerConfig struct {
 	// 0: 32 KiB, right for small messages to many clients; for bulk data between
 	// few machines 256 KiB to 1 MiB.
 	BufferBytes int
+	// UnbufferedReads leaves the read buffer out: right for the connections of a
+	// listener that read ahead by themselves.
+	UnbufferedReads bool
 	// BufferPool gives the memory that messages are received into. Nil: grpc-go's.
 	BufferPool mem.BufferPool
 }
@@ -155,6 +158,9 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
+	}
+	if cfg.UnbufferedReads {
+		options = append(options, grpc.ReadBufferSize(0))
 	}
 	if cfg.BufferPool != nil {
 		options = append(options, experimental.BufferPool(cfg.BufferPool))

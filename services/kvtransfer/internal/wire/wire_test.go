@@ -34,7 +34,7 @@ func TestRoundTrip(t *testing.T) {
 					pool := newStrictPool(t)
 					codec := wire.Codec()
 					var in wire.Inbound
-					for range 30 {
+					for range 10 {
 						from, to := newHostPages(layers, slice, blocks), newHostPages(layers, slice, blocks)
 						from.fill(random)
 						source, sink := engine.Pages(from), engine.Pages(to)
@@ -205,7 +205,7 @@ func arrives(encoded []byte, random *rand.Rand) error {
 // Every bit that flips and every end that is cut off is found.
 func TestDamage(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
-	from := newHostPages(layers, 700, blocks)
+	from := newHostPages(layers, 100, blocks)
 	from.fill(random)
 	// No field has the value that it has if it is left out: else to leave it out is no
 	// damage.

@@ -1,0 +1,82 @@
+//go:build linux && !race
+
+package socket
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// headBytes is the head of an HTTP/2 frame.
+	headBytes = 9
+	// smallBytes bounds what is read ahead of small reads: whole small frames.
+	smallBytes = 4 << 10
+)
+
+// conn is a connection that reads ahead. While frames of bulk data come in, each
+// read of a payload brings the head of the next frame with it, and nothing is copied
+// but heads.
+type conn struct {
+	net.Conn
+	raw   syscall.RawConn
+	ahead []byte // read and not yet asked for, within space
+	space [smallBytes]byte
+
+	// What readv is about; in fields, so that nothing is allocated for a read.
+	readv func(fd uintptr) bool
+	parts [2][]byte
+	n     int
+	err   error
+}
+
+func readAhead(c net.Conn) net.Conn {
+	if stream, ok := c.(syscall.Conn); ok {
+		if raw, err := stream.SyscallConn(); err == nil {
+			reads := &conn{Conn: c, raw: raw}
+			reads.readv = reads.readOnce
+			return reads
+		}
+	}
+	return c
+}
+
+// readOnce reads what there is, and says whether there was anything to say.
+func (c *conn) readOnce(fd uintptr) bool {
+	for {
+		c.n, c.err = unix.Readv(int(fd), c.parts[:])
+		if !errors.Is(c.err, unix.EINTR) {
+			return !errors.Is(c.err, unix.EAGAIN)
+		}
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.ahead) > 0 || len(p) == 0 {
+		n := copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
+	more := headBytes
+	if len(p) < smallBytes {
+		more = smallBytes
+	}
+	c.parts = [2][]byte{p, c.space[:more]}
+	err := c.raw.Read(c.readv)
+	c.parts = [2][]byte{}
+	switch {
+	case err != nil:
+		return 0, err
+	case c.err != nil:
+		return 0, &net.OpError{Op: "read", Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: c.err}
+	case c.n == 0:
+		return 0, io.EOF
+	}
+	c.ahead = c.space[:max(c.n-len(p), 0)]
+	return min(c.n, len(p)), nil
+}

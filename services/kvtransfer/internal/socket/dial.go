@@ -1,0 +1,59 @@
+package socket
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+)
+
+// unixScheme begins the addresses of Unix sockets.
+const unixScheme = "unix://"
+
+const (
+	// loopbackBytes is asked for as the send buffer of a TCP connection within this
+	// machine; Linux takes twice as much. What is on its way does not have to fill a
+	// network there, but should fit into a cache.
+	loopbackBytes = 256 << 10
+	// unixBytes is the same for Unix sockets, which by default take so little that
+	// sender and receiver wait for each other.
+	unixBytes = 512 << 10
+)
+
+// Dial connects to "host:port" or "unix:///path".
+func Dial(ctx context.Context, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+		c, err := dialer.DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, err
+		}
+		return limit(c, unixBytes)
+	}
+	c, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if !isLocal(c) {
+		return c, nil
+	}
+	return limit(c, loopbackBytes)
+}
+
+// isLocal says whether both ends of a TCP connection are this machine's.
+func isLocal(c net.Conn) bool {
+	local, isTCP := c.LocalAddr().(*net.TCPAddr)
+	remote, _ := c.RemoteAddr().(*net.TCPAddr)
+	return isTCP && remote != nil && (remote.IP.IsLoopback() || remote.IP.Equal(local.IP))
+}
+
+// limit sets the size of a connection's send buffer.
+func limit(c net.Conn, bytes int) (net.Conn, error) {
+	if buffered, ok := c.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		if err := buffered.SetWriteBuffer(bytes); err != nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("size the send buffer: %w", err)
+		}
+	}
+	return c, nil
+}
