@@ -8,7 +8,10 @@ require (
 	github.com/tandem-serving/tandem/cmd/tandem v0.0.0
 	github.com/tandem-serving/tandem/pkg v0.0.0
 	github.com/tandem-serving/tandem/proto v0.0.0
+	github.com/tandem-serving/tandem/services/decode v0.0.0
 	github.com/tandem-serving/tandem/services/kvtransfer v0.0.0
+	github.com/tandem-serving/tandem/services/prefill v0.0.0
+	github.com/tandem-serving/tandem/services/router v0.0.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
@@ -51,9 +54,6 @@ require (
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/soheilhy/cmux v0.1.5 // indirect
-	github.com/tandem-serving/tandem/services/decode v0.0.0 // indirect
-	github.com/tandem-serving/tandem/services/prefill v0.0.0 // indirect
-	github.com/tandem-serving/tandem/services/router v0.0.0 // indirect
 	github.com/tmc/grpc-websocket-proxy v0.0.0-20220101234140-673ab2c3ae75 // indirect
 	github.com/xiang90/probing v0.0.0-20221125231312-a49e3df8f510 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect

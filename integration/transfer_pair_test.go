@@ -43,7 +43,7 @@ type pair struct {
 }
 
 // pairStreams are how many streams senders of pairs have.
-var pairStreams = []int{1}
+var pairStreams = []int{1, 3}
 
 // pairTimes are how long the sides wait for each other.
 type pairTimes struct{ lease, answer, connect time.Duration }
@@ -60,7 +60,10 @@ func newPair(t *testing.T, network string, streams int, times pairTimes) *pair {
 	}
 	p.receiver, p.stopReceiver = p.startReceiver(7)
 	p.sender = p.newSender("prefill-0", 9)
-	t.Cleanup(func() { p.closeSender(p.sender) })
+	t.Cleanup(func() {
+		p.proxy.Cut() // the other side may be unable to answer
+		p.closeSender(p.sender)
+	})
 	return p
 }
 
@@ -104,7 +107,7 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 func (p *pair) newSender(id string, epoch uint64) *kvtransfer.Sender {
 	p.t.Helper()
 	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: id, Epoch: epoch, Layout: p.from.Layout(),
+		WorkerID: id, Epoch: epoch, Layout: p.from.Layout(), Streams: p.streams,
 		AnswerTimeout: p.times.answer, ConnectTimeout: p.times.connect,
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
@@ -119,7 +122,7 @@ func (p *pair) newSender(id string, epoch uint64) *kvtransfer.Sender {
 func (p *pair) closeSender(s *kvtransfer.Sender) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.Close(ctx) // the other side may be unable to answer
+	_ = s.Close(ctx)
 }
 
 // delivery is one reservation: its blocks on both sides, and how it ended.

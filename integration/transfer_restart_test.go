@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ func eachPair(t *testing.T, test func(t *testing.T, p *pair)) {
 	for _, network := range faults.Transports() {
 		for _, streams := range pairStreams {
 			t.Run(fmt.Sprintf("%s, %d streams", network, streams), func(t *testing.T) {
+				t.Parallel() // much of it is waiting for a lease
 				test(t, newPair(t, network, streams, patient))
 			})
 		}
@@ -173,7 +175,7 @@ func (p *pair) rawOpen(ticket *kvtransferv1.Ticket, epoch uint64) kvtransferv1.R
 	}
 	for _, m := range []*kvtransferv1.SenderMessage{
 		{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
-			Sender: "raw", Epoch: 1, Version: 2, LayoutDigest: ticket.GetLayoutDigest(), Session: 1, Stripes: 1}}},
+			Sender: "raw", Epoch: 1, Version: 2, LayoutDigest: ticket.GetLayoutDigest(), Session: rand.Uint64(), Stripes: 1}}},
 		{Message: &kvtransferv1.SenderMessage_Open{Open: &kvtransferv1.Open{
 			TransferId: ticket.GetTransferId(), Epoch: epoch, Secret: ticket.GetSecret(), LayoutDigest: ticket.GetLayoutDigest()}}},
 	} {
