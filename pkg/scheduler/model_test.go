@@ -48,6 +48,7 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 	}
 	if r.Kind == scheduler.Restore {
 		r.Tokens, r.Generated = tokens[:len(blocks)*blockTokens], 0
+		r.Spare = rapid.IntRange(0, 2).Draw(t, "spare")
 		if len(blocks) == 0 {
 			r.Kind, r.Tokens = scheduler.Full, tokens
 		}
@@ -70,7 +71,7 @@ func (m *machine) submitAny(t *rapid.T) {
 	m.lastID++
 	r := anyRequest(t, m.config.BlockTokens, m.config.ContextTokens)
 	r.ID = m.lastID
-	waiting := m.scheduler.Load().WaitingSequences
+	waiting, before := m.scheduler.Load().WaitingSequences, m.scheduler.PoolStats()
 	l := m.submit(r)
 	full := min(r.MaxTokens-r.Generated+len(r.Tokens), m.config.ContextTokens) - 1
 	if r.Kind == scheduler.PrefillOnly || r.Kind == scheduler.Restore {
@@ -84,8 +85,12 @@ func (m *machine) submitAny(t *rapid.T) {
 	case len(r.Tokens) >= m.config.ContextTokens || (full+size-1)/size > total:
 		want = scheduler.NeverFits
 	case r.Kind == scheduler.Restore:
-		if l.reason == scheduler.NoRoom && waiting+m.scheduler.PoolStats().Held+m.scheduler.PoolStats().Quarantined > 0 {
+		s := m.scheduler.PoolStats()
+		if l.reason == scheduler.NoRoom && (waiting+s.Held+s.Quarantined > 0 || full/size+r.Spare > s.Total) {
 			want = scheduler.NoRoom
+		}
+		if l.reason == 0 && before.Free+before.Cached < full/size+r.Spare {
+			t.Fatalf("%d: took blocks that others need: %+v", r.ID, before)
 		}
 	case waiting >= m.config.MaxWaiting:
 		want = scheduler.QueueFull

@@ -11,7 +11,7 @@ func (r *Request) valid(blockTokens int) bool {
 	case Full, PrefillOnly, Receive:
 		return r.Generated >= 0 && r.Generated < len(r.Tokens) && r.MaxTokens > r.Generated
 	case Restore:
-		return r.Generated == 0 && len(r.Tokens)%blockTokens == 0
+		return r.Generated == 0 && r.Spare >= 0 && len(r.Tokens)%blockTokens == 0
 	}
 	return false
 }
@@ -20,6 +20,9 @@ func (r *Request) valid(blockTokens int) bool {
 // only while nobody waits for them. It counts as one that overtook all who wait.
 func (s *Scheduler) restore(q *sequence) bool {
 	if s.starved() || len(s.waiting) > 0 && s.waiting[0].aged {
+		return false
+	}
+	if s.pool.Available()-q.blocksNeeded < q.request.Spare {
 		return false
 	}
 	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)

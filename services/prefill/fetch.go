@@ -43,6 +43,9 @@ type fetcher struct {
 // fetch is one fetch, for all requests that wait for it.
 type fetch struct {
 	id     scheduler.SequenceID
+	store  string // its worker id
+	wanted uint64 // bytes
+	began  time.Time
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when nothing of it is written any more
 
@@ -112,7 +115,10 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 		f.metrics.fetch(fetchDeclined)
 		return result
 	}
-	running := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens})
+	// Enough is left to compute the prompt while a fetch that hangs still has its
+	// blocks.
+	spare := (len(request.Tokens)+layout.BlockTokens-1)/layout.BlockTokens - from
+	running := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare)
 	if running == nil {
 		return result
 	}
@@ -148,7 +154,7 @@ func (f *fetcher) wait(ctx context.Context, running *fetch, limit time.Duration)
 
 // join takes part in the fetch that runs for the same blocks, or begins one. Nil:
 // there is no room for the blocks now, or the worker stops.
-func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix) *fetch {
+func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, spare int) *fetch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if running := f.running[first]; running != nil {
@@ -158,12 +164,14 @@ func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1
 	if f.closed {
 		return nil
 	}
-	running := &fetch{id: f.driver.Reserve(), done: make(chan struct{}), users: 1}
-	reserved, ok := f.reserve(running.id, prefix)
+	running := &fetch{id: f.driver.Reserve(), store: source.GetWorkerId(), began: time.Now(), done: make(chan struct{}), users: 1}
+	reserved, ok := f.reserve(running.id, prefix, spare)
 	if !ok {
 		f.metrics.fetch(fetchNoRoom)
 		return nil
 	}
+	layout := f.driver.Layout()
+	running.wanted = uint64(layout.PageBytes()) * uint64(len(reserved.Blocks)-reserved.CachedTokens/layout.BlockTokens)
 	f.running[first] = running
 	var fetching context.Context
 	// Of the request it has what is logged and traced, not the end.
@@ -178,8 +186,8 @@ func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1
 }
 
 // reserve gets the blocks, which is at once or not at all.
-func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix) (reserved scheduler.Reserved, ok bool) {
-	sequence := f.driver.Submit(scheduler.Request{ID: id, Kind: scheduler.Restore, Tokens: prefix.Tokens, Salt: prefix.Salt})
+func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, ok bool) {
+	sequence := f.driver.Submit(scheduler.Request{ID: id, Kind: scheduler.Restore, Tokens: prefix.Tokens, Salt: prefix.Salt, Spare: spare})
 	for _, action := range sequence.Take() {
 		if a, is := action.(scheduler.Reserved); is {
 			reserved, ok = a, true
@@ -190,16 +198,14 @@ func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix) (reserve
 
 // run fetches, and says to the scheduler and to the speeds what came of it.
 func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.BlockSource, prefix store.Prefix, reserved scheduler.Reserved) {
-	layout := f.driver.Layout()
-	held := reserved.CachedTokens / layout.BlockTokens
+	held := reserved.CachedTokens / f.driver.Layout().BlockTokens
 	from := store.Peer{ID: source.GetWorkerId(), Epoch: source.GetEpoch(), Addresses: source.GetAddresses()}
-	began := time.Now()
 	running.bytes, running.err = f.client.Fetch(ctx, from, prefix, reserved.Blocks, held)
 	now := time.Now()
 	if running.err == nil {
 		f.driver.KVArrived(running.id, nil)
-		f.speeds.moved(from.ID, running.bytes, now.Sub(began), now)
-		f.metrics.fetched(len(reserved.Blocks)-held, running.bytes, now.Sub(began))
+		f.speeds.moved(from.ID, running.bytes, now.Sub(running.began), now)
+		f.metrics.fetched(len(reserved.Blocks)-held, running.bytes, now.Sub(running.began))
 		return
 	}
 	if cause := context.Cause(ctx); cause != nil {
@@ -207,16 +213,16 @@ func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.Bloc
 	}
 	f.driver.TransferDone(running.id)
 	f.metrics.fetch(fetchFailure(running.err))
-	f.judge(from.ID, uint64((len(reserved.Blocks)-held)*layout.PageBytes()), running.err, now.Sub(began), now)
+	f.judge(from.ID, running.err, now)
 	f.logger.Info("kv blocks were not fetched", slog.String("store", from.ID), slog.Int("blocks", len(reserved.Blocks)-held), slog.Any("error", running.err))
 }
 
 // judge remembers of a store what its failure says about the next fetch.
-func (f *fetcher) judge(id string, bytes uint64, err error, took time.Duration, now time.Time) {
+func (f *fetcher) judge(id string, err error, now time.Time) {
 	switch {
-	case errors.Is(err, errTooSlow):
-		f.speeds.tooSlow(id, bytes, took, now)
+	case errors.Is(err, errTooSlow): // remembered when it was given up
 	case errors.Is(err, errAbandoned), errors.Is(err, errClosing):
+	case errors.Is(err, store.ErrRestarted): // the hint is old, the store is well
 	default:
 		rest, bad := storeTrouble(err)
 		if bad {
@@ -272,6 +278,10 @@ func (f *fetcher) leave(running *fetch, cause error) {
 	f.mu.Unlock()
 	switch {
 	case last && !over:
+		if errors.Is(cause, errTooSlow) {
+			now := time.Now()
+			f.speeds.tooSlow(running.store, running.wanted, now.Sub(running.began), now)
+		}
 		running.cancel(cause)
 	case last && running.err == nil:
 		f.driver.TransferDone(running.id)

@@ -107,7 +107,7 @@ func (n *network) listen(address string) *bufconn.Listener {
 }
 
 func (n *network) dial(address string) (*grpc.ClientConn, error) {
-	return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+	return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 		n.mu.Lock()
 		l := n.listeners[address]
 		n.mu.Unlock()
@@ -121,7 +121,7 @@ func (n *network) dial(address string) (*grpc.ClientConn, error) {
 			n.mu.Unlock()
 		}
 		return conn, err
-	}})
+	}}))
 }
 
 // kill is the death of the process at an address: its connections break and
@@ -172,6 +172,8 @@ type rig struct {
 	signals *published
 	prefill workerv1.PrefillClient
 	worker  workerv1.WorkerClient
+	metrics *prometheus.Registry
+	stop    func() // ends Run, once
 
 	mu    sync.Mutex
 	waits int
@@ -213,31 +215,43 @@ func (g *rig) layersComputed() int {
 // newRig starts a worker for the rest of the test, which must be a bubble.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	g := &rig{t: t, network: newNetwork(), signals: &published{blocks: map[uint64]bool{}}}
+	return newWorker(t, newNetwork(), "prefill-1", func(*prefill.Config, *prefill.Deps) {})
+}
+
+// newWorker starts a worker of an id, with what change makes of it.
+func newWorker(t *testing.T, network *network, id string, change func(*prefill.Config, *prefill.Deps)) *rig {
+	t.Helper()
+	g := &rig{t: t, network: network, signals: &published{blocks: map[uint64]bool{}}, metrics: prometheus.NewRegistry()}
 	g.engine = newEngine(t, g.wait)
-	var err error
-	g.service, err = prefill.New(prefill.Config{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting}, prefill.Deps{
-		Identity: worker.Identity{ID: "prefill-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{"prefill-1:1"}},
+	address := id + ":1"
+	cfg := prefill.Config{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting}
+	deps := prefill.Deps{
+		Identity: worker.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
 		Engine:   g.engine, Dial: g.network.dial, Signals: g.signals,
-		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-	})
-	if err != nil {
+		Logger: slog.New(slog.DiscardHandler), Registerer: g.metrics,
+	}
+	change(&cfg, &deps)
+	var err error
+	if g.service, err = prefill.New(cfg, deps); err != nil {
 		t.Fatal(err)
 	}
-	stop := serve(t, g.network.listen("prefill-1:1"), g.service.Register)
+	stop := serve(t, g.network.listen(address), g.service.Register)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- g.service.Run(ctx) }()
-	conn, err := g.network.dial("prefill-1:1")
+	conn, err := g.network.dial(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = conn.Close()
+	g.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ran; err != nil {
 			t.Errorf("worker: %v", err)
 		}
+	})
+	t.Cleanup(func() {
+		_ = conn.Close()
+		g.stop()
 		stop()
 	})
 	g.prefill, g.worker = workerv1.NewPrefillClient(conn), workerv1.NewWorkerClient(conn)

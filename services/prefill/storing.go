@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -21,6 +22,10 @@ type storing struct {
 	end      context.CancelFunc // of every fetch
 }
 
+// fetchLease is how long a store may be silent that sends blocks: short, since
+// nobody waits for them that long and they are lacking meanwhile.
+const fetchLease = 3 * time.Second
+
 func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, error) {
 	addresses := deps.KVAddresses
 	if len(addresses) == 0 {
@@ -29,6 +34,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	capacity := deps.Engine.Capacity()
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: addresses, Layout: capacity.Layout,
+		Lease: fetchLease,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		Logger:          deps.Logger,
