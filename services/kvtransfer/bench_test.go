@@ -2,71 +2,196 @@ package kvtransfer_test
 
 import (
 	"context"
-	"net"
+	"errors"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
-// BenchmarkTransfer moves 64 MiB in slices of 64 KiB over loopback.
-func BenchmarkTransfer(b *testing.B) {
-	const blocks, slice = 64, 64 << 10
-	layout := kvtransfertest.Layout(16, slice)
-	from, to := kvtransfertest.NewPages(layout, blocks), kvtransfertest.NewPages(layout, blocks)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// errNotCalled is what pages that can be viewed are not asked for.
+var errNotCalled = errors.New("pages in the host's memory are not copied by Read and Write")
+
+// visiblePages are pages that the host can reach, as a CPU engine has them:
+// kvtransfertest's are those of a device.
+type visiblePages struct {
+	layout kvcache.Layout
+	memory []byte
+}
+
+func (p *visiblePages) Layout() kvcache.Layout { return p.layout }
+
+func (p *visiblePages) View(layer int, block kvcache.BlockID) []byte {
+	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
+	return p.memory[at : at+p.layout.SliceBytes]
+}
+
+func (p *visiblePages) Read(int, []kvcache.BlockID, []byte) error  { return errNotCalled }
+func (p *visiblePages) Write(int, []kvcache.BlockID, []byte) error { return errNotCalled }
+
+// road is a sender and a receiver with a connection between them, and blocks to move.
+type road struct {
+	b        *testing.B
+	layout   kvcache.Layout
+	source   []kvcache.BlockID
+	sender   *kvtransfer.Sender
+	receiver *kvtransfer.Receiver
+}
+
+// newRoad joins two sides by a transport. Each block has 16 slices of 64 KiB.
+func newRoad(b *testing.B, address string, blocks int) *road {
+	layout := kvtransfertest.Layout(16, 64<<10)
+	pages := func() *visiblePages {
+		return &visiblePages{layout: layout, memory: make([]byte, blocks*layout.PageBytes())}
+	}
+	listener, err := kvtransfer.Listen(address)
 	if err != nil {
 		b.Fatal(err)
 	}
+	if !strings.HasPrefix(address, "unix:") {
+		address = listener.Addr().String()
+	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{listener.Addr().String()}}, to)
+		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{address}}, pages())
 	if err != nil {
 		b.Fatal(err)
 	}
 	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout,
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		}}, from)
+			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
+		}}, pages())
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(receiver.MaxMessageBytes()))
+	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: receiver.MaxMessageBytes()}))
 	receiver.Register(server)
-	ctx, cancel := context.WithCancel(b.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	defer tasks.Wait()
-	defer server.Stop()
-	defer cancel()
 	tasks.Go(func() { _ = server.Serve(listener) })
 	tasks.Go(func() { _ = receiver.Run(ctx) })
-	defer func() { _ = sender.Close(ctx) }()
+	b.Cleanup(func() {
+		_ = sender.Close(ctx)
+		cancel()
+		_ = server.Stop(ctx)
+		tasks.Wait()
+	})
+	return &road{b: b, layout: layout, source: blockRange(0, blocks), sender: sender, receiver: receiver}
+}
 
-	source := blockRange(0, blocks)
-	b.SetBytes(blocks * int64(layout.PageBytes()))
-	for b.Loop() {
-		over := make(chan struct{})
-		ticket, err := receiver.Reserve(kvtransfer.Reservation{
-			Blocks: source, PromptBlocks: blocks,
-			Committed: func(kvtransfer.Arrival) { close(over) },
-			Failed:    func(err error) { b.Error(err) },
-			Drained:   func() { close(over) },
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		tr, err := sender.Open(ctx, ticket, "r")
-		if err != nil {
-			b.Fatal(err)
-		}
-		for layer := range layout.Layers {
-			tr.Send(layer, 0, source)
-		}
-		tr.Commit(nil)
-		<-over
+// move moves all blocks and gives the number of chunks that it took.
+func (r *road) move() int {
+	over := make(chan struct{})
+	ticket, err := r.receiver.Reserve(kvtransfer.Reservation{
+		Blocks: r.source, PromptBlocks: len(r.source),
+		Committed: func(kvtransfer.Arrival) { close(over) },
+		Failed:    func(err error) { r.b.Error(err) },
+		Drained:   func() { close(over) },
+	})
+	if err != nil {
+		r.b.Fatal(err)
 	}
+	t, err := r.sender.Open(context.Background(), ticket, "r")
+	if err != nil {
+		r.b.Fatal(err)
+	}
+	for layer := range r.layout.Layers {
+		t.Send(layer, 0, r.source)
+	}
+	t.Commit(nil)
+	<-over
+	<-t.Done()
+	return t.Stats().Chunks
+}
+
+// BenchmarkTransfer moves 64 MiB from pages into pages.
+func BenchmarkTransfer(b *testing.B) {
+	for _, transport := range []string{"tcp", "unix"} {
+		b.Run(transport, func(b *testing.B) {
+			address := "127.0.0.1:0"
+			if transport == "unix" {
+				address = "unix://" + b.TempDir() + "/s"
+			}
+			r := newRoad(b, address, 64)
+			b.SetBytes(int64(len(r.source)) * int64(r.layout.PageBytes()))
+			for b.Loop() {
+				r.move()
+			}
+		})
+	}
+}
+
+// ours begins the names of this project's functions.
+const ours = "github.com/tandem-serving/tandem/"
+
+// BenchmarkAllocations counts what this project's code allocates for a chunk: it
+// moves few chunks and many, and what grows is the chunks'. An allocation is counted
+// for the innermost function that is not the runtime's.
+func BenchmarkAllocations(b *testing.B) {
+	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
+	runtime.MemProfileRate = 1
+	few, many := newRoad(b, "127.0.0.1:0", 4), newRoad(b, "127.0.0.1:0", 256)
+	for range 5 {
+		few.move()
+		many.move()
+	}
+	for b.Loop() {
+		fewChunks, fewSites := few.allocations(4)
+		manyChunks, manySites := many.allocations(4)
+		var grown int64
+		for site, n := range manySites {
+			if more := n - fewSites[site]; more > 0 {
+				grown += more
+				b.Logf("%s: %d for %d chunks, %d for %d", site, fewSites[site], fewChunks, n, manyChunks)
+			}
+		}
+		b.ReportMetric(float64(grown)/float64(manyChunks-fewChunks), "allocs/chunk")
+	}
+}
+
+// allocations moves the blocks some times, and counts chunks and, by the function
+// that makes them, allocations.
+func (r *road) allocations(times int) (chunks int, sites map[string]int64) {
+	before := profile(r.b)
+	for range times {
+		chunks += r.move()
+	}
+	sites = profile(r.b)
+	for site := range sites {
+		sites[site] -= before[site]
+	}
+	return chunks, sites
+}
+
+// profile counts allocations of this project's functions, since the start.
+func profile(b *testing.B) map[string]int64 {
+	runtime.GC() // a profile is as of the last but one collection
+	runtime.GC()
+	records := make([]runtime.MemProfileRecord, 20_000)
+	n, ok := runtime.MemProfile(records, true)
+	if !ok {
+		b.Fatalf("%d places allocate", n)
+	}
+	sites := map[string]int64{}
+	for _, record := range records[:n] {
+		frames := runtime.CallersFrames(record.Stack())
+		for more := true; more; {
+			var frame runtime.Frame
+			frame, more = frames.Next()
+			if strings.HasPrefix(frame.Function, "runtime.") {
+				continue
+			}
+			if strings.HasPrefix(frame.Function, ours) && !strings.Contains(frame.Function, "kvtransfer_test.") {
+				sites[frame.Function] += record.AllocObjects
+			}
+			break
+		}
+	}
+	return sites
 }

@@ -14,6 +14,10 @@ const (
 	// even a sender that minds no credit makes the receiver hold more, and few enough
 	// that buffers are still in the processor's caches when they are used again.
 	windowBytes = 4 << 20
+	// keptBytes is how much of what was received into is kept for what comes next:
+	// what a few connections hold at their fullest, messages that are being read
+	// beside their windows.
+	keptBytes = 4 * windowBytes
 	// bufferBytes is what one system call writes.
 	bufferBytes = 256 << 10
 )
@@ -25,7 +29,7 @@ const (
 func Serving(cfg rpc.ServerConfig) rpc.ServerConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes, cfg.UnbufferedReads = windowBytes, bufferBytes, true
-	cfg.BufferPool = wire.Frames(windowBytes)
+	cfg.BufferPool = wire.Frames(keptBytes)
 	return cfg
 }
 
