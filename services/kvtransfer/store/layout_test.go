@@ -1,0 +1,108 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+)
+
+// A store holds blocks of one model, until they were long not used.
+func TestAnotherLayout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		s := startStore(t, n, config(), 77)
+		other := layout()
+		other.ModelDigest = "another"
+		a, b := startWorker(t, n, "prefill-1", layout()), startWorker(t, n, "prefill-2", other)
+		if _, err := s.put(a, prefix(4, 100), 0); err != nil {
+			t.Fatal(err)
+		}
+		refused := func(err error) {
+			t.Helper()
+			if _, is := errors.AsType[*store.LayoutError](err); !is || status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("%v, want a LayoutError", err)
+			}
+		}
+		_, err := s.put(b, prefix(3, 100), 0)
+		refused(err)
+		_, err = b.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0)
+		refused(err)
+
+		// Use counts, and what is under way keeps the shelf where it is.
+		time.Sleep(9 * time.Minute)
+		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Minute)
+		_, err = s.put(b, prefix(3, 100), 0)
+		refused(err)
+		time.Sleep(2 * time.Minute)
+		if _, err := s.put(b, prefix(3, 100), 0); err != nil {
+			t.Fatalf("after ten minutes without use: %v", err)
+		}
+		s.checkSignals(n, 3)
+		if s.record.record.GetLayoutDigest() != other.Digest() {
+			t.Errorf("record: %v", s.record.record)
+		}
+		_, err = s.put(a, prefix(4, 100), 0)
+		refused(err)
+		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
+			t.Error(err)
+		}
+		b.check(prefix(3, 100), run(9, 3))
+		s.settle()
+	})
+}
+
+// What never came keeps nobody off.
+func TestEmptyShelfGivesWayAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		s := startStore(t, n, config(), 77)
+		other := layout()
+		other.ModelDigest = "another"
+		w := startWorker(t, n, "prefill-1", layout())
+		offers, _ := s.raw(n)
+		if _, err := offers.Offer(t.Context(), &kvtransferv1.OfferRequest{
+			StoreEpoch: 77, Layout: store.LayoutMessage(other), Prefix: &kvtransferv1.Prefix{LayoutDigest: other.Digest(), TokenIds: []uint32{1}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.put(w, prefix(3, 100), 0)
+		if _, is := errors.AsType[*store.LayoutError](err); !is {
+			t.Errorf("while the other's may still come: %v, want a LayoutError", err)
+		}
+		time.Sleep(lease + time.Second)
+		if _, err := s.put(w, prefix(3, 100), 0); err != nil {
+			t.Errorf("after its lease: %v", err)
+		}
+	})
+}
+
+func TestBlockThatDoesNotFit(t *testing.T) {
+	n := &network{kind: "tcp"}
+	cfg := config()
+	cfg.MemoryBytes = layers * sliceBytes
+	s, w := startStore(t, n, cfg, 77), startWorker(t, n, "prefill-1", layout())
+	_, err := s.put(w, prefix(1, 100), 0)
+	if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter != 0 {
+		t.Errorf("%v, want a BusyError without a time", err)
+	}
+	// A smaller one does, in the same store.
+	small := kvtransfertest.Layout(1, sliceBytes)
+	offers, _ := s.raw(n)
+	if _, err := offers.Offer(t.Context(), &kvtransferv1.OfferRequest{
+		StoreEpoch: 77, Layout: store.LayoutMessage(small), Prefix: &kvtransferv1.Prefix{LayoutDigest: small.Digest(), TokenIds: []uint32{1}},
+	}); err != nil {
+		t.Errorf("a smaller one: %v", err)
+	}
+}
