@@ -33,6 +33,7 @@ type connection struct {
 
 	mu        sync.Mutex
 	core      *sender.Core // nil until the greeting, and if err is set
+	transport string       // set with core
 	err       error        // why there is no core
 	transfers map[uint64]*Transfer
 	armed     time.Time   // when the timer fires; zero if it does not
@@ -67,7 +68,7 @@ func (c *connection) run() {
 	if err != nil {
 		c.err = err
 	} else {
-		c.core = sender.New(c.coreConfig(links), time.Now())
+		c.core, c.transport = sender.New(c.coreConfig(links), time.Now()), transport(address)
 	}
 	c.mu.Unlock()
 	close(c.ready)
@@ -140,6 +141,7 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}
 	}
 	c.transfers[t.id] = t
+	t.stats.Transport = c.transport
 	encoding, sliceBytes := c.sender.codings.choose(ticket.GetEncoding())
 	c.apply(c.core.Handle(time.Now(), sender.Open{
 		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,

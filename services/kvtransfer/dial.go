@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -190,4 +191,12 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 		cfg.MaxChunkBytes = min(cfg.MaxChunkBytes, int(l.hello.GetMaxChunkBytes()))
 	}
 	return cfg
+}
+
+// transport names what an address of a ticket is reached over.
+func transport(address string) string {
+	if strings.HasPrefix(address, "unix:") {
+		return "unix"
+	}
+	return "tcp"
 }

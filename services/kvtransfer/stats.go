@@ -42,6 +42,10 @@ type TransferStats struct {
 	Accepted time.Duration
 	// FirstOffered is when Send was first called, LastOffered when Commit was.
 	FirstOffered, LastOffered time.Duration
+	// LastSend is when Send was last called: when the last layer was computed.
+	LastSend time.Duration
 	// Acknowledged is when the receiver said that all had arrived.
 	Acknowledged time.Duration
+	// Transport is what it goes over: "tcp" or "unix".
+	Transport string
 }

@@ -31,8 +31,9 @@ func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
 	c := t.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	t.stats.LastSend = time.Since(t.opened)
 	if t.stats.FirstOffered == 0 {
-		t.stats.FirstOffered = time.Since(t.opened)
+		t.stats.FirstOffered = t.stats.LastSend
 	}
 	c.apply(c.core.HandleOffer(time.Now(), sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks}))
 }

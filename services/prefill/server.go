@@ -326,8 +326,9 @@ func (p *prompt) traceTransfer(err error) {
 
 func (p *prompt) sendStats() error {
 	stats := p.transfer.Stats()
-	sent := &workerv1.KvSent{Bytes: stats.Bytes}
+	sent := &workerv1.KvSent{Bytes: stats.Bytes, Transport: stats.Transport}
 	if stats.Acknowledged > 0 {
+		sent.TailNs = max(stats.Acknowledged-stats.LastSend, 0).Nanoseconds()
 		sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
 		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()
 	}

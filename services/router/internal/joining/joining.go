@@ -62,6 +62,7 @@ type try struct {
 	waitUntil                                  time.Time // for the other stream's word
 	decodeAt, prefillAt                        time.Time // of the last message, or the opening
 	prefillComputeNs, transferNs, fetchNs      int64
+	transferTailNs                             int64
 	transferBytes                              uint64
 	firstLast                                  bool
 	firstReason                                inferencev1.FinishReason

@@ -162,6 +162,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 	case *workerv1.PrefillEvent_Sent:
 		t.sent = true
 		t.transferNs, t.transferBytes = e.Sent.GetTransferNs(), e.Sent.GetBytes()
+		t.transferTailNs = e.Sent.GetTailNs()
 		j.settle(now)
 	default:
 		j.broken(now, Prefill, "sent an empty event")

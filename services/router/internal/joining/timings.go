@@ -75,6 +75,7 @@ func (j *Join) timings() *inferencev1.Timings {
 	}
 	out.PrefillComputeNs = max(compute, 0)
 	out.TransferNs, out.TransferBytes = max(t.transferNs, 0), t.transferBytes
+	out.TransferTailNs = max(t.transferTailNs, 0)
 	if j.attempt > 0 {
 		out.RetriedNs = max(int64(t.asked.Sub(j.p.Tokenized)), 0)
 	}
