@@ -20,6 +20,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchClientCommand(),
 		newBenchTokenizerCommand(),
 		newBenchTracingCommand(),
+		newBenchTransferCommand(),
 	)
 	return cmd
 }

@@ -30,6 +30,8 @@ func TestEveryCommandHelps(t *testing.T) {
 		// Parts of `tandem bench client`, which reads what they write.
 		"tandem bench client standin": "runs until it is stopped",
 		"tandem bench client load":    "writes for its parent",
+		// The same of `tandem bench transfer`.
+		"tandem bench transfer part": "runs until it is killed",
 	}
 	count := 0
 	walk(cli.NewRoot(nil), func(cmd *cobra.Command) {

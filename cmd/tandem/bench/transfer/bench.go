@@ -1,0 +1,133 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// poolBytes is about how much memory each side has: more than caches hold.
+const poolBytes = 512 << 20
+
+// Progress is told, in one line, what was just measured.
+type Progress func(line string)
+
+// Bench has what several figures need.
+type Bench struct {
+	plan     Plan
+	layout   kvcache.Layout
+	from, to *pages
+	prompts  int    // whose KV the pages hold
+	dir      string // for sockets
+	child    Child
+	said     Progress
+}
+
+// New makes the pages of a plan. Close gives them back.
+func New(plan Plan, child Child, said Progress) (_ *Bench, err error) {
+	if err := plan.Validate(); err != nil {
+		return nil, err
+	}
+	b := &Bench{plan: plan, child: child, said: said}
+	if b.said == nil {
+		b.said = func(string) {}
+	}
+	if b.layout, err = plan.Layout(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.Close())
+		}
+	}()
+	bytes := int64(plan.blocks() * b.layout.PageBytes())
+	b.prompts = int(max(lanes, min(poolBytes, plan.Bytes)/bytes))
+	if b.dir, err = os.MkdirTemp("", "tandem-bench-"); err != nil {
+		return nil, fmt.Errorf("make a folder for sockets: %w", err)
+	}
+	if b.from, err = newPages(b.layout, b.prompts*plan.blocks(), 1); err != nil {
+		return nil, err
+	}
+	if b.to, err = newPages(b.layout, b.prompts*plan.blocks(), 2); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Close gives pages and sockets back. No measurement may be running.
+func (b *Bench) Close() error {
+	var errs []error
+	for _, p := range []*pages{b.from, b.to} {
+		if p != nil {
+			errs = append(errs, p.close())
+		}
+	}
+	if b.dir != "" {
+		errs = append(errs, os.RemoveAll(b.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// Measure measures what the plan asks for.
+func (b *Bench) Measure(ctx context.Context) (*Result, error) {
+	r := &Result{Plan: b.plan, Checksum: "crc32c", SliceBytes: b.layout.SliceBytes, Layers: b.layout.Layers, Valid: true}
+	for _, f := range []struct {
+		names   []string
+		measure func(context.Context, *Result) error
+	}{
+		{[]string{FigureRate, FigureUnix}, b.rates},
+		{[]string{FigureAllocations}, b.allocations},
+		{[]string{FigureBehind}, b.behind},
+		{[]string{FigureExposed}, b.exposed},
+		{[]string{FigureKill}, b.kills},
+	} {
+		wanted := false
+		for _, name := range f.names {
+			wanted = wanted || b.plan.wants(name)
+		}
+		if !wanted {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := f.measure(ctx, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.names[0], err)
+		}
+	}
+	return r, nil
+}
+
+// rates measures FigureRate and FigureUnix, both in the same rounds.
+func (b *Bench) rates(ctx context.Context, r *Result) error {
+	transports := []string{TCP} // plain TCP is what both are held against
+	if b.plan.Transport == Unix || b.plan.wants(FigureUnix) {
+		transports = append(transports, Unix)
+	}
+	var contestants []contestant
+	for _, transport := range transports {
+		plain, closeAll, err := b.plain(ctx, transport)
+		if err != nil {
+			return err
+		}
+		defer closeAll()
+		l, err := newLink(b.from, b.to, transport, b.dir, b.plan.Connections)
+		if err != nil {
+			return err
+		}
+		defer l.close()
+		if err := b.movePrompts(ctx, l, lanes); err != nil { // not counted: the connection is new
+			return err
+		}
+		contestants = append(contestants, append(plain, b.ours(l, transport))...)
+	}
+	rates, err := compete(ctx, contestants, b.plan.Rounds, b.said)
+	if err != nil {
+		return err
+	}
+	r.setRates(rates)
+	return nil
+}

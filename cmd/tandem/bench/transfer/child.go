@@ -1,0 +1,101 @@
+package transfer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// ServeChild is one side of a transfer in a process of its own, for FigureKill. A
+// receiver reserves blocks and writes the ticket as one line. A sender writes a line
+// once it runs, reads a phase and a ticket as one line, brings its transfer there, and
+// writes the phase. Both then wait until they are killed, or until in ends.
+func ServeChild(ctx context.Context, p Plan, side string, in io.Reader, out io.Writer) (err error) {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	layout, err := p.Layout()
+	if err != nil {
+		return err
+	}
+	memory, err := newPages(layout, p.blocks(), 3)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, memory.close()) }()
+	lines := bufio.NewReader(in)
+	switch side {
+	case SideReceiver:
+		return p.serveReceiver(memory, lines, out)
+	case SideSender:
+		return p.serveSender(ctx, memory, lines, out)
+	}
+	return fmt.Errorf("no side of a transfer is called %q", side)
+}
+
+func (p Plan) serveReceiver(memory *pages, in io.Reader, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "tandem-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	s, err := newSink(memory.layout, memory, p.Transport, dir, p.Lease)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	a, err := s.reserve(blockRange(0, p.blocks()))
+	if err != nil {
+		return err
+	}
+	ticket, err := protojson.Marshal(a.ticket)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out, "%s\n", bytes.ReplaceAll(ticket, []byte("\n"), nil)); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, in)
+	return err
+}
+
+func (p Plan) serveSender(ctx context.Context, memory *pages, in *bufio.Reader, out io.Writer) error {
+	if _, err := fmt.Fprintln(out, SideSender); err != nil {
+		return err
+	}
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("this command is for 'tandem bench transfer', which gives it a ticket: %w", err)
+	}
+	phase, text, _ := strings.Cut(line, " ")
+	ticket := new(kvtransferv1.Ticket)
+	if err := protojson.Unmarshal([]byte(text), ticket); err != nil {
+		return fmt.Errorf("read the ticket: %w", err)
+	}
+	sender, err := newSource(memory.layout, memory, p.Connections)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = sender.Close(closing) // who is told of its end is gone
+	}()
+	if _, err := sendUntil(ctx, sender, ticket, memory.layout.Layers, phase); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, phase); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, in)
+	return err
+}

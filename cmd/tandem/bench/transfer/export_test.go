@@ -1,0 +1,22 @@
+package transfer
+
+// Compared is what a result says of rates whose rounds are given by name.
+func Compared(transport string, rounds map[string][]float64, cpu map[string]float64) *Result {
+	r := &Result{Plan: Plan{Transport: transport}, Valid: true}
+	var rates []Rate
+	for name, of := range rounds {
+		rate := Rate{rounds: of}
+		rate.summarize(name, []float64{cpu[name], 2 * cpu[name]})
+		rates = append(rates, rate)
+	}
+	r.setRates(rates)
+	return r
+}
+
+// PerChunk is perChunk.
+func PerChunk(few, all map[string]int64, chunks int) *Allocations { return perChunk(few, all, chunks) }
+
+// Over is over.
+func Over(memory []byte, size int, n int64, do func([]byte) (int, error)) error {
+	return over(memory, size, n, do)
+}

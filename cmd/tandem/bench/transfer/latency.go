@@ -1,0 +1,189 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// Behind is a transfer of one block while others have the connection. Times are from
+// before its reservation to its commit, milliseconds.
+type Behind struct {
+	// AloneMs and BehindMs are medians.
+	AloneMs  float64 `json:"alone_ms"`
+	BehindMs float64 `json:"behind_ms"`
+	// Ratio is how many times as long it takes behind the others.
+	Ratio float64 `json:"ratio"`
+	// WorstMs is the longest behind them.
+	WorstMs float64 `json:"worst_ms"`
+}
+
+// behind measures FigureBehind: the large transfers are all open, with everything
+// offered, and each is followed by another of its kind.
+func (b *Bench) behind(ctx context.Context, r *Result) error {
+	l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	one := func(ctx context.Context) (float64, error) {
+		m, err := l.move(ctx, blockRange(0, 1), nil)
+		return milliseconds(m.committed.Sub(m.begun)), err
+	}
+	alone, err := repeat(ctx, b.plan.Samples, one)
+	if err != nil {
+		return err
+	}
+	behind, err := b.behindLarge(ctx, l, one)
+	if err != nil {
+		return err
+	}
+	r.Behind = &Behind{AloneMs: median(alone), BehindMs: median(behind)}
+	r.Behind.Ratio = r.Behind.BehindMs / r.Behind.AloneMs
+	for _, ms := range behind {
+		r.Behind.WorstMs = max(r.Behind.WorstMs, ms)
+	}
+	b.said("a block behind large transfers was measured")
+	return nil
+}
+
+// behindLarge repeats one while large transfers are under way.
+func (b *Bench) behindLarge(ctx context.Context, l *link, one func(context.Context) (float64, error)) ([]float64, error) {
+	busy, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer stop()
+	var offered sync.WaitGroup
+	errs := make([]error, b.plan.Large)
+	for i := range b.plan.Large {
+		offered.Add(1)
+		tasks.Go(func() {
+			first := sync.OnceFunc(offered.Done)
+			defer first()
+			// Blocks are read by many and written by many, always with the same bytes.
+			blocks := blockRange(i%b.prompts*b.plan.blocks(), b.plan.blocks())
+			for busy.Err() == nil && errs[i] == nil {
+				_, errs[i] = l.move(busy, blocks, func(t *kvtransfer.Transfer) error {
+					for layer := range l.layers {
+						t.Send(layer, 0, blocks)
+					}
+					first()
+					return nil
+				})
+			}
+			if busy.Err() != nil { // it was told to stop
+				errs[i] = nil
+			}
+		})
+	}
+	offered.Wait()
+	times, err := repeat(ctx, b.plan.Samples, one)
+	stop()
+	tasks.Wait()
+	return times, errors.Join(append(errs, err)...)
+}
+
+// Exposed is what of a transfer comes after the last layer was computed. Times are
+// medians, milliseconds.
+type Exposed struct {
+	// AfterMs is the transfer when it is sent only then: from the first slice offered
+	// to the commit.
+	AfterMs float64 `json:"after_ms"`
+	// PrefillMs is the simulated prefill: twice that.
+	PrefillMs float64 `json:"prefill_ms"`
+	// ExposedMs is from the last layer to the commit, when each layer was sent as it
+	// was computed.
+	ExposedMs float64 `json:"exposed_ms"`
+	// Ratio is ExposedMs over AfterMs.
+	Ratio float64 `json:"ratio"`
+}
+
+// exposed measures FigureExposed, the two ways in turns.
+func (b *Bench) exposed(ctx context.Context, r *Result) error {
+	l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	blocks := blockRange(0, b.plan.blocks())
+	after := func(ctx context.Context) (float64, error) {
+		var offered time.Time
+		m, err := l.move(ctx, blocks, func(t *kvtransfer.Transfer) error {
+			offered = time.Now()
+			for layer := range l.layers {
+				t.Send(layer, 0, blocks)
+			}
+			return nil
+		})
+		return milliseconds(m.committed.Sub(offered)), err
+	}
+	first, err := repeat(ctx, b.plan.Samples, after)
+	if err != nil {
+		return err
+	}
+	prefill := 2 * median(first)
+	computing := func(ctx context.Context) (float64, error) {
+		var last time.Time
+		m, err := l.move(ctx, blocks, func(t *kvtransfer.Transfer) error {
+			began := time.Now()
+			for layer := range l.layers {
+				due := time.Duration(prefill * float64(time.Millisecond) * float64(layer+1) / float64(l.layers))
+				if err := waitUntil(ctx, began.Add(due)); err != nil {
+					return err
+				}
+				last = time.Now()
+				t.Send(layer, 0, blocks)
+			}
+			return nil
+		})
+		return milliseconds(m.committed.Sub(last)), err
+	}
+	var again, exposed []float64
+	for range b.plan.Samples {
+		for _, way := range []struct {
+			times *[]float64
+			run   func(context.Context) (float64, error)
+		}{{&again, after}, {&exposed, computing}} {
+			ms, err := way.run(ctx)
+			if err != nil {
+				return err
+			}
+			*way.times = append(*way.times, ms)
+		}
+	}
+	r.Exposed = &Exposed{AfterMs: median(again), PrefillMs: prefill, ExposedMs: median(exposed)}
+	r.Exposed.Ratio = r.Exposed.ExposedMs / r.Exposed.AfterMs
+	b.said("exposed transfers were measured")
+	return nil
+}
+
+// repeat measures a time so often, after one that is not counted.
+func repeat(ctx context.Context, n int, once func(context.Context) (float64, error)) ([]float64, error) {
+	var times []float64
+	for i := range n + 1 {
+		ms, err := once(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			times = append(times, ms)
+		}
+	}
+	return times, nil
+}
+
+func waitUntil(ctx context.Context, due time.Time) error {
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

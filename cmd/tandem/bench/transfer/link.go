@@ -1,0 +1,197 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+)
+
+// Epochs of the two sides of every measurement.
+const (
+	receiverEpoch = 7
+	senderEpoch   = 9
+)
+
+// closeTimeout bounds how long closing one side may take.
+const closeTimeout = 5 * time.Second
+
+// sink is a receiver behind a gRPC server on a socket, as a worker has it.
+type sink struct {
+	receiver *kvtransfer.Receiver
+	server   *rpc.Server
+	cancel   context.CancelFunc
+	tasks    sync.WaitGroup
+}
+
+// newSink receives into pages over a transport; a Unix socket lies in dir. A lease of 0
+// is the default.
+func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration) (*sink, error) {
+	address := "127.0.0.1:0"
+	if transport == Unix {
+		address = "unix://" + filepath.Join(dir, "kv.sock")
+	}
+	listener, err := kvtransfer.Listen(address)
+	if err != nil {
+		return nil, err
+	}
+	if transport != Unix {
+		address = listener.Addr().String()
+	}
+	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: "decode", Epoch: receiverEpoch, Layout: layout, Addresses: []string{address}, Lease: lease,
+	}, to)
+	if err != nil {
+		_ = listener.Close() // nothing came in
+		return nil, err
+	}
+	s := &sink{
+		receiver: receiver,
+		server:   rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes()})),
+	}
+	receiver.Register(s.server)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.tasks.Go(func() { _ = s.server.Serve(listener) }) // close ends it
+	s.tasks.Go(func() { _ = receiver.Run(ctx) })
+	return s, nil
+}
+
+// close ends what newSink started.
+func (s *sink) close() {
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = s.server.Stop(ctx) // what is cut off was over
+	s.tasks.Wait()
+}
+
+// arrival is one reservation: over is closed when its blocks are the owner's again.
+type arrival struct {
+	ticket *kvtransferv1.Ticket
+	over   chan struct{}
+	at     time.Time // when that was; valid once over is closed
+	err    error     // why it was not committed; the same
+}
+
+// reserve lets a sender fill blocks.
+func (s *sink) reserve(blocks []kvcache.BlockID) (*arrival, error) {
+	a := &arrival{over: make(chan struct{})}
+	ticket, err := s.receiver.Reserve(kvtransfer.Reservation{
+		Blocks: blocks, PromptBlocks: len(blocks),
+		Committed: func(kvtransfer.Arrival) {
+			a.at = time.Now()
+			close(a.over)
+		},
+		Failed: func(err error) { a.err = err },
+		Drained: func() {
+			a.at = time.Now()
+			close(a.over)
+		},
+	})
+	a.ticket = ticket
+	return a, err
+}
+
+// newSource sends out of pages.
+func newSource(layout kvcache.Layout, from engine.Pages, connections int) (*kvtransfer.Sender, error) {
+	return kvtransfer.NewSender(kvtransfer.SenderConfig{
+		WorkerID: "prefill", Epoch: senderEpoch, Layout: layout, Streams: connections,
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Name: "bench-kv"}))
+		},
+	}, from)
+}
+
+// link is a sender and a receiver in this process.
+type link struct {
+	*sink
+	sender *kvtransfer.Sender
+	layers int
+}
+
+func newLink(from, to engine.Pages, transport, dir string, connections int) (*link, error) {
+	layout := from.Layout()
+	s, err := newSink(layout, to, transport, dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	sender, err := newSource(layout, from, connections)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return &link{sink: s, sender: sender, layers: layout.Layers}, nil
+}
+
+func (l *link) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = l.sender.Close(ctx) // what is cut off was over
+	l.sink.close()
+}
+
+// moved is one transfer that was committed.
+type moved struct {
+	// opened, sent and committed are when it was reserved and opened, when its last
+	// slice had been offered, and when the receiver's owner was told.
+	begun, sent, committed time.Time
+	chunks                 int
+}
+
+// move moves blocks to the same blocks of the other side. offer offers every layer;
+// nil: all at once.
+func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*kvtransfer.Transfer) error) (moved, error) {
+	m := moved{begun: time.Now()}
+	a, err := l.reserve(blocks)
+	if err != nil {
+		return m, err
+	}
+	t, err := l.sender.Open(ctx, a.ticket, "bench")
+	if err != nil {
+		l.receiver.Cancel(a.ticket.GetTransferId())
+		return m, err
+	}
+	if offer == nil {
+		offer = func(t *kvtransfer.Transfer) error {
+			for layer := range l.layers {
+				t.Send(layer, 0, blocks)
+			}
+			return nil
+		}
+	}
+	if err := offer(t); err != nil {
+		t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		<-t.Done()
+		return m, err
+	}
+	m.sent = time.Now()
+	t.Commit([]int32{1})
+	select {
+	case <-t.Done():
+	case <-ctx.Done():
+		t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		<-t.Done()
+	}
+	if err := t.Err(); err != nil {
+		return m, fmt.Errorf("a transfer was not committed: %w", err)
+	}
+	<-a.over
+	m.committed, m.chunks = a.at, t.Stats().Chunks
+	return m, nil
+}
+
+// dialRaw connects to a plain listener.
+func dialRaw(ctx context.Context, listening net.Addr) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, listening.Network(), listening.String())
+}

@@ -1,0 +1,128 @@
+package transfer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// Transports that can be measured.
+const (
+	TCP  = "tcp"
+	Unix = "unix"
+)
+
+// Figures that can be measured.
+const (
+	// FigureRate is payload bytes a second over the plan's transport, beside plain
+	// copies.
+	FigureRate = "rate"
+	// FigureUnix is the same over a Unix socket, beside TCP.
+	FigureUnix = "unix"
+	// FigureAllocations counts allocations for each chunk in Tandem's own code.
+	FigureAllocations = "allocations"
+	// FigureBehind is a transfer of one block behind large ones.
+	FigureBehind = "behind"
+	// FigureExposed is what computing does not hide of a transfer.
+	FigureExposed = "exposed"
+	// FigureKill is when blocks are free after one side was killed.
+	FigureKill = "kill"
+)
+
+// Figures are all of them, in the order in which they are measured.
+func Figures() []string {
+	return []string{FigureRate, FigureUnix, FigureAllocations, FigureBehind, FigureExposed, FigureKill}
+}
+
+// Plan is what to measure.
+type Plan struct {
+	// Bytes is the payload of one round of a rate.
+	Bytes int64 `json:"bytes"`
+	// Transport is TCP or Unix.
+	Transport string `json:"transport"`
+	// Connections is how many join a sender to a receiver, 1 to MaxConnections.
+	Connections int `json:"connections"`
+	// Preset names the model whose KV pages are moved.
+	Preset string `json:"preset"`
+	// BlockTokens is the number of tokens in a block.
+	BlockTokens int `json:"block_tokens"`
+	// PromptTokens is the length of the prompts whose KV one transfer moves.
+	PromptTokens int `json:"prompt_tokens"`
+	// Rounds is how often each rate is measured, in turns, and how often every other
+	// time: Samples times.
+	Rounds  int `json:"rounds"`
+	Samples int `json:"samples"`
+	// Large is how many large transfers the one of FigureBehind is behind.
+	Large int `json:"large"`
+	// Lease is how long a receiver holds blocks for a sender that is silent.
+	Lease time.Duration `json:"lease_ns"`
+	// Only are the figures to measure; empty: all.
+	Only []string `json:"only,omitempty"`
+}
+
+// MaxConnections is the most that join one sender to one receiver.
+const MaxConnections = 8
+
+// maxBytes bounds a round: a slow machine takes minutes for it.
+const maxBytes = 1 << 40
+
+// Validate checks the plan; the error names the flag and says what to do.
+func (p Plan) Validate() error {
+	switch {
+	case p.Transport == "shm":
+		return fmt.Errorf("--transport: shm is not there: pages are not shared between processes in this version; pass %s or %s", TCP, Unix)
+	case p.Transport != TCP && p.Transport != Unix:
+		return fmt.Errorf("--transport: %q is none of %s and %s", p.Transport, TCP, Unix)
+	case p.Connections < 1 || p.Connections > MaxConnections:
+		return fmt.Errorf("--connections: %d is outside 1 to %d", p.Connections, MaxConnections)
+	case p.BlockTokens < 1 || p.BlockTokens > 256:
+		return fmt.Errorf("--block-tokens: %d is outside 1 to 256", p.BlockTokens)
+	case p.PromptTokens < 1 || p.PromptTokens > 1<<17:
+		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, 1<<17)
+	case p.Rounds < 2 || p.Rounds > 1000:
+		return fmt.Errorf("--rounds: %d is outside 2 to 1000: one alone says nothing of its spread", p.Rounds)
+	case p.Samples < 1 || p.Samples > 10_000:
+		return fmt.Errorf("--samples: %d is outside 1 to 10000", p.Samples)
+	case p.Large < 1 || p.Large > 1000:
+		return fmt.Errorf("--large: %d is outside 1 to 1000", p.Large)
+	case p.Lease < 100*time.Millisecond || p.Lease > time.Minute:
+		return fmt.Errorf("--lease: %v is outside 100ms to 1m", p.Lease)
+	}
+	layout, err := p.Layout()
+	if err != nil {
+		return err
+	}
+	if least := int64(p.blocks() * layout.PageBytes()); p.Bytes < least || p.Bytes > maxBytes {
+		return fmt.Errorf("--bytes: %d is outside %d, the KV of one prompt, to %d", p.Bytes, least, int64(maxBytes))
+	}
+	for _, name := range p.Only {
+		if !slices.Contains(Figures(), name) {
+			return fmt.Errorf("--only: no figure is called %q: pass some of %s", name, strings.Join(Figures(), ", "))
+		}
+	}
+	return nil
+}
+
+// wants says whether a figure is asked for.
+func (p Plan) wants(figure string) bool { return len(p.Only) == 0 || slices.Contains(p.Only, figure) }
+
+// blocks is how many a prompt fills.
+func (p Plan) blocks() int { return (p.PromptTokens + p.BlockTokens - 1) / p.BlockTokens }
+
+// Layout is that of the preset's pages in the CPU engine: keys and values in bf16.
+func (p Plan) Layout() (kvcache.Layout, error) {
+	shape, err := model.Preset(p.Preset)
+	if err != nil {
+		return kvcache.Layout{}, fmt.Errorf("--preset: %w", err)
+	}
+	const keysAndValues, elementBytes = 2, 2
+	return kvcache.Layout{
+		ModelDigest: "bench/" + shape.Name, ArithmeticClass: "bench/1", Layers: shape.Layers, KVHeads: shape.KVHeads,
+		HeadSize: shape.HeadSize, ElementType: "bf16", BlockTokens: p.BlockTokens, Order: "k2t-t2v/1",
+		SliceBytes: keysAndValues * p.BlockTokens * shape.KVHeads * shape.HeadSize * elementBytes,
+	}, nil
+}

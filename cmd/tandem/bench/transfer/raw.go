@@ -1,0 +1,105 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+)
+
+// rawWrites are the sizes of the writes, and of the reads, of plain copies: CONTRACT
+// takes the best of these.
+func rawWrites() []int { return []int{64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20} }
+
+// raw copies memory over plain connections: what the protocol is measured against.
+type raw struct {
+	from, to []byte
+	write    int
+	clients  []net.Conn
+	servers  []net.Conn
+}
+
+// newRaw connects.
+func newRaw(ctx context.Context, from, to []byte, transport, dir string, connections, write int) (_ *raw, err error) {
+	r := &raw{from: from, to: to, write: write}
+	address := "127.0.0.1:0"
+	if transport == Unix {
+		address = filepath.Join(dir, fmt.Sprintf("raw-%d.sock", write))
+	}
+	listener, err := net.Listen(transport, address)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	for range connections {
+		client, err := dialRaw(ctx, listener.Addr())
+		if err != nil {
+			return nil, err
+		}
+		r.clients = append(r.clients, client)
+		server, err := listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		r.servers = append(r.servers, server)
+	}
+	return r, nil
+}
+
+func (r *raw) close() {
+	for _, conn := range append(r.clients, r.servers...) {
+		_ = conn.Close() // nobody waits for what is in it
+	}
+}
+
+// copy moves bytes, each connection its share of them, out of its share of the memory
+// into the same share, over and over. It returns when the last byte was read.
+func (r *raw) copy(ctx context.Context, bytes int64) error {
+	stop := context.AfterFunc(ctx, r.close)
+	defer stop()
+	share := len(r.from) / len(r.clients)
+	errs := make([]error, 2*len(r.clients))
+	var tasks sync.WaitGroup
+	for i := range r.clients {
+		n := bytes / int64(len(r.clients))
+		if i == 0 {
+			n += bytes % int64(len(r.clients))
+		}
+		from, to := r.from[i*share:(i+1)*share], r.to[i*share:(i+1)*share]
+		tasks.Go(func() { errs[2*i] = over(from, r.write, n, r.clients[i].Write) })
+		tasks.Go(func() { errs[2*i+1] = over(to, r.write, n, r.servers[i].Read) })
+	}
+	tasks.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("plain copy: %w", err)
+	}
+	return nil
+}
+
+// over calls do with neighbouring pieces of memory, at most size long, round and
+// round, until it has done n bytes.
+func over(memory []byte, size int, n int64, do func([]byte) (int, error)) error {
+	for at := 0; n > 0; {
+		end := min(at+size, len(memory), at+int(min(n, int64(size))))
+		done, err := do(memory[at:end])
+		if err != nil {
+			return err
+		}
+		if done == 0 {
+			return io.ErrNoProgress
+		}
+		n -= int64(done)
+		if at += done; at == len(memory) {
+			at = 0
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package transfer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Result is what was measured. What was not asked for is left out.
+type Result struct {
+	Plan
+	// SliceBytes and Layers are those of the pages.
+	SliceBytes int `json:"slice_bytes"`
+	Layers     int `json:"layers"`
+	// Checksum names what every chunk carries and every receiver checks.
+	Checksum string `json:"checksum"`
+
+	// GBytesPerS is payload over the plan's transport, the best round; 10⁹ bytes.
+	GBytesPerS float64 `json:"gbytes_per_s,omitempty"`
+	// RawTCP and RawUnix are the best plain copies of the same run, of all sizes of
+	// writes, over as many connections, out of the same pages into the same pages.
+	RawTCP  float64 `json:"raw_tcp_gbytes_per_s,omitempty"`
+	RawUnix float64 `json:"raw_unix_gbytes_per_s,omitempty"`
+	// Ratio is GBytesPerS over RawTCP; RatioMedian the middle one of the rounds, each
+	// against the better plain copy of its round.
+	Ratio       float64 `json:"ratio,omitempty"`
+	RatioMedian float64 `json:"ratio_median,omitempty"`
+	// UnixOverTCP is the transfer over a Unix socket against the transfer over TCP,
+	// best rounds; UnixRatio against a plain copy over a Unix socket.
+	UnixOverTCP float64 `json:"unix_over_tcp,omitempty"`
+	UnixRatio   float64 `json:"unix_ratio,omitempty"`
+	// CPUOverRaw is the processor time of a byte over the plan's transport against
+	// that of a plain copy over the same.
+	CPUOverRaw float64 `json:"cpu_over_raw,omitempty"`
+	// Rates are all that took part.
+	Rates []Rate `json:"rates,omitempty"`
+
+	Allocations *Allocations `json:"allocations,omitempty"`
+	Behind      *Behind      `json:"behind,omitempty"`
+	Exposed     *Exposed     `json:"exposed,omitempty"`
+	// Kills are how long blocks were held after one side was killed, KillSMax is the
+	// longest of those that were killed once the receiver knew of them.
+	Kills    []Kill  `json:"kills,omitempty"`
+	KillSMax float64 `json:"kill_s_max,omitempty"`
+
+	// Valid: the run says something of the program. Reason says why not.
+	Valid  bool   `json:"valid"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// maxSpread is by how much the middle round of a plain copy may fall short of its
+// best: beyond that something else had the machine.
+const maxSpread = .25
+
+// setRates takes what compete measured.
+func (r *Result) setRates(rates []Rate) {
+	r.Rates = rates
+	tcp, unix := ours(rates, TCP), ours(rates, Unix)
+	rawTCP, rawUnix := bestPlain(rates, TCP), bestPlain(rates, Unix)
+	r.RawTCP = rawTCP.GBytesPerS
+	chosen, chosenRaw := tcp, rawTCP
+	if unix != nil {
+		r.RawUnix = rawUnix.GBytesPerS
+		r.UnixOverTCP = unix.GBytesPerS / tcp.GBytesPerS
+		r.UnixRatio = unix.GBytesPerS / rawUnix.GBytesPerS
+		if r.Transport == Unix {
+			chosen, chosenRaw = unix, rawUnix
+		}
+	}
+	r.GBytesPerS = chosen.GBytesPerS
+	r.Ratio = chosen.GBytesPerS / r.RawTCP
+	r.RatioMedian = medianRatio(rates, chosen)
+	if chosenRaw.CPUNsPerByte > 0 {
+		r.CPUOverRaw = chosen.CPUNsPerByte / chosenRaw.CPUNsPerByte
+	}
+	for _, rate := range []*Rate{rawTCP, rawUnix} {
+		if rate != nil && rate.Spread > maxSpread {
+			r.invalid(fmt.Sprintf("%s: the middle round is %.0f%% below the best: something else had the machine", rate.Name, 100*rate.Spread))
+		}
+	}
+}
+
+func (r *Result) invalid(reason string) {
+	r.Valid = false
+	if r.Reason != "" {
+		r.Reason += "; "
+	}
+	r.Reason += reason
+}
+
+// ours is the transfer over a transport; nil if it took no part.
+func ours(rates []Rate, transport string) *Rate {
+	i := slices.IndexFunc(rates, func(r Rate) bool { return r.Name == "transfer "+transport })
+	if i < 0 {
+		return nil
+	}
+	return &rates[i]
+}
+
+func isPlain(r Rate, transport string) bool { return strings.HasPrefix(r.Name, "plain "+transport+" ") }
+
+// bestPlain is the best plain copy over a transport; nil if none took part.
+func bestPlain(rates []Rate, transport string) *Rate {
+	var best *Rate
+	for i := range rates {
+		if isPlain(rates[i], transport) && (best == nil || rates[i].GBytesPerS > best.GBytesPerS) {
+			best = &rates[i]
+		}
+	}
+	return best
+}
+
+// medianRatio is the middle one of chosen's rounds, each over the better plain TCP
+// copy of its round.
+func medianRatio(rates []Rate, chosen *Rate) float64 {
+	ratios := make([]float64, len(chosen.rounds))
+	for round := range ratios {
+		plain := 0.0
+		for _, r := range rates {
+			if isPlain(r, TCP) {
+				plain = max(plain, r.rounds[round])
+			}
+		}
+		ratios[round] = chosen.rounds[round] / plain
+	}
+	return median(ratios)
+}
