@@ -1,0 +1,56 @@
+package prefill
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// FetchCost is fetchCost.
+type FetchCost = fetchCost
+
+// Worth is fetchCost.worth, with the two times that it compares.
+func (c fetchCost) Worth(prompt, from, until int) (saved, fetch, limit time.Duration, worth bool) {
+	limit, worth = c.worth(prompt, from, until)
+	return c.saved(prompt, from, until), c.fetch(until - from), limit, worth
+}
+
+// Speeds are speeds.
+type Speeds struct{ s *speeds }
+
+// NewSpeeds are speeds of stores that are assumed to be so fast.
+func NewSpeeds(assumed float64) Speeds { return Speeds{newSpeeds(assumed)} }
+
+// BytesPerSecond is speeds.bytesPerSecond.
+func (s Speeds) BytesPerSecond(id string, now time.Time) float64 { return s.s.bytesPerSecond(id, now) }
+
+// Rests is speeds.rests.
+func (s Speeds) Rests(id string) time.Time { return s.s.rests(id) }
+
+// Moved is speeds.moved.
+func (s Speeds) Moved(id string, bytes uint64, took time.Duration, now time.Time) {
+	s.s.moved(id, bytes, took, now)
+}
+
+// TooSlow is speeds.tooSlow.
+func (s Speeds) TooSlow(id string, bytes uint64, waited time.Duration, now time.Time) {
+	s.s.tooSlow(id, bytes, waited, now)
+}
+
+// Failed is speeds.failed.
+func (s Speeds) Failed(id string, atLeast time.Duration, now time.Time) { s.s.failed(id, atLeast, now) }
+
+// Known is how many stores are remembered.
+func (s Speeds) Known() int { return len(s.s.stores) }
+
+// Choose is the store of a prefix among some.
+func Choose(ids []string, first kvcache.Hash) string {
+	p := newPutter(1, nil, newSpeeds(1), nil, nil)
+	for _, id := range ids {
+		p.stores = append(p.stores, store.Peer{ID: id})
+	}
+	to, _ := p.choose(first, time.Time{})
+	return to.ID
+}
