@@ -76,7 +76,9 @@ type timingDetailJSON struct {
 	PrefillCompute float64 `json:"prefill_compute"`
 	DecodeCompute  float64 `json:"decode_compute"`
 	Transfer       float64 `json:"transfer"`
-	Retried        float64 `json:"retried"`
+	// TransferTail is the end of transfer, from when the last layer was computed.
+	TransferTail float64 `json:"transfer_tail"`
+	Retried      float64 `json:"retried"`
 	// Fetch is a part of prefill: getting KV from a block store.
 	Fetch float64 `json:"fetch"`
 	// TransferBytes is a number of bytes, not a time.
@@ -116,6 +118,7 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 			PrefillCompute: milliseconds(t.GetPrefillComputeNs()),
 			DecodeCompute:  milliseconds(t.GetDecodeComputeNs()),
 			Transfer:       milliseconds(t.GetTransferNs()),
+			TransferTail:   milliseconds(t.GetTransferTailNs()),
 			Retried:        milliseconds(t.GetRetriedNs()),
 			Fetch:          milliseconds(t.GetFetchNs()),
 			TransferBytes:  t.GetTransferBytes(),

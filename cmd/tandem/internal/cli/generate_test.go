@@ -47,7 +47,7 @@ func finished(offset uint64, text string) *inferencev1.GenerateEvent {
 			TokenizeNs: 1e6, QueueNs: 2e6, DecideNs: 3e6, ReserveNs: 4e6, PrefillNs: 5e6, TransferExposedNs: 6e6,
 			DecodeNs: 7e6, TotalNs: 28_500_000, TtftNs: 15e6, SecondTokenNs: 8e6, TpotNs: 3_500_000,
 			PrefillQueueNs: 1_500_000, PrefillComputeNs: 4_500_000, DecodeComputeNs: 6_500_000, TransferNs: 9e6,
-			TransferBytes: 4096, RetriedNs: 500_000, FetchNs: 250_000,
+			TransferBytes: 4096, RetriedNs: 500_000, FetchNs: 250_000, TransferTailNs: 750_000,
 		},
 	}}}
 }
@@ -68,7 +68,7 @@ const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[
 	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true},` +
 	`"timing_ms":{"queue":9,"tokenize":1,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
 	`"decode":7,"tpot":3.5,"other":0.5,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
-	`"transfer":9,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","model":"fable","seed":42,"stop":""}` + "\n"
+	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","model":"fable","seed":42,"stop":""}` + "\n"
 
 func TestGenerateJSON(t *testing.T) {
 	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), tokens(1, " tale ", 8, 9), tokens(3, "", 10), finished(4, "é"))}
