@@ -13,10 +13,10 @@ import (
 // sent for is as ever.
 func TestKVInInt8(t *testing.T) {
 	native := cluster.Start(t, nil)
-	int8 := cluster.Start(t, func(o *mesh.UpOptions) { o.Decode.KVEncoding = "int8" })
+	encoded := cluster.Start(t, func(o *mesh.UpOptions) { o.Decode.KVEncoding = "int8" })
 	ask := request(longPrompt(3), 40, 0, disaggregated)
 	exact, again := generate(t, native.Client, ask), generate(t, native.Client, ask)
-	first, second := generate(t, int8.Client, ask), generate(t, int8.Client, ask)
+	first, second := generate(t, encoded.Client, ask), generate(t, encoded.Client, ask)
 
 	full := exact.Finished.GetTimings().GetTransferBytes()
 	if held := again.Finished.GetTimings().GetTransferBytes(); held >= full {
@@ -34,6 +34,6 @@ func TestKVInInt8(t *testing.T) {
 		}
 	}
 	checkRoute(t, exact, disaggregated)
-	checkRoute(t, generate(t, int8.Client, request(longPrompt(3), 40, 0, aggregated)), aggregated)
-	int8.AwaitIdle(t, 10*time.Second)
+	checkRoute(t, generate(t, encoded.Client, request(longPrompt(3), 40, 0, aggregated)), aggregated)
+	encoded.AwaitIdle(t, 10*time.Second)
 }

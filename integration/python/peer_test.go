@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -30,6 +32,9 @@ const (
 	blockTokens = 8
 	blocks      = 11 // of the reservation
 	held        = 2  // of them
+
+	native = kvtransferv1.Encoding_ENCODING_NATIVE
+	eight  = kvtransferv1.Encoding_ENCODING_INT8
 )
 
 // layout is one that can be encoded.

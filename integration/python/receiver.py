@@ -24,8 +24,8 @@ import int8kv
 
 EPOCH = 78
 VERSION = 2
-CREDIT_BYTES = 64 << 10
-MAX_CHUNK_BYTES = 16 << 10
+CREDIT_BYTES = 4 << 10  # small, so that senders have to wait
+MAX_CHUNK_BYTES = 2 << 10
 
 
 class Wrong(Exception):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +29,8 @@ type receiver struct {
 	pages *kvtransfertest.Pages
 }
 
-func newReceiver(t *testing.T) receiver {
+// newReceiver starts one that asks for an encoding.
+func newReceiver(t *testing.T, encoding kvtransferv1.Encoding) receiver {
 	t.Helper()
 	listener, err := kvtransfer.Listen("127.0.0.1:0")
 	if err != nil {
@@ -37,7 +39,7 @@ func newReceiver(t *testing.T) receiver {
 	slice := layout().SliceBytes
 	r := receiver{pages: kvtransfertest.NewPages(layout(), 2*blocks)}
 	r.Receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Layout: layout(), Addresses: []string{listener.Addr().String()},
+		WorkerID: "decode-0", Epoch: 7, Layout: layout(), Addresses: []string{listener.Addr().String()}, Encoding: encoding,
 		// So that the sender has to wait for credit.
 		MaxChunkBytes: 2*slice + 100, CreditBytes: 3 * slice,
 	}, r.pages)
@@ -66,9 +68,8 @@ func newReceiver(t *testing.T) receiver {
 
 // ending is what a reservation's owner was told.
 type ending struct {
-	committed bool
-	sampled   []int32
-	err       error
+	arrival *kvtransfer.Arrival // nil: without commit
+	err     error
 }
 
 // reserve makes a reservation over blocks of the pool in another order, and gives
@@ -82,7 +83,7 @@ func (r receiver) reserve(t *testing.T) (table []kvcache.BlockID, ticket string,
 	done := make(chan ending, 1)
 	issued, err := r.Reserve(kvtransfer.Reservation{
 		RequestID: "r", Blocks: table, HeldBlocks: held, PromptBlocks: blocks,
-		Committed: func(a kvtransfer.Arrival) { done <- ending{committed: true, sampled: a.Sampled} },
+		Committed: func(a kvtransfer.Arrival) { done <- ending{arrival: &a} },
 		Failed:    func(err error) { end.err = err },
 		Drained:   func() { done <- end },
 	})
@@ -111,31 +112,57 @@ func wait(t *testing.T, over <-chan ending) ending {
 	}
 }
 
+// ours is what the blocks of a reservation hold after a transfer between the real
+// sender and the real receiver.
+func ours(t *testing.T, encoding kvtransferv1.Encoding, kv []byte) (pages [][]byte) {
+	t.Helper()
+	r := newReceiver(t, encoding)
+	table, file, over := r.reserve(t)
+	ticket := new(kvtransferv1.Ticket)
+	encoded, err := os.ReadFile(file)
+	if err == nil {
+		err = proto.Unmarshal(encoded, ticket)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := open(t, newSender(t, pagesOf(t, kv), 1), ticket)
+	tr.Commit([]int32{1})
+	if end := wait(t, over); end.arrival == nil {
+		t.Fatalf("the real ones end with %+v", end)
+	}
+	for _, block := range table {
+		pages = append(pages, r.pages.Page(block))
+	}
+	return pages
+}
+
 func TestPythonSends(t *testing.T) {
-	for _, stripes := range []int{1} {
-		t.Run(strconv.Itoa(stripes)+" stripes", func(t *testing.T) {
-			r := newReceiver(t)
-			kv, file := randomKV(t)
-			table, ticket, over := r.reserve(t)
-			p := run(t, "sender.py", "--ticket", ticket, "--kv", file, "--stripes", strconv.Itoa(stripes), "--tokens", "5,1,4294967")
-			var said struct{ Answer, Reason string }
-			p.says(&said)
-			p.exits()
-			end := wait(t, over)
-			if said.Answer != "committed" || !end.committed || !slices.Equal(end.sampled, []int32{5, 1, 4294967}) {
-				t.Fatalf("the sender says %+v, the receiver %+v", said, end)
-			}
-			size := layout().PageBytes()
-			for i, block := range table {
-				want := kv[i*size : (i+1)*size]
-				if i < held {
-					want = make([]byte, size)
+	for _, encoding := range []kvtransferv1.Encoding{native, eight} {
+		for _, stripes := range []int{1, 2, 5} {
+			t.Run(fmt.Sprintf("%s over %d", encoding, stripes), func(t *testing.T) {
+				r := newReceiver(t, encoding)
+				kv, file := randomKV(t)
+				table, ticket, over := r.reserve(t)
+				p := run(t, "sender.py", "--ticket", ticket, "--kv", file, "--stripes", strconv.Itoa(stripes), "--tokens", "5,1,4294967")
+				var said struct{ Answer, Reason string }
+				p.says(&said)
+				p.exits()
+				end := wait(t, over)
+				if said.Answer != "committed" || end.arrival == nil {
+					t.Fatalf("the sender says %+v, the receiver %+v", said, end)
 				}
-				if !bytes.Equal(r.pages.Page(block), want) {
-					t.Errorf("block %d of the reservation has other KV", i)
+				if !slices.Equal(end.arrival.Sampled, []int32{5, 1, 4294967}) || end.arrival.Approximate != (encoding == eight) {
+					t.Errorf("%+v arrived", end.arrival)
 				}
-			}
-		})
+				want := ours(t, encoding, kv)
+				for i, block := range table {
+					if !bytes.Equal(r.pages.Page(block), want[i]) {
+						t.Errorf("block %d of the reservation has other KV", i)
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -147,9 +174,11 @@ func TestPythonSendsWhatIsWrong(t *testing.T) {
 	}{
 		{"the first chunk", 1, 1},
 		{"a chunk in the middle", 1, 8},
+		{"the first chunk of the second stripe", 2, 2},
+		{"the last chunk of two stripes", 2, 15},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := newReceiver(t)
+			r := newReceiver(t, native)
 			_, file := randomKV(t)
 			_, ticket, over := r.reserve(t)
 			p := run(t, "sender.py", "--ticket", ticket, "--kv", file, "--stripes", strconv.Itoa(test.stripes), "--corrupt", strconv.Itoa(test.corrupt))
