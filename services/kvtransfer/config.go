@@ -18,8 +18,10 @@ import (
 const (
 	// DefaultLease is short: it bounds how long a dead peer holds blocks.
 	DefaultLease = 10 * time.Second
-	// DefaultCreditBytes covers what a fast network has on its way.
-	DefaultCreditBytes = 64 << 20
+	// DefaultCreditBytes covers what a fast network has on its way: 40 GB/s over a
+	// round trip of 100 µs. What is on its way is before whatever comes next, so more
+	// makes short transfers wait behind long ones and nothing faster.
+	DefaultCreditBytes = 4 << 20
 	// DefaultMaxChunkBytes stays, with its header, within the 1 MiB tier of gRPC's
 	// buffer pool.
 	DefaultMaxChunkBytes = 1<<20 - 4<<10
@@ -61,7 +63,8 @@ type ReceiverConfig struct {
 	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
 	Encoding kvtransferv1.Encoding
 	// CreditBytes is the payload that may be on its way on one stream, over all
-	// its transfers. 0 is DefaultCreditBytes, or one chunk if that is more.
+	// its transfers. While several have something to send, a sender uses an eighth of
+	// it. 0 is DefaultCreditBytes, or one chunk if that is more.
 	CreditBytes int
 	// MaxChunkBytes is the largest payload of one message, a slice at least. 0 is
 	// DefaultMaxChunkBytes, or one slice if that is more. The gRPC server has to

@@ -10,7 +10,7 @@ import (
 
 const (
 	// windowBytes is what a connection, and each stream of it, may have on its way
-	// that its receiver has not taken. It is far below DefaultCreditBytes, so that not
+	// that its receiver has not taken. It is no more than DefaultCreditBytes, so that not
 	// even a sender that minds no credit makes the receiver hold more, and few enough
 	// that buffers are still in the processor's caches when they are used again.
 	windowBytes = 4 << 20

@@ -38,7 +38,7 @@ func (c *Core) wake() {
 		}
 		due := len(s.control) > 0
 		if !due && len(c.ring) > 0 {
-			if s.credit < c.need() {
+			if c.room(i) < c.need() {
 				c.awaitCredit(i)
 			} else if !called {
 				due, called = true, true
@@ -81,8 +81,33 @@ func (c *Core) need() int { return c.size(c.ring[c.pick()]) }
 
 func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) * t.sliceBytes }
 
+// Parts of a stripe's credit and of the largest chunk that are used while several
+// transfers have something to send. What is on its way is before whatever comes next,
+// and a short transfer waits for it twice: with Open, and with its chunks.
+const (
+	creditShare = 8
+	chunkShare  = 4
+)
+
+func (c *Core) crowded() bool { return len(c.ring) > 1 }
+
 // limit is the most slices in a chunk.
-func (c *Core) limit(t *transfer) int { return c.cfg.MaxChunkBytes / t.sliceBytes }
+func (c *Core) limit(t *transfer) int {
+	if c.crowded() {
+		return max(c.cfg.MaxChunkBytes/chunkShare/t.sliceBytes, 1)
+	}
+	return c.cfg.MaxChunkBytes / t.sliceBytes
+}
+
+// room is the payload that may be sent over a stripe now. Of one that has nothing on
+// its way it is a chunk at least.
+func (c *Core) room(of int) int {
+	s := &c.stripes[of]
+	if !c.crowded() {
+		return s.credit
+	}
+	return min(s.credit, max(s.most/creditShare, c.need())-(s.most-s.credit))
+}
 
 func (c *Core) nextChunk(of int) Action {
 	if len(c.ring) == 0 {
@@ -90,7 +115,7 @@ func (c *Core) nextChunk(of int) Action {
 	}
 	i := c.pick()
 	t := c.ring[i]
-	if c.stripes[of].credit < c.size(t) {
+	if c.room(of) < c.size(t) {
 		c.awaitCredit(of)
 		return nil
 	}
