@@ -61,3 +61,12 @@ func NewPages(layout kvcache.Layout, blocks int) (Pages, error) {
 	p, err := newPages(layout, blocks)
 	return closablePages{p}, err
 }
+
+// CheckMisuses finds calls that named a block in the wrong state.
+func (s *Service) CheckMisuses(t *testing.T) {
+	t.Helper()
+	stats, _ := s.stats()
+	if p := stats.Pool; p.Misuses != 0 || p.Free+p.Cached+p.Held+p.Quarantined != p.Total {
+		t.Errorf("the stock is wrong: %+v", stats)
+	}
+}
