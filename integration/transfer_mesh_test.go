@@ -223,14 +223,20 @@ func (g *rig) list() {
 
 // request is one that nobody has made before, if number is new.
 func (g *rig) request(number int, mode inferencev1.Mode) *inferencev1.GenerateRequest {
+	return freshRequest(number, rigPrompt, rigTokens, mode)
+}
+
+// freshRequest is a request whose prompt has nothing in common with those of other
+// numbers.
+func freshRequest(number, promptTokens, maxTokens int, mode inferencev1.Mode) *inferencev1.GenerateRequest {
 	random := rand.New(rand.NewPCG(uint64(number), 11))
-	ids := make([]uint32, rigPrompt)
+	ids := make([]uint32, promptTokens)
 	for i := range ids {
 		ids[i] = 10 + random.Uint32N(4000)
 	}
 	return &inferencev1.GenerateRequest{
 		Input:     &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}},
-		MaxTokens: proto.Uint32(rigTokens),
+		MaxTokens: proto.Uint32(uint32(maxTokens)),
 		Sampling:  &inferencev1.Sampling{Temperature: proto.Float32(0.8), Seed: proto.Uint64(uint64(number))},
 		Mode:      mode,
 	}

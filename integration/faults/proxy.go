@@ -84,8 +84,14 @@ func split(address string) (network, at string) {
 // test.
 func NewProxy(t testing.TB, network, target string) *Proxy {
 	t.Helper()
+	return NewProxyAt(t, Address(t, network), target)
+}
+
+// NewProxyAt is NewProxy that listens on an address.
+func NewProxyAt(t testing.TB, address, target string) *Proxy {
+	t.Helper()
 	p := &Proxy{target: target, links: map[*link]bool{}, passed: [2]map[string]int{{}, {}}}
-	p.listener, p.address = Listen(t, Address(t, network))
+	p.listener, p.address = Listen(t, address)
 	p.tasks.Go(p.accept)
 	t.Cleanup(p.Close)
 	return p

@@ -1,0 +1,316 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/faults"
+)
+
+const (
+	// killLease is the lease of KV reservations: the shortest that may be set.
+	killLease = time.Second
+	// killSlack is what a busy machine and the reports of load take besides.
+	killSlack = 8 * time.Second
+	// frozenReceiver is how long a sender waits for the answer of a receiver whose
+	// connection stays.
+	frozenReceiver = 10 * time.Second
+	// killPrompt and killTokens make a request of some tenths of a second.
+	killPrompt, killTokens = 150, 60
+	// killFiles and killMemory are what a process may hold more afterwards: buffers
+	// and connections that stay, not those of every request.
+	killFiles, killMemory = 8, 96 << 20
+)
+
+// deadly is a mesh of one router, one prefill and one decode worker, each a process,
+// with a proxy before the decode worker's KV.
+type deadly struct {
+	t         *testing.T
+	network   string
+	binaries  cluster.Binaries
+	servers   []string
+	address   string
+	client    *cluster.Client
+	proxy     *faults.Proxy
+	processes map[string]*cluster.Process // by target
+	reference *cluster.InProcess
+	made      int
+}
+
+func startDeadly(t *testing.T, network string) *deadly {
+	t.Helper()
+	b := cluster.Build(t)
+	m := &deadly{t: t, network: network, binaries: b, address: cluster.FreeAddress(t), processes: map[string]*cluster.Process{}}
+	m.servers = cluster.Servers(cluster.LaunchEtcd(t, b), cluster.LaunchNATS(t, b))
+	m.reference = cluster.Start(t, func(o *mesh.UpOptions) {
+		o.Engine.Name, o.Engine.Simulated.BaseMs = mesh.EngineSimulated, 1
+		o.PrefillWorkers = 0
+	})
+	for _, target := range []string{"router", "prefill", "decode"} {
+		m.start(target)
+	}
+	m.client = cluster.Dial(t, m.address)
+	m.ready()
+	return m
+}
+
+// start starts a part in the place of one that is gone.
+func (m *deadly) start(target string) {
+	m.t.Helper()
+	m.made++
+	args := append([]string{
+		"serve", "--target=" + target, "--model=../models/fable", "--engine=simulated", "--kv-memory=64MiB",
+		"--simulated-base-ms=4", "--simulated-per-token-ms=0.5", "--lease-ttl=5s",
+	}, m.servers...)
+	socket := filepath.Join(m.t.TempDir(), "s")
+	switch target {
+	case "router":
+		args = append(args, "--listen="+m.address)
+	case "decode":
+		listen := cluster.FreeAddress(m.t)
+		if m.proxy != nil {
+			m.proxy.Close()
+		}
+		args = append(args, "--id="+fmt.Sprintf("decode-%d", m.made), "--decode-transfer-lease="+killLease.String(), "--kv-transport="+m.network)
+		if m.network == "tcp" {
+			m.proxy = faults.NewProxy(m.t, m.network, listen)
+			args = append(args, "--kv-listen="+listen, "--kv-advertise="+m.proxy.Address())
+		} else {
+			args = append(args, "--kv-socket="+socket)
+		}
+	case "prefill":
+		args = append(args, "--id="+fmt.Sprintf("prefill-%d", m.made), "--kv-transport="+m.network)
+	}
+	m.processes[target] = cluster.Launch(m.t, target, m.binaries.Tandem, args...).Ready(m.t)
+	if target == "decode" && m.network == "unix" {
+		// Who connects to the socket's name gets the proxy.
+		if err := os.Rename(socket, socket+"r"); err != nil {
+			m.t.Fatal(err)
+		}
+		m.proxy = faults.NewProxyAt(m.t, "unix://"+socket, "unix://"+socket+"r")
+	}
+}
+
+// ready waits until the router can use both workers.
+func (m *deadly) ready() {
+	m.t.Helper()
+	m.client.AwaitPool(m.t, prefillRole, 1, timeout)
+	m.client.AwaitPool(m.t, decodeRole, 1, timeout)
+}
+
+// request is one that was not made before, and what the answer has to be.
+func (m *deadly) request(number int) (*inferencev1.GenerateRequest, []uint32) {
+	m.t.Helper()
+	r := freshRequest(number, killPrompt, killTokens, aggregated)
+	want := generate(m.t, m.reference.Client, r).Tokens
+	r.Mode = disaggregated
+	return r, want
+}
+
+// deadlyPhases hold a request by its messages, or let it run.
+func deadlyPhases() []struct {
+	name string
+	hold func(p *faults.Proxy) *faults.Hold // nil: when it decodes
+} {
+	hold := func(d faults.Direction, kind string, n int) func(*faults.Proxy) *faults.Hold {
+		return func(p *faults.Proxy) *faults.Hold { return p.Hold(d, kind, n) }
+	}
+	return []struct {
+		name string
+		hold func(p *faults.Proxy) *faults.Hold
+	}{
+		{"reserved", hold(faults.ToReceiver, "open", 1)},
+		{"opened", hold(faults.ToSender, "accept", 1)},
+		{"computing", hold(faults.ToReceiver, "chunk", 1)},
+		{"transferring", hold(faults.ToReceiver, "chunk", 3)},
+		{"committing", hold(faults.ToReceiver, "commit", 1)},
+		{"committed", hold(faults.ToSender, "committed", 1)},
+		{"decoding", nil},
+	}
+}
+
+// SIGKILL of either worker or of the router in any phase: whoever is left has all
+// its blocks back within the lease, and holds no more than before; the request has a
+// typed error or all its tokens; and the next one has all of its.
+func TestKilledDuringATransfer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds programs and kills them")
+	}
+	for _, network := range faults.Transports() {
+		t.Run(network, func(t *testing.T) {
+			t.Parallel() // much of it is waiting
+			m := startDeadly(t, network)
+			number := 0
+			next := func() {
+				number++
+				r, want := m.request(number)
+				if got := generate(t, m.client, r).Tokens; !slices.Equal(got, want) {
+					t.Errorf("the next request: tokens %v, want %v", got, want)
+				}
+				m.client.AwaitIdle(t, killSlack)
+			}
+			next()
+			var lines []string
+			for _, victim := range []string{"prefill", "decode", "router"} {
+				for _, p := range deadlyPhases() {
+					t.Run(victim+" when "+p.name, func(t *testing.T) {
+						before := m.held(victim)
+						number++
+						r, want := m.request(number)
+						c, release := m.reach(t, r, p.hold)
+						killed := time.Now()
+						m.processes[victim].Kill()
+						ended := make(chan struct{})
+						go func() { // those who look after processes do not wait either
+							defer close(ended)
+							m.start(victim)
+						}()
+						release()
+						if victim == "router" { // there is nobody to give a reason
+							c.check(t, want, codes.Unavailable)
+						} else {
+							c.check(t, want, codes.OK, codes.Unavailable)
+						}
+						<-ended
+						took := m.freeAfter(t, killed)
+						lines = append(lines, fmt.Sprintf("%-8s %-13s %8v %v", victim, p.name, took.Round(time.Millisecond), status.Code(c.err)))
+						m.ready()
+						next()
+						m.checkHeld(t, before, victim)
+					})
+					if t.Failed() {
+						return
+					}
+				}
+			}
+			for _, line := range lines {
+				t.Log(line)
+			}
+			m.frozen(t, "prefill", &number, 2*killLease)
+			m.frozen(t, "decode", &number, frozenReceiver)
+		})
+	}
+}
+
+// reach runs a request to its phase.
+func (m *deadly) reach(t *testing.T, r *inferencev1.GenerateRequest, hold func(*faults.Proxy) *faults.Hold) (c *call, release func()) {
+	t.Helper()
+	reached, release := make(<-chan struct{}), func() {}
+	c = &call{done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	c.cancel = cancel
+	progress := func(int) {}
+	if hold != nil {
+		h := hold(m.proxy)
+		reached, release = h.Held(), h.Release
+	} else {
+		some, once := make(chan struct{}), new(sync.Once)
+		reached = some
+		progress = func(tokens int) {
+			if tokens >= 3 {
+				once.Do(func() { close(some) })
+			}
+		}
+	}
+	go func() {
+		defer close(c.done)
+		defer cancel()
+		c.result, c.err = m.client.GenerateWith(ctx, r, progress)
+	}()
+	select {
+	case <-reached:
+	case <-c.done:
+		t.Fatalf("the request ended before: %v, %d tokens", c.err, len(c.result.Tokens))
+	}
+	return c, release
+}
+
+// freeAfter waits until all workers have all their blocks.
+func (m *deadly) freeAfter(t *testing.T, since time.Time) time.Duration {
+	t.Helper()
+	m.client.AwaitIdle(t, killLease+killSlack)
+	return time.Since(since)
+}
+
+// frozen stops a worker in the middle of a transfer: the other one gives it up.
+func (m *deadly) frozen(t *testing.T, victim string, number *int, within time.Duration) {
+	t.Run(victim+" freezes when transferring", func(t *testing.T) {
+		*number++
+		r, want := m.request(*number)
+		c, release := m.reach(t, r, func(p *faults.Proxy) *faults.Hold { return p.Hold(faults.ToReceiver, "chunk", 3) })
+		m.processes[victim].Freeze(t)
+		release()
+		began := time.Now()
+		other := map[string]string{"prefill": "decode", "decode": "prefill"}[victim]
+		m.awaitFree(t, other, within+killSlack)
+		t.Logf("%s had its blocks back %v after %s froze", other, time.Since(began).Round(time.Millisecond), victim)
+		m.processes[victim].Kill()
+		m.start(victim)
+		c.check(t, want, codes.OK, codes.Unavailable)
+		m.ready()
+		*number++
+		r, want = m.request(*number)
+		if got := generate(t, m.client, r).Tokens; !slices.Equal(got, want) {
+			t.Errorf("the next request: tokens %v, want %v", got, want)
+		}
+		m.client.AwaitIdle(t, killSlack)
+	})
+}
+
+// awaitFree waits until a worker holds no block.
+func (m *deadly) awaitFree(t *testing.T, target string, within time.Duration) {
+	t.Helper()
+	role := map[string]int{"prefill": int(prefillRole), "decode": int(decodeRole)}[target]
+	cluster.Await(t, within, func() string {
+		workers, err := m.client.Workers(0)
+		for _, w := range workers {
+			load := w.GetLoad()
+			if int(w.GetRecord().GetRole()) == role && w.GetConnected() && load.GetBlocksFree() == load.GetBlocksTotal() && load.GetBlocksTotal() > 0 {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s holds blocks: %v, %v", target, workers, err)
+	})
+}
+
+// processHeld is what a process holds.
+type processHeld struct {
+	files  int
+	memory int64
+}
+
+// held is what the processes hold that are not killed.
+func (m *deadly) held(victim string) map[string]processHeld {
+	all := map[string]processHeld{}
+	for target, p := range m.processes {
+		if files, memory, ok := p.Held(); ok && target != victim {
+			all[target] = processHeld{files, memory}
+		}
+	}
+	return all
+}
+
+func (m *deadly) checkHeld(t *testing.T, before map[string]processHeld, victim string) {
+	t.Helper()
+	cluster.Await(t, killSlack, func() string {
+		for target, now := range m.held(victim) {
+			if was := before[target]; now.files > was.files+killFiles || now.memory > was.memory+killMemory {
+				return fmt.Sprintf("%s holds %+v, before %+v", target, now, was)
+			}
+		}
+		return ""
+	})
+}
