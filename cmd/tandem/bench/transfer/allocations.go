@@ -28,6 +28,9 @@ type AllocationSite struct {
 	PerChunk float64 `json:"per_chunk"`
 }
 
+// allocationPasses is how often all pages are moved: chunks are many in each.
+const allocationPasses = 2
+
 // rarely is how often in a chunk a site may allocate without being listed.
 const rarely = .01
 
@@ -51,7 +54,7 @@ func (b *Bench) allocations(ctx context.Context, r *Result) error {
 
 	count := func(blocks int) (map[string]int64, int, error) {
 		before, chunks := allocated(), 0
-		for range b.plan.Samples {
+		for range min(b.plan.Samples, allocationPasses) {
 			m, err := l.move(ctx, blockRange(0, blocks), nil)
 			if err != nil {
 				return nil, 0, err

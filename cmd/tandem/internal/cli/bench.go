@@ -21,6 +21,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchTokenizerCommand(),
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),
+		newBenchHandoverCommand(),
 	)
 	return cmd
 }

@@ -1,0 +1,96 @@
+package handover_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+)
+
+// child makes this test binary the tandem that a mesh is made of.
+const child = "HANDOVER_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		os.Exit(cli.Run(context.Background(), cli.Process{
+			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		}))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func plan() handover.Plan {
+	return handover.Plan{
+		Mesh: rig.Plan{StartTimeout: time.Minute, Arguments: []string{
+			"--engine", "simulated", "--simulated-base-ms", "2", "--simulated-real-pages",
+		}},
+		Transports: []string{"tcp", "unix"}, PromptTokens: 100, OutputTokens: 5, Vocabulary: 500, Requests: 3, Warmup: 1, Checked: 2, Seed: 1,
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	t.Setenv(child, "1")
+	var said []string
+	r, err := handover.Measure(t.Context(), plan(), func(line string) { said = append(said, line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Ways) != 2 || r.Ways[0].Transport != "tcp" || r.Ways[1].Transport != "unix" || len(said) != 8 {
+		t.Fatalf("%+v, said %q", r, said)
+	}
+	for _, way := range r.Ways {
+		if way.Requests != 3 || way.Checked != 2 || way.KVBytes == 0 {
+			t.Errorf("%+v", way)
+		}
+		for name, s := range map[string]handover.Spread{"last layer to committed": way.Tail, "second token": way.SecondToken, "ttft": way.TTFT, "transfer": way.Transfer} {
+			if !(s.P50 > 0 && s.P90 >= s.P50 && s.Max >= s.P90) {
+				t.Errorf("%s, %s: %+v", way.Transport, name, s)
+			}
+		}
+		if way.Tail.Max > way.Transfer.Max {
+			t.Errorf("the end of a transfer is longer than all of it: %+v", way)
+		}
+	}
+}
+
+func TestSpread(t *testing.T) {
+	var times []time.Duration
+	for i := range 20 {
+		times = append(times, time.Duration(20-i)*time.Millisecond)
+	}
+	if s := handover.SpreadOf(times); s != (handover.Spread{P50: 10, P90: 18, Max: 20}) {
+		t.Errorf("%+v", s)
+	}
+	if s := handover.SpreadOf(times[:1]); s != (handover.Spread{P50: 20, P90: 20, Max: 20}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestPlansThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		want   string
+		change func(*handover.Plan)
+	}{
+		{"--transport: is empty", func(p *handover.Plan) { p.Transports = nil }},
+		{"--transport: \"shm\"", func(p *handover.Plan) { p.Transports = []string{"tcp", "shm"} }},
+		{"--prompt", func(p *handover.Plan) { p.PromptTokens = 1 }},
+		{"--output", func(p *handover.Plan) { p.OutputTokens = 1 }},
+		{"--vocabulary", func(p *handover.Plan) { p.Vocabulary = 1 }},
+		{"--requests", func(p *handover.Plan) { p.Requests = 0 }},
+		{"--warmup", func(p *handover.Plan) { p.Warmup = -1 }},
+		{"--check", func(p *handover.Plan) { p.Checked = 4 }},
+	} {
+		p := plan()
+		c.change(&p)
+		if _, err := handover.Measure(t.Context(), p, nil); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package handover
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+)
+
+// Plan is what to measure.
+type Plan struct {
+	// Mesh is what serves, but for what KV goes over.
+	Mesh rig.Plan `json:"-"`
+	// Transports are what KV goes over, each in a mesh of its own: "tcp", "unix".
+	Transports []string `json:"transports"`
+	// PromptTokens is the length of the prompts, drawn from the first Vocabulary token
+	// ids; OutputTokens that of the answers.
+	PromptTokens int `json:"prompt_tokens"`
+	OutputTokens int `json:"output_tokens"`
+	Vocabulary   int `json:"vocabulary"`
+	// Requests are measured over each transport, after Warmup that are not. The first
+	// Checked of them are served again, by one worker.
+	Requests int `json:"requests"`
+	Warmup   int `json:"warmup"`
+	Checked  int `json:"checked"`
+	// Seed is where the prompts come from.
+	Seed uint64 `json:"seed"`
+}
+
+// Validate checks the plan; the error names the flag and says what to do.
+func (p Plan) Validate() error {
+	switch {
+	case len(p.Transports) == 0:
+		return fmt.Errorf("--transport: is empty: pass tcp, unix or both")
+	case p.PromptTokens < 2 || p.PromptTokens > 1<<17:
+		return fmt.Errorf("--prompt: %d is outside 2 to %d", p.PromptTokens, 1<<17)
+	case p.OutputTokens < 2 || p.OutputTokens > 4096:
+		return fmt.Errorf("--output: %d is outside 2 to 4096: the second token is what waits for the transfer", p.OutputTokens)
+	case p.Vocabulary < 2:
+		return fmt.Errorf("--vocabulary: %d is under 2", p.Vocabulary)
+	case p.Requests < 1 || p.Requests > 100_000:
+		return fmt.Errorf("--requests: %d is outside 1 to 100000", p.Requests)
+	case p.Warmup < 0 || p.Warmup > 1000:
+		return fmt.Errorf("--warmup: %d is outside 0 to 1000", p.Warmup)
+	case p.Checked < 0 || p.Checked > p.Requests:
+		return fmt.Errorf("--check: %d is outside 0 to %d (--requests)", p.Checked, p.Requests)
+	}
+	for _, t := range p.Transports {
+		if t != "tcp" && t != "unix" {
+			return fmt.Errorf("--transport: %q is neither tcp nor unix", t)
+		}
+	}
+	return nil
+}
+
+// Result is what was measured.
+type Result struct {
+	Plan
+	Ways []Way `json:"ways"`
+}
+
+// Way is one transport. Times are milliseconds.
+type Way struct {
+	Transport string `json:"transport"`
+	Requests  int    `json:"requests"`
+	// KVBytes is the payload of one transfer.
+	KVBytes uint64 `json:"kv_bytes"`
+	// Tail is from when the last layer was computed to when the receiver had
+	// committed, by the prefill worker's clock.
+	Tail Spread `json:"last_layer_to_committed_ms"`
+	// Exposed is from the first token to when the decode worker could go on, and
+	// SecondToken to the second token, by the router's clock; TTFT to the first.
+	Exposed     Spread `json:"transfer_exposed_ms"`
+	SecondToken Spread `json:"second_token_ms"`
+	TTFT        Spread `json:"ttft_ms"`
+	// Transfer is from the first slice offered to the commit, hidden and exposed.
+	Transfer Spread `json:"transfer_ms"`
+	// Checked requests gave the same tokens on one worker.
+	Checked int `json:"checked"`
+}
+
+// Spread is the distribution of a time.
+type Spread struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	Max float64 `json:"max"`
+}
+
+// spreadOf is that of some times, one at least, by the nearest rank.
+func spreadOf(times []time.Duration) Spread {
+	sorted := slices.Sorted(slices.Values(times))
+	at := func(percent int) float64 {
+		rank := (len(sorted)*percent + 99) / 100
+		return float64(sorted[max(rank, 1)-1]) / float64(time.Millisecond)
+	}
+	return Spread{at(50), at(90), at(100)}
+}
