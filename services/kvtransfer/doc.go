@@ -17,11 +17,18 @@
 //   - Nothing stranded: a reservation whose sender is gone or silent ends within
 //     two leases; one that was never opened, within one.
 //
+// Who vanishes is noticed in three ways. A process that dies breaks its connections,
+// which frees at once. A host that vanishes says nothing: gRPC's keep-alives, which
+// pkg/rpc asks for on both sides, give a connection up that brings nothing, bytes on
+// their way unanswered or not; they look at what is read, so they need no TCP user
+// timeout beside them. And a peer that keeps its connection and does nothing is cut by
+// the receiver's lease, or by the sender's AnswerTimeout.
+//
 // Goroutines: two for each stream of a Receiver (one reads and copies, one
 // writes), owned by the Receiver; Run, on its caller's goroutine, keeps the
-// leases and waits for the others. Three for each connection of a Sender (one
-// dials and keeps time, one reads, one copies and writes), owned by the Sender;
-// Close waits for them.
+// leases and waits for the others. One for each session of a Sender, which dials and
+// keeps time, and two for each of its streams (one reads, one copies and writes),
+// owned by the Sender; Close waits for them.
 //
 // Locks: Receiver.mu guards the core and everything beside it, and so does
 // connection.mu at the sender. Sender.mu guards the table of connections and is

@@ -376,7 +376,7 @@ func (w *world) commit(faults bool) {
 			w.offerRest(s, id, o)
 		}
 		o.committing = true
-		w.toSender(s, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
+		w.toSender(s, sender.Commit{ID: id, Sampled: tokens(id)})
 	})
 }
 

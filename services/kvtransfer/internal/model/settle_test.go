@@ -31,7 +31,7 @@ func (w *world) commitAll() {
 			if o := s.transfers[id]; o != nil && s.core != nil && !o.ended && !o.committing {
 				w.offerRest(s, id, o)
 				o.committing = true
-				w.toSender(s, sender.Commit{ID: id, Sampled: []int32{int32(id)}})
+				w.toSender(s, sender.Commit{ID: id, Sampled: tokens(id)})
 			}
 		}
 	}

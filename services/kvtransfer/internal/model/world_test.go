@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -103,6 +104,15 @@ func value(id uint64, layer, block int) uint32 {
 	return uint32(id)*1_000_003 + uint32(layer)*1009 + uint32(block) + 1
 }
 
+// tokens are what a transfer's sender has sampled.
+func tokens(id uint64) []int32 {
+	all := make([]int32, 8)
+	for i := range all {
+		all[i] = int32(id)<<20 + int32(i)
+	}
+	return all
+}
+
 func (w *world) toReceiver(ev receiver.Event) {
 	for _, a := range w.receiver.Handle(w.now, ev) {
 		switch a := a.(type) {
@@ -200,7 +210,7 @@ func (w *world) checkContent(r *reservation, a receiver.Committed) {
 	if want := uint64((len(r.blocks) - held) * layers * size); a.Bytes != want {
 		w.t.Fatalf("transfer %d was committed with %d bytes of %d", a.ID, a.Bytes, want)
 	}
-	if len(a.Sampled) != 1 || a.Sampled[0] != int32(a.ID) {
+	if !slices.Equal(a.Sampled, tokens(a.ID)) {
 		w.t.Fatalf("transfer %d was committed with tokens %v", a.ID, a.Sampled)
 	}
 }
