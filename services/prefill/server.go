@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,6 +35,8 @@ type server struct {
 	fetcher *fetcher // nil: nothing is fetched
 	epoch   uint64
 	tracer  trace.Tracer
+	// sentBytes counts what was sent, by transport.
+	sentBytes *prometheus.CounterVec
 }
 
 // Run serves one prompt. It returns only when no page of the sequence will be
@@ -187,6 +190,8 @@ func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) (err error)
 // release says that the transfer reads no block any more.
 func (p *prompt) release() {
 	p.settled = true
+	stats := p.transfer.Stats()
+	p.server.sentBytes.WithLabelValues(stats.Transport).Add(float64(stats.Bytes))
 	if !p.refused {
 		p.server.driver.TransferDone(p.id)
 	}

@@ -26,8 +26,10 @@ type Deps struct {
 	Identity worker.Identity
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
-	// Dial connects to a receiver of KV.
-	Dial       func(address string) (*grpc.ClientConn, error)
+	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
+	Dial          func(address string) (*grpc.ClientConn, error)
+	KVConnections int
+
 	Signals    worker.Signals
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -60,10 +62,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Logger: deps.Logger,
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Streams: deps.KVConnections, Logger: deps.Logger,
 	}, deps.Engine.Pages())
 	if err != nil {
 		return nil, fmt.Errorf("kv sender: %w", err)
+	}
+	sent, err := newSentBytes(deps.Registerer, deps.Identity.ID)
+	if err != nil {
+		return nil, err
 	}
 	running := &transfers{byID: make(map[scheduler.SequenceID]*outgoing)}
 	s := &Service{sender: sender, deps: deps}
@@ -79,7 +85,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer}
+	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sentBytes: sent}
 	if s.storing != nil {
 		s.storing.drive(s.Driver())
 		s.server.fetcher = s.storing.fetcher

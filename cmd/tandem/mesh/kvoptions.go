@@ -30,17 +30,26 @@ type KVOptions struct {
 	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
 	// received.
 	Socket string
+	// Connections are how many join a prefill worker to a receiver, 1 to
+	// maxKVConnections.
+	Connections int
 }
+
+// maxKVConnections is the most that the protocol allows between two workers.
+const maxKVConnections = 8
 
 func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
 	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
+	fs.IntVar(&k.Connections, "kv-connections", 1, "connections over which a prefill worker sends KV to each decode worker, 1 to 8: more can pay where one core cannot fill the network")
 }
 
 func (k *KVOptions) validate() error {
 	switch {
 	case k.Transport != TransportAuto && k.Transport != TransportTCP && k.Transport != TransportUnix:
 		return fmt.Errorf("--kv-transport: %q is none of %s, %s and %s", k.Transport, TransportAuto, TransportTCP, TransportUnix)
+	case k.Connections < 1 || k.Connections > maxKVConnections:
+		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", k.Connections, maxKVConnections)
 	case k.Socket == SocketAuto || k.Socket == SocketOff:
 	case !filepath.IsAbs(k.Socket):
 		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", k.Socket, SocketAuto, SocketOff)

@@ -136,6 +136,8 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 0 }},
 		{"decode", func(o *mesh.UpOptions) { o.DecodeWorkers = 1000 }},
 		{"listen", func(o *mesh.UpOptions) { o.Listen = "" }},
+		{"kv-connections", func(o *mesh.UpOptions) { o.KV.Connections = 0 }},
+		{"kv-connections", func(o *mesh.UpOptions) { o.KV.Connections = 9 }},
 		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "shm" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "run/a.sock" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},

@@ -167,8 +167,9 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 	if identity.Role == controlv1.Role_ROLE_PREFILL {
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
-			Stores: p.watchStores,
-			Dial:   p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
+			Stores:        p.watchStores,
+			KVConnections: p.options.KV.Connections,
+			Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{
