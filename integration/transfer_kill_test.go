@@ -199,7 +199,7 @@ func TestKilledDuringATransfer(t *testing.T) {
 			for _, line := range lines {
 				t.Log(line)
 			}
-			m.frozen(t, "prefill", &number, 2*killLease)
+			m.frozen(t, "prefill", &number, killLease)
 			m.frozen(t, "decode", &number, frozenReceiver)
 		})
 	}

@@ -10,9 +10,8 @@ import (
 )
 
 // A sender that falls silent while its connection stays, in whatever phase: its
-// reservation ends at its lease, and its blocks are free again one lease later at
-// most, when the receiver has ended a stream on which nobody acknowledges that. The
-// request goes on elsewhere.
+// reservation ends at its lease, and so does the session, on which there is nobody to
+// acknowledge that. The request goes on elsewhere.
 func TestSilentSenders(t *testing.T) {
 	for _, network := range faults.Transports() {
 		for _, p := range phases() {

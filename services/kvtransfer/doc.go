@@ -14,8 +14,9 @@
 //     nor after its Committed.
 //   - Exactly one end: Committed, or Failed and then Drained, or, for a
 //     reservation that its owner cancelled, Drained alone.
-//   - Nothing stranded: a reservation whose sender is gone or silent ends within
-//     two leases; one that was never opened, within one.
+//   - Nothing stranded: a reservation whose sender is gone or silent, or that was
+//     never opened, ends within a lease; one whose sender speaks and does not
+//     acknowledge its end, within two.
 //
 // Who vanishes is noticed in three ways. A process that dies breaks its connections,
 // which frees at once. A host that vanishes says nothing: gRPC's keep-alives, which

@@ -2,6 +2,7 @@ package receiver
 
 import (
 	"fmt"
+	"time"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -44,7 +45,8 @@ type session struct {
 	phase         phase
 	streams       []*stream // by stripe; nil: it has not greeted
 	greeted       int
-	left          int // streams that have greeted and not ended
+	left          int       // streams that have greeted and not ended
+	heard         time.Time // when a message came last, on any of its streams
 	transfers     map[uint64]*transfer
 }
 

@@ -107,8 +107,14 @@ func (c *Core) failLate(t *transfer, _ input) {
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "more came after its commit"})
 }
 
+// expire asks for no acknowledgement where nobody has said anything for a whole
+// lease: a sender that is stuck costs its blocks no second one.
 func (c *Core) expire(t *transfer, _ input) {
+	s := t.session
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_EXPIRED, detail: fmt.Sprintf("no sign of life for %s", c.cfg.Lease)})
+	if c.now.Sub(s.heard) >= c.cfg.Lease {
+		c.closeSession(s, Silence, fmt.Sprintf("no sign of life of the sender for %s", c.cfg.Lease))
+	}
 }
 
 // fail ends an open transfer at this side.

@@ -17,8 +17,10 @@ func (c *Core) receive(s *stream, ev Received) {
 	case s.session.phase == greeting:
 		c.closeStream(s, Breach, "a session begins when all of its streams have greeted")
 	case ev.Message == nil && ev.Chunk != nil:
+		s.session.heard = c.now
 		c.receiveChunk(s, ev.Chunk)
 	default:
+		s.session.heard = c.now
 		c.receiveMessage(s, ev.Message)
 	}
 }

@@ -102,7 +102,7 @@ func table() [states][kinds]cell {
 			onLanded:   nothing("count it"),
 			onSpoilt:   does((*Core).fail, "Failed", ending),
 			onCancel:   does((*Core).cancel, "Failed, without a word to the owner", ending),
-			onDeadline: does((*Core).expire, "Failed", ending),
+			onDeadline: does((*Core).expire, "Failed; if the sender said nothing at all: close the session", ending),
 			onClosed:   does((*Core).failSilently, "failed", ending),
 			onBroken:   does((*Core).broken, "broken", ending),
 			onGone:     never(),
