@@ -45,6 +45,9 @@ func (p *Pool) cache(id BlockID) {
 	p.idle.push(id)
 	if !p.blocks[id].offered {
 		p.unoffered++
+		if p.nominates {
+			p.unsaved.push(id)
+		}
 	}
 }
 
@@ -53,6 +56,9 @@ func (p *Pool) uncache(id BlockID) {
 	p.idle.remove(id)
 	if !p.blocks[id].offered {
 		p.unoffered--
+		if p.nominates {
+			p.unsaved.remove(id)
+		}
 	}
 }
 
@@ -69,6 +75,7 @@ func (p *Pool) adopt(id BlockID) {
 	}
 	p.blocks[parent].child = id
 	p.idle.fix(parent)
+	p.unsaved.fix(parent)
 }
 
 // orphan takes a block from among its parent's children.
@@ -86,6 +93,7 @@ func (p *Pool) orphan(id BlockID) {
 		p.blocks[b.parent].child = b.behind
 	}
 	p.idle.fix(b.parent)
+	p.unsaved.fix(b.parent)
 }
 
 func (p *Pool) touch(id BlockID) {
@@ -96,8 +104,16 @@ func (p *Pool) touch(id BlockID) {
 // evictionHeap orders cached blocks: those without children first, then by time
 // of last use. It is a binary heap that knows where each block is in it.
 type evictionHeap struct {
-	pool *Pool
-	ids  []BlockID
+	pool   *Pool
+	unsave bool // it keeps unsavedIndex, not heapIndex
+	ids    []BlockID
+}
+
+func (h *evictionHeap) index(id BlockID) *int32 {
+	if h.unsave {
+		return &h.pool.blocks[id].unsavedIndex
+	}
+	return &h.pool.blocks[id].heapIndex
 }
 
 func (h *evictionHeap) len() int { return len(h.ids) }
@@ -112,21 +128,21 @@ func (h *evictionHeap) less(i, j int) bool {
 
 func (h *evictionHeap) swap(i, j int) {
 	h.ids[i], h.ids[j] = h.ids[j], h.ids[i]
-	h.pool.blocks[h.ids[i]].heapIndex = int32(i)
-	h.pool.blocks[h.ids[j]].heapIndex = int32(j)
+	*h.index(h.ids[i]) = int32(i)
+	*h.index(h.ids[j]) = int32(j)
 }
 
 func (h *evictionHeap) push(id BlockID) {
-	h.pool.blocks[id].heapIndex = int32(len(h.ids))
+	*h.index(id) = int32(len(h.ids))
 	h.ids = append(h.ids, id)
 	h.up(len(h.ids) - 1)
 }
 
 func (h *evictionHeap) remove(id BlockID) {
-	i, last := int(h.pool.blocks[id].heapIndex), len(h.ids)-1
+	i, last := int(*h.index(id)), len(h.ids)-1
 	h.swap(i, last)
 	h.ids = h.ids[:last]
-	h.pool.blocks[id].heapIndex = -1
+	*h.index(id) = -1
 	if i < last {
 		h.fix(h.ids[i])
 	}
@@ -135,12 +151,12 @@ func (h *evictionHeap) remove(id BlockID) {
 // fix puts a block where it belongs after it changed. One that is not in the
 // heap is left alone.
 func (h *evictionHeap) fix(id BlockID) {
-	i := int(h.pool.blocks[id].heapIndex)
+	i := int(*h.index(id))
 	if i < 0 {
 		return
 	}
 	h.up(i)
-	h.down(int(h.pool.blocks[id].heapIndex))
+	h.down(int(*h.index(id)))
 }
 
 func (h *evictionHeap) up(i int) {

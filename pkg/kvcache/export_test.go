@@ -6,3 +6,14 @@ func (p *Pool) Weaken(bits int) {
 		return parent.Next(tokens) & (1<<bits - 1)
 	}
 }
+
+// Reconsider lets cached blocks be nominated once more.
+func (p *Pool) Reconsider(blocks []BlockID) {
+	for _, id := range blocks {
+		if p.blocks[id].offered {
+			p.blocks[id].offered = false
+			p.unoffered++
+			p.unsaved.push(id)
+		}
+	}
+}

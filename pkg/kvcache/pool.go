@@ -27,6 +27,11 @@ type Pool struct {
 	byHash map[Hash]BlockID
 	idle   evictionHeap // the cached blocks
 
+	// unsaved are those of idle that Nominate did not give. It is kept from the first
+	// Nominate on: a pool whose blocks nobody takes has no use for it.
+	unsaved   evictionHeap
+	nominates bool
+
 	tick       uint64 // logical time of use
 	generation uint64 // last one given to a published block
 	changes    changes
@@ -52,6 +57,7 @@ type block struct {
 	child, before, behind BlockID // first child; neighbours among the parent's children
 	used                  uint64
 	heapIndex             int32 // in Pool.idle; -1: not in it
+	unsavedIndex          int32 // in Pool.unsaved; -1: not in it
 	offered, saved        bool  // Nominate gave it; somebody else has it, too
 }
 
@@ -74,6 +80,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 		byHash:          make(map[Hash]BlockID),
 	}
 	p.idle.pool = p
+	p.unsaved = evictionHeap{pool: p, unsave: true}
 	for i := range p.blocks {
 		p.blocks[i] = unpublished
 		p.free[i] = BlockID(blocks - 1 - i) // so that low ids go out first
@@ -81,7 +88,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 	return p
 }
 
-var unpublished = block{parent: none, child: none, before: none, behind: none, heapIndex: -1}
+var unpublished = block{parent: none, child: none, before: none, behind: none, heapIndex: -1, unsavedIndex: -1}
 
 // BlockTokens is the number of tokens in a block.
 func (p *Pool) BlockTokens() int { return p.blockTokens }

@@ -16,21 +16,21 @@ type Nomination struct {
 // It takes a reference to each block of the prefix, which Unpin gives back; until
 // then they are held. No block of it is nominated for itself any more, unless it
 // is evicted and published again. False: there is none.
-//
-// It takes time in proportion to the cached blocks.
 func (p *Pool) Nominate() (Nomination, bool) {
 	if p.unoffered == 0 {
 		return Nomination{}, false
 	}
-	coldest, at := none, -1
-	for i, id := range p.idle.ids {
-		if !p.blocks[id].offered && (coldest == none || p.idle.less(i, at)) {
-			coldest, at = id, i
+	if !p.nominates {
+		p.nominates = true
+		for _, id := range p.idle.ids {
+			if !p.blocks[id].offered {
+				p.unsaved.push(id)
+			}
 		}
 	}
 	// What is before a published block is published.
 	var n Nomination
-	for id := coldest; id != none; id = p.blocks[id].parent {
+	for id := p.unsaved.ids[0]; id != none; id = p.blocks[id].parent {
 		n.Blocks = append(n.Blocks, id)
 	}
 	slices.Reverse(n.Blocks)

@@ -2,6 +2,7 @@ package kvcache_test
 
 import (
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -78,5 +79,40 @@ func TestEvictedBlocksAreNominatedAnew(t *testing.T) {
 	}
 	if s := p.Stats(); s.Evictions != 3 || s.SavedEvictions != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// BenchmarkNominate is of a pool full of prefixes of 16 blocks, half of which were
+// given before.
+func BenchmarkNominate(b *testing.B) {
+	for _, blocks := range []int{1 << 12, 1 << 16} {
+		b.Run(strconv.Itoa(blocks), func(b *testing.B) {
+			p := newPool(blocks)
+			for i := range blocks / 16 {
+				tokens := make([]int32, 16*size)
+				tokens[0] = int32(i)
+				table, _, chain, ok := p.Acquire("", p.BlockHashes("", tokens), tokens, 16)
+				if !ok {
+					b.Fatal("no room")
+				}
+				for j, id := range table {
+					chain = p.Publish(chain, id, tokens[j*size:(j+1)*size])
+				}
+				p.Release(table)
+			}
+			for range blocks / 32 {
+				n, _ := p.Nominate()
+				p.Unpin(n.Blocks)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				n, ok := p.Nominate()
+				if !ok {
+					b.Fatal("nothing is left")
+				}
+				p.Unpin(n.Blocks)
+				p.Reconsider(n.Blocks)
+			}
+		})
 	}
 }

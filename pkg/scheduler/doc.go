@@ -24,6 +24,16 @@
 // the sequence is over, no step in flight contains it, and no transfer reads or
 // writes it; while a transfer could still write them they are in quarantine.
 //
+// # Saving and restoring
+//
+// Where somebody else keeps blocks (SaveLimit), cached prefixes are saved there
+// before they are evicted, coldest first, once less than half of the pool is free
+// or was offered already. Blocks cannot be evicted while they are read for that, so
+// no save begins while a request waits for blocks, and those that run are asked to
+// stop. A Restore brings a prefix back: it takes blocks at once or is refused,
+// leaves as many as its request needs to compute after all, and keeps what came
+// until that request has been submitted.
+//
 // # Order and fairness
 //
 // Requests wait by priority, then deadline, then arrival, and are taken in this
