@@ -40,6 +40,9 @@ type Deps struct {
 	// is its error. notify does not block. Nil: there are none, and blocks are neither
 	// put nor fetched.
 	Stores func(ctx context.Context, notify func([]store.Peer)) error
+	// DialStore connects to a block store's calls, which may be reached otherwise than
+	// its receiver of KV. Nil: Dial.
+	DialStore func(address string) (*grpc.ClientConn, error)
 	// KVAddresses are where the server listens that RegisterKV adds to, best first:
 	// what tickets for block stores name. Empty: Register adds the receiver too, and
 	// tickets name Identity's.

@@ -43,7 +43,11 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	if err != nil {
 		return nil, fmt.Errorf("kv receiver: %w", err)
 	}
-	client, err := store.NewClient(store.ClientConfig{Dial: deps.Dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout})
+	dial := deps.DialStore
+	if dial == nil {
+		dial = deps.Dial
+	}
+	client, err := store.NewClient(store.ClientConfig{Dial: dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout})
 	if err != nil {
 		return nil, fmt.Errorf("block stores: %w", err)
 	}

@@ -167,7 +167,11 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 	if identity.Role == controlv1.Role_ROLE_PREFILL {
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
-			Stores:        p.watchStores,
+			Stores: p.watchStores,
+			// Calls go over TCP, whatever KV goes over.
+			DialStore: func(address string) (*grpc.ClientConn, error) {
+				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
+			},
 			KVConnections: p.options.KV.Connections,
 			Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})

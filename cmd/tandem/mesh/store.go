@@ -81,8 +81,9 @@ func (p *process) addStore(id string, place workerPlace) error {
 	}
 	service, err := store.New(p.options.Store.config(), store.Deps{
 		Identity: identity, KVAddresses: place.kv.addresses, Signals: p.signals.NewPublisher(id, identity.Epoch),
-		Dial:   p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: roleName(role), Logger: logger, Registerer: p.registry})),
-		Logger: logger, Registerer: p.registry, Tracer: p.tracing.Tracer("tandem-"+roleName(role), id),
+		Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: roleName(role), Logger: logger, Registerer: p.registry})),
+		KVConnections: p.options.KV.Connections,
+		Logger:        logger, Registerer: p.registry, Tracer: p.tracing.Tracer("tandem-"+roleName(role), id),
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", id, err)

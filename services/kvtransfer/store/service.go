@@ -27,11 +27,12 @@ type Deps struct {
 	// what tickets name. Empty: Register adds the receiver too, and tickets name
 	// Identity's.
 	KVAddresses []string
-	// Dial connects to a receiver of KV.
-	Dial       func(address string) (*grpc.ClientConn, error)
-	Signals    worker.Signals
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
+	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
+	Dial          func(address string) (*grpc.ClientConn, error)
+	KVConnections int
+	Signals       worker.Signals
+	Logger        *slog.Logger
+	Registerer    prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
 	Tracer trace.Tracer
 }

@@ -86,7 +86,7 @@ func (h *shelf) connect(s *Service) (err error) {
 	}
 	h.receiver.Register(&h.served)
 	h.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: id.ID, Epoch: id.Epoch, Layout: h.layout, Dial: s.deps.Dial, Logger: s.deps.Logger,
+		WorkerID: id.ID, Epoch: id.Epoch, Layout: h.layout, Dial: s.deps.Dial, Streams: s.deps.KVConnections, Logger: s.deps.Logger,
 	}, h.pages)
 	if err != nil {
 		return fmt.Errorf("kv sender: %w", err)
