@@ -108,17 +108,23 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 		transports = append(transports, Unix)
 	}
 	var contestants []contestant
+	var closers []func()
+	defer func() {
+		for _, closeOne := range closers {
+			closeOne()
+		}
+	}()
 	for _, transport := range transports {
 		plain, closeAll, err := b.plain(ctx, transport)
 		if err != nil {
 			return err
 		}
-		defer closeAll()
+		closers = append(closers, closeAll)
 		l, err := newLink(b.from, b.to, transport, b.dir, b.plan.Connections)
 		if err != nil {
 			return err
 		}
-		defer l.close()
+		closers = append(closers, l.close)
 		if err := b.movePrompts(ctx, l, lanes); err != nil { // not counted: the connection is new
 			return err
 		}

@@ -89,12 +89,8 @@ func (p *pages) slice(layer int, block kvcache.BlockID) []byte {
 	return p.memory[at:end:end]
 }
 
-// spoil makes every slice of the first blocks differ from what it was.
-func (p *pages) spoil(blocks int) {
-	for at := 0; at < blocks*p.layout.PageBytes(); at += p.layout.SliceBytes {
-		p.memory[at] ^= 0xff
-	}
-}
+// wipe makes the first blocks hold nothing that chance gives.
+func (p *pages) wipe(blocks int) { clear(p.memory[:blocks*p.layout.PageBytes()]) }
 
 // same says whether the first blocks of two pools hold the same.
 func same(a, b *pages, blocks int) bool {

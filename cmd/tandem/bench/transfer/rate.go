@@ -29,10 +29,13 @@ type Rate struct {
 	rounds []float64
 }
 
-// contestant is a way of moving bytes. run returns how many it moved, in which time.
+// contestant is a way of moving bytes. run returns how many it moved, in which time;
+// prepare and check, which may be nil, go before it and after it, and count for nothing.
 type contestant struct {
-	name string
-	run  func(ctx context.Context) (int64, time.Duration, error)
+	name    string
+	prepare func()
+	run     func(ctx context.Context) (int64, time.Duration, error)
+	check   func() error
 }
 
 // compete lets each contestant run once a round, in turns whose order alternates, so
@@ -47,6 +50,9 @@ func compete(ctx context.Context, contestants []contestant, rounds int, said Pro
 				i = len(contestants) - 1 - turn
 			}
 			c := contestants[i]
+			if c.prepare != nil {
+				c.prepare()
+			}
 			before, beforeErr := processor.CPUSeconds(os.Getpid())
 			bytes, took, err := c.run(ctx)
 			if err != nil {
@@ -55,6 +61,11 @@ func compete(ctx context.Context, contestants []contestant, rounds int, said Pro
 			after, afterErr := processor.CPUSeconds(os.Getpid())
 			if errors.Join(beforeErr, afterErr) == nil {
 				cpu[i] = append(cpu[i], (after-before)*1e9/float64(bytes))
+			}
+			if c.check != nil {
+				if err := c.check(); err != nil {
+					return nil, fmt.Errorf("%s: %w", c.name, err)
+				}
 			}
 			rate := float64(bytes) / 1e9 / took.Seconds()
 			rates[i].rounds = append(rates[i].rounds, rate)
@@ -89,20 +100,24 @@ const lanes = 4
 
 // ours is a contestant that moves the KV of prompts through a link.
 func (b *Bench) ours(l *link, transport string) contestant {
-	return contestant{"transfer " + transport, func(ctx context.Context) (int64, time.Duration, error) {
-		b.to.spoil(b.prompts * b.plan.blocks())
-		bytes := int64(b.plan.blocks() * b.layout.PageBytes())
-		prompts := (b.plan.Bytes + bytes - 1) / bytes
-		began := time.Now()
-		if err := b.movePrompts(ctx, l, prompts); err != nil {
-			return 0, 0, err
-		}
-		took := time.Since(began)
-		if moved := int(min(prompts, int64(b.prompts))) * b.plan.blocks(); !same(b.from, b.to, moved) {
-			return 0, 0, errors.New("what arrived is not what was sent")
-		}
-		return prompts * bytes, took, nil
-	}}
+	bytes := int64(b.plan.blocks() * b.layout.PageBytes())
+	prompts := (b.plan.Bytes + bytes - 1) / bytes
+	blocks := int(min(prompts, int64(b.prompts))) * b.plan.blocks()
+	return contestant{
+		name:    "transfer " + transport,
+		prepare: func() { b.to.wipe(blocks) },
+		run: func(ctx context.Context) (int64, time.Duration, error) {
+			began := time.Now()
+			err := b.movePrompts(ctx, l, prompts)
+			return prompts * bytes, time.Since(began), err
+		},
+		check: func() error {
+			if !same(b.from, b.to, blocks) {
+				return errors.New("what arrived is not what was sent")
+			}
+			return nil
+		},
+	}
 }
 
 // movePrompts moves the KV of so many prompts, some at a time.
@@ -162,7 +177,7 @@ func (b *Bench) plain(ctx context.Context, transport string) (best []contestant,
 			closeAll()
 			return nil, nil, err
 		}
-		c := contestant{fmt.Sprintf("plain %s %dKiB", transport, write>>10), func(ctx context.Context) (int64, time.Duration, error) {
+		c := contestant{name: fmt.Sprintf("plain %s %dKiB", transport, write>>10), run: func(ctx context.Context) (int64, time.Duration, error) {
 			return copying(ctx, b.plan.Bytes)
 		}}
 		all = append(all, tried{c, float64(short) / took.Seconds()})
