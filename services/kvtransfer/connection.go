@@ -80,7 +80,6 @@ func (c *connection) run() {
 
 	var tasks sync.WaitGroup
 	for i, l := range links {
-		defer l.close()
 		tasks.Go(func() { c.read(l.stream, i) })
 		tasks.Go(func() { c.write(l.stream, i) })
 	}
@@ -90,6 +89,9 @@ func (c *connection) run() {
 	}
 	c.handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
+	for _, l := range links {
+		l.close()
+	}
 	log.Info("kv session is over")
 }
 

@@ -85,10 +85,7 @@ func (r *Receiver) attach() (*inbound, error) {
 func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
 	var m wire.Inbound
 	defer m.Free()
-	for {
-		if stream.RecvMsg(&m) != nil {
-			break
-		}
+	for stream.RecvMsg(&m) == nil {
 		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
 			outcome, detail := r.write(w, &m)
 			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})

@@ -30,10 +30,10 @@ func TestMain(m *testing.M) {
 func TestAnythingMayHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
-		noisy := w.draw("noisy", 4) == 0
+		noisy := w.draw("noisy", 2) == 0
 		for range rapid.IntRange(20, 600).Draw(t, "steps") {
 			w.step(true)
-			if noisy && w.draw("noise", 10) == 0 {
+			if noisy && w.draw("noise", 25) == 0 {
 				w.spoil()
 			}
 			w.check()
@@ -288,7 +288,7 @@ func (w *world) reserve() {
 }
 
 // open takes a ticket to a session; with faults also one that was used before, or
-// one with a wrong secret.
+// one with a wrong secret or epoch.
 func (w *world) open(faults bool) {
 	var tickets []*reservation
 	for id := uint64(1); id <= w.lastID; id++ {
@@ -307,7 +307,11 @@ func (w *world) open(faults bool) {
 		ticket := r.ticket
 		if faults && w.rarely() {
 			ticket = proto.CloneOf(ticket)
-			ticket.Secret = 1
+			if w.draw("forge", 2) == 0 {
+				ticket.Secret = 1
+			} else {
+				ticket.Epoch-- // of the start before
+			}
 		}
 		r.opened = true
 		o := &outgoing{ticket: ticket, descending: w.draw("order", 2) == 0}

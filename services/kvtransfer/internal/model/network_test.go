@@ -3,6 +3,7 @@ package model_test
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +101,9 @@ func (w *world) toSender(s *session, ev sender.Event) {
 			o := s.transfers[a.ID]
 			if o.accepted || o.ended {
 				w.t.Fatalf("transfer %d: accepted after %+v", a.ID, o)
+			}
+			if (o.ticket.GetEpoch() != s.epoch || o.ticket.GetSecret() == 1) && !s.spoilt {
+				w.t.Fatalf("transfer %d: accepted with a forged ticket", a.ID)
 			}
 			o.accepted = true
 		case sender.Ended:
@@ -207,6 +211,10 @@ func (w *world) flip(bytes []byte) bool {
 			break
 		}
 		messages = append(messages, m[:len(m):len(m)])
+	}
+	// What a chunk or a Commit says is what a sum protects.
+	if w.draw("of a chunk or commit", 8) > 0 {
+		messages = slices.DeleteFunc(messages, func(m []byte) bool { return len(m) == 0 || m[0] != 3<<3|2 && m[0] != 4<<3|2 })
 	}
 	if len(messages) == 0 {
 		return false

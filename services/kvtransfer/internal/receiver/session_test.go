@@ -105,10 +105,11 @@ func TestMessagesHaveTheirStripe(t *testing.T) {
 		complete bool
 		stream   receiver.StreamID
 		message  *kvtransferv1.SenderMessage
+		want     receiver.Cause
 	}{
-		{"open on the second", true, 2, open()},
-		{"renew on the second", true, 2, renew},
-		{"open before the third has greeted", false, 1, open()},
+		{"open on the second", true, 2, open(), receiver.Breach},
+		{"renew on the second", true, 2, renew, receiver.Breach},
+		{"open before the third has greeted", false, 1, open(), receiver.Severed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := wideCore()
@@ -117,7 +118,7 @@ func TestMessagesHaveTheirStripe(t *testing.T) {
 			if test.complete {
 				join(c, 3, stripe(2))
 			}
-			if streams, cause := closed(handle(c, start, received(test.stream, test.message))); len(streams) < 2 || cause != receiver.Breach {
+			if streams, cause := closed(handle(c, start, received(test.stream, test.message))); len(streams) < 2 || cause != test.want {
 				t.Errorf("streams %v are closed for %v", streams, cause)
 			}
 		})

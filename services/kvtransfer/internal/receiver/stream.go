@@ -15,7 +15,8 @@ func (c *Core) receive(s *stream, ev Received) {
 	case greets:
 		c.greet(s, hello.Hello)
 	case s.session.phase == greeting:
-		c.closeStream(s, Breach, "a session begins when all of its streams have greeted")
+		// One of them may have greeted and ended, which the sender did not know.
+		c.closeStream(s, Severed, "a session begins when all of its streams have greeted, and one of them has not, or has ended")
 	case ev.Message == nil && ev.Chunk != nil:
 		s.session.heard = c.now
 		c.receiveChunk(s, ev.Chunk)
