@@ -49,7 +49,9 @@ func testHelper(path string) bool { return strings.HasSuffix(path, "test") }
 
 // core are the folders of state machines: Handle(now, event) gives actions.
 var core = []string{
-	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "services/kvtransfer/internal", "services/router/internal",
+	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "services/router/internal",
+	"services/kvtransfer/internal/receiver", "services/kvtransfer/internal/sender", "services/kvtransfer/internal/stock",
+	"services/kvtransfer/internal/coverage", "services/kvtransfer/internal/deadline", "services/kvtransfer/internal/model",
 }
 
 // inCore reports whether a package is of the core; its test helpers are not.
