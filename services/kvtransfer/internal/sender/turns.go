@@ -81,13 +81,9 @@ func (c *Core) need() int { return c.size(c.ring[c.pick()]) }
 
 func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) * t.sliceBytes }
 
-// Parts of a stripe's credit and of the largest chunk that are used while several
-// transfers have something to send. What is on its way is before whatever comes next,
-// and a short transfer waits for it twice: with Open, and with its chunks.
-const (
-	creditShare = 8
-	chunkShare  = 4
-)
+// chunkShare is the part of the largest chunk that is used while several transfers
+// have something to send: a short one waits for what has begun.
+const chunkShare = 4
 
 func (c *Core) crowded() bool { return len(c.ring) > 1 }
 
@@ -99,15 +95,10 @@ func (c *Core) limit(t *transfer) int {
 	return c.cfg.MaxChunkBytes / t.sliceBytes
 }
 
-// room is the payload that may be sent over a stripe now. Of one that has nothing on
-// its way it is a chunk at least.
-func (c *Core) room(of int) int {
-	s := &c.stripes[of]
-	if !c.crowded() {
-		return s.credit
-	}
-	return min(s.credit, max(s.most/creditShare, c.need())-(s.most-s.credit))
-}
+// room is the payload that may be sent over a stripe now. The whole credit is used
+// even while short transfers may come: with less on its way sender and receiver wait
+// for each other.
+func (c *Core) room(of int) int { return c.stripes[of].credit }
 
 func (c *Core) nextChunk(of int) Action {
 	if len(c.ring) == 0 {

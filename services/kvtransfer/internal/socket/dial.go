@@ -17,7 +17,7 @@ const (
 	loopbackBytes = 256 << 10
 	// unixBytes is the same for Unix sockets, which by default take so little that
 	// sender and receiver wait for each other.
-	unixBytes = 512 << 10
+	unixBytes = 1 << 20
 )
 
 // Dial connects to "host:port" or "unix:///path".
