@@ -47,8 +47,9 @@ type Request struct {
 	// Generated included; above Generated. Not read of a Restore.
 	MaxTokens int
 	// Spare is how many blocks a Restore has to leave to others, beside those that it
-	// takes: with those of the request that it is for, that request never waits for a
-	// transfer that hangs.
+	// takes and those that other Restores have to leave until they are released: with
+	// those of the request that it is for, that request never waits for a transfer that
+	// hangs.
 	Spare int
 	// Stop are the tokens that end the sequence. They are part of the output.
 	Stop []int32

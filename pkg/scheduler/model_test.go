@@ -72,6 +72,7 @@ func (m *machine) submitAny(t *rapid.T) {
 	r := anyRequest(t, m.config.BlockTokens, m.config.ContextTokens)
 	r.ID = m.lastID
 	waiting, before := m.scheduler.Load().WaitingSequences, m.scheduler.PoolStats()
+	arriving, spare := m.restoring()
 	l := m.submit(r)
 	full := min(r.MaxTokens-r.Generated+len(r.Tokens), m.config.ContextTokens) - 1
 	if r.Kind == scheduler.PrefillOnly || r.Kind == scheduler.Restore {
@@ -89,8 +90,11 @@ func (m *machine) submitAny(t *rapid.T) {
 		if l.reason == scheduler.NoRoom && (waiting+s.Held+s.Quarantined > 0 || full/size+r.Spare > s.Total) {
 			want = scheduler.NoRoom
 		}
-		if l.reason == 0 && before.Free+before.Cached < full/size+r.Spare {
-			t.Fatalf("%d: took blocks that others need: %+v", r.ID, before)
+		if l.reason == 0 && before.Free+before.Cached < full/size+r.Spare+spare {
+			t.Fatalf("%d: took blocks that others need, %d of them for other Restores: %+v", r.ID, spare, before)
+		}
+		if l.reason == 0 && arriving > 0 && (arriving+full/size)*4 > total {
+			t.Fatalf("%d: takes %d blocks where transfers fill %d of %d", r.ID, full/size, arriving, total)
 		}
 	case waiting >= m.config.MaxWaiting:
 		want = scheduler.QueueFull
@@ -98,6 +102,20 @@ func (m *machine) submitAny(t *rapid.T) {
 	if l.reason != want {
 		t.Fatalf("%d: refused with %d, want %d", r.ID, l.reason, want)
 	}
+}
+
+// restoring is how many blocks Restores are filling, and how many all that are not
+// released leave to the requests that they are for.
+func (m *machine) restoring() (arriving, spare int) {
+	for _, l := range m.order {
+		if l.request.Kind == scheduler.Restore && l.reserved && !l.released {
+			spare += l.request.Spare
+			if !l.arrived {
+				arriving += len(l.table) - l.cached/m.config.BlockTokens
+			}
+		}
+	}
+	return arriving, spare
 }
 
 func (m *machine) pick(t *rapid.T, want func(*life) bool) *life {

@@ -2,6 +2,11 @@ package scheduler
 
 import "errors"
 
+// restoreShare is the share of the pool, one in so many blocks, that several
+// Restores may be filling at a time: transfers that hang keep theirs from all. One
+// alone may fill more.
+const restoreShare = 4
+
 // valid says whether a request makes sense by itself.
 func (r *Request) valid(blockTokens int) bool {
 	if len(r.Tokens) == 0 {
@@ -22,7 +27,11 @@ func (s *Scheduler) restore(q *sequence) bool {
 	if s.starved() || len(s.waiting) > 0 && s.waiting[0].aged {
 		return false
 	}
-	if s.pool.Available()-q.blocksNeeded < q.request.Spare {
+	arriving, spare := s.restoring()
+	if s.pool.Available()-q.blocksNeeded < spare+q.request.Spare {
+		return false
+	}
+	if arriving > 0 && (arriving+q.blocksNeeded)*restoreShare > s.pool.Total() {
 		return false
 	}
 	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
@@ -35,6 +44,22 @@ func (s *Scheduler) restore(q *sequence) bool {
 	s.pool.Reserve(q.private())
 	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
 	return true
+}
+
+// restoring is how many blocks transfers of Restores may write, and how many all
+// Restores that are not released have to leave to others: what one left, for the
+// request that it is for, no later one takes.
+func (s *Scheduler) restoring() (arriving, spare int) {
+	for _, q := range s.sequences {
+		if q.request.Kind != Restore {
+			continue
+		}
+		spare += q.request.Spare
+		if !q.kvArrived {
+			arriving += len(q.private())
+		}
+	}
+	return arriving, spare
 }
 
 // restored publishes the blocks of a Restore sequence and ends it. They are held
