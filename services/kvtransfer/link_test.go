@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
-// countingPool counts the bytes that are out of a pool, and tells when they reach a
-// mark.
+// countingPool counts the bytes that are out of a pool, and tells when those that were
+// asked for reach a mark.
 type countingPool struct {
 	mem.BufferPool
 	mark    int
@@ -25,6 +25,7 @@ type countingPool struct {
 
 	mu        sync.Mutex
 	out, most int
+	asked     int
 	told      bool
 }
 
@@ -34,7 +35,7 @@ func (p *countingPool) Get(n int) *[]byte {
 	defer p.mu.Unlock()
 	p.out += cap(*b)
 	p.most = max(p.most, p.out)
-	if p.out >= p.mark && !p.told {
+	if p.asked += n; p.asked >= p.mark && !p.told {
 		p.told = true
 		close(p.reached)
 	}
