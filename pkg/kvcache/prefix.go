@@ -44,8 +44,14 @@ func (p *Pool) BlockHashes(salt string, tokens []int32) []Hash {
 // compares the tokens, so a collision of hashes can not give wrong KV. The Chain
 // is where Publish goes on.
 func (p *Pool) Match(dst []BlockID, salt string, tokens []int32) ([]BlockID, Chain) {
+	return p.MatchHashes(dst, salt, p.BlockHashes(salt, tokens), tokens)
+}
+
+// MatchHashes is Match for tokens whose BlockHashes, or the first few of them, the
+// caller has.
+func (p *Pool) MatchHashes(dst []BlockID, salt string, hashes []Hash, tokens []int32) ([]BlockID, Chain) {
 	from := len(dst)
-	dst, chain := p.find(dst, salt, p.BlockHashes(salt, tokens), tokens)
+	dst, chain := p.find(dst, salt, hashes, tokens)
 	p.take(dst[from:])
 	return dst, chain
 }

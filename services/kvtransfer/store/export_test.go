@@ -30,7 +30,11 @@ func (s *Service) Published() int {
 }
 
 // Transfers counts those under way.
-func (s *Service) Transfers() int { return s.transfers() }
+func (s *Service) Transfers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.puts) + len(s.fetches)
+}
 
 // Offer and Fetch are the calls without a network.
 func (s *Service) Offer(ctx context.Context, r *kvtransferv1.OfferRequest) error {

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"log/slog"
+	"math"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,6 +106,22 @@ func TestFetchesThatMakeNoSense(t *testing.T) {
 		}
 	}
 	s.settle()
+}
+
+// A count that no prefix can have does not get into a metric either.
+func TestTicketOfMoreBlocksThanTokens(t *testing.T) {
+	n := &network{kind: "tcp"}
+	s := startStore(t, n, config(), 77)
+	client, _ := s.raw(n)
+	for blocks, want := range map[uint32]codes.Code{2: codes.NotFound, 3: codes.InvalidArgument, math.MaxUint32: codes.InvalidArgument} {
+		_, err := client.Fetch(t.Context(), &kvtransferv1.FetchRequest{
+			StoreEpoch: 77, Prefix: &kvtransferv1.Prefix{LayoutDigest: 1, TokenIds: []uint32{1, 2}},
+			Ticket: &kvtransferv1.Ticket{Addresses: []string{"127.0.0.1:1"}, LayoutDigest: 1, Blocks: blocks},
+		})
+		if status.Code(err) != want || (want == codes.InvalidArgument && rpc.Field(err) != "ticket.blocks") {
+			t.Errorf("%d blocks of two tokens: %v, want %v", blocks, err, want)
+		}
+	}
 }
 
 // unreached is a store that no network leads to, and that does not answer slowly.

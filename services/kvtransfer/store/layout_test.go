@@ -55,6 +55,15 @@ func TestAnotherLayout(t *testing.T) {
 		}
 		_, err = s.put(a, prefix(4, 100), 0)
 		refused(err)
+
+		// One of which nothing fits gets nothing, and takes nothing from anybody.
+		time.Sleep(11 * time.Minute)
+		large := kvtransfertest.Layout(2*layers*storeBlocks, sliceBytes)
+		_, err = s.put(startWorker(t, n, "prefill-3", large), prefix(1, 100), 0)
+		if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter != 0 {
+			t.Errorf("%v, want a BusyError without a time", err)
+		}
+		s.checkSignals(n, 3)
 		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
 			t.Error(err)
 		}

@@ -79,17 +79,17 @@ func (l *leaving) fill(record *controlv1.WorkerRecord) {
 // leave takes nothing new from now on and says so to the mesh. What is still under
 // way after grace is ended; 0 lets it finish. It does not wait.
 func (l *leaving) leave(grace time.Duration) {
+	transfers := l.service.refuse()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.begun {
 		l.begun = true
 		close(l.drains)
-		l.service.deps.Logger.Info("store drains", "transfers", l.service.transfers())
+		l.service.deps.Logger.Info("store drains", "transfers", transfers)
 		if l.registration != nil {
 			l.registration.Update(l.fill)
 		}
 	}
-	l.service.refuse()
 	if grace > 0 {
 		if l.cut != nil {
 			l.cut.Stop()
@@ -147,18 +147,12 @@ func (l *leaving) depart(ctx context.Context, cleanup time.Duration) {
 	})
 }
 
-// refuse takes nothing new from now on.
-func (s *Service) refuse() {
+// refuse takes nothing new from now on, and counts what is under way.
+func (s *Service) refuse() (transfers int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.draining = true
 	s.noteChange()
-}
-
-// transfers counts those under way.
-func (s *Service) transfers() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return len(s.puts) + len(s.fetches)
 }
 

@@ -106,19 +106,28 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	if err := checkWhole(len(tokens), layout.BlockTokens); err != nil {
 		return nil, err
 	}
+	asked, total := len(tokens)/layout.BlockTokens, blocksOf(s.cfg.MemoryBytes, layout)
+	switch { // before anything is cleared away for it, or hashed
+	case total == 0:
+		return nil, rpc.Errorf(codes.ResourceExhausted, ReasonFull, "no place for blocks: one of this model takes %d bytes, the store has %d in all",
+			layout.PageBytes(), s.cfg.MemoryBytes)
+	case asked > total:
+		return nil, offerError(stock.TooLarge, asked, total)
+	}
+	prefix := stock.NewPrefix(layout, total, request.GetPrefix().GetSalt(), tokens)
 	if err := s.admit(ctx, layout, digest); err != nil {
 		return nil, err
 	}
 	h := s.shelf
 	h.used = time.Now()
-	arrival, verdict := h.stock.Offer(request.GetPrefix().GetSalt(), tokens)
+	arrival, verdict := h.stock.Offer(prefix)
 	if verdict == stock.Taken {
 		s.puts[arrival.ID] = 0
 	}
 	s.noteChange()
 	s.mu.Unlock()
 	if verdict != stock.Taken {
-		return nil, offerError(verdict, len(tokens)/layout.BlockTokens, h.blocks)
+		return nil, offerError(verdict, asked, total)
 	}
 	return s.reserve(ctx, h, arrival)
 }
@@ -199,7 +208,7 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 	if err != nil {
 		return 0, err
 	}
-	if err := checkTicket(request.GetTicket(), request.GetPrefix().GetLayoutDigest()); err != nil {
+	if err := checkTicket(request.GetTicket(), request.GetPrefix()); err != nil {
 		return 0, err
 	}
 	if _, has := ctx.Deadline(); !has {
@@ -219,14 +228,16 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 
 // checkTicket finds what is wrong with a ticket whatever is held. Its errors are
 // gRPC statuses.
-func checkTicket(ticket *kvtransferv1.Ticket, layoutDigest uint64) error {
+func checkTicket(ticket *kvtransferv1.Ticket, prefix *kvtransferv1.Prefix) error {
 	switch {
 	case ticket == nil:
 		return rpc.InvalidArgument("ticket", "is missing: reserve blocks first")
 	case len(ticket.GetAddresses()) == 0:
 		return rpc.InvalidArgument("ticket.addresses", "is empty: nobody can be sent to")
-	case ticket.GetLayoutDigest() != layoutDigest:
-		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, the prefix's is %#x", ticket.GetLayoutDigest(), layoutDigest))
+	case ticket.GetLayoutDigest() != prefix.GetLayoutDigest():
+		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, the prefix's is %#x", ticket.GetLayoutDigest(), prefix.GetLayoutDigest()))
+	case int64(ticket.GetBlocks()) > int64(len(prefix.GetTokenIds())): // a block has one token at least
+		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d tokens: reserve for the same prefix", ticket.GetBlocks(), len(prefix.GetTokenIds())))
 	case ticket.GetHeldBlocks() > ticket.GetBlocks():
 		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
 	}
@@ -235,29 +246,24 @@ func checkTicket(ticket *kvtransferv1.Ticket, layoutDigest uint64) error {
 
 // read takes the blocks that a fetch asks for. cut ends the fetch from outside.
 func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut context.CancelCauseFunc) (*shelf, stock.Reading, error) {
-	prefix, ticket := request.GetPrefix(), request.GetTicket()
+	ticket := request.GetTicket()
+	h, err := s.shelfFor(request, len(tokens))
+	if err != nil {
+		return nil, stock.Reading{}, err
+	}
+	prefix := stock.NewPrefix(h.layout, h.blocks, request.GetPrefix().GetSalt(), tokens)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refusal(); err != nil {
 		return nil, stock.Reading{}, err
 	}
-	h := s.shelf
-	if h == nil {
-		s.metrics.missed(int(ticket.GetBlocks()))
-		return nil, stock.Reading{}, missing(0, int(ticket.GetBlocks()))
-	}
-	if h.digest != prefix.GetLayoutDigest() {
-		return nil, stock.Reading{}, mismatch(h, fmt.Sprintf("a model with layout digest %#x", prefix.GetLayoutDigest()))
-	}
-	if err := checkWhole(len(tokens), h.layout.BlockTokens); err != nil {
-		return nil, stock.Reading{}, err
-	}
-	blocks := len(tokens) / h.layout.BlockTokens
-	if int64(ticket.GetBlocks()) != int64(blocks) {
-		return nil, stock.Reading{}, rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d: reserve for the same prefix", ticket.GetBlocks(), blocks))
+	blocks := int(ticket.GetBlocks())
+	if s.shelf != h { // it gave way meanwhile
+		s.metrics.missed(blocks)
+		return nil, stock.Reading{}, missing(0, blocks)
 	}
 	h.used = time.Now()
-	reading, held, verdict := h.stock.Read(prefix.GetSalt(), tokens)
+	reading, held, verdict := h.stock.Read(prefix)
 	switch verdict {
 	case stock.Taken:
 	case stock.Missing:
@@ -270,6 +276,32 @@ func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut c
 	s.fetches[reading.ID] = cut
 	s.noteChange()
 	return h, reading, nil
+}
+
+// shelfFor is the shelf that may have what a fetch of so many tokens asks for. Its
+// errors are gRPC statuses.
+func (s *Service) shelfFor(request *kvtransferv1.FetchRequest, tokens int) (*shelf, error) {
+	asked, digest := request.GetTicket().GetBlocks(), request.GetPrefix().GetLayoutDigest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refusal(); err != nil {
+		return nil, err
+	}
+	h := s.shelf
+	if h == nil {
+		s.metrics.missed(int(asked))
+		return nil, missing(0, int(asked))
+	}
+	if h.digest != digest {
+		return nil, mismatch(h, fmt.Sprintf("a model with layout digest %#x", digest))
+	}
+	if err := checkWhole(tokens, h.layout.BlockTokens); err != nil {
+		return nil, err
+	}
+	if blocks := tokens / h.layout.BlockTokens; int64(asked) != int64(blocks) {
+		return nil, rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d: reserve for the same prefix", asked, blocks))
+	}
+	return h, nil
 }
 
 // send sends blocks to the ticket's receiver. It returns when none is read any

@@ -46,12 +46,9 @@ func blocksOf(memoryBytes int64, layout kvcache.Layout) int {
 	return int(min(memoryBytes/each, maxBlocks))
 }
 
-// newShelf is an empty shelf whose receiver runs.
+// newShelf is an empty shelf whose receiver runs. One block of layout fits at least.
 func (s *Service) newShelf(layout kvcache.Layout) (*shelf, error) {
 	blocks := blocksOf(s.cfg.MemoryBytes, layout)
-	if blocks == 0 {
-		return nil, fmt.Errorf("a block of this model takes %d bytes, the store has %d in all", layout.PageBytes(), s.cfg.MemoryBytes)
-	}
 	memory, err := newPages(layout, blocks)
 	if err != nil {
 		return nil, err

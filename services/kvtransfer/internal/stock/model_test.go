@@ -74,7 +74,7 @@ func salt(t *rapid.T) string { return rapid.SampledFrom([]string{"", "s"}).Draw(
 func (m *model) Offer(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
 	before := m.stock.Stats()
-	a, verdict := m.stock.Offer(salt, tokens)
+	a, verdict := m.stock.Offer(prefix(salt, tokens))
 	if verdict != stock.Taken {
 		after := m.stock.Stats()
 		if before.Pool != after.Pool || before.Arrivals != after.Arrivals {
@@ -122,7 +122,7 @@ func (m *model) Commit(t *rapid.T) {
 	m.stock.Committed(b.ID)
 	delete(m.arrivals, b.ID)
 	// Nothing took room since, so it is found.
-	r, held, verdict := m.stock.Read(b.salt, b.tokens)
+	r, held, verdict := m.stock.Read(prefix(b.salt, b.tokens))
 	if verdict == stock.Busy {
 		return
 	}
@@ -146,7 +146,7 @@ func (m *model) Drain(t *rapid.T) {
 
 func (m *model) Read(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
-	r, held, verdict := m.stock.Read(salt, tokens)
+	r, held, verdict := m.stock.Read(prefix(salt, tokens))
 	switch verdict {
 	case stock.Taken:
 		m.readings[r.ID] = &looking{salt, tokens, r}

@@ -61,6 +61,25 @@ type Reading struct {
 	Blocks []kvcache.BlockID
 }
 
+// Prefix is the tokens of whole blocks, under a salt, with their hashes.
+type Prefix struct {
+	salt   string
+	tokens []int32
+	hashes []kvcache.Hash
+}
+
+// NewPrefix hashes the first most blocks, no more of which a Stock has. That takes
+// long where they are many, and needs no Stock: callers hold no lock meanwhile.
+// tokens are kept.
+func NewPrefix(layout kvcache.Layout, most int, salt string, tokens []int32) Prefix {
+	first := tokens
+	if blocks := len(tokens) / layout.BlockTokens; blocks > most {
+		first = tokens[:most*layout.BlockTokens]
+	}
+	root := kvcache.RootHash(layout.ModelDigest, layout.ArithmeticClass, salt)
+	return Prefix{salt, tokens, kvcache.BlockHashes(root, first, layout.BlockTokens)}
+}
+
 // Stock is the blocks of one layout.
 type Stock struct {
 	pool     *kvcache.Pool
@@ -75,9 +94,8 @@ type Stock struct {
 
 // arrival is one that has not ended.
 type arrival struct {
-	salt   string
-	tokens []int32
-	hashes []kvcache.Hash // of the blocks that are brought
+	prefix Prefix
+	brings []kvcache.Hash // the blocks that it brings
 	blocks []kvcache.BlockID
 	held   int
 	failed bool // what it was to bring is in quarantine, and what was held released
@@ -96,19 +114,18 @@ func New(blocks int, layout kvcache.Layout, limits Limits) *Stock {
 }
 
 // Offer takes room for the blocks of a prefix that lack, evicting those that were
-// not used for longest if it has to. tokens are those of whole blocks, at least
-// one, and kept. Unless the verdict is Taken nothing has changed but the order of
-// eviction.
+// not used for longest if it has to. p has one block at least. Unless the verdict is
+// Taken nothing has changed but the order of eviction.
 //
 // What arrives may take half of the blocks, so that offers which come to nothing
 // do not empty the store; the only one may take all.
-func (s *Stock) Offer(salt string, tokens []int32) (Arrival, Verdict) {
-	hashes := s.pool.BlockHashes(salt, tokens)
-	total := len(hashes)
+func (s *Stock) Offer(p Prefix) (Arrival, Verdict) {
+	total := len(p.tokens) / s.layout.BlockTokens
 	if total > s.pool.Total() {
 		return Arrival{}, TooLarge
 	}
-	found, _ := s.pool.Match(nil, salt, tokens)
+	hashes := p.hashes
+	found, _ := s.pool.MatchHashes(nil, p.salt, hashes, p.tokens)
 	held := len(found)
 	s.pool.Release(found)
 	switch {
@@ -126,7 +143,7 @@ func (s *Stock) Offer(salt string, tokens []int32) (Arrival, Verdict) {
 	if under := stats.Reserved + stats.Quarantined; under > 0 && under+total-held > stats.Total/2 {
 		return Arrival{}, Full
 	}
-	blocks, held, _, ok := s.pool.Acquire(salt, hashes, tokens, total)
+	blocks, held, _, ok := s.pool.Acquire(p.salt, hashes, p.tokens, total)
 	if !ok {
 		return Arrival{}, Full
 	}
@@ -136,7 +153,7 @@ func (s *Stock) Offer(salt string, tokens []int32) (Arrival, Verdict) {
 	}
 	s.last++
 	id := ArrivalID(s.last)
-	s.arrivals[id] = &arrival{salt: salt, tokens: tokens, hashes: hashes[held:], blocks: blocks, held: held}
+	s.arrivals[id] = &arrival{prefix: p, brings: hashes[held:], blocks: blocks, held: held}
 	return Arrival{ID: id, Blocks: slices.Clone(blocks), Held: held}, Taken
 }
 
@@ -158,9 +175,9 @@ func (s *Stock) Committed(id ArrivalID) {
 	// meanwhile, without having been given away.
 	size := s.layout.BlockTokens
 	published := s.pool.Stats().Published
-	found, chain := s.pool.Match(nil, a.salt, a.tokens)
+	found, chain := s.pool.MatchHashes(nil, a.prefix.salt, a.prefix.hashes, a.prefix.tokens)
 	for i := len(found); i < len(a.blocks); i++ {
-		chain = s.pool.Publish(chain, a.blocks[i], a.tokens[i*size:(i+1)*size])
+		chain = s.pool.Publish(chain, a.blocks[i], a.prefix.tokens[i*size:(i+1)*size])
 	}
 	s.kept += uint64(s.pool.Stats().Published - published)
 	s.pool.Release(found)
@@ -207,21 +224,21 @@ func (s *Stock) end(id ArrivalID) *arrival {
 
 // forget lets others bring what an arrival was to bring.
 func (s *Stock) forget(a *arrival) {
-	for _, hash := range a.hashes {
+	for _, hash := range a.brings {
 		delete(s.arriving, hash)
 	}
-	a.hashes = nil
+	a.brings = nil
 }
 
-// Read takes all blocks of a prefix to read them, until Done. tokens are those of
-// whole blocks. If the verdict is Missing, held is how many leading ones are
-// there; unless it is Taken nothing has changed but the order of eviction.
-func (s *Stock) Read(salt string, tokens []int32) (r Reading, held int, v Verdict) {
+// Read takes all blocks of a prefix to read them, until Done. If the verdict is
+// Missing, held is how many leading ones are there; unless it is Taken nothing has
+// changed but the order of eviction.
+func (s *Stock) Read(p Prefix) (r Reading, held int, v Verdict) {
 	if len(s.readings) >= s.limits.Readings {
 		return Reading{}, 0, Busy
 	}
-	found, _ := s.pool.Match(nil, salt, tokens)
-	if len(found)*s.layout.BlockTokens != len(tokens) {
+	found, _ := s.pool.MatchHashes(nil, p.salt, p.hashes, p.tokens)
+	if len(found)*s.layout.BlockTokens != len(p.tokens) {
 		s.pool.Release(found)
 		return Reading{}, len(found), Missing
 	}

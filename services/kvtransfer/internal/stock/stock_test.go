@@ -19,6 +19,11 @@ func tokens(common, n int, seed int32) []int32 {
 	return made
 }
 
+// prefix is for a stock of poolBlocks, and for smaller ones.
+func prefix(salt string, tokens []int32) stock.Prefix {
+	return stock.NewPrefix(layout, poolBlocks, salt, tokens)
+}
+
 func TestOffers(t *testing.T) {
 	type offer struct {
 		tokens []int32
@@ -51,6 +56,8 @@ func TestOffers(t *testing.T) {
 			{tokens(0, 1, 200), stock.Full, 0, false},
 		},
 		"more than there is never fits": {
+			{tokens(0, poolBlocks, 0), stock.Taken, 0, true},
+			{tokens(0, 1000*poolBlocks, 0), stock.TooLarge, 0, false},
 			{tokens(0, poolBlocks+1, 0), stock.TooLarge, 0, false},
 		},
 		"arrivals are bounded": {
@@ -72,7 +79,7 @@ func TestOffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := stock.New(poolBlocks, layout, stock.Limits{Arrivals: mostAtATime, Readings: mostAtATime})
 			for i, o := range offers {
-				a, verdict := s.Offer("", o.tokens)
+				a, verdict := s.Offer(prefix("", o.tokens))
 				if verdict != o.want || a.Held != o.held {
 					t.Fatalf("offer %d: verdict %v with %d held, want %v with %d", i, verdict, a.Held, o.want, o.held)
 				}
@@ -86,38 +93,38 @@ func TestOffers(t *testing.T) {
 
 func TestWhatIsReadStaysAndWhatMayBeWrittenIsNotGivenAway(t *testing.T) {
 	s := stock.New(4, layout, stock.Limits{Arrivals: 4, Readings: 4})
-	a, _ := s.Offer("", tokens(0, 2, 0))
+	a, _ := s.Offer(prefix("", tokens(0, 2, 0)))
 	s.Committed(a.ID)
-	r, _, verdict := s.Read("", tokens(0, 2, 0))
+	r, _, verdict := s.Read(prefix("", tokens(0, 2, 0)))
 	if verdict != stock.Taken {
 		t.Fatalf("read: %v", verdict)
 	}
-	late, verdict := s.Offer("", tokens(0, 2, 100))
+	late, verdict := s.Offer(prefix("", tokens(0, 2, 100)))
 	if verdict != stock.Taken {
 		t.Fatalf("offer into what is free: %v", verdict)
 	}
 	s.Failed(late.ID)
-	if _, verdict = s.Offer("", tokens(0, 1, 200)); verdict != stock.Full {
+	if _, verdict = s.Offer(prefix("", tokens(0, 1, 200))); verdict != stock.Full {
 		t.Errorf("all are read or may be written, but an offer is %v", verdict)
 	}
 	s.Drained(late.ID)
 	s.Done(r.ID)
-	if _, verdict = s.Offer("", tokens(0, 4, 200)); verdict != stock.Taken {
+	if _, verdict = s.Offer(prefix("", tokens(0, 4, 200))); verdict != stock.Taken {
 		t.Errorf("all can be had, but an offer is %v", verdict)
 	}
 }
 
 func TestMissingSaysHowMuchIsThere(t *testing.T) {
 	s := stock.New(4, layout, stock.Limits{Arrivals: 4, Readings: 4})
-	a, _ := s.Offer("salt", tokens(3, 3, 0))
-	if _, held, verdict := s.Read("salt", tokens(3, 3, 0)); verdict != stock.Missing || held != 0 {
+	a, _ := s.Offer(prefix("salt", tokens(3, 3, 0)))
+	if _, held, verdict := s.Read(prefix("salt", tokens(3, 3, 0))); verdict != stock.Missing || held != 0 {
 		t.Errorf("before the commit: %v, %d held", verdict, held)
 	}
 	s.Committed(a.ID)
-	if _, held, verdict := s.Read("salt", tokens(2, 3, 100)); verdict != stock.Missing || held != 2 {
+	if _, held, verdict := s.Read(prefix("salt", tokens(2, 3, 100))); verdict != stock.Missing || held != 2 {
 		t.Errorf("after it: %v, %d held", verdict, held)
 	}
-	if _, held, verdict := s.Read("other", tokens(3, 3, 0)); verdict != stock.Missing || held != 0 {
+	if _, held, verdict := s.Read(prefix("other", tokens(3, 3, 0))); verdict != stock.Missing || held != 0 {
 		t.Errorf("under another salt: %v, %d held", verdict, held)
 	}
 	if stats := s.Stats(); stats.Kept != 3 {
