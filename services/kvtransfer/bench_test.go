@@ -2,7 +2,6 @@ package kvtransfer_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,26 +15,6 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
-// errNotCalled is what pages that can be viewed are not asked for.
-var errNotCalled = errors.New("pages in the host's memory are not copied by Read and Write")
-
-// visiblePages are pages that the host can reach, as a CPU engine has them:
-// kvtransfertest's are those of a device.
-type visiblePages struct {
-	layout kvcache.Layout
-	memory []byte
-}
-
-func (p *visiblePages) Layout() kvcache.Layout { return p.layout }
-
-func (p *visiblePages) View(layer int, block kvcache.BlockID) []byte {
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	return p.memory[at : at+p.layout.SliceBytes]
-}
-
-func (p *visiblePages) Read(int, []kvcache.BlockID, []byte) error  { return errNotCalled }
-func (p *visiblePages) Write(int, []kvcache.BlockID, []byte) error { return errNotCalled }
-
 // road is a sender and a receiver with a connection between them, and blocks to move.
 type road struct {
 	b        *testing.B
@@ -48,9 +27,6 @@ type road struct {
 // newRoad joins two sides by a transport. Each block has 16 slices of 64 KiB.
 func newRoad(b *testing.B, address string, blocks int) *road {
 	layout := kvtransfertest.Layout(16, 64<<10)
-	pages := func() *visiblePages {
-		return &visiblePages{layout: layout, memory: make([]byte, blocks*layout.PageBytes())}
-	}
 	listener, err := kvtransfer.Listen(address)
 	if err != nil {
 		b.Fatal(err)
@@ -59,14 +35,14 @@ func newRoad(b *testing.B, address string, blocks int) *road {
 		address = listener.Addr().String()
 	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{address}}, pages())
+		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{address}}, kvtransfertest.NewHostPages(layout, blocks))
 	if err != nil {
 		b.Fatal(err)
 	}
 	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout,
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
-		}}, pages())
+		}}, kvtransfertest.NewHostPages(layout, blocks))
 	if err != nil {
 		b.Fatal(err)
 	}

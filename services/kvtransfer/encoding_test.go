@@ -17,8 +17,8 @@ func asBF16(encoding kvtransferv1.Encoding) option {
 		ModelDigest: "kvtransfertest", ArithmeticClass: "test/1", Layers: layers, KVHeads: 2, HeadSize: 8,
 		ElementType: "bf16", BlockTokens: 4, Order: "k-d2t2/v-t2d2/1", SliceBytes: 2 * 2 * 8 * 4 * 2,
 	}
-	return func(r *kvtransfer.ReceiverConfig, s *kvtransfer.SenderConfig) {
-		r.Layout, s.Layout, r.Encoding = layout, layout, encoding
+	return func(c *rigConfig) {
+		c.receiver.Layout, c.sender.Layout, c.receiver.Encoding = layout, layout, encoding
 	}
 }
 

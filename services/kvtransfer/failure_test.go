@@ -182,7 +182,7 @@ func TestSilentReceiver(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				g.server.Stop()
+				g.stop()
 				_ = g.listener.Close()
 				g.listener = newListener()
 				server := grpc.NewServer()

@@ -14,38 +14,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
-
-// hostPages are pages in the host's memory, as an engine's on the CPU are.
-type hostPages struct {
-	layout kvcache.Layout
-	memory []byte
-}
-
-func newHostPages(layout kvcache.Layout, blocks int) *hostPages {
-	return &hostPages{layout: layout, memory: make([]byte, blocks*layout.PageBytes())}
-}
-
-func (p *hostPages) Layout() kvcache.Layout { return p.layout }
-
-func (p *hostPages) View(layer int, block kvcache.BlockID) []byte {
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	return p.memory[at : at+p.layout.SliceBytes : at+p.layout.SliceBytes]
-}
-
-func (p *hostPages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
-	for i, b := range blocks {
-		copy(dst[i*p.layout.SliceBytes:], p.View(layer, b))
-	}
-	return nil
-}
-
-func (p *hostPages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
-	for i, b := range blocks {
-		copy(p.View(layer, b), src[i*p.layout.SliceBytes:])
-	}
-	return nil
-}
 
 // BenchmarkShortBehindLong sends one block alone, and behind a hundred transfers of
 // 16 blocks each, over loopback. Its metrics are the medians of what the block took
@@ -114,7 +84,7 @@ func newWire(b *testing.B, layout kvcache.Layout, blocks, streams, credit, chunk
 	w := new(wired)
 	if w.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{listener.Addr().String()}, CreditBytes: credit, MaxChunkBytes: chunk,
-	}, newHostPages(layout, blocks)); err != nil {
+	}, kvtransfertest.NewHostPages(layout, blocks)); err != nil {
 		b.Fatal(err)
 	}
 	if w.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
@@ -122,7 +92,7 @@ func newWire(b *testing.B, layout kvcache.Layout, blocks, streams, credit, chunk
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
 		},
-	}, newHostPages(layout, blocks)); err != nil {
+	}, kvtransfertest.NewHostPages(layout, blocks)); err != nil {
 		b.Fatal(err)
 	}
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{}))

@@ -36,22 +36,38 @@ type rig struct {
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
 	listener *bufconn.Listener
-	server   *grpc.Server
+	stop     func() // ends the receiver's server and its connections
 	streams  int // of a session
 }
 
 func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
 
-type option func(*kvtransfer.ReceiverConfig, *kvtransfer.SenderConfig)
+// rigConfig is what a rig is made of.
+type rigConfig struct {
+	receiver kvtransfer.ReceiverConfig
+	sender   kvtransfer.SenderConfig
+	pages    func(kvcache.Layout, int) *kvtransfertest.Pages
+}
 
-// overStreams runs a test in a bubble, with sessions of one stream and of several.
+type option func(*rigConfig)
+
+// pageKinds are the two kinds of pages, of which both sides of a rig have one.
+var pageKinds = []struct {
+	name string
+	make func(kvcache.Layout, int) *kvtransfertest.Pages
+}{{"host", kvtransfertest.NewHostPages}, {"device", kvtransfertest.NewPages}}
+
+// overStreams runs a test in a bubble, with sessions of one stream and of several,
+// and over pages of both kinds.
 func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
 	for _, streams := range []int{1, 3} {
-		t.Run(fmt.Sprintf("%d streams", streams), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				test(t, func(_ *kvtransfer.ReceiverConfig, c *kvtransfer.SenderConfig) { c.Streams = streams })
+		for _, pages := range pageKinds {
+			t.Run(fmt.Sprintf("%d streams, %s pages", streams, pages.name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.make })
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -59,31 +75,35 @@ func newRig(t *testing.T, options ...option) *rig {
 	t.Helper()
 	layout := kvtransfertest.Layout(layers, sliceBytes)
 	g := &rig{t: t, listener: newListener()}
-	rc := kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
-		Lease: lease, CreditBytes: 2000, MaxChunkBytes: 450,
+	c := rigConfig{
+		receiver: kvtransfer.ReceiverConfig{
+			WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
+			Lease: lease, CreditBytes: 2000, MaxChunkBytes: 450,
+		},
+		sender: kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout, Dial: g.dial},
+		pages:  kvtransfertest.NewHostPages,
 	}
-	sc := kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout, Dial: g.dial}
 	for _, o := range options {
-		o(&rc, &sc)
+		o(&c)
 	}
-	g.streams = max(sc.Streams, 1)
-	g.from, g.to = kvtransfertest.NewPages(sc.Layout, poolBlocks), kvtransfertest.NewPages(rc.Layout, poolBlocks)
+	g.streams = max(c.sender.Streams, 1)
+	g.from, g.to = c.pages(c.sender.Layout, poolBlocks), c.pages(c.receiver.Layout, poolBlocks)
 	for b := range poolBlocks {
 		g.from.Fill(kvcache.BlockID(b), 1)
 	}
 	var err error
-	if g.receiver, err = kvtransfer.NewReceiver(rc, g.to); err != nil {
+	if g.receiver, err = kvtransfer.NewReceiver(c.receiver, g.to); err != nil {
 		t.Fatal(err)
 	}
-	if g.sender, err = kvtransfer.NewSender(sc, g.from); err != nil {
+	if g.sender, err = kvtransfer.NewSender(c.sender, g.from); err != nil {
 		t.Fatal(err)
 	}
-	g.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
-	g.receiver.Register(g.server)
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
+	g.receiver.Register(server)
+	g.stop = server.Stop
 	var tasks sync.WaitGroup
 	listener := g.listener // tests put another in its place
-	tasks.Go(func() { _ = g.server.Serve(listener) })
+	tasks.Go(func() { _ = server.Serve(listener) })
 	ctx, cancel := context.WithCancel(context.Background())
 	tasks.Go(func() {
 		if err := g.receiver.Run(ctx); err != nil {
@@ -97,7 +117,7 @@ func newRig(t *testing.T, options ...option) *rig {
 			t.Errorf("sender: %v", err)
 		}
 		cancel()
-		g.server.Stop()
+		g.stop()
 		tasks.Wait()
 	})
 	return g

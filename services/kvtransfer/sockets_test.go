@@ -4,17 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -22,21 +20,21 @@ import (
 
 // newSocketRig is a rig over a socket of the operating system. Tickets name an
 // address where nobody listens before the right one.
-func newSocketRig(t *testing.T, network string, streams int) *rig {
+func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.Layout, int) *kvtransfertest.Pages) *rig {
 	t.Helper()
 	layout := kvtransfertest.Layout(layers, sliceBytes)
-	g := &rig{t: t, from: kvtransfertest.NewPages(layout, poolBlocks), to: kvtransfertest.NewPages(layout, poolBlocks), streams: streams}
+	g := &rig{t: t, from: pages(layout, poolBlocks), to: pages(layout, poolBlocks), streams: streams}
 	for b := range poolBlocks {
 		g.from.Fill(kvcache.BlockID(b), 1)
 	}
 	folder := t.TempDir()
-	address := map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(folder, "kv.sock")}[network]
-	listener, err := net.Listen(network, address)
+	address := map[string]string{"tcp": "127.0.0.1:0", "unix": "unix://" + filepath.Join(folder, "kv.sock")}[network]
+	listener, err := kvtransfer.Listen(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if address = listener.Addr().String(); network == "unix" {
-		address = "unix://" + address
+	if network == "tcp" {
+		address = listener.Addr().String()
 	}
 	if g.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: "decode-0", Epoch: 7, Layout: layout, CreditBytes: 2000, MaxChunkBytes: 450,
@@ -47,23 +45,28 @@ func newSocketRig(t *testing.T, network string, streams int) *rig {
 	if g.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
 		WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: streams,
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
 		},
 	}, g.from); err != nil {
 		t.Fatal(err)
 	}
-	g.server = grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()), grpc.MaxRecvMsgSize(g.receiver.MaxMessageBytes()))
-	g.receiver.Register(g.server)
+	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: g.receiver.MaxMessageBytes()}))
+	g.receiver.Register(server)
+	g.stop = sync.OnceFunc(func() {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = server.Stop(now) // it says that calls were cut off
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	tasks.Go(func() { _ = g.server.Serve(listener) })
+	tasks.Go(func() { _ = server.Serve(listener) })
 	tasks.Go(func() { _ = g.receiver.Run(ctx) })
 	t.Cleanup(func() {
 		if err := g.sender.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 		cancel()
-		g.server.Stop()
+		g.stop()
 		tasks.Wait()
 	})
 	return g
@@ -89,7 +92,7 @@ func TestSockets(t *testing.T) {
 				})
 		}},
 		{"the connections break", func(t *testing.T, g *rig) {
-			endOverSocket(t, g, func(*kvtransfer.Transfer, *kvtransferv1.Ticket) { g.server.Stop() }, isBroken)
+			endOverSocket(t, g, func(*kvtransfer.Transfer, *kvtransferv1.Ticket) { g.stop() }, isBroken)
 		}},
 		{"the device fails", func(t *testing.T, g *rig) {
 			endOverSocket(t, g, func(tr *kvtransfer.Transfer, _ *kvtransferv1.Ticket) {
@@ -100,9 +103,11 @@ func TestSockets(t *testing.T) {
 	} {
 		for _, network := range []string{"tcp", "unix"} {
 			for _, streams := range []int{1, 3} {
-				t.Run(fmt.Sprintf("%s, %s, %d streams", test.name, network, streams), func(t *testing.T) {
-					test.run(t, newSocketRig(t, network, streams))
-				})
+				for _, pages := range pageKinds {
+					t.Run(fmt.Sprintf("%s, %s, %d streams, %s pages", test.name, network, streams, pages.name), func(t *testing.T) {
+						test.run(t, newSocketRig(t, network, streams, pages.make))
+					})
+				}
 			}
 		}
 	}

@@ -241,7 +241,7 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 		tr.Send(0, 0, blockRange(8, 4))
 		synctest.Wait()
 		g.receiver.Cancel(ticket.GetTransferId())
-		g.server.Stop() // the connection is gone as well
+		g.stop() // the connection is gone as well
 		_ = g.listener.Close()
 		synctest.Wait()
 		if o.isDrained() {
@@ -331,7 +331,7 @@ func TestConnectionsEnd(t *testing.T) {
 		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 		idle, unopened := g.reserve(blockRange(2, 2), 0, 2)
 		tr := g.open(ticket)
-		g.server.Stop()
+		g.stop()
 		wait(t, "done", tr.Done())
 		wait(t, "drained", o.over)
 		if !isBroken(tr.Err()) || !isBroken(o.err) {

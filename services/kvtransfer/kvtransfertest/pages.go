@@ -3,8 +3,10 @@
 package kvtransfertest
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -18,31 +20,52 @@ func Layout(layers, sliceBytes int) kvcache.Layout {
 	}
 }
 
-// Pages implements engine.Pages in memory that it owns. Unlike an engine's, it
-// is safe for any concurrent use, so that the race detector reports what tests
-// do wrong and not what they watch.
+// Pages implements engine.Pages in memory that it owns, as a device does whose
+// memory the host cannot reach, or as an engine does whose memory is the host's.
+// Unlike an engine's, it is safe for any concurrent use, so that the race detector
+// reports what tests do wrong and not what they watch; but whoever has a View of
+// pages in the host's memory is watched.
 type Pages struct {
 	layout kvcache.Layout
 	blocks int
+	inHost bool
+
+	fault atomic.Pointer[error]
+	hook  atomic.Pointer[func()]
 
 	mu     sync.Mutex
 	memory []byte
-	fault  error
-	hook   func()
 }
 
 var _ engine.Pages = (*Pages)(nil)
 
-// NewPages is blocks pages, all zero.
+// NewPages is blocks pages of a device, all zero: they are copied by Read and Write.
 func NewPages(layout kvcache.Layout, blocks int) *Pages {
 	return &Pages{layout: layout, blocks: blocks, memory: make([]byte, blocks*layout.PageBytes())}
+}
+
+// NewHostPages is the same in the host's memory: they are reached by View, and Read
+// and Write fail.
+func NewHostPages(layout kvcache.Layout, blocks int) *Pages {
+	p := NewPages(layout, blocks)
+	p.inHost = true
+	return p
 }
 
 // Layout implements engine.Pages.
 func (p *Pages) Layout() kvcache.Layout { return p.layout }
 
-// View implements engine.Pages as a device does whose memory is not the host's.
-func (p *Pages) View(int, kvcache.BlockID) []byte { return nil }
+// View implements engine.Pages.
+func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
+	if !p.inHost || layer < 0 || layer >= p.layout.Layers || block < 0 || int(block) >= p.blocks {
+		return nil
+	}
+	if p.begin() != nil {
+		return nil
+	}
+	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
+	return p.memory[at : at+p.layout.SliceBytes : at+p.layout.SliceBytes]
+}
 
 // Read implements engine.Pages.
 func (p *Pages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
@@ -54,19 +77,35 @@ func (p *Pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 	return p.each(layer, blocks, src, func(slice, buffer []byte) { copy(slice, buffer) })
 }
 
-// Fail makes every Read and Write from now on fail with err, or none if it is
-// nil.
+// Fail makes every Read and Write from now on fail with err, or none if it is nil.
+// Pages in the host's memory are out of its reach as long.
 func (p *Pages) Fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fault = err
+	if err == nil {
+		p.fault.Store(nil)
+		return
+	}
+	p.fault.Store(&err)
 }
 
-// Before makes every Read and Write from now on call f first, which may block.
+// Before makes every View, Read and Write from now on call f first, which may block,
+// or nothing if it is nil.
 func (p *Pages) Before(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hook = f
+	if f == nil {
+		p.hook.Store(nil)
+		return
+	}
+	p.hook.Store(&f)
+}
+
+// begin does what View, Read and Write do first.
+func (p *Pages) begin() error {
+	if hook := p.hook.Load(); hook != nil {
+		(*hook)()
+	}
+	if fault := p.fault.Load(); fault != nil {
+		return *fault
+	}
+	return nil
 }
 
 // Fill gives every byte of a block a value that depends on seed, its block, its
@@ -76,7 +115,7 @@ func (p *Pages) Fill(block kvcache.BlockID, seed byte) {
 	defer p.mu.Unlock()
 	page := p.page(block)
 	for i := range page {
-		page[i] = seed + byte(block)*7 + byte(i)*31
+		page[i] = seed + byte(block)*7 + byte(i)*31 + byte(i>>8)*101
 	}
 }
 
@@ -92,18 +131,17 @@ func (p *Pages) page(block kvcache.BlockID) []byte {
 	return p.memory[int(block)*size : (int(block)+1)*size]
 }
 
+var errInHost = errors.New("pages in the host's memory are not copied by Read and Write")
+
 func (p *Pages) each(layer int, blocks []kvcache.BlockID, buffer []byte, do func(slice, buffer []byte)) error {
-	p.mu.Lock()
-	hook := p.hook
-	p.mu.Unlock()
-	if hook != nil {
-		hook()
+	if err := p.begin(); err != nil {
+		return err
+	}
+	if p.inHost {
+		return errInHost
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fault != nil {
-		return p.fault
-	}
 	size := p.layout.SliceBytes
 	if layer < 0 || layer >= p.layout.Layers || len(buffer) != len(blocks)*size {
 		return fmt.Errorf("%d bytes for layer %d of %d blocks", len(buffer), layer, len(blocks))

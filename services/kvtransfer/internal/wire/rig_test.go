@@ -18,36 +18,33 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
-// hostPages are pages in the host's memory: kvtransfertest's are those of a device.
+// hostPages are pages in the host's memory, and how many.
 type hostPages struct {
-	layout kvcache.Layout
-	memory []byte
+	*kvtransfertest.Pages
+	blocks int
 }
 
 func newHostPages(layers, slice, blocks int) *hostPages {
-	layout := kvtransfertest.Layout(layers, slice)
-	return &hostPages{layout: layout, memory: make([]byte, blocks*layout.PageBytes())}
+	return &hostPages{kvtransfertest.NewHostPages(kvtransfertest.Layout(layers, slice), blocks), blocks}
 }
-
-func (p *hostPages) Layout() kvcache.Layout { return p.layout }
-
-func (p *hostPages) View(layer int, block kvcache.BlockID) []byte {
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	if layer < 0 || layer >= p.layout.Layers || block < 0 || at >= len(p.memory) {
-		return nil
-	}
-	return p.memory[at : at+p.layout.SliceBytes]
-}
-
-var errNotCalled = errors.New("pages in the host's memory are not copied by Read and Write")
-
-func (p *hostPages) Read(int, []kvcache.BlockID, []byte) error  { return errNotCalled }
-func (p *hostPages) Write(int, []kvcache.BlockID, []byte) error { return errNotCalled }
 
 func (p *hostPages) fill(random *rand.Rand) {
-	for i := range p.memory {
-		p.memory[i] = byte(random.Uint32())
+	for block := range p.blocks {
+		for layer := range p.Layout().Layers {
+			slice := p.View(layer, kvcache.BlockID(block))
+			for i := range slice {
+				slice[i] = byte(random.Uint32())
+			}
+		}
 	}
+}
+
+// all is a copy of all pages, one after another.
+func (p *hostPages) all() (all []byte) {
+	for block := range p.blocks {
+		all = append(all, p.Page(kvcache.BlockID(block))...)
+	}
+	return all
 }
 
 // devicePages are the same behind Read and Write.
@@ -57,14 +54,14 @@ func (p devicePages) View(int, kvcache.BlockID) []byte { return nil }
 
 func (p devicePages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 	for i, b := range blocks {
-		copy(dst[i*p.layout.SliceBytes:], p.hostPages.View(layer, b))
+		copy(dst[i*p.Layout().SliceBytes:], p.hostPages.View(layer, b))
 	}
 	return nil
 }
 
 func (p devicePages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 	for i, b := range blocks {
-		copy(p.hostPages.View(layer, b), src[i*p.layout.SliceBytes:])
+		copy(p.hostPages.View(layer, b), src[i*p.Layout().SliceBytes:])
 	}
 	return nil
 }
