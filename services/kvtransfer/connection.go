@@ -115,7 +115,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 	}
 	t := &Transfer{
 		conn: c, id: ticket.GetTransferId(), opened: opened,
-		accepted: make(chan struct{}), done: make(chan struct{}),
+		accepted: make(chan struct{}), released: make(chan struct{}), done: make(chan struct{}),
 	}
 	if err := c.begin(t, ticket, requestID, rpc.TraceParent(trace.SpanContextFromContext(ctx))); err != nil {
 		return nil, err
@@ -173,6 +173,8 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
 			close(t.accepted)
+		case sender.Released:
+			close(c.transfers[a.ID].released)
 		case sender.Ended:
 			c.transfers[a.ID].end(a.Result)
 			delete(c.transfers, a.ID)

@@ -15,6 +15,7 @@ type Transfer struct {
 	id       uint64
 	opened   time.Time
 	accepted chan struct{}
+	released chan struct{}
 	done     chan struct{}
 
 	// Guarded by conn.mu.
@@ -24,7 +25,7 @@ type Transfer struct {
 
 // Send offers the slices of one layer of neighbouring blocks: firstBlock counts
 // in the reservation, blocks are their pages here, which must hold the KV and
-// not change until Done. Each slice that the receiver does not hold is offered
+// not change until Released. Each slice that the receiver does not hold is offered
 // exactly once; another one ends the transfer with ABORT_REASON_FAILED and an
 // error that says so. The Transfer keeps the slice and does not change it.
 func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
@@ -55,6 +56,11 @@ func (t *Transfer) Commit(sampled []int32) {
 func (t *Transfer) Abort(reason kvtransferv1.AbortReason) {
 	t.conn.handle(sender.Abort{ID: t.id, Reason: reason})
 }
+
+// Released is closed when no page will be read for the transfer any more: all that
+// was offered was taken out of the pages or given up, and no more can be. It never
+// waits for the receiver once Abort was called, as Done does after Commit.
+func (t *Transfer) Released() <-chan struct{} { return t.released }
 
 // Done is closed when the transfer has ended and no page will be read for it any
 // more.

@@ -116,7 +116,8 @@ func (c *Client) Close() { c.conns.close() }
 
 // Put gives the store the blocks of a prefix: blocks are their pages here, one
 // for each block of tokens, complete and unchanged until Put returns, which it
-// does only when none of them is read any more. bytes is the payload that went
+// does only when none of them is read any more; a store that stands still does not
+// keep it beyond ctx. bytes is the payload that went
 // out: blocks that the store has are not sent.
 //
 // Its errors are ErrHeld, *BusyError, *LayoutError, ErrRestarted, what Sender.Open
@@ -147,7 +148,8 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 }
 
 // sendAll sends whole blocks, but for the held first ones, and commits. It returns
-// when no page is read any more.
+// when no page is read any more; after the end of ctx it does not wait for the store,
+// which may yet commit.
 func sendAll(ctx context.Context, transfer *kvtransfer.Transfer, layers, held int, blocks []kvcache.BlockID) error {
 	if held < len(blocks) {
 		for layer := range layers {
@@ -161,9 +163,13 @@ func sendAll(ctx context.Context, transfer *kvtransfer.Transfer, layers, held in
 	case <-ctx.Done():
 	}
 	transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
-	<-transfer.Done()
-	if transfer.Err() == nil {
-		return nil // it was committed all the same
+	<-transfer.Released()
+	select {
+	case <-transfer.Done():
+		if transfer.Err() == nil {
+			return nil // it was committed all the same
+		}
+	default:
 	}
 	return context.Cause(ctx)
 }

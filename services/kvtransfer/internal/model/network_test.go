@@ -48,6 +48,7 @@ type stripe struct {
 type outgoing struct {
 	ticket          *kvtransferv1.Ticket
 	accepted, ended bool
+	released        bool // none of its pages may be read
 	result          sender.Result
 	committing      bool
 	descending      bool        // its blocks are offered from the last to the first
@@ -106,6 +107,8 @@ func (w *world) toSender(s *session, ev sender.Event) {
 				w.t.Fatalf("transfer %d: accepted with a forged ticket", a.ID)
 			}
 			o.accepted = true
+		case sender.Released:
+			w.releaseOutgoing(s, a.ID)
 		case sender.Ended:
 			w.endOutgoing(s, a)
 		case sender.CloseStream:
@@ -129,17 +132,25 @@ func (s *session) leave(w *world) {
 	}
 }
 
-func (w *world) endOutgoing(s *session, a sender.Ended) {
-	o := s.transfers[a.ID]
-	if o.ended || a.Result.End == 0 {
-		w.t.Fatalf("transfer %d: ended with %+v after %+v", a.ID, a.Result, o)
+func (w *world) releaseOutgoing(s *session, id uint64) {
+	o := s.transfers[id]
+	if o.released || o.ended {
+		w.t.Fatalf("transfer %d: released after %+v", id, o)
 	}
 	for _, st := range s.stripes {
 		for _, c := range append(st.unread, st.writing) {
-			if c != nil && c.ID == a.ID {
-				w.t.Fatalf("transfer %d: ended while its pages are read", a.ID)
+			if c != nil && c.ID == id {
+				w.t.Fatalf("transfer %d: released while its pages are read", id)
 			}
 		}
+	}
+	o.released = true
+}
+
+func (w *world) endOutgoing(s *session, a sender.Ended) {
+	o := s.transfers[a.ID]
+	if o.ended || !o.released || a.Result.End == 0 {
+		w.t.Fatalf("transfer %d: ended with %+v after %+v", a.ID, a.Result, o)
 	}
 	o.ended, o.result = true, a.Result
 	// The sender believes in a commit only if there was one.

@@ -27,15 +27,15 @@ func (p *source) View(int, kvcache.BlockID) []byte { return nil }
 
 func (p *source) Write(int, []kvcache.BlockID, []byte) error { return errors.New("not written to") }
 
-// Read implements engine.Pages. What has ended must not be read.
+// Read implements engine.Pages. What was released must not be read.
 func (p *source) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 	if p.fails {
 		return errors.New("unreadable")
 	}
 	for i, b := range blocks {
 		id := uint64(b >> blockBits)
-		if o := p.s.transfers[id]; o == nil || o.ended {
-			p.w.t.Fatalf("transfer %d: pages are read after its end", id)
+		if o := p.s.transfers[id]; o == nil || o.released {
+			p.w.t.Fatalf("transfer %d: pages are read after its release", id)
 		}
 		binary.LittleEndian.PutUint32(dst[i*sliceBytes:], value(id, layer, int(b&(1<<blockBits-1))))
 	}

@@ -99,6 +99,7 @@ type transfer struct {
 	abort      kvtransferv1.AbortReason
 	reading    int    // chunks whose pages are being read
 	result     Result // decided once End is not zero
+	released   bool   // Released was said
 	settled    bool   // Ended was said
 }
 
@@ -216,6 +217,7 @@ func (c *Core) to(id uint64, k kind, in input) {
 func (c *Core) open(ev Open) {
 	id := ev.Ticket.GetTransferId()
 	if c.gone || c.closing {
+		c.emit(Released{ID: id})
 		c.emit(Ended{ID: id, Result: Result{End: EndBroken, Err: errors.New("the session is closing")}})
 		return
 	}
@@ -260,6 +262,7 @@ func (c *Core) pagesRead(ev PagesRead) {
 		return
 	}
 	c.step(t, onRead, input{})
+	c.release(t)
 }
 
 func (c *Core) tick() {

@@ -155,8 +155,8 @@ func TestUnreadablePagesGiveTheirCreditBack(t *testing.T) {
 	reading := chunks(handle(c, start, sender.WriterReady{}))
 	broken := errors.New("no such page")
 	actions := handle(c, start, sender.PagesRead{Chunk: reading[0], Err: broken})
-	ended, ok := actions[0].(sender.Ended)
-	if !ok || ended.Result.End != sender.EndAborted || !errors.Is(ended.Result.Err, broken) {
+	ended, ok := actions[1].(sender.Ended)
+	if !ok || actions[0] != (sender.Released{ID: 1}) || ended.Result.End != sender.EndAborted || !errors.Is(ended.Result.Err, broken) {
 		t.Errorf("ended with %v", actions)
 	}
 	if c.Credit(0) != 64 {
@@ -269,7 +269,7 @@ func TestClocks(t *testing.T) {
 			t.Errorf("%v", actions)
 		}
 		late := handle(c, start.Add(time.Minute), sender.Open{Ticket: ticket(1), Lease: lease})
-		if len(late) != 1 || late[0].(sender.Ended).Result.End != sender.EndBroken {
+		if len(late) != 2 || late[1].(sender.Ended).Result.End != sender.EndBroken {
 			t.Errorf("open gives %v", late)
 		}
 	})

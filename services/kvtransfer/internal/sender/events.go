@@ -27,7 +27,7 @@ type (
 		Encoding     kvtransferv1.Encoding
 		EncodedBytes int
 	}
-	// Offer says that slices may be read from now until the transfer's Ended.
+	// Offer says that slices may be read from now until the transfer's Released.
 	Offer struct {
 		ID    uint64
 		Layer int
@@ -108,6 +108,9 @@ type (
 	Wake struct{ Stripe int }
 	// Accepted says that a transfer may go on.
 	Accepted struct{ ID uint64 }
+	// Released says that none of a transfer's pages will be read any more. It comes
+	// before Ended, and where the receiver decides the end, it may come long before.
+	Released struct{ ID uint64 }
 	// Ended says that a transfer is over and that none of its pages will be read.
 	Ended struct {
 		ID     uint64
@@ -122,6 +125,7 @@ func (Write) action()       {}
 func (*WriteChunk) action() {}
 func (Wake) action()        {}
 func (Accepted) action()    {}
+func (Released) action()    {}
 func (Ended) action()       {}
 func (CloseStream) action() {}
 

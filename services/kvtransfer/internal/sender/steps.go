@@ -87,6 +87,7 @@ func (c *Core) commitIfDone(t *transfer) {
 	for i := range c.stripes {
 		c.note(i, noteCommit, t)
 	}
+	c.release(t)
 }
 
 func (c *Core) commitSent(t *transfer, in input) {
@@ -211,8 +212,19 @@ func (c *Core) readLast(t *transfer, _ input) {
 	}
 }
 
+// release says Released, once, when all that was offered was sent or given up, no
+// more can be, and no page is being read.
+func (c *Core) release(t *transfer) {
+	if t.released || t.reading > 0 || !t.queued && t.state != aborting && t.result.End == 0 {
+		return
+	}
+	t.released = true
+	c.emit(Released{ID: t.id()})
+}
+
 // settle says Ended, once, when the end is known and no page is being read.
 func (c *Core) settle(t *transfer, _ input) {
+	c.release(t)
 	if t.settled || t.reading > 0 || t.result.End == 0 {
 		return
 	}
