@@ -134,7 +134,7 @@ func (g *rig) startPrefill() (before *rigWorker) {
 		g.t.Fatal(err)
 	}
 	service.Register(server)
-	identity.Addresses = []string{w.serve(g.t, "tcp", server)}
+	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
 	w.driver, w.record = service.Driver(), worker.Record(identity, e, 8)
 	before, g.prefill = g.prefill, w
@@ -147,7 +147,6 @@ func (g *rig) startPrefill() (before *rigWorker) {
 func (g *rig) startDecode() (before *rigWorker) {
 	g.t.Helper()
 	w, e := g.newWorker(rigDecodeBlocks)
-	kv := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: 64 << 20}))
 	server := rpc.NewServer(rpc.ServerConfig{})
 	// The address of the proxy goes into tickets, and that of the receiver into the
 	// proxy: so there are listeners before there is a worker.
@@ -160,10 +159,11 @@ func (g *rig) startDecode() (before *rigWorker) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	kv := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: service.KVMessageBytes()}))
 	service.RegisterKV(kv)
 	service.Register(server)
-	w.proxy.Retarget(w.serve(g.t, g.network, kv))
-	identity.Addresses = []string{w.serve(g.t, "tcp", server)}
+	w.proxy.Retarget(w.serveKV(g.t, g.network, kv))
+	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
 	w.driver, w.record = service.Driver(), worker.Record(identity, e, 8)
 	before, g.decode = g.decode, w
@@ -188,7 +188,7 @@ func (g *rig) startRouter() (before *part) {
 	}
 	server := rpc.NewServer(rpc.ServerConfig{})
 	service.Register(server)
-	address := p.serve(g.t, "tcp", server)
+	address := p.serve(g.t, server)
 	p.run(g.t, service.Run)
 	if g.client != nil {
 		_ = g.client.Conn.Close()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -45,15 +46,22 @@ type pair struct {
 // pairStreams are how many streams senders of pairs have.
 var pairStreams = []int{1, 3}
 
+// pairPages are the two kinds of pages that both sides of pairs have: such as KV is
+// copied straight into before its checksum is known, and a device's.
+var pairPages = []struct {
+	name string
+	make func(kvcache.Layout, int) *kvtransfertest.Pages
+}{{"host", kvtransfertest.NewHostPages}, {"device", kvtransfertest.NewPages}}
+
 // pairTimes are how long the sides wait for each other.
 type pairTimes struct{ lease, answer, connect time.Duration }
 
-func newPair(t *testing.T, network string, streams int, times pairTimes) *pair {
+func newPair(t *testing.T, network string, streams int, pages func(kvcache.Layout, int) *kvtransfertest.Pages, times pairTimes) *pair {
 	t.Helper()
 	layout := kvtransfertest.Layout(pairLayers, pairSliceBytes)
 	p := &pair{
 		t: t, network: network, times: times, streams: streams,
-		from: kvtransfertest.NewPages(layout, pairBlocks), to: kvtransfertest.NewPages(layout, pairBlocks),
+		from: pages(layout, pairBlocks), to: pages(layout, pairBlocks),
 	}
 	for b := range pairBlocks {
 		p.from.Fill(kvcache.BlockID(b), byte(b)*3+1)
@@ -67,10 +75,24 @@ func newPair(t *testing.T, network string, streams int, times pairTimes) *pair {
 	return p
 }
 
+// listenKV listens as whoever receives KV does, and says where.
+func listenKV(t *testing.T, network string) (listener net.Listener, address string) {
+	t.Helper()
+	address = faults.Address(t, network)
+	listener, err := kvtransfer.Listen(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if network == "tcp" {
+		address = listener.Addr().String()
+	}
+	return listener, address
+}
+
 // startReceiver starts a receiver, with pages of its own, behind the proxy.
 func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop func()) {
 	p.t.Helper()
-	listener, address := faults.Listen(p.t, faults.Address(p.t, p.network))
+	listener, address := listenKV(p.t, p.network)
 	if p.proxy == nil {
 		p.proxy = faults.NewProxy(p.t, p.network, address)
 	}

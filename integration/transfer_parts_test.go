@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,15 +35,27 @@ func newPart(t *testing.T) *part {
 	return p
 }
 
-// serve serves on an address of its own over a network, which it returns.
-func (p *part) serve(t *testing.T, network string, server *rpc.Server) string {
+// serve serves on an address of its own, which it returns.
+func (p *part) serve(t *testing.T, server *rpc.Server) string {
 	t.Helper()
-	listener, address := faults.Listen(t, faults.Address(t, network))
+	listener, address := faults.Listen(t, faults.Address(t, "tcp"))
+	p.serveOn(listener, server)
+	return address
+}
+
+// serveKV is serve over a network for a server of kvtransfer.Serving.
+func (p *part) serveKV(t *testing.T, network string, server *rpc.Server) string {
+	t.Helper()
+	listener, address := listenKV(t, network)
+	p.serveOn(listener, server)
+	return address
+}
+
+func (p *part) serveOn(listener net.Listener, server *rpc.Server) {
 	p.mu.Lock()
 	p.listeners, p.servers = append(p.listeners, listener), append(p.servers, server)
 	p.mu.Unlock()
 	p.tasks.Go(func() { _ = server.Serve(ownListener{listener, p}) }) // ends with kill
-	return address
 }
 
 // run runs something until the part dies.
@@ -58,14 +69,13 @@ func (p *part) run(t *testing.T, what func(context.Context) error) {
 
 // dial connects as rpc.Dial does, over connections that end with the part.
 func (p *part) dial(address string, cfg rpc.ClientConfig) (*grpc.ClientConn, error) {
-	cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
-		network := "tcp"
-		if path, is := strings.CutPrefix(address, "unix://"); is {
-			network, address = "unix", path
+	connect := cfg.Dialer
+	if connect == nil {
+		connect = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		return p.own(conn, err)
 	}
+	cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) { return p.own(connect(ctx, address)) }
 	return rpc.Dial(address, cfg)
 }
 

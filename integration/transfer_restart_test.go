@@ -22,14 +22,17 @@ import (
 // patient are the waits of pairs in which nothing is lost but what a test loses.
 var patient = pairTimes{lease: time.Second, answer: 10 * time.Second, connect: 3 * time.Second}
 
-// eachPair runs a test over every transport, with one stream and with several.
+// eachPair runs a test over every transport, with one stream and with several, and
+// with both kinds of pages.
 func eachPair(t *testing.T, test func(t *testing.T, p *pair)) {
 	for _, network := range faults.Transports() {
 		for _, streams := range pairStreams {
-			t.Run(fmt.Sprintf("%s, %d streams", network, streams), func(t *testing.T) {
-				t.Parallel() // much of it is waiting for a lease
-				test(t, newPair(t, network, streams, patient))
-			})
+			for _, pages := range pairPages {
+				t.Run(fmt.Sprintf("%s, %d streams, %s pages", network, streams, pages.name), func(t *testing.T) {
+					t.Parallel() // much of it is waiting for a lease
+					test(t, newPair(t, network, streams, pages.make, patient))
+				})
+			}
 		}
 	}
 }
