@@ -56,7 +56,8 @@ func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1
 	return 0, ""
 }
 
-// written books the end of a copy and lets its transfer go on.
+// written books the end of a copy and lets its transfer go on. What the sender had to
+// say may have waited behind the copy: it was not silent.
 func (c *Core) written(ev Written) {
 	if s := c.streams[ev.Stream]; s != nil {
 		c.landed(s, ev.Bytes)
@@ -66,6 +67,10 @@ func (c *Core) written(ev Written) {
 		return
 	}
 	t.writing--
+	if t.session != nil {
+		t.session.writing--
+		t.session.heard = c.now
+	}
 	switch ev.Outcome {
 	case Landed:
 		t.bytes += uint64(ev.Bytes)

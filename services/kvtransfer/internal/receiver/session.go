@@ -46,7 +46,8 @@ type session struct {
 	streams       []*stream // by stripe; nil: it has not greeted
 	greeted       int
 	left          int       // streams that have greeted and not ended
-	heard         time.Time // when a message came last, on any of its streams
+	heard         time.Time // when a message came or a copy ended last, on any of its streams
+	writing       int       // copies under way
 	transfers     map[uint64]*transfer
 }
 

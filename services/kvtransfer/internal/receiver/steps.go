@@ -38,6 +38,7 @@ func (c *Core) take(t *transfer, in input) {
 	}
 	t.lane(in).sequence++
 	t.writing++
+	t.session.writing++
 	c.lease(t)
 	c.emit(&in.stream.write)
 }
@@ -107,9 +108,20 @@ func (c *Core) failLate(t *transfer, _ input) {
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "more came after its commit"})
 }
 
+// held says that this side may be why a transfer's sender is not heard: a copy of the
+// transfer runs, or one of its session behind which everything waits.
+func (c *Core) held(t *transfer) bool {
+	s := t.session
+	return t.writing > 0 || s.writing > 0 && c.now.Sub(s.heard) >= c.cfg.Lease
+}
+
 // expire asks for no acknowledgement where nobody has said anything for a whole
 // lease: a sender that is stuck costs its blocks no second one.
 func (c *Core) expire(t *transfer, _ input) {
+	if c.held(t) {
+		c.lease(t)
+		return
+	}
 	s := t.session
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_EXPIRED, detail: fmt.Sprintf("no sign of life for %s", c.cfg.Lease)})
 	if c.now.Sub(s.heard) >= c.cfg.Lease {
@@ -149,6 +161,10 @@ func (c *Core) quarantine(t *transfer, in input) {
 // giveUpSession: the sender ought to have sent its Aborts. No timer may free the
 // blocks, so the streams have to go.
 func (c *Core) giveUpSession(t *transfer, _ input) {
+	if c.held(t) {
+		c.lease(t)
+		return
+	}
 	c.closeSession(t.session, Silence, fmt.Sprintf("transfer %#x was not aborted on every stripe within %s", t.id, c.cfg.Lease))
 }
 

@@ -44,13 +44,24 @@ func (c *Core) receiveMessage(s *stream, m *kvtransferv1.SenderMessage) {
 		if !c.leads(s, "renew") {
 			return
 		}
-		for _, id := range m.Renew.GetTransferIds() {
-			if t := s.session.transfers[id]; t != nil {
-				c.step(t, onRenew, input{stream: s})
-			}
-		}
+		c.receiveRenew(s, m.Renew)
 	default:
 		c.closeStream(s, Breach, "a message of no known kind")
+	}
+}
+
+// receiveRenew renews each of a session's transfers once at most: a right sender
+// names none twice.
+func (c *Core) receiveRenew(s *stream, m *kvtransferv1.Renew) {
+	left := len(s.session.transfers)
+	for _, id := range m.GetTransferIds() {
+		if left == 0 {
+			return
+		}
+		if t := s.session.transfers[id]; t != nil {
+			left--
+			c.step(t, onRenew, input{stream: s})
+		}
 	}
 }
 
