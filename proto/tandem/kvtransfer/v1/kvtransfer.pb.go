@@ -2052,7 +2052,8 @@ func (x *Drained) GetTransferId() uint64 {
 	return 0
 }
 
-// Renew keeps transfers alive that have nothing to send at the moment.
+// Renew keeps transfers alive that have nothing to send at the moment. It may name one
+// from its Accept until Commit went over every stripe, each once.
 type Renew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfers.
