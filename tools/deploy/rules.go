@@ -184,9 +184,13 @@ func (m *Manifests) checkPod(r *report, p pool) {
 	if limit.IsZero() || request.Cmp(limit) != 0 {
 		r.add("%s: memory requested is %s, its limit %s: they must be equal and set", p.name, request.String(), limit.String())
 	}
-	if kv := m.environment(p)["TANDEM_KV_MEMORY"]; kv != "" {
-		if size, err := resource.ParseQuantity(strings.TrimSuffix(kv, "B")); err != nil || size.Cmp(limit) >= 0 {
-			r.add("%s: TANDEM_KV_MEMORY is %s of %s", p.name, kv, limit.String())
+	for _, name := range []string{"TANDEM_KV_MEMORY", "TANDEM_STORE_MEMORY"} {
+		value := m.environment(p)[name]
+		if value == "" {
+			continue
+		}
+		if size, err := resource.ParseQuantity(strings.TrimSuffix(value, "B")); err != nil || size.Cmp(limit) >= 0 {
+			r.add("%s: %s is %s of %s", p.name, name, value, limit.String())
 		}
 	}
 	for name, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
@@ -202,6 +206,9 @@ func (m *Manifests) checkPod(r *report, p pool) {
 		if from.ConfigMapRef == nil || m.ConfigMaps[from.ConfigMapRef.Name] == nil {
 			r.add("%s: it reads its environment from what is not here", p.name)
 		}
+	}
+	if p.target() == "kvtransfer" && len(spec.Volumes) > 0 {
+		r.add("%s: a block store needs no model, and waits for its volume: list its component after that of the model", p.name)
 	}
 	for _, v := range spec.Volumes {
 		if v.PersistentVolumeClaim != nil && !m.Claims[v.PersistentVolumeClaim.ClaimName] {
