@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -81,7 +82,7 @@ func TestStoreDiesInTheMiddle(t *testing.T) {
 				if direction == "fetch" {
 					before := w.pages.Page(30)
 					s.stop()
-					if string(w.pages.Page(30)) != string(before) {
+					if !bytes.Equal(w.pages.Page(30), before) {
 						t.Error("written after Fetch had returned")
 					}
 				}

@@ -121,11 +121,11 @@ func (r *registered) RegisterService(service *grpc.ServiceDesc, implementation a
 }
 
 // stream serves one stream with the handler of that name.
-func (r *registered) stream(name string, stream grpc.ServerStream) (err error, is bool) {
+func (r *registered) stream(name string, stream grpc.ServerStream) (is bool, err error) {
 	for i := range r.service.Streams {
 		if r.service.Streams[i].StreamName == name {
-			return r.service.Streams[i].Handler(r.implementation, stream), true
+			return true, r.service.Streams[i].Handler(r.implementation, stream)
 		}
 	}
-	return nil, false
+	return false, nil
 }

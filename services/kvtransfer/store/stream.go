@@ -33,7 +33,7 @@ func (s *Service) serveStream(name string, stream grpc.ServerStream) error {
 	h := s.shelf
 	s.mu.Unlock()
 	if h != nil {
-		if err, is := h.served.stream(name, stream); is {
+		if is, err := h.served.stream(name, stream); is {
 			return err
 		}
 	}
