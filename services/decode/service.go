@@ -98,6 +98,9 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 // Deps.KVAddresses.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) { s.receiver.Register(registrar) }
 
+// KVMessageBytes is the largest message that the server of RegisterKV has to take.
+func (s *Service) KVMessageBytes() int { return s.receiver.MaxMessageBytes() }
+
 // Run computes and receives until ctx ends. It returns when all that it started
 // has stopped.
 func (s *Service) Run(ctx context.Context) error {

@@ -40,12 +40,6 @@ const (
 	DefaultIdleTimeout = 5 * time.Minute
 )
 
-// chunkOverheadBytes is more than a Chunk has beside its payload and its runs.
-const chunkOverheadBytes = 1 << 10
-
-// maxRunBytes is the most that one Run takes on the wire.
-const maxRunBytes = 16
-
 // ReceiverConfig configures a Receiver. WorkerID, Addresses and Layout have to
 // be set; so has Epoch, to the worker's incarnation epoch.
 type ReceiverConfig struct {

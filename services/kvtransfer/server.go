@@ -2,6 +2,8 @@ package kvtransfer
 
 import (
 	"errors"
+	"io"
+	"log/slog"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -85,7 +87,11 @@ func (r *Receiver) attach() (*inbound, error) {
 func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
 	var m wire.Inbound
 	defer m.Free()
-	for stream.RecvMsg(&m) == nil {
+	for {
+		if err := stream.RecvMsg(&m); err != nil {
+			r.unreadable(in, err, m.Malformed)
+			break
+		}
 		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
 			outcome, detail := r.write(w, &m)
 			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
@@ -99,6 +105,27 @@ func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv
 	r.mu.Lock()
 	delete(r.streams, in.id)
 	r.mu.Unlock()
+}
+
+// unreadable has a stream end with what its reader met: an error of gRPC's, or no
+// message.
+func (r *Receiver) unreadable(in *inbound, err, malformed error) {
+	found := status.Convert(err)
+	switch {
+	case errors.Is(err, io.EOF):
+		return
+	case malformed != nil:
+		found = status.New(codes.InvalidArgument, malformed.Error())
+	}
+	if found.Code() == codes.InvalidArgument || found.Code() == codes.ResourceExhausted {
+		r.cfg.Logger.Warn("kv stream is cut", slog.String("worker", r.cfg.WorkerID),
+			slog.Uint64("stream", uint64(in.id)), slog.String("detail", found.Message()))
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.status == nil {
+		in.status = found
+	}
 }
 
 // write checks a chunk and copies its payload into its pages.

@@ -25,6 +25,7 @@ type Receiver struct {
 	layoutDigest uint64
 	pages        engine.Pages
 	coding       wire.Coding // of cfg.Encoding; nil: native
+	encodedBytes int         // of one slice in cfg.Encoding
 
 	mu         sync.Mutex
 	core       *receiver.Core
@@ -72,6 +73,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		layoutDigest: digest,
 		pages:        pages,
 		coding:       coding,
+		encodedBytes: encodedBytes,
 		core: receiver.New(receiver.Config{
 			WorkerID:        cfg.WorkerID,
 			Epoch:           cfg.Epoch,
@@ -104,7 +106,7 @@ func (r *Receiver) Register(s grpc.ServiceRegistrar) {
 
 // MaxMessageBytes is the largest gRPC message that a sender may send.
 func (r *Receiver) MaxMessageBytes() int {
-	return r.cfg.MaxChunkBytes + r.cfg.MaxChunkBytes/r.cfg.Layout.SliceBytes*maxRunBytes + chunkOverheadBytes
+	return wire.MaxMessageBytes(r.cfg.MaxChunkBytes, min(r.cfg.Layout.SliceBytes, r.encodedBytes))
 }
 
 // Run keeps the leases until ctx is done; without it nothing expires. Then it

@@ -113,6 +113,15 @@ func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	}
 }
 
+// KVMessageBytes is the largest message that the server of RegisterKV has to take; 0:
+// it gets none.
+func (s *Service) KVMessageBytes() int {
+	if s.storing == nil {
+		return 0
+	}
+	return s.storing.receiver.MaxMessageBytes()
+}
+
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 

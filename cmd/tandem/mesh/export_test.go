@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
@@ -54,6 +55,15 @@ func KVAddress(listen, advertise, kvListen, kvAdvertise string, listening net.Ad
 func KVDial(o KVOptions) func(address string) (*grpc.ClientConn, error) {
 	p := &process{options: Options{KV: o}}
 	return p.kvDial(rpc.ClientConfig{})
+}
+
+// KVServices is what serves a receiver of KV on a listener.
+func KVServices(listener net.Listener, receiver receivesKV) []lifecycle.Service {
+	p := &process{registry: prometheus.NewRegistry()}
+	e := new(kvEndpoint)
+	e.add(listener, addressOf(listener.Addr()))
+	p.addKV("decode-0", "decode", e, receiver, slog.New(slog.DiscardHandler))
+	return p.services
 }
 
 // SocketAge is socketAge.

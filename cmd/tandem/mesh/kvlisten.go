@@ -108,13 +108,16 @@ func listenKV(o KVOptions, place kvPlace, folder *socketFolder, l *listeners, lo
 // receivesKV is a worker whose receiver wants a server of its own.
 type receivesKV interface {
 	RegisterKV(registrar grpc.ServiceRegistrar)
+	// KVMessageBytes is the largest message that its senders may send; 0: there are
+	// none.
+	KVMessageBytes() int
 }
 
 // addKV serves the receiver of the worker id on its endpoint. It has to be added
 // before what uses the receiver, so that it is stopped after it.
 func (p *process) addKV(id, role string, e *kvEndpoint, receiver receivesKV, logger *slog.Logger) {
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
-		Name: role + "-kv", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
+		Name: role + "-kv", Logger: logger, Registerer: p.registry, MaxReceiveBytes: receiver.KVMessageBytes(),
 		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
 	}))
 	receiver.RegisterKV(server)

@@ -157,8 +157,8 @@ func (p *process) serveWorker(role controlv1.Role, id string, place workerPlace,
 	)
 }
 
-// workerMessageBytes bounds one message to or from a worker: a chunk of KV, the
-// tokens of a long prompt, or the list of a prefix cache.
+// workerMessageBytes bounds one message to or from a worker that is no KV: the tokens
+// of a long prompt, or the list of a prefix cache.
 const workerMessageBytes = 64 << 20
 
 func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEndpoint, logger *slog.Logger) (workerService, error) {

@@ -45,7 +45,7 @@ func TestOffersThatMakeNoSense(t *testing.T) {
 		{"no layout", func(r *kvtransferv1.OfferRequest) { r.Layout = nil }, "layout", codes.InvalidArgument},
 		{"no layers", func(r *kvtransferv1.OfferRequest) { r.Layout.Layers = 0 }, "layout", codes.InvalidArgument},
 		{"too many layers", func(r *kvtransferv1.OfferRequest) { r.Layout.Layers = 1 << 30 }, "layout", codes.InvalidArgument},
-		{"huge slices", func(r *kvtransferv1.OfferRequest) { r.Layout.SliceBytes = 1 << 31 }, "layout", codes.InvalidArgument},
+		{"huge slices", func(r *kvtransferv1.OfferRequest) { r.Layout.SliceBytes = 1<<24 + 1 }, "layout", codes.InvalidArgument},
 		{"a long name", func(r *kvtransferv1.OfferRequest) { r.Layout.ModelDigest = string(make([]byte, 257)) }, "layout", codes.InvalidArgument},
 		{"another digest", func(r *kvtransferv1.OfferRequest) { r.Prefix.LayoutDigest++ }, "prefix.layout_digest", codes.InvalidArgument},
 		{"half a block", func(r *kvtransferv1.OfferRequest) {

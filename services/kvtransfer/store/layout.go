@@ -5,6 +5,9 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // What a layout may say: far more than any model has.
@@ -13,8 +16,15 @@ const (
 	maxHeads       = 1 << 12
 	maxHeadSize    = 1 << 14
 	maxBlockTokens = 1 << 12
-	maxSliceBytes  = 1 << 28
+	maxSliceBytes  = 1 << 24
 	maxNameBytes   = 256
+)
+
+// maxMessageBytes is the largest message that a receiver of any such layout takes: it
+// is served before its layout is known.
+var maxMessageBytes = max(
+	wire.MaxMessageBytes(kvtransfer.DefaultMaxChunkBytes, 1),
+	wire.MaxMessageBytes(maxSliceBytes, maxSliceBytes),
 )
 
 func layoutMessage(l kvcache.Layout) *kvtransferv1.Layout {

@@ -95,6 +95,9 @@ func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	registrar.RegisterService(s.transferDesc(), transferServer{})
 }
 
+// KVMessageBytes is the largest message that the server of RegisterKV has to take.
+func (s *Service) KVMessageBytes() int { return maxMessageBytes }
+
 // Join registers the store, unless it has left already. Its gRPC servers must be
 // serving. register must not block nor call the store.
 func (s *Service) Join(register func(*controlv1.WorkerRecord) worker.Registration) {

@@ -17,7 +17,7 @@ import (
 const maxMessageBytes = 1 << 20
 
 // errMalformed is a message that is no protobuf of its kind, or out of bounds.
-var errMalformed = errors.New("kv transfer: a malformed message")
+var errMalformed = errors.New("a malformed message")
 
 // Codec is grpc-go's codec for protobuf, and takes *Outbound and *Inbound besides.
 // It is safe for concurrent use, and has buffers of its own.
@@ -57,17 +57,25 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	in.Free()
 	in.pool = &c.pool
+	if err := in.unmarshal(data); err != nil {
+		in.Free()
+		in.Malformed = err
+		return err
+	}
+	return nil
+}
+
+func (in *Inbound) unmarshal(data mem.BufferSlice) error {
 	isChunk, err := in.decode(data)
 	if isChunk || err != nil {
 		return err
 	}
 	if data.Len() > maxMessageBytes {
-		return errMalformed
+		return fmt.Errorf("%w: %d bytes, and no chunk", errMalformed, data.Len())
 	}
 	in.Message = new(kvtransferv1.SenderMessage)
 	if err := protobuf.Unmarshal(data.Materialize(), in.Message); err != nil {
-		in.Free()
-		return fmt.Errorf("kv transfer: %w", err)
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return nil
 }

@@ -21,6 +21,13 @@ const (
 // they do in memory.
 const maxRuns = 1 << 16
 
+// MaxMessageBytes is the largest message that one may be sent who takes chunks of so
+// much payload and slices of that size: a chunk whose slices all lie apart, or another
+// message.
+func MaxMessageBytes(payload, sliceBytes int) int {
+	return max(payload+maxRunBytes*min(payload/sliceBytes, maxRuns)+restBytes, maxMessageBytes)
+}
+
 // decode takes a message if it is a chunk, and says whether it is one: with its
 // fields in any order, those that it does not know left out. If so it holds a
 // reference of the message's buffers.

@@ -66,6 +66,9 @@ type Inbound struct {
 	Message *kvtransferv1.SenderMessage
 	// Chunk is what the chunk says, which nobody has checked. It is valid until Free.
 	Chunk Chunk
+	// Malformed is why what came last is no message, which receiving it says only in
+	// words. It is nil for one.
+	Malformed error
 
 	crc32c uint32
 	// held are the connection's buffers, of which this has a reference. The payload

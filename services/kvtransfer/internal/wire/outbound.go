@@ -31,6 +31,9 @@ const (
 	maxFixedBytes = 64
 	// maxRunBytes is the most that a run takes.
 	maxRunBytes = 16
+	// restBytes is more than a chunk has beside its payload and its runs, whoever wrote
+	// it.
+	restBytes = 1 << 10
 	// sumBytes is what the checksum takes behind the payload.
 	sumBytes = 6
 	// lineBytes is a line of the processor's caches: copies are quickest to where

@@ -1,0 +1,79 @@
+package mesh_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	grpcstatus "google.golang.org/grpc/status"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+)
+
+// receives is a worker that does nothing but receive.
+type receives struct{ *kvtransfer.Receiver }
+
+func (r receives) RegisterKV(registrar grpc.ServiceRegistrar) { r.Register(registrar) }
+func (r receives) KVMessageBytes() int                        { return r.MaxMessageBytes() }
+
+// bytesCodec sends bytes as they are.
+type bytesCodec struct{ encoding.CodecV2 }
+
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+func (bytesCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
+func (bytesCodec) Name() string                         { return "proto" }
+
+// What a receiver never takes is refused by its size, before it is taken in: whoever
+// can connect could else make it hold much more than its windows.
+func TestKVMessageIsBounded(t *testing.T) {
+	listener, err := kvtransfer.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := kvtransfertest.Layout(3, 4096)
+	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{listener.Addr().String()},
+	}, kvtransfertest.NewPages(layout, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := rpc.Dial(listener.Addr().String(), kvtransfer.Dialing(rpc.ClientConfig{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if err := lifecycle.Run(ctx, quiet, 10*time.Second, func() {
+		defer stop()
+		defer func() { _ = conn.Close() }()
+		for size, want := range map[int]codes.Code{
+			receiver.MaxMessageBytes():     codes.InvalidArgument, // these are no message
+			receiver.MaxMessageBytes() + 1: codes.ResourceExhausted,
+		} {
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+				kvtransferv1.KVTransfer_Stream_FullMethodName, grpc.ForceCodecV2(bytesCodec{}))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = stream.SendMsg(make([]byte, size)) // RecvMsg says what is wrong
+			if err := stream.RecvMsg(nil); grpcstatus.Code(err) != want {
+				t.Errorf("a message of %d bytes: %v, want %v", size, err, want)
+			}
+		}
+	}, mesh.KVServices(listener, receives{receiver})...); err != nil {
+		t.Error(err)
+	}
+}
