@@ -37,7 +37,7 @@ type rig struct {
 	receiver *kvtransfer.Receiver
 	listener *bufconn.Listener
 	stop     func() // ends the receiver's server and its connections
-	streams  int // of a session
+	streams  int    // of a session
 }
 
 func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,10 +49,13 @@ func FuzzTickets(f *testing.F) {
 		if proto.Unmarshal(data, ticket) != nil {
 			return
 		}
+		var mu sync.Mutex // the streams of a session are dialled side by side
 		var dialled []string
 		sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
 			WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: 2,
 			Dial: func(address string) (*grpc.ClientConn, error) {
+				mu.Lock()
+				defer mu.Unlock()
 				dialled = append(dialled, address)
 				return nil, errors.New("nobody is there")
 			},
