@@ -24,6 +24,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// FetchVerdict is what a fetch says of the block store that was asked.
+type FetchVerdict int32
+
+const (
+	// Nothing.
+	FetchVerdict_FETCH_VERDICT_UNSPECIFIED FetchVerdict = 0
+	// It gave the blocks, whether or not they were still there when computing began.
+	FetchVerdict_FETCH_VERDICT_GIVEN FetchVerdict = 1
+	// It answered that it does not have them any more: what it announced was old.
+	FetchVerdict_FETCH_VERDICT_STALE FetchVerdict = 2
+	// It is slow, busy, broken or away.
+	FetchVerdict_FETCH_VERDICT_FAILED FetchVerdict = 3
+)
+
+// Enum value maps for FetchVerdict.
+var (
+	FetchVerdict_name = map[int32]string{
+		0: "FETCH_VERDICT_UNSPECIFIED",
+		1: "FETCH_VERDICT_GIVEN",
+		2: "FETCH_VERDICT_STALE",
+		3: "FETCH_VERDICT_FAILED",
+	}
+	FetchVerdict_value = map[string]int32{
+		"FETCH_VERDICT_UNSPECIFIED": 0,
+		"FETCH_VERDICT_GIVEN":       1,
+		"FETCH_VERDICT_STALE":       2,
+		"FETCH_VERDICT_FAILED":      3,
+	}
+)
+
+func (x FetchVerdict) Enum() *FetchVerdict {
+	p := new(FetchVerdict)
+	*p = x
+	return p
+}
+
+func (x FetchVerdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FetchVerdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_tandem_worker_v1_worker_proto_enumTypes[0].Descriptor()
+}
+
+func (FetchVerdict) Type() protoreflect.EnumType {
+	return &file_tandem_worker_v1_worker_proto_enumTypes[0]
+}
+
+func (x FetchVerdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FetchVerdict.Descriptor instead.
+func (FetchVerdict) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
 // Task is what both kinds of worker are told of a sequence.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -411,7 +468,10 @@ type PrefillStarted struct {
 	FetchedTokens uint32 `protobuf:"varint,3,opt,name=fetched_tokens,json=fetchedTokens,proto3" json:"fetched_tokens,omitempty"`
 	// How long fetching took, nanoseconds of this worker's clock, whether it
 	// succeeded or not. It is not part of queue_ns.
-	FetchNs       int64 `protobuf:"varint,4,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
+	FetchNs int64 `protobuf:"varint,4,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
+	// What it says of the store. A worker that waited for another request's fetch
+	// does not say, nor one that was not tried.
+	FetchVerdict  FetchVerdict `protobuf:"varint,5,opt,name=fetch_verdict,json=fetchVerdict,proto3,enum=tandem.worker.v1.FetchVerdict" json:"fetch_verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -472,6 +532,13 @@ func (x *PrefillStarted) GetFetchNs() int64 {
 		return x.FetchNs
 	}
 	return 0
+}
+
+func (x *PrefillStarted) GetFetchVerdict() FetchVerdict {
+	if x != nil {
+		return x.FetchVerdict
+	}
+	return FetchVerdict_FETCH_VERDICT_UNSPECIFIED
 }
 
 // FirstToken is the token sampled from the prompt.
@@ -1330,12 +1397,13 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\vfirst_token\x18\x02 \x01(\v2\x1c.tandem.worker.v1.FirstTokenH\x00R\n" +
 	"firstToken\x12.\n" +
 	"\x04sent\x18\x03 \x01(\v2\x18.tandem.worker.v1.KvSentH\x00R\x04sentB\a\n" +
-	"\x05event\"\x92\x01\n" +
+	"\x05event\"\xd7\x01\n" +
 	"\x0ePrefillStarted\x12#\n" +
 	"\rcached_tokens\x18\x01 \x01(\rR\fcachedTokens\x12\x19\n" +
 	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\x12%\n" +
 	"\x0efetched_tokens\x18\x03 \x01(\rR\rfetchedTokens\x12\x19\n" +
-	"\bfetch_ns\x18\x04 \x01(\x03R\afetchNs\"\xd5\x01\n" +
+	"\bfetch_ns\x18\x04 \x01(\x03R\afetchNs\x12C\n" +
+	"\rfetch_verdict\x18\x05 \x01(\x0e2\x1e.tandem.worker.v1.FetchVerdictR\ffetchVerdict\"\xd5\x01\n" +
 	"\n" +
 	"FirstToken\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x12\n" +
@@ -1389,7 +1457,12 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x12ListBlocksResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12!\n" +
-	"\fblock_hashes\x18\x03 \x03(\x06R\vblockHashes2\xad\x01\n" +
+	"\fblock_hashes\x18\x03 \x03(\x06R\vblockHashes*y\n" +
+	"\fFetchVerdict\x12\x1d\n" +
+	"\x19FETCH_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13FETCH_VERDICT_GIVEN\x10\x01\x12\x17\n" +
+	"\x13FETCH_VERDICT_STALE\x10\x02\x12\x18\n" +
+	"\x14FETCH_VERDICT_FAILED\x10\x032\xad\x01\n" +
 	"\x06Worker\x12J\n" +
 	"\x05Drain\x12\x1e.tandem.worker.v1.DrainRequest\x1a\x1f.tandem.worker.v1.DrainProgress0\x01\x12W\n" +
 	"\n" +
@@ -1411,65 +1484,68 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 	return file_tandem_worker_v1_worker_proto_rawDescData
 }
 
+var file_tandem_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
-	(*Task)(nil),                // 0: tandem.worker.v1.Task
-	(*PrefillRequest)(nil),      // 1: tandem.worker.v1.PrefillRequest
-	(*BlockSource)(nil),         // 2: tandem.worker.v1.BlockSource
-	(*PrefillEvent)(nil),        // 3: tandem.worker.v1.PrefillEvent
-	(*PrefillStarted)(nil),      // 4: tandem.worker.v1.PrefillStarted
-	(*FirstToken)(nil),          // 5: tandem.worker.v1.FirstToken
-	(*KvSent)(nil),              // 6: tandem.worker.v1.KvSent
-	(*DecodeRequest)(nil),       // 7: tandem.worker.v1.DecodeRequest
-	(*DecodeEvent)(nil),         // 8: tandem.worker.v1.DecodeEvent
-	(*Reserved)(nil),            // 9: tandem.worker.v1.Reserved
-	(*Admitted)(nil),            // 10: tandem.worker.v1.Admitted
-	(*Tokens)(nil),              // 11: tandem.worker.v1.Tokens
-	(*Ended)(nil),               // 12: tandem.worker.v1.Ended
-	(*DrainRequest)(nil),        // 13: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 14: tandem.worker.v1.DrainProgress
-	(*ListBlocksRequest)(nil),   // 15: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 16: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 17: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 18: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 19: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 20: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 21: tandem.inference.v1.TokenLogprobs
-	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
+	(FetchVerdict)(0),           // 0: tandem.worker.v1.FetchVerdict
+	(*Task)(nil),                // 1: tandem.worker.v1.Task
+	(*PrefillRequest)(nil),      // 2: tandem.worker.v1.PrefillRequest
+	(*BlockSource)(nil),         // 3: tandem.worker.v1.BlockSource
+	(*PrefillEvent)(nil),        // 4: tandem.worker.v1.PrefillEvent
+	(*PrefillStarted)(nil),      // 5: tandem.worker.v1.PrefillStarted
+	(*FirstToken)(nil),          // 6: tandem.worker.v1.FirstToken
+	(*KvSent)(nil),              // 7: tandem.worker.v1.KvSent
+	(*DecodeRequest)(nil),       // 8: tandem.worker.v1.DecodeRequest
+	(*DecodeEvent)(nil),         // 9: tandem.worker.v1.DecodeEvent
+	(*Reserved)(nil),            // 10: tandem.worker.v1.Reserved
+	(*Admitted)(nil),            // 11: tandem.worker.v1.Admitted
+	(*Tokens)(nil),              // 12: tandem.worker.v1.Tokens
+	(*Ended)(nil),               // 13: tandem.worker.v1.Ended
+	(*DrainRequest)(nil),        // 14: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 15: tandem.worker.v1.DrainProgress
+	(*ListBlocksRequest)(nil),   // 16: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 17: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 18: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 19: tandem.inference.v1.Sampling
+	(*v11.Ticket)(nil),          // 20: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 21: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 22: tandem.inference.v1.TokenLogprobs
+	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	17, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	18, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
-	0,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	19, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	2,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
-	4,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
-	5,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
-	6,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
-	20, // 8: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	21, // 9: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	0,  // 10: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	9,  // 11: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	10, // 12: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	11, // 13: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	12, // 14: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	19, // 15: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	21, // 16: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	20, // 17: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	22, // 18: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	13, // 19: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	15, // 20: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	1,  // 21: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	7,  // 22: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	14, // 23: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	16, // 24: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	3,  // 25: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	8,  // 26: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	18, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	19, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	1,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
+	20, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	3,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
+	5,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
+	6,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
+	7,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
+	0,  // 8: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
+	21, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	22, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	1,  // 11: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
+	10, // 12: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	11, // 13: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	12, // 14: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	13, // 15: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	20, // 16: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	22, // 17: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	21, // 18: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	23, // 19: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	14, // 20: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	16, // 21: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 22: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	8,  // 23: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	15, // 24: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	17, // 25: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 26: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	9,  // 27: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1494,13 +1570,14 @@ func file_tandem_worker_v1_worker_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
 		GoTypes:           file_tandem_worker_v1_worker_proto_goTypes,
 		DependencyIndexes: file_tandem_worker_v1_worker_proto_depIdxs,
+		EnumInfos:         file_tandem_worker_v1_worker_proto_enumTypes,
 		MessageInfos:      file_tandem_worker_v1_worker_proto_msgTypes,
 	}.Build()
 	File_tandem_worker_v1_worker_proto = out.File
