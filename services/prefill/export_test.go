@@ -26,12 +26,14 @@ func NewSpeeds(assumed float64) Speeds { return Speeds{newSpeeds(assumed)} }
 // BytesPerSecond is speeds.bytesPerSecond.
 func (s Speeds) BytesPerSecond(id string, now time.Time) float64 { return s.s.bytesPerSecond(id, now) }
 
-// Rests is speeds.rests.
-func (s Speeds) Rests(id string) time.Time { return s.s.rests(id) }
+// Rests is speeds.rests, of fetches and of puts.
+func (s Speeds) Rests(id string) (fetches, puts time.Time) {
+	return s.s.rests(id, fetching), s.s.rests(id, putting)
+}
 
-// Moved is speeds.moved.
-func (s Speeds) Moved(id string, bytes uint64, took time.Duration, now time.Time) {
-	s.s.moved(id, bytes, took, now)
+// Fetched is speeds.fetched.
+func (s Speeds) Fetched(id string, bytes uint64, took time.Duration, now time.Time) {
+	s.s.fetched(id, bytes, took, now)
 }
 
 // TooSlow is speeds.tooSlow.
@@ -39,8 +41,11 @@ func (s Speeds) TooSlow(id string, bytes uint64, waited time.Duration, now time.
 	s.s.tooSlow(id, bytes, waited, now)
 }
 
-// Failed is speeds.failed.
-func (s Speeds) Failed(id string, atLeast time.Duration, now time.Time) { s.s.failed(id, atLeast, now) }
+// FetchFailed is speeds.note of a fetch, PutFailed of a put.
+func (s Speeds) FetchFailed(id string, err error, now time.Time) { s.s.note(id, fetching, err, now) }
+
+// PutFailed is speeds.note of a put.
+func (s Speeds) PutFailed(id string, err error, now time.Time) { s.s.note(id, putting, err, now) }
 
 // Known is how many stores are remembered.
 func (s Speeds) Known() int { return len(s.s.stores) }

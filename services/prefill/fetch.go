@@ -37,14 +37,23 @@ type fetcher struct {
 
 	mu      sync.Mutex
 	closed  bool
-	running map[kvcache.Hash]*fetch // by the first block that was lacking
+	running map[asked]*fetch
+}
+
+// asked is what a fetch is joined for: the first block that was lacking, of one
+// incarnation of a store.
+type asked struct {
+	first kvcache.Hash
+	store string // its worker id
+	epoch uint64
 }
 
 // fetch is one fetch, for all requests that wait for it.
 type fetch struct {
 	id     scheduler.SequenceID
-	store  string // its worker id
-	wanted uint64 // bytes
+	asked  asked
+	tokens []int32 // what it brings, whole blocks from the first one on
+	wanted uint64  // bytes
 	began  time.Time
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when nothing of it is written any more
@@ -69,10 +78,12 @@ var (
 type fetched struct {
 	// Tried: a store was asked, or another request's fetch waited for.
 	Tried bool
+	// Verdict is about the store, of who asked it.
+	Verdict workerv1.FetchVerdict
 	// From and Until are the tokens that were cached before and are after it.
 	From, Until int
 	Took        time.Duration
-	Bytes       uint64
+	Bytes       uint64 // of who asked
 	Err         error
 
 	release func() // nil: nothing is held
@@ -101,7 +112,7 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 	if from >= until {
 		return result
 	}
-	if rests := f.speeds.rests(source.GetWorkerId()); began.Before(rests) {
+	if rests := f.speeds.rests(source.GetWorkerId(), fetching); began.Before(rests) {
 		f.metrics.fetch(fetchResting)
 		return result
 	}
@@ -118,18 +129,45 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 	// Enough is left to compute the prompt while a fetch that hangs still has its
 	// blocks.
 	spare := (len(request.Tokens)+layout.BlockTokens-1)/layout.BlockTokens - from
-	running := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare)
+	running, joined := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare)
 	if running == nil {
 		return result
+	}
+	if joined {
+		// It is worth what it brings of this prompt.
+		until = common(tokens, running.tokens) / layout.BlockTokens
+		if limit, worth = cost.worth(len(request.Tokens), from, until); !worth {
+			f.leave(running, errAbandoned)
+			f.metrics.fetch(fetchDeclined)
+			return result
+		}
+		f.metrics.fetch(fetchJoined)
 	}
 	result.Tried, result.From, result.Until = true, from*layout.BlockTokens, from*layout.BlockTokens
 	result.Err = f.wait(ctx, running, limit)
 	result.Took = time.Since(began)
+	if !joined {
+		result.Verdict = verdict(result.Err)
+	}
 	if result.Err == nil {
-		result.Until, result.Bytes = len(tokens), running.bytes
+		result.Until = until * layout.BlockTokens
+		if !joined {
+			result.Bytes = running.bytes
+		}
 		result.release = func() { f.leave(running, nil) }
 	}
 	return result
+}
+
+// common is how many leading tokens are the same.
+func common(a, b []int32) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
 }
 
 // wait waits for a fetch as long as it may be waited for. Who gets an error has
@@ -152,48 +190,57 @@ func (f *fetcher) wait(ctx context.Context, running *fetch, limit time.Duration)
 	}
 }
 
-// join takes part in the fetch that runs for the same blocks, or begins one. Nil:
-// there is no room for the blocks now, or the worker stops.
-func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, spare int) *fetch {
+// join takes part in the fetch that runs for the same block from the same store, or
+// begins one. Nil: there is no room for the blocks now, or the worker stops.
+func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, spare int) (running *fetch, joined bool) {
+	key := asked{first: first, store: source.GetWorkerId(), epoch: source.GetEpoch()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if running := f.running[first]; running != nil {
+	if running := f.running[key]; running != nil {
 		running.users++
-		return running
+		return running, true
 	}
 	if f.closed {
-		return nil
+		f.metrics.fetch(fetchDraining)
+		return nil, false
 	}
-	running := &fetch{id: f.driver.Reserve(), store: source.GetWorkerId(), began: time.Now(), done: make(chan struct{}), users: 1}
-	reserved, ok := f.reserve(running.id, prefix, spare)
-	if !ok {
-		f.metrics.fetch(fetchNoRoom)
-		return nil
+	running = &fetch{id: f.driver.Reserve(), asked: key, tokens: prefix.Tokens, began: time.Now(), done: make(chan struct{}), users: 1}
+	reserved, refusal := f.reserve(running.id, prefix, spare)
+	if refusal != "" {
+		f.metrics.fetch(refusal)
+		return nil, false
 	}
 	layout := f.driver.Layout()
 	running.wanted = uint64(layout.PageBytes()) * uint64(len(reserved.Blocks)-reserved.CachedTokens/layout.BlockTokens)
-	f.running[first] = running
-	var fetching context.Context
+	f.running[key] = running
+	var life context.Context
 	// Of the request it has what is logged and traced, not the end.
-	fetching, running.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	life, running.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	f.tasks.Go(func() {
 		stop := context.AfterFunc(f.ctx, func() { running.cancel(errClosing) })
 		defer stop()
-		f.run(fetching, running, source, prefix, reserved)
-		f.end(first, running)
+		f.run(life, running, source, prefix, reserved)
+		f.end(running)
 	})
-	return running
+	return running, false
 }
 
-// reserve gets the blocks, which is at once or not at all.
-func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, ok bool) {
+// reserve gets the blocks, which is at once or not at all: then refusal is what came
+// of the hint.
+func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, refusal string) {
+	refusal = fetchNoRoom
 	sequence := f.driver.Submit(scheduler.Request{ID: id, Kind: scheduler.Restore, Tokens: prefix.Tokens, Salt: prefix.Salt, Spare: spare})
 	for _, action := range sequence.Take() {
-		if a, is := action.(scheduler.Reserved); is {
-			reserved, ok = a, true
+		switch a := action.(type) {
+		case scheduler.Reserved:
+			reserved, refusal = a, ""
+		case scheduler.Refused:
+			if a.Reason == scheduler.Draining {
+				refusal = fetchDraining
+			}
 		}
 	}
-	return reserved, ok
+	return reserved, refusal
 }
 
 // run fetches, and says to the scheduler and to the speeds what came of it.
@@ -204,7 +251,7 @@ func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.Bloc
 	now := time.Now()
 	if running.err == nil {
 		f.driver.KVArrived(running.id, nil)
-		f.speeds.moved(from.ID, running.bytes, now.Sub(running.began), now)
+		f.speeds.fetched(from.ID, running.bytes, now.Sub(running.began), now)
 		f.metrics.fetched(len(reserved.Blocks)-held, running.bytes, now.Sub(running.began))
 		return
 	}
@@ -222,37 +269,16 @@ func (f *fetcher) judge(id string, err error, now time.Time) {
 	switch {
 	case errors.Is(err, errTooSlow): // remembered when it was given up
 	case errors.Is(err, errAbandoned), errors.Is(err, errClosing):
-	case errors.Is(err, store.ErrRestarted): // the hint is old, the store is well
 	default:
-		rest, bad := storeTrouble(err)
-		if bad {
-			f.speeds.failed(id, rest, now)
-		}
+		f.speeds.note(id, fetching, err, now)
 	}
-}
-
-// storeTrouble says whether a failure is one of the store as a whole, and for how
-// long it asks to be left alone.
-func storeTrouble(err error) (rest time.Duration, bad bool) {
-	if _, is := errors.AsType[*store.MissingError](err); is || errors.Is(err, store.ErrHeld) {
-		return 0, false
-	}
-	if busy, is := errors.AsType[*store.BusyError](err); is {
-		return busy.RetryAfter, true
-	}
-	if _, is := errors.AsType[*store.LayoutError](err); is {
-		return storeRestMost, true
-	}
-	return 0, true
 }
 
 // end tells who waits. If all have left, what was fetched is let go.
-func (f *fetcher) end(first kvcache.Hash, running *fetch) {
+func (f *fetcher) end(running *fetch) {
 	f.mu.Lock()
 	running.over = true
-	if f.running[first] == running {
-		delete(f.running, first)
-	}
+	f.forget(running)
 	unused := running.users == 0
 	f.mu.Unlock()
 	close(running.done)
@@ -269,22 +295,25 @@ func (f *fetcher) leave(running *fetch, cause error) {
 	running.users--
 	last, over := running.users == 0, running.over
 	if last && !over {
-		for first, other := range f.running {
-			if other == running {
-				delete(f.running, first) // nobody joins what is ending
-			}
-		}
+		f.forget(running) // nobody joins what is ending
 	}
 	f.mu.Unlock()
 	switch {
 	case last && !over:
 		if errors.Is(cause, errTooSlow) {
 			now := time.Now()
-			f.speeds.tooSlow(running.store, running.wanted, now.Sub(running.began), now)
+			f.speeds.tooSlow(running.asked.store, running.wanted, now.Sub(running.began), now)
 		}
 		running.cancel(cause)
 	case last && running.err == nil:
 		f.driver.TransferDone(running.id)
+	}
+}
+
+// forget lets nobody join a fetch. f.mu is held.
+func (f *fetcher) forget(running *fetch) {
+	if f.running[running.asked] == running {
+		delete(f.running, running.asked)
 	}
 }
 

@@ -1,14 +1,20 @@
 package prefill_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -75,6 +81,7 @@ func TestFetchCost(t *testing.T) {
 }
 
 func TestSpeedsAreMeasured(t *testing.T) {
+	const mb, second = 1 << 20, time.Second + time.Millisecond // that is not bandwidth's
 	s := prefill.NewSpeeds(1000)
 	now := time.Unix(1000, 0)
 	check := func(what string, want float64) {
@@ -84,43 +91,94 @@ func TestSpeedsAreMeasured(t *testing.T) {
 		}
 	}
 	check("nothing is known", 1000)
-	s.Moved("a", 500, time.Second, now)
-	check("measured once", 500)
-	s.Moved("a", 100, time.Second, now)
-	check("measured twice", (0.8*500+100)/1.8)
+	s.Fetched("a", mb-1, second, now)
+	check("too little to tell", 1000)
+	s.Fetched("a", 5*mb, second, now)
+	check("measured once", 5*mb)
+	s.Fetched("a", mb, second, now)
+	check("measured twice", (0.8*5+1)/1.8*mb)
 	if s.BytesPerSecond("b", now) != 1000 {
 		t.Error("another store is as fast as the first")
 	}
-	s.TooSlow("a", 10, 10*time.Second, now)
-	check("given up", (0.8*(0.8*500+100)+10)/(0.8*1.8+10))
+	s.TooSlow("a", mb, 10*time.Second+time.Millisecond, now)
+	check("given up", (0.8*(0.8*5+1)+1)/(0.8*1.8+10)*mb)
 	now = now.Add(2 * time.Minute)
 	check("long ago", 1000)
-	s.Moved("a", 700, time.Second, now)
-	check("measured again", 700)
+	s.Fetched("a", 7*mb, second, now)
+	check("measured again", 7*mb)
 }
 
 func TestStoresThatFailRest(t *testing.T) {
 	s := prefill.NewSpeeds(1000)
 	now := time.Unix(1000, 0)
+	rests := func(id string) (fetches, puts time.Duration) {
+		f, p := s.Rests(id)
+		return max(f.Sub(now), 0), max(p.Sub(now), 0)
+	}
+	broken := errors.New("broken")
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30, 30} {
-		s.Failed("a", 0, now)
-		if got := s.Rests("a").Sub(now); got != want*time.Second {
-			t.Errorf("failure %d: rests for %v, want %v", i, got, want*time.Second)
+		s.FetchFailed("a", broken, now)
+		if fetches, puts := rests("a"); fetches != want*time.Second || puts != 0 {
+			t.Errorf("failure %d: rests for %v from fetches, %v from puts, want %v and 0", i, fetches, puts, want*time.Second)
 		}
 	}
-	s.Failed("b", time.Hour, now)
-	if got := s.Rests("b").Sub(now); got != time.Hour {
-		t.Errorf("rests for %v, though the store asked for an hour", got)
+	s.PutFailed("a", broken, now)
+	if fetches, puts := rests("a"); fetches != 30*time.Second || puts != time.Second {
+		t.Errorf("rests for %v from fetches, %v from puts", fetches, puts)
 	}
-	s.Moved("a", 1, time.Second, now)
-	if s.Rests("a").After(now) {
-		t.Error("it rests though it works")
+	s.Fetched("a", 1, time.Second, now)
+	if fetches, puts := rests("a"); fetches != 0 || puts != time.Second {
+		t.Errorf("it gave blocks and rests for %v from fetches, %v from puts", fetches, puts)
+	}
+	s.PutFailed("a", store.ErrHeld, now)
+	if _, puts := rests("a"); puts != 0 {
+		t.Error("it rests though it answered as it should")
 	}
 	for i := range 1000 {
-		s.Failed(fmt.Sprint(i), 0, now.Add(time.Duration(i)))
+		s.FetchFailed(fmt.Sprint(i), broken, now.Add(time.Duration(i)))
 	}
 	if s.Known() > 64 {
 		t.Errorf("%d stores are remembered", s.Known())
+	}
+}
+
+// A store that says something of these blocks is well; one that asks for a pause
+// gets it, no longer the second time than the first.
+func TestWhatStoresSayOfThemselves(t *testing.T) {
+	busy := func(reason string, after time.Duration) error {
+		return &store.BusyError{RetryAfter: after, Err: rpc.Error(codes.ResourceExhausted, reason, "no", after)}
+	}
+	for _, c := range []struct {
+		name          string
+		err           error
+		fetches, puts time.Duration
+	}{
+		{"it has them", store.ErrHeld, 0, 0},
+		{"others put them", busy(store.ReasonArriving, time.Second), 0, 0},
+		{"it is full", busy(store.ReasonFull, time.Second), 0, 0},
+		{"they never fit", busy(store.ReasonFull, 0), 0, 0},
+		{"it lost them", &store.MissingError{}, 0, 0},
+		{"too many calls", busy(store.ReasonBusy, 50*time.Millisecond), 50 * time.Millisecond, 50 * time.Millisecond},
+		{"it leaves", busy(worker.ReasonDraining, 3*time.Second), 3 * time.Second, 3 * time.Second},
+		{"it does not say when", busy(worker.ReasonDraining, 0), time.Second, time.Second},
+		{"another incarnation", store.ErrRestarted, 0, time.Second},
+		{"another model", &store.LayoutError{}, 0, 30 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := prefill.NewSpeeds(1000)
+			now := time.Unix(1000, 0)
+			for range 5 {
+				s.FetchFailed("a", c.err, now)
+				s.PutFailed("a", c.err, now)
+				fetches, puts := s.Rests("a")
+				if got := max(fetches.Sub(now), 0); got != c.fetches {
+					t.Errorf("rests from fetches for %v, want %v", got, c.fetches)
+				}
+				if got := max(puts.Sub(now), 0); got != c.puts {
+					t.Errorf("rests from puts for %v, want %v", got, c.puts)
+				}
+			}
+		})
 	}
 }
 

@@ -13,9 +13,11 @@ import (
 // What came of a hint at a block store.
 const (
 	fetchOK        = "fetched"
+	fetchJoined    = "joined"
 	fetchDeclined  = "declined"
 	fetchResting   = "resting"
 	fetchNoRoom    = "no_room"
+	fetchDraining  = "draining"
 	fetchMissing   = "missing"
 	fetchBusy      = "busy"
 	fetchSlow      = "slow"
@@ -61,7 +63,7 @@ func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, er
 		}, []string{"result"}),
 		putBytes: counter("tandem_prefill_store_put_bytes_total", "KV bytes put into block stores."),
 	}
-	for _, result := range []string{fetchOK, fetchDeclined, fetchResting, fetchNoRoom, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchFailed} {
+	for _, result := range []string{fetchOK, fetchJoined, fetchDeclined, fetchResting, fetchNoRoom, fetchDraining, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchFailed} {
 		m.fetches.WithLabelValues(result)
 	}
 	for _, result := range []string{putOK, putHeld, putBusy, putStopped, putFailed} {

@@ -80,26 +80,42 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 	if !ok {
 		return false
 	}
-	bytes, err := p.client.Put(ctx, to, store.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
-	now := time.Now()
-	if errors.Is(context.Cause(ctx), errStopped) && err != nil {
-		err = errStopped
+	prefix := store.Prefix{Salt: save.Salt, Tokens: save.Tokens}
+	bytes, err := p.client.Put(ctx, to, prefix, save.Blocks)
+	if again := offerAgain(err); again > 0 && wait(ctx, again) {
+		bytes, err = p.client.Put(ctx, to, prefix, save.Blocks)
+	}
+	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errStopped) || errors.Is(cause, errClosing)) {
+		err = cause
 	}
 	p.metrics.put(putResult(err), bytes)
+	now := time.Now()
 	switch {
 	case err == nil:
-		p.speeds.moved(to.ID, bytes, now.Sub(began), now)
+		p.speeds.well(to.ID, putting, now)
+	case errors.Is(err, errStopped), errors.Is(err, errClosing):
+		return false
+	default:
+		p.speeds.note(to.ID, putting, err, now)
+	}
+	p.poke()
+	if err == nil || errors.Is(err, store.ErrHeld) {
 		return true
-	case errors.Is(err, store.ErrHeld):
+	}
+	p.logger.Info("kv blocks were not put", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
+	return false
+}
+
+// wait says whether so much time passed before ctx ended.
+func wait(ctx context.Context, length time.Duration) bool {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
 		return true
-	case errors.Is(err, errStopped):
+	case <-ctx.Done():
 		return false
 	}
-	rest, _ := storeTrouble(err)
-	p.speeds.failed(to.ID, rest, now)
-	p.logger.Info("kv blocks were not put", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
-	p.poke()
-	return false
 }
 
 // choose is the store of a prefix that begins with a block: always the same while
@@ -110,7 +126,7 @@ func (p *putter) choose(first kvcache.Hash, now time.Time) (to store.Peer, ok bo
 	p.mu.Unlock()
 	var best uint64
 	for _, s := range stores {
-		if now.Before(p.speeds.rests(s.ID)) {
+		if now.Before(p.speeds.rests(s.ID, putting)) {
 			continue
 		}
 		if weight := rendezvous(s.ID, first); !ok || weight > best {
@@ -133,10 +149,18 @@ func rendezvous(store string, block kvcache.Hash) uint64 {
 	return x ^ x>>31
 }
 
-// known says which stores there are.
+// known says which stores there are. Those that hold blocks of another layout are
+// of use only if there are no others: one of them may take this one.
 func (p *putter) known(stores []store.Peer) {
+	own := p.driver.Layout().Digest()
+	fit := slices.DeleteFunc(slices.Clone(stores), func(s store.Peer) bool {
+		return s.LayoutDigest != 0 && s.LayoutDigest != own
+	})
+	if len(fit) == 0 {
+		fit = slices.Clone(stores)
+	}
 	p.mu.Lock()
-	p.stores = slices.Clone(stores)
+	p.stores = fit
 	p.mu.Unlock()
 	p.poke()
 }
@@ -185,7 +209,7 @@ func (p *putter) limit(now time.Time) (puts int, next time.Duration) {
 	p.mu.Unlock()
 	next = time.Hour
 	for _, s := range stores {
-		if rests := p.speeds.rests(s.ID); now.Before(rests) {
+		if rests := p.speeds.rests(s.ID, putting); now.Before(rests) {
 			next = min(next, rests.Sub(now))
 		} else {
 			puts = p.most

@@ -77,7 +77,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 		spans.Opened()
 		s.driver.Trace(sequence.ID, spans)
 	}
-	return p.run(ctx, p.submit(ctx, request.GetSource(), sequence))
+	return p.run(ctx, request.GetSource(), sequence)
 }
 
 // submit fetches what a block store has of the prompt, if that is worth it, and
@@ -160,17 +160,21 @@ type prompt struct {
 	last bool
 }
 
-// run follows the sequence to its end, then the transfer to its own. Both end
-// whatever happens, a panic included.
-func (p *prompt) run(ctx context.Context, sequence *worker.Sequence) (err error) {
+// run hands the prompt in and follows the sequence to its end, then the transfer to
+// its own. Both end whatever happens, a panic included.
+func (p *prompt) run(ctx context.Context, source *workerv1.BlockSource, request scheduler.Request) (err error) {
+	var sequence *worker.Sequence
 	defer func() {
 		if !p.settled {
-			sequence.Cancel()
+			if sequence != nil {
+				sequence.Cancel()
+			}
 			p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
 			<-p.transfer.Done()
 			p.release()
 		}
 	}()
+	sequence = p.submit(ctx, source, request)
 	if err = p.follow(ctx, sequence); err != nil {
 		sequence.Cancel()
 		p.transfer.Abort(abortReason(err))
@@ -239,6 +243,7 @@ func (p *prompt) act(action scheduler.Action) error {
 		return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
 			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
 			FetchedTokens: uint32(max(min(a.CachedTokens, p.fetched.Until)-p.fetched.From, 0)), FetchNs: p.fetched.Took.Nanoseconds(),
+			FetchVerdict: p.fetched.Verdict,
 		}}})
 	case scheduler.Sampled:
 		p.first, p.logprobs = a.Token, worker.LogprobsMessage(a.Logprobs)
@@ -333,8 +338,10 @@ func (p *prompt) sendStats() error {
 	stats := p.transfer.Stats()
 	sent := &workerv1.KvSent{Bytes: stats.Bytes, Transport: stats.Transport}
 	if stats.Acknowledged > 0 {
-		sent.TailNs = max(stats.Acknowledged-stats.LastSend, 0).Nanoseconds()
-		sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
+		if stats.Bytes > 0 { // else the receiver held all, and nothing was offered
+			sent.TailNs = max(stats.Acknowledged-stats.LastSend, 0).Nanoseconds()
+			sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
+		}
 		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()
 	}
 	return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: sent}})

@@ -11,6 +11,9 @@ const (
 	// speedForget is how long a measurement stands. After it the store is believed to
 	// be as fast as assumed, so that one that was slow once is tried again.
 	speedForget = time.Minute
+	// speedLeast is how many bytes a measurement has at least: what is smaller takes as
+	// long as its round trips, whatever the bandwidth.
+	speedLeast = 1 << 20
 	// storeRest is how long a store that failed is left alone, twice as long with each
 	// failure in a row, up to storeRestMost.
 	storeRest     = time.Second
@@ -19,8 +22,18 @@ const (
 	maxStores = 64
 )
 
-// speeds remembers how fast stores were and which of them failed. Its methods are
-// safe for concurrent use.
+// errand is what a store is asked for. One that fails at one may be well at the
+// other.
+type errand int
+
+const (
+	putting errand = iota
+	fetching
+	errands
+)
+
+// speeds remembers how fast stores gave blocks and which of them failed. Its methods
+// are safe for concurrent use.
 type speeds struct {
 	assumed float64 // bytes a second, of a store that was not measured
 
@@ -29,11 +42,16 @@ type speeds struct {
 }
 
 type speed struct {
-	bytes, seconds float64 // weighted sums over what was moved
+	bytes, seconds float64 // weighted sums over what was fetched
 	measured       time.Time
-	failures       int       // in a row
-	rests          time.Time // until when the store is left alone
+	rest           [errands]rest
 	used           time.Time
+}
+
+// rest is how a store is left alone.
+type rest struct {
+	failures int // in a row
+	until    time.Time
 }
 
 func newSpeeds(assumed float64) *speeds {
@@ -52,21 +70,28 @@ func (s *speeds) bytesPerSecond(store string, now time.Time) float64 {
 }
 
 // rests is until when a store is left alone; zero or past: it is not.
-func (s *speeds) rests(store string) time.Time {
+func (s *speeds) rests(store string, with errand) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.stores[store]; known != nil {
-		return known.rests
+		return known.rest[with].until
 	}
 	return time.Time{}
 }
 
-// moved takes in that so many bytes took so long.
-func (s *speeds) moved(store string, bytes uint64, took time.Duration, now time.Time) {
+// well takes in that a store answered as it should: it does not rest any more.
+func (s *speeds) well(store string, with errand, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get(store, now).rest[with] = rest{}
+}
+
+// fetched takes in that a fetch of so many bytes took so long.
+func (s *speeds) fetched(store string, bytes uint64, took time.Duration, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.get(store, now)
-	known.failures, known.rests = 0, time.Time{}
+	known.rest[fetching] = rest{}
 	known.measure(bytes, took, now)
 }
 
@@ -77,22 +102,26 @@ func (s *speeds) tooSlow(store string, bytes uint64, waited time.Duration, now t
 	defer s.mu.Unlock()
 	known := s.get(store, now)
 	known.measure(bytes, waited, now)
-	known.fail(now)
+	known.rest[fetching].fail(now)
 }
 
-// failed lets a store rest, at least for so long.
-func (s *speeds) failed(store string, atLeast time.Duration, now time.Time) {
+// failed lets a store rest, longer with each failure in a row.
+func (s *speeds) failed(store string, with errand, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.get(store, now)
-	known.fail(now)
-	if until := now.Add(atLeast); until.After(known.rests) {
-		known.rests = until
-	}
+	s.get(store, now).rest[with].fail(now)
+}
+
+// pause lets a store rest that asked for it, for so long.
+func (s *speeds) pause(store string, with errand, length time.Duration, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.get(store, now).rest[with].until = now.Add(length)
 }
 
 func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
-	if bytes == 0 || took <= 0 {
+	took -= fetchOverhead // what bandwidth does not shorten is counted by itself
+	if bytes < speedLeast || took <= 0 {
 		return
 	}
 	if now.Sub(k.measured) > speedForget {
@@ -105,13 +134,13 @@ func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
 	k.measured = now
 }
 
-func (k *speed) fail(now time.Time) {
-	rest := storeRestMost
-	if k.failures < 5 {
-		rest = min(storeRest<<k.failures, storeRestMost)
+func (r *rest) fail(now time.Time) {
+	length := storeRestMost
+	if r.failures < 5 {
+		length = min(storeRest<<r.failures, storeRestMost)
 	}
-	k.failures++
-	k.rests = now.Add(rest)
+	r.failures++
+	r.until = now.Add(length)
 }
 
 // get is what is known of a store. s.mu is held.

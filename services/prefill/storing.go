@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/kvtransfer/store"
@@ -57,7 +56,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	}
 	known := newSpeeds(float64(cfg.FetchBandwidth))
 	s := &storing{watch: deps.Stores, receiver: receiver, client: client}
-	s.fetcher = &fetcher{client: client, speeds: known, metrics: counted, logger: deps.Logger, chunk: cfg.ChunkTokens, running: make(map[kvcache.Hash]*fetch)}
+	s.fetcher = &fetcher{client: client, speeds: known, metrics: counted, logger: deps.Logger, chunk: cfg.ChunkTokens, running: make(map[asked]*fetch)}
 	s.fetcher.ctx, s.end = context.WithCancel(context.Background())
 	s.putter = newPutter(cfg.StorePuts, client, known, counted, deps.Logger)
 	return s, nil

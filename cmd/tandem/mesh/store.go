@@ -136,7 +136,7 @@ func (p *process) watchStores(ctx context.Context, notify func([]store.Peer)) er
 		var peers []store.Peer
 		for _, record := range view.Workers {
 			if record.GetRole() == controlv1.Role_ROLE_KVTRANSFER && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
-				peers = append(peers, store.Peer{ID: record.GetId(), Epoch: record.GetEpoch(), Addresses: record.GetAddresses()})
+				peers = append(peers, store.Peer{ID: record.GetId(), Epoch: record.GetEpoch(), Addresses: record.GetAddresses(), LayoutDigest: record.GetLayoutDigest()})
 			}
 		}
 		notify(peers)

@@ -71,6 +71,8 @@ type Peer struct {
 	Epoch uint64
 	// Addresses are where it listens, best first.
 	Addresses []string
+	// LayoutDigest is of the layout whose blocks it holds. 0: none, or not known.
+	LayoutDigest uint64
 }
 
 // Prefix names blocks by what they hold, from the first one on.
