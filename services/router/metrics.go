@@ -9,6 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
@@ -202,9 +203,9 @@ func (m *metrics) dispatched(d *controlv1.Decision, fallback bool) {
 }
 
 // fetchedFrom counts what came of asking a block store.
-func (m *metrics) fetchedFrom(tokens int) {
+func (m *metrics) fetchedFrom(verdict workerv1.FetchVerdict) {
 	result := "nothing"
-	if tokens > 0 {
+	if verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
 		result = "fetched"
 	}
 	m.fetches.WithLabelValues(result).Inc()

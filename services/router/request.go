@@ -160,8 +160,8 @@ func (r *request) handle(event joining.Event) {
 		case joining.PromptDone:
 			r.service.dispatcher.handle(fleet.PromptDone{ID: r.key})
 		case joining.Fetched:
-			r.service.dispatcher.handle(fleet.Fetched{Store: a.Store, Tokens: a.Tokens})
-			r.service.metrics.fetchedFrom(a.Tokens)
+			r.service.dispatcher.handle(fleet.Fetched{Store: a.Store, Verdict: a.Verdict})
+			r.service.metrics.fetchedFrom(a.Verdict)
 		case joining.Release:
 			r.service.dispatcher.handle(fleet.Ended{ID: r.key, Failures: a.Failures})
 			r.spans.released(a.Err)

@@ -264,7 +264,7 @@ func TestFleetModel(t *testing.T) {
 			},
 			"fetched": func(t *rapid.T) {
 				if ref, ok := m.ref(t); ok {
-					m.do(t, fleet.Fetched{Store: ref, Tokens: rapid.IntRange(0, 1).Draw(t, "tokens")})
+					m.do(t, fleet.Fetched{Store: ref, Verdict: workerv1.FetchVerdict(rapid.Int32Range(0, 4).Draw(t, "verdict"))})
 				}
 			},
 			"arrive": func(t *rapid.T) {

@@ -105,11 +105,10 @@ type (
 	Arrived struct{ Request Request }
 	// PromptDone says that the prompt of a dispatched request is computed.
 	PromptDone struct{ ID string }
-	// Fetched is what came of Dispatch.Source: so many tokens of KV, or 0 if the
-	// worker tried and got none. A worker that did not try says nothing.
+	// Fetched is what a worker that asked Dispatch.Source says of it.
 	Fetched struct {
-		Store  Ref
-		Tokens int
+		Store   Ref
+		Verdict workerv1.FetchVerdict
 	}
 	// Ended ends a dispatched attempt. Unknown ones are ignored.
 	Ended struct {

@@ -95,14 +95,15 @@ func (s supply) hint() *workerv1.BlockSource {
 	}
 }
 
-// fetched takes in what came of a hint.
+// fetched takes in what came of a hint. One that was old says nothing of the store:
+// its announcements follow.
 func (f *Fleet) fetched(now time.Time, e Fetched) {
 	s := f.worker(e.Store)
 	switch {
 	case s == nil || s.record.GetRole() != controlv1.Role_ROLE_KVTRANSFER:
-	case e.Tokens > 0:
-		s.refusals = 0
-	default:
+	case e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN:
+		s.refusals, s.busyUntil = 0, time.Time{}
+	case e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_FAILED:
 		s.busyUntil = now.Add(min(unfetchedLeast<<min(s.refusals, 10), unfetchedMost))
 		s.refusals++
 	}

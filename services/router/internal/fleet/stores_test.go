@@ -183,8 +183,13 @@ func TestStoreThatGivesNothing(t *testing.T) {
 		b.do(fleet.Ended{ID: r.ID})
 		return d.Source != nil
 	}
-	after := func(tokens int) time.Duration {
-		b.do(fleet.Fetched{Store: ref, Tokens: tokens})
+	const (
+		given  = workerv1.FetchVerdict_FETCH_VERDICT_GIVEN
+		stale  = workerv1.FetchVerdict_FETCH_VERDICT_STALE
+		failed = workerv1.FetchVerdict_FETCH_VERDICT_FAILED
+	)
+	after := func(verdict workerv1.FetchVerdict) time.Duration {
+		b.do(fleet.Fetched{Store: ref, Verdict: verdict})
 		begun := b.now
 		for !hinted() {
 			b.now = b.now.Add(50 * time.Millisecond)
@@ -192,24 +197,32 @@ func TestStoreThatGivesNothing(t *testing.T) {
 		return b.now.Sub(begun)
 	}
 	for i, step := range []struct {
-		tokens int
-		wait   time.Duration
+		verdict workerv1.FetchVerdict
+		wait    time.Duration
 	}{
-		{0, 250 * time.Millisecond}, {0, 500 * time.Millisecond}, {0, time.Second},
-		{256, 0}, {0, 250 * time.Millisecond},
+		{failed, 250 * time.Millisecond}, {stale, 0}, {failed, 500 * time.Millisecond}, {0, 0}, {failed, time.Second},
+		{given, 0}, {failed, 250 * time.Millisecond},
 	} {
-		if wait := after(step.tokens); wait != step.wait {
+		if wait := after(step.verdict); wait != step.wait {
 			t.Errorf("%d: left alone for %v, want %v", i, wait, step.wait)
 		}
 	}
 	for range 20 {
-		after(0)
+		after(failed)
 	}
-	if wait := after(0); wait != 30*time.Second {
+	b.do(fleet.Fetched{Store: ref, Verdict: failed})
+	b.do(fleet.Fetched{Store: ref, Verdict: given})
+	if !hinted() {
+		t.Error("left alone though it gives")
+	}
+	for range 20 {
+		after(failed)
+	}
+	if wait := after(failed); wait != 30*time.Second {
 		t.Errorf("at the most %v", wait)
 	}
-	b.do(fleet.Fetched{Store: fleet.Ref{ID: "s1", Epoch: 9}}) // of another incarnation
-	b.do(fleet.Fetched{})
+	b.do(fleet.Fetched{Store: fleet.Ref{ID: "s1", Epoch: 9}, Verdict: failed}) // of another incarnation
+	b.do(fleet.Fetched{Verdict: failed})
 	if !hinted() {
 		t.Error("left alone for what another did")
 	}

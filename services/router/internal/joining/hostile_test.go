@@ -89,7 +89,7 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 					Reason: inferencev1.FinishReason(rapid.Int32Range(-1, 5).Draw(t, "reason")), PrefillComputeNs: number(), DecodeComputeNs: number(),
 				}}})
 			case 6:
-				prefill(rapid.SampledFrom([]*workerv1.PrefillEvent{nil, {}, {Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: number(), FetchNs: number(), FetchedTokens: uint32(number()), CachedTokens: uint32(number())}}}}).Draw(t, "start"))
+				prefill(rapid.SampledFrom([]*workerv1.PrefillEvent{nil, {}, {Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: number(), FetchNs: number(), FetchedTokens: uint32(number()), FetchVerdict: workerv1.FetchVerdict(number()), CachedTokens: uint32(number())}}}}).Draw(t, "start"))
 			case 7:
 				prefill(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
 					TokenId: small(), Last: rapid.Bool().Draw(t, "last"), ComputeNs: number(), Logprobs: logprobs(),

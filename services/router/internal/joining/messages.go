@@ -129,11 +129,10 @@ type (
 	// PromptDone says that the workers of the present try have computed the
 	// prompt.
 	PromptDone struct{}
-	// Fetched says what came of Dispatched.Source: so many tokens, or 0 if the
-	// worker tried and got none.
+	// Fetched says what the worker that asked Dispatched.Source says of it.
 	Fetched struct {
-		Store  fleet.Ref
-		Tokens int
+		Store   fleet.Ref
+		Verdict workerv1.FetchVerdict
 	}
 	// Release says that a try is over and what failed in it.
 	Release struct {

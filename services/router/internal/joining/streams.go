@@ -107,12 +107,12 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 }
 
 // fetched takes in what came of the block store that the worker was told of. One
-// that did not try has neither tokens nor time to tell of.
+// that did not ask it has no verdict, though it may have waited for another's fetch.
 func (j *Join) fetched(e *workerv1.PrefillStarted) {
 	t := &j.try
 	t.fetched, t.fetchNs = min(e.GetFetchedTokens(), e.GetCachedTokens()), max(e.GetFetchNs(), 0)
-	if t.Source != nil && (t.fetched > 0 || t.fetchNs > 0) {
-		j.do(Fetched{Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Tokens: int(t.fetched)})
+	if t.Source != nil && e.GetFetchVerdict() != workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED {
+		j.do(Fetched{Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Verdict: e.GetFetchVerdict()})
 	}
 }
 

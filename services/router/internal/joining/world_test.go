@@ -148,7 +148,7 @@ func (w *world) take(action joining.Action) {
 		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
 	case joining.Fetched:
-		if a.Store != (fleet.Ref{ID: "s", Epoch: w.epoch}) || a.Tokens != fetchedTokens {
+		if a.Store != (fleet.Ref{ID: "s", Epoch: w.epoch}) || a.Verdict != workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
 			w.t.Fatalf("fetched %v", a)
 		}
 		w.fetched++
@@ -259,6 +259,7 @@ func (w *world) prefillScript(attempt, base int) []joining.Event {
 	return []joining.Event{
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
 			QueueNs: int64(50 * time.Millisecond), FetchNs: int64(20 * time.Millisecond), FetchedTokens: fetchedTokens, CachedTokens: cachedTokens,
+			FetchVerdict: workerv1.FetchVerdict_FETCH_VERDICT_GIVEN,
 		}}}),
 		message(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{
 			TokenId: uint32(token(base, w.length)), Last: last, Reason: reason,

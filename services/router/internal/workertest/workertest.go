@@ -351,6 +351,9 @@ func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStream
 		}
 		started.FetchedTokens, started.FetchNs = tokens, int64(took)
 		started.CachedTokens += tokens
+		if started.FetchVerdict = workerv1.FetchVerdict_FETCH_VERDICT_FAILED; tokens > 0 {
+			started.FetchVerdict = workerv1.FetchVerdict_FETCH_VERDICT_GIVEN
+		}
 	}
 	if err := stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: started}}); err != nil {
 		return err
