@@ -87,7 +87,8 @@ func (b *Bench) allocations(ctx context.Context, r *Result) error {
 	return nil
 }
 
-// perChunk is what all has beyond few, for each of chunks.
+// perChunk is what all has beyond few, for each of chunks. A function that allocated
+// less in all, now and then, counts nothing, and hides nothing of another.
 func perChunk(few, all map[string]int64, chunks int) *Allocations {
 	a := &Allocations{Chunks: chunks}
 	own := int64(0)
@@ -96,7 +97,7 @@ func perChunk(few, all map[string]int64, chunks int) *Allocations {
 		if strings.HasPrefix(function, ownBench) {
 			continue
 		}
-		n -= few[function]
+		n = max(0, n-few[function])
 		total += n
 		if !strings.HasPrefix(function, ownPackages) {
 			continue

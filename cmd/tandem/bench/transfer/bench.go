@@ -73,7 +73,7 @@ func (b *Bench) Close() error {
 
 // Measure measures what the plan asks for.
 func (b *Bench) Measure(ctx context.Context) (*Result, error) {
-	r := &Result{Plan: b.plan, Checksum: "crc32c", SliceBytes: b.layout.SliceBytes, Layers: b.layout.Layers, Valid: true}
+	r := &Result{Plan: b.plan, Checksum: "crc32c", SliceBytes: b.layout.SliceBytes, Layers: b.layout.Layers}
 	for _, f := range []struct {
 		names   []string
 		measure func(context.Context, *Result) error

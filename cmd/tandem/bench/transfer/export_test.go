@@ -1,12 +1,13 @@
 package transfer
 
-// Compared is what a result says of rates whose rounds are given by name.
-func Compared(transport string, rounds map[string][]float64, cpu map[string]float64) *Result {
-	r := &Result{Plan: Plan{Transport: transport}, Valid: true}
+// Compared is what a result says of rates whose rounds are given by name, and how
+// fast some were before them.
+func Compared(transport string, rounds map[string][]float64, tried, cpu map[string]float64) *Result {
+	r := &Result{Plan: Plan{Transport: transport}}
 	var rates []Rate
 	for name, of := range rounds {
 		rate := Rate{rounds: of}
-		rate.summarize(name, []float64{cpu[name], 2 * cpu[name]})
+		rate.summarize(name, tried[name], []float64{cpu[name], 2 * cpu[name]})
 		rates = append(rates, rate)
 	}
 	r.setRates(rates)

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,9 +13,11 @@ import (
 // Behind is a transfer of one block while others have the connection. Times are from
 // before its reservation to its commit, milliseconds.
 type Behind struct {
-	// AloneMs and BehindMs are medians.
-	AloneMs  float64 `json:"alone_ms"`
-	BehindMs float64 `json:"behind_ms"`
+	// AloneMs and BehindMs are medians, with what nine of ten do not exceed.
+	AloneMs     float64 `json:"alone_ms"`
+	AloneP90Ms  float64 `json:"alone_p90_ms"`
+	BehindMs    float64 `json:"behind_ms"`
+	BehindP90Ms float64 `json:"behind_p90_ms"`
 	// Ratio is how many times as long it takes behind the others.
 	Ratio float64 `json:"ratio"`
 	// WorstMs is the longest behind them.
@@ -41,11 +44,9 @@ func (b *Bench) behind(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	r.Behind = &Behind{AloneMs: median(alone), BehindMs: median(behind)}
+	r.Behind = &Behind{AloneMs: median(alone), AloneP90Ms: ninthOfTen(alone), BehindMs: median(behind), BehindP90Ms: ninthOfTen(behind)}
 	r.Behind.Ratio = r.Behind.BehindMs / r.Behind.AloneMs
-	for _, ms := range behind {
-		r.Behind.WorstMs = max(r.Behind.WorstMs, ms)
-	}
+	r.Behind.WorstMs = slices.Max(behind)
 	b.said("a block behind large transfers was measured")
 	return nil
 }
@@ -87,16 +88,18 @@ func (b *Bench) behindLarge(ctx context.Context, l *link, one func(context.Conte
 }
 
 // Exposed is what of a transfer comes after the last layer was computed. Times are
-// medians, milliseconds.
+// medians, milliseconds, those named P90 what nine of ten do not exceed.
 type Exposed struct {
 	// AfterMs is the transfer when it is sent only then: from the first slice offered
 	// to the commit.
-	AfterMs float64 `json:"after_ms"`
+	AfterMs    float64 `json:"after_ms"`
+	AfterP90Ms float64 `json:"after_p90_ms"`
 	// PrefillMs is the simulated prefill: twice that.
 	PrefillMs float64 `json:"prefill_ms"`
 	// ExposedMs is from the last layer to the commit, when each layer was sent as it
 	// was computed.
-	ExposedMs float64 `json:"exposed_ms"`
+	ExposedMs    float64 `json:"exposed_ms"`
+	ExposedP90Ms float64 `json:"exposed_p90_ms"`
 	// Ratio is ExposedMs over AfterMs.
 	Ratio float64 `json:"ratio"`
 }
@@ -154,7 +157,9 @@ func (b *Bench) exposed(ctx context.Context, r *Result) error {
 			*way.times = append(*way.times, ms)
 		}
 	}
-	r.Exposed = &Exposed{AfterMs: median(again), PrefillMs: prefill, ExposedMs: median(exposed)}
+	r.Exposed = &Exposed{
+		AfterMs: median(again), AfterP90Ms: ninthOfTen(again), PrefillMs: prefill, ExposedMs: median(exposed), ExposedP90Ms: ninthOfTen(exposed),
+	}
 	r.Exposed.Ratio = r.Exposed.ExposedMs / r.Exposed.AfterMs
 	b.said("exposed transfers were measured")
 	return nil
@@ -184,6 +189,11 @@ func waitUntil(ctx context.Context, due time.Time) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// ninthOfTen is what nine of ten times do not exceed, by the nearest rank.
+func ninthOfTen(times []float64) float64 {
+	return slices.Sorted(slices.Values(times))[(9*len(times)+9)/10-1]
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -143,10 +143,10 @@ func (l *link) close() {
 
 // moved is one transfer that was committed.
 type moved struct {
-	// opened, sent and committed are when it was reserved and opened, when its last
-	// slice had been offered, and when the receiver's owner was told.
-	begun, sent, committed time.Time
-	chunks                 int
+	// begun and committed are when its blocks were about to be reserved, and when the
+	// receiver's owner was told.
+	begun, committed time.Time
+	chunks           int
 }
 
 // move moves blocks to the same blocks of the other side. offer offers every layer;
@@ -175,7 +175,6 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 		<-t.Done()
 		return m, err
 	}
-	m.sent = time.Now()
 	t.Commit([]int32{1})
 	select {
 	case <-t.Done():

@@ -17,10 +17,11 @@ import (
 type Rate struct {
 	// Name says what was moved how: "transfer tcp", "plain tcp 256KiB".
 	Name string `json:"name"`
-	// GBytesPerS is the best round, Median the middle one; 10⁹ bytes.
+	// GBytesPerS is the best round, and for a plain copy the best try before them if
+	// that was faster; Median is the middle round; 10⁹ bytes.
 	GBytesPerS float64 `json:"gbytes_per_s"`
 	Median     float64 `json:"median_gbytes_per_s"`
-	// Spread is by how much the middle round falls short of the best, as a share.
+	// Spread is by how much Median falls short of GBytesPerS, as a share.
 	Spread float64 `json:"spread"`
 	// CPUNsPerByte is the processor time of both sides, nanoseconds a byte, the least
 	// of the rounds; 0: not known.
@@ -36,6 +37,8 @@ type contestant struct {
 	prepare func()
 	run     func(ctx context.Context) (int64, time.Duration, error)
 	check   func() error
+	// tried is how fast it was before the rounds, 10⁹ bytes a second; 0: not known.
+	tried float64
 }
 
 // compete lets each contestant run once a round, in turns whose order alternates, so
@@ -73,13 +76,13 @@ func compete(ctx context.Context, contestants []contestant, rounds int, said Pro
 		}
 	}
 	for i := range rates {
-		rates[i].summarize(contestants[i].name, cpu[i])
+		rates[i].summarize(contestants[i].name, contestants[i].tried, cpu[i])
 	}
 	return rates, nil
 }
 
-func (r *Rate) summarize(name string, cpu []float64) {
-	r.Name, r.GBytesPerS, r.Median = name, slices.Max(r.rounds), median(r.rounds)
+func (r *Rate) summarize(name string, tried float64, cpu []float64) {
+	r.Name, r.GBytesPerS, r.Median = name, max(tried, slices.Max(r.rounds)), median(r.rounds)
 	r.Spread = 1 - r.Median/r.GBytesPerS
 	if len(cpu) > 0 {
 		r.CPUNsPerByte = slices.Min(cpu)
@@ -120,76 +123,28 @@ func (b *Bench) ours(l *link, transport string) contestant {
 	}
 }
 
-// movePrompts moves the KV of so many prompts, some at a time.
+// movePrompts moves the KV of so many prompts, some at a time, no two of them the
+// same.
 func (b *Bench) movePrompts(ctx context.Context, l *link, prompts int64) error {
 	var next atomic.Int64
+	free := make(chan int, b.prompts) // at least lanes: nobody waits
+	for prompt := range b.prompts {
+		free <- prompt
+	}
 	var tasks sync.WaitGroup
 	errs := make([]error, lanes)
 	for lane := range lanes {
 		tasks.Go(func() {
 			for errs[lane] == nil {
-				i := next.Add(1) - 1
-				if i >= prompts {
+				if next.Add(1) > prompts {
 					return
 				}
-				blocks := blockRange(int(i%int64(b.prompts))*b.plan.blocks(), b.plan.blocks())
-				_, errs[lane] = l.move(ctx, blocks, nil)
+				prompt := <-free
+				_, errs[lane] = l.move(ctx, blockRange(prompt*b.plan.blocks(), b.plan.blocks()), nil)
+				free <- prompt
 			}
 		})
 	}
 	tasks.Wait()
 	return errors.Join(errs...)
-}
-
-// plain are contestants that copy plainly: the best two of all sizes of writes, found
-// by a short try of each, since a round of all would take most of the time.
-func (b *Bench) plain(ctx context.Context, transport string) (best []contestant, closeAll func(), err error) {
-	type tried struct {
-		c    contestant
-		rate float64
-	}
-	var all []tried
-	var open []*raw
-	closeAll = func() {
-		for _, r := range open {
-			r.close()
-		}
-	}
-	for _, write := range rawWrites() {
-		r, err := newRaw(ctx, b.from.memory, b.to.memory, transport, b.dir, b.plan.Connections, write)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		open = append(open, r)
-		copying := func(ctx context.Context, bytes int64) (int64, time.Duration, error) {
-			began := time.Now()
-			err := r.copy(ctx, bytes)
-			return bytes, time.Since(began), err
-		}
-		short := max(b.plan.Bytes/8, int64(write))
-		if _, _, err := copying(ctx, short); err != nil { // not counted: the connection is new
-			closeAll()
-			return nil, nil, err
-		}
-		_, took, err := copying(ctx, short)
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		c := contestant{name: fmt.Sprintf("plain %s %dKiB", transport, write>>10), run: func(ctx context.Context) (int64, time.Duration, error) {
-			return copying(ctx, b.plan.Bytes)
-		}}
-		all = append(all, tried{c, float64(short) / took.Seconds()})
-	}
-	slices.SortFunc(all, func(a, b tried) int {
-		if a.rate > b.rate {
-			return -1
-		}
-		return 1
-	})
-	for _, t := range all[:2] {
-		best = append(best, t.c)
-	}
-	return best, closeAll, nil
 }

@@ -1,13 +1,16 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
+	"time"
 )
 
 // rawWrites are the sizes of the writes, and of the reads, of plain copies: CONTRACT
@@ -84,6 +87,13 @@ func (r *raw) copy(ctx context.Context, bytes int64) error {
 	return nil
 }
 
+// timed is how long copy takes.
+func (r *raw) timed(ctx context.Context, bytes int64) (time.Duration, error) {
+	began := time.Now()
+	err := r.copy(ctx, bytes)
+	return time.Since(began), err
+}
+
 // over calls do with neighbouring pieces of memory, at most size long, round and
 // round, until it has done n bytes.
 func over(memory []byte, size int, n int64, do func([]byte) (int, error)) error {
@@ -102,4 +112,50 @@ func over(memory []byte, size int, n int64, do func([]byte) (int, error)) error 
 		}
 	}
 	return nil
+}
+
+// tries is how often each size of writes is tried.
+const tries = 3
+
+// plain are contestants that copy plainly: the best two of all sizes of writes, found
+// by short tries of each, since a round of all would take most of the time. The tries
+// go round the sizes, so that what disturbs the machine disturbs all.
+func (b *Bench) plain(ctx context.Context, transport string) (best []contestant, closeAll func(), err error) {
+	var open []*raw
+	closeAll = func() {
+		for _, r := range open {
+			r.close()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+	var all []contestant
+	for _, write := range rawWrites() {
+		r, err := newRaw(ctx, b.from.memory, b.to.memory, transport, b.dir, b.plan.Connections, write)
+		if err != nil {
+			return nil, nil, err
+		}
+		open = append(open, r)
+		all = append(all, contestant{name: fmt.Sprintf("plain %s %dKiB", transport, write>>10), run: func(ctx context.Context) (int64, time.Duration, error) {
+			took, err := r.timed(ctx, b.plan.Bytes)
+			return b.plan.Bytes, took, err
+		}})
+	}
+	for try := range tries + 1 {
+		for i, r := range open {
+			short := max(b.plan.Bytes/8, int64(r.write))
+			took, err := r.timed(ctx, short)
+			if err != nil {
+				return nil, nil, err
+			}
+			if try > 0 { // at first the connection is new
+				all[i].tried = max(all[i].tried, float64(short)/1e9/took.Seconds())
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b contestant) int { return cmp.Compare(b.tried, a.tried) })
+	return all[:2], closeAll, nil
 }

@@ -17,8 +17,8 @@ type Result struct {
 
 	// GBytesPerS is payload over the plan's transport, the best round; 10⁹ bytes.
 	GBytesPerS float64 `json:"gbytes_per_s,omitempty"`
-	// RawTCP and RawUnix are the best plain copies of the same run, of all sizes of
-	// writes, over as many connections, out of the same pages into the same pages.
+	// RawTCP and RawUnix are the best plain copies of the same run, tries before its
+	// rounds too, of all sizes of writes, over as many connections, out of the same pages into the same pages.
 	RawTCP  float64 `json:"raw_tcp_gbytes_per_s,omitempty"`
 	RawUnix float64 `json:"raw_unix_gbytes_per_s,omitempty"`
 	// Ratio is GBytesPerS over RawTCP; RatioMedian the middle one of the rounds, each
@@ -43,8 +43,9 @@ type Result struct {
 	Kills    []Kill  `json:"kills,omitempty"`
 	KillSMax float64 `json:"kill_s_max,omitempty"`
 
-	// Valid: the run says something of the program. Reason says why not.
-	Valid  bool   `json:"valid"`
+	// Valid: the run says something of the program. Reason says why not. Plain copies
+	// are what tells: nil where none were made.
+	Valid  *bool  `json:"valid,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -54,7 +55,7 @@ const maxSpread = .25
 
 // setRates takes what compete measured.
 func (r *Result) setRates(rates []Rate) {
-	r.Rates = rates
+	r.Rates, r.Valid = rates, new(true)
 	tcp, unix := ours(rates, TCP), ours(rates, Unix)
 	rawTCP, rawUnix := bestPlain(rates, TCP), bestPlain(rates, Unix)
 	r.RawTCP = rawTCP.GBytesPerS
@@ -81,7 +82,7 @@ func (r *Result) setRates(rates []Rate) {
 }
 
 func (r *Result) invalid(reason string) {
-	r.Valid = false
+	*r.Valid = false
 	if r.Reason != "" {
 		r.Reason += "; "
 	}

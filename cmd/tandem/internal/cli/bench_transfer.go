@@ -33,7 +33,8 @@ same pages into the same pages. What is compared stands in one run.
   exposed      what a prefill of twice the transfer's time does not hide of it
   kill         how long blocks are held after one side was killed
 
-A run in which the plain copies differ much says "valid": false, and why.`,
+A run in which the plain copies differ much says "valid": false, and why. One without
+rate and unix has none to judge by and says neither.`,
 		Example: `  tandem bench transfer
   tandem bench transfer --bytes 2GiB --transport unix --connections 2 --json
   tandem bench transfer --only rate,unix --preset bench-8b --rounds 9`,
@@ -140,10 +141,10 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 		}
 	}
 	if b := r.Behind; b != nil {
-		row(true, "one block behind large ones", "%.2f times: %.3f ms, alone %.3f (worst %.3f)", b.Ratio, b.BehindMs, b.AloneMs, b.WorstMs)
+		row(true, "one block behind large ones", "%.2f times: %.3f ms (p90 %.3f, worst %.3f), alone %.3f (p90 %.3f)", b.Ratio, b.BehindMs, b.BehindP90Ms, b.WorstMs, b.AloneMs, b.AloneP90Ms)
 	}
 	if e := r.Exposed; e != nil {
-		row(true, "exposed transfer", "%.3f: %.3f ms of %.3f, prefill %.1f ms", e.Ratio, e.ExposedMs, e.AfterMs, e.PrefillMs)
+		row(true, "exposed transfer", "%.3f: %.3f ms (p90 %.3f) of %.3f (p90 %.3f), prefill %.1f ms", e.Ratio, e.ExposedMs, e.ExposedP90Ms, e.AfterMs, e.AfterP90Ms, e.PrefillMs)
 	}
 	for _, k := range r.Kills {
 		row(true, k.Side+" killed, "+k.Phase, "blocks free after %.4f s", k.FreeS)
@@ -151,7 +152,7 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if !r.Valid {
+	if r.Valid != nil && !*r.Valid {
 		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)
 	}
 	return nil
