@@ -54,6 +54,9 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("%s, %s: %+v", way.Transport, name, s)
 			}
 		}
+		if way.Head == (handover.Spread{}) || way.Head.Max > way.Tail.Max {
+			t.Errorf("the head takes longer than to the commit: %+v", way)
+		}
 		if way.Tail.Max > way.Transfer.Max {
 			t.Errorf("the end of a transfer is longer than all of it: %+v", way)
 		}
@@ -70,6 +73,19 @@ func TestSpread(t *testing.T) {
 	}
 	if s := handover.SpreadOf(times[:1]); s != (handover.Spread{P50: 20, P90: 20, Max: 20}) {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhichRunsAreValid(t *testing.T) {
+	quiet, disturbed := handover.Spread{P50: 100, P90: 124, Max: 500}, handover.Spread{P50: 100, P90: 126, Max: 130}
+	if r := handover.Judge(4, disturbed); r.Valid != nil {
+		t.Errorf("four requests tell %v", *r.Valid)
+	}
+	if r := handover.Judge(5, quiet, quiet); r.Valid == nil || !*r.Valid || r.Reason != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := handover.Judge(5, quiet, disturbed); r.Valid == nil || *r.Valid || !strings.Contains(r.Reason, "26%") {
+		t.Errorf("%+v", r)
 	}
 }
 

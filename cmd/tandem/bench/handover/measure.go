@@ -31,6 +31,7 @@ func Measure(ctx context.Context, p Plan, said Progress) (*Result, error) {
 		}
 		r.Ways = append(r.Ways, *way)
 	}
+	r.judge()
 	return r, nil
 }
 
@@ -51,12 +52,12 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 	defer conn.Close()
 	client := inferencev1.NewInferenceClient(conn)
 
-	var tail, exposed, second, ttft, whole []time.Duration
+	var tail, head, exposed, second, ttft, whole []time.Duration
 	way := &Way{Transport: transport, Requests: p.Requests}
 	prompts := rand.New(rand.NewPCG(p.Seed, 1))
 	for i := range p.Warmup + p.Requests {
 		prompt := p.prompt(prompts)
-		a, err := p.generate(ctx, client, prompt, inferencev1.Mode_MODE_DISAGGREGATED)
+		a, err := p.generate(ctx, client, prompt, "", inferencev1.Mode_MODE_DISAGGREGATED)
 		if err != nil {
 			return nil, errors.Join(err, mesh.Failed())
 		}
@@ -65,22 +66,27 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 		}
 		t := a.timings
 		tail, exposed, second = append(tail, time.Duration(t.GetTransferTailNs())), append(exposed, time.Duration(t.GetTransferExposedNs())), append(second, time.Duration(t.GetSecondTokenNs()))
+		head = append(head, tail[len(tail)-1]-exposed[len(exposed)-1])
 		ttft, whole = append(ttft, time.Duration(t.GetTtftNs())), append(whole, time.Duration(t.GetTransferNs()))
 		way.KVBytes = max(way.KVBytes, t.GetTransferBytes())
 		said(fmt.Sprintf("%s, request %d of %d: committed %v after the last layer", transport, i-p.Warmup+1, p.Requests, tail[len(tail)-1]))
 		if i-p.Warmup >= p.Checked {
 			continue
 		}
-		again, err := p.generate(ctx, client, prompt, inferencev1.Mode_MODE_AGGREGATED)
+		// The decode worker has the KV that came: under another salt it does not find it.
+		again, err := p.generate(ctx, client, prompt, "again", inferencev1.Mode_MODE_AGGREGATED)
 		if err != nil {
 			return nil, errors.Join(err, mesh.Failed())
+		}
+		if cached := again.usage.GetCachedTokens(); cached != 0 {
+			return nil, fmt.Errorf("the request to compare with found %d tokens in a prefix cache and says nothing: this is a bug", cached)
 		}
 		if !slices.Equal(a.tokens, again.tokens) {
 			return nil, fmt.Errorf("served apart a prompt gives the tokens %v, on one worker %v: this is a bug", a.tokens, again.tokens)
 		}
 		way.Checked++
 	}
-	way.Tail, way.Exposed, way.SecondToken, way.TTFT, way.Transfer = spreadOf(tail), spreadOf(exposed), spreadOf(second), spreadOf(ttft), spreadOf(whole)
+	way.Tail, way.Head, way.Exposed, way.SecondToken, way.TTFT, way.Transfer = spreadOf(tail), spreadOf(head), spreadOf(exposed), spreadOf(second), spreadOf(ttft), spreadOf(whole)
 	return way, nil
 }
 
@@ -97,13 +103,14 @@ func (p Plan) prompt(from *rand.Rand) []uint32 {
 type answer struct {
 	tokens  []uint32
 	timings *inferencev1.Timings
+	usage   *inferencev1.Usage
 }
 
-func (p Plan) generate(ctx context.Context, client inferencev1.InferenceClient, prompt []uint32, mode inferencev1.Mode) (*answer, error) {
+func (p Plan) generate(ctx context.Context, client inferencev1.InferenceClient, prompt []uint32, salt string, mode inferencev1.Mode) (*answer, error) {
 	most, greedy := uint32(p.OutputTokens), float32(0)
 	stream, err := client.Generate(ctx, &inferencev1.GenerateRequest{
 		Input:     &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: prompt}},
-		MaxTokens: &most, Mode: mode, Sampling: &inferencev1.Sampling{Temperature: &greedy}, IgnoreEos: true,
+		MaxTokens: &most, Mode: mode, Sampling: &inferencev1.Sampling{Temperature: &greedy}, IgnoreEos: true, CacheSalt: salt,
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +126,7 @@ func (p Plan) generate(ctx context.Context, client inferencev1.InferenceClient, 
 		}
 		a.tokens = append(a.tokens, event.GetTokens().GetTokenIds()...)
 		if finished := event.GetFinished(); finished != nil {
-			a.timings = finished.GetTimings()
+			a.timings, a.usage = finished.GetTimings(), finished.GetUsage()
 			if got := finished.GetRoute().GetMode(); got != mode {
 				return nil, fmt.Errorf("a request was served %v instead of %v: %s", got, mode, finished.GetRoute().GetReason())
 			}

@@ -3,6 +3,7 @@ package handover
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
@@ -58,6 +59,34 @@ func (p Plan) Validate() error {
 type Result struct {
 	Plan
 	Ways []Way `json:"ways"`
+	// Valid: the run says something of the program. Reason says why not. Nil where
+	// there were too few requests to tell.
+	Valid  *bool  `json:"valid,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+const (
+	// maxSpread is by how much the ninth of ten times to the first token may exceed
+	// the middle one: prompts are of one length, so beyond that something else had the
+	// machine.
+	maxSpread = .25
+	// judged is how many requests tell.
+	judged = 5
+)
+
+// judge says whether the machine was quiet.
+func (r *Result) judge() {
+	if r.Requests < judged {
+		return
+	}
+	r.Valid = new(true)
+	for _, way := range r.Ways {
+		if spread := way.TTFT.P90/way.TTFT.P50 - 1; spread > maxSpread {
+			*r.Valid = false
+			r.Reason += fmt.Sprintf("%s: nine of ten first tokens took up to %.0f%% longer than the middle one: something else had the machine. ", way.Transport, 100*spread)
+		}
+	}
+	r.Reason = strings.TrimSpace(r.Reason)
 }
 
 // Way is one transport. Times are milliseconds.
@@ -69,6 +98,10 @@ type Way struct {
 	// Tail is from when the last layer was computed to when the receiver had
 	// committed, by the prefill worker's clock.
 	Tail Spread `json:"last_layer_to_committed_ms"`
+	// Head is from when the last layer was computed to the first token, by both
+	// clocks: Tail less Exposed of each request. It is the rest of the forward pass and
+	// sampling; the commit carries the token, so Tail cannot be shorter.
+	Head Spread `json:"last_layer_to_first_token_ms"`
 	// Exposed is from the first token to when the decode worker could go on, and
 	// SecondToken to the second token, by the router's clock; TTFT to the first.
 	Exposed     Spread `json:"transfer_exposed_ms"`
@@ -76,7 +109,7 @@ type Way struct {
 	TTFT        Spread `json:"ttft_ms"`
 	// Transfer is from the first slice offered to the commit, hidden and exposed.
 	Transfer Spread `json:"transfer_ms"`
-	// Checked requests gave the same tokens on one worker.
+	// Checked requests gave the same tokens on one worker that computed all KV itself.
 	Checked int `json:"checked"`
 }
 

@@ -27,8 +27,10 @@ func newBenchHandoverCommand() *cobra.Command {
 		Long: `Starts a mesh of a router, a prefill and a decode worker, each a process of its own,
 and serves prompts that share nothing, one at a time. For each transport it says how
 long after the last layer the KV was committed, what of that the client could see
-(transfer_exposed, second_token), and the time to the first token beside it. Some
-prompts are served again by one worker: the tokens have to be the same.
+(transfer_exposed, second_token), and the time to the first token beside it. From last
+layer to first token the model's head and sampling take: the commit carries the token.
+Some prompts are served again by one worker that computes all anew: the tokens have to
+be the same. A run in which first tokens take unlike long says "valid": false, and why.
 
 Without --model, one of random weights is made first and removed at the end.`,
 		Example: `  tandem bench handover
@@ -110,7 +112,7 @@ func printHandover(w io.Writer, r *handover.Result) error {
 			name string
 			of   handover.Spread
 		}{
-			{"last layer to committed", way.Tail}, {"transfer exposed", way.Exposed}, {"second token", way.SecondToken},
+			{"last layer to committed", way.Tail}, {"last layer to first token", way.Head}, {"transfer exposed", way.Exposed}, {"second token", way.SecondToken},
 			{"first token", way.TTFT}, {"transfer, hidden part too", way.Transfer},
 		} {
 			fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t\n", row.name, row.of.P50, row.of.P90, row.of.Max)
@@ -120,5 +122,8 @@ func printHandover(w io.Writer, r *handover.Result) error {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "%d of them were served again by one worker, with the same tokens\n", r.Ways[0].Checked*len(r.Ways))
+	if r.Valid != nil && !*r.Valid {
+		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)
+	}
 	return err
 }
