@@ -30,8 +30,8 @@ type KVOptions struct {
 	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
 	// received.
 	Socket string
-	// Connections are how many join a prefill worker to a receiver, 1 to
-	// maxKVConnections.
+	// Connections are how many join a sender of KV, worker or block store, to a receiver, 1
+	// to maxKVConnections.
 	Connections int
 }
 
@@ -41,7 +41,7 @@ const maxKVConnections = 8
 func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
 	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
-	fs.IntVar(&k.Connections, "kv-connections", 1, "connections over which a prefill worker sends KV to each decode worker, 1 to 8: more can pay where one core cannot fill the network")
+	fs.IntVar(&k.Connections, "kv-connections", 1, "connections over which a worker or a block store sends KV to each that receives it, 1 to 8: more can pay where one core cannot fill the network")
 }
 
 func (k *KVOptions) validate() error {

@@ -168,7 +168,7 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
 			Stores: p.watchStores,
-			// Calls go over TCP, whatever KV goes over.
+			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
 				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
 			},
