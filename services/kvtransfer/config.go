@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // What a zero field of a configuration stands for.
@@ -40,6 +41,16 @@ const (
 	DefaultIdleTimeout = 5 * time.Minute
 )
 
+// What a greeting and a ticket may say, which both sides check.
+const (
+	largestChunkBytes  = 1 << 30
+	largestCreditBytes = 1 << 40
+	// maxTicketBlocks bounds what one ticket makes a Sender keep.
+	maxTicketBlocks = 1 << 20
+	// minTicketLease bounds how often a ticket can make a Sender renew.
+	minTicketLease = 100 * time.Millisecond
+)
+
 // ReceiverConfig configures a Receiver. WorkerID, Addresses and Layout have to
 // be set; so has Epoch, to the worker's incarnation epoch.
 type ReceiverConfig struct {
@@ -52,13 +63,13 @@ type ReceiverConfig struct {
 	Addresses []string
 	// Layout describes the pages. Senders of another layout are refused.
 	Layout kvcache.Layout
-	// Lease is how long a sender may be silent. 0 is DefaultLease.
+	// Lease is how long a sender may be silent, 100 ms at least. 0 is DefaultLease.
 	Lease time.Duration
 	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
 	Encoding kvtransferv1.Encoding
 	// CreditBytes is the payload that may be on its way on one stream, over all
-	// its transfers. While several have something to send, a sender uses an eighth of
-	// it. 0 is DefaultCreditBytes, or one chunk if that is more.
+	// its transfers. A session of several streams has as much on each. 0 is
+	// DefaultCreditBytes, or one chunk if that is more.
 	CreditBytes int
 	// MaxChunkBytes is the largest payload of one message, a slice at least. 0 is
 	// DefaultMaxChunkBytes, or one slice if that is more. The gRPC server has to
@@ -100,14 +111,17 @@ func (c ReceiverConfig) Validate() error {
 	if len(c.Addresses) == 0 {
 		errs = append(errs, errors.New("addresses: at least one is needed, where the gRPC server listens"))
 	}
-	if c.Lease < 0 || c.ShutdownGrace < 0 {
-		errs = append(errs, errors.New("lease and shutdown grace: must not be negative"))
+	if c.Lease < minTicketLease {
+		errs = append(errs, fmt.Errorf("lease: %v is under %v", c.Lease, minTicketLease))
 	}
-	if c.MaxChunkBytes < c.Layout.SliceBytes || c.MaxChunkBytes > 1<<30 {
+	if c.ShutdownGrace < 0 {
+		errs = append(errs, errors.New("shutdown grace: must not be negative"))
+	}
+	if c.MaxChunkBytes < c.Layout.SliceBytes || c.MaxChunkBytes > largestChunkBytes {
 		errs = append(errs, fmt.Errorf("max chunk bytes: %d is not between a slice of %d and 1 GiB", c.MaxChunkBytes, c.Layout.SliceBytes))
 	}
-	if c.CreditBytes < c.MaxChunkBytes {
-		errs = append(errs, fmt.Errorf("credit bytes: %d are less than one chunk of %d", c.CreditBytes, c.MaxChunkBytes))
+	if c.CreditBytes < c.MaxChunkBytes || int64(c.CreditBytes) > largestCreditBytes {
+		errs = append(errs, fmt.Errorf("credit bytes: %d is not between one chunk of %d and 1 TiB", c.CreditBytes, c.MaxChunkBytes))
 	}
 	if c.MaxReservations < 0 || c.MaxStreams < 0 {
 		errs = append(errs, errors.New("max reservations and max streams: must not be negative"))
@@ -175,6 +189,9 @@ func (c SenderConfig) Validate() error {
 func validateIdentity(workerID string, epoch uint64) error {
 	if workerID == "" || epoch == 0 {
 		return errors.New("worker id and epoch: must be set")
+	}
+	if len(workerID) > wire.MaxNameBytes {
+		return fmt.Errorf("worker id: %d bytes are more than %d", len(workerID), wire.MaxNameBytes)
 	}
 	return nil
 }

@@ -169,9 +169,9 @@ func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
 			Detail: fmt.Sprintf("layout digest %#x here, %#x at the receiver", c.sender.layoutDigest, h.GetLayoutDigest()),
 		}
-	case uint64(h.GetMaxChunkBytes()) < slice || h.GetMaxChunkBytes() > 1<<30:
+	case uint64(h.GetMaxChunkBytes()) < slice || h.GetMaxChunkBytes() > largestChunkBytes:
 		return fmt.Errorf("the receiver takes chunks of %d bytes, a slice has %d", h.GetMaxChunkBytes(), slice)
-	case h.GetCreditBytes() < uint64(h.GetMaxChunkBytes()) || h.GetCreditBytes() > 1<<40:
+	case h.GetCreditBytes() < uint64(h.GetMaxChunkBytes()) || h.GetCreditBytes() > largestCreditBytes:
 		return fmt.Errorf("the receiver gives %d bytes of credit for chunks of %d", h.GetCreditBytes(), h.GetMaxChunkBytes())
 	}
 	return nil

@@ -3,6 +3,7 @@ package kvtransfer_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -303,15 +304,18 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	layout := kvtransfertest.Layout(layers, sliceBytes)
 	good := kvtransfer.ReceiverConfig{WorkerID: "d", Epoch: 1, Addresses: []string{"a:1"}, Layout: layout}
 	for name, change := range map[string]func(*kvtransfer.ReceiverConfig){
-		"no worker id":            func(c *kvtransfer.ReceiverConfig) { c.WorkerID = "" },
-		"no epoch":                func(c *kvtransfer.ReceiverConfig) { c.Epoch = 0 },
-		"no address":              func(c *kvtransfer.ReceiverConfig) { c.Addresses = nil },
-		"no layers":               func(c *kvtransfer.ReceiverConfig) { c.Layout.Layers = 0 },
-		"a negative lease":        func(c *kvtransfer.ReceiverConfig) { c.Lease = -1 },
-		"chunks below a slice":    func(c *kvtransfer.ReceiverConfig) { c.MaxChunkBytes = sliceBytes - 1 },
-		"credit below a chunk":    func(c *kvtransfer.ReceiverConfig) { c.CreditBytes = sliceBytes },
-		"negative bounds":         func(c *kvtransfer.ReceiverConfig) { c.MaxReservations = -1 },
-		"pages of another layout": func(c *kvtransfer.ReceiverConfig) { c.Layout.ModelDigest = "another" },
+		"no worker id":                 func(c *kvtransfer.ReceiverConfig) { c.WorkerID = "" },
+		"no epoch":                     func(c *kvtransfer.ReceiverConfig) { c.Epoch = 0 },
+		"no address":                   func(c *kvtransfer.ReceiverConfig) { c.Addresses = nil },
+		"no layers":                    func(c *kvtransfer.ReceiverConfig) { c.Layout.Layers = 0 },
+		"a negative lease":             func(c *kvtransfer.ReceiverConfig) { c.Lease = -1 },
+		"a lease that no sender takes": func(c *kvtransfer.ReceiverConfig) { c.Lease = 99 * time.Millisecond },
+		"credit that no sender takes":  func(c *kvtransfer.ReceiverConfig) { c.CreditBytes = 1<<40 + 1 },
+		"a long name":                  func(c *kvtransfer.ReceiverConfig) { c.WorkerID = strings.Repeat("d", 257) },
+		"chunks below a slice":         func(c *kvtransfer.ReceiverConfig) { c.MaxChunkBytes = sliceBytes - 1 },
+		"credit below a chunk":         func(c *kvtransfer.ReceiverConfig) { c.CreditBytes = sliceBytes },
+		"negative bounds":              func(c *kvtransfer.ReceiverConfig) { c.MaxReservations = -1 },
+		"pages of another layout":      func(c *kvtransfer.ReceiverConfig) { c.Layout.ModelDigest = "another" },
 	} {
 		c := good
 		change(&c)

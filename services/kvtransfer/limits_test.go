@@ -1,8 +1,17 @@
 package kvtransfer_test
 
 import (
+	"context"
+	"log/slog"
 	"math"
+	"math/bits"
+	"strings"
 	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -50,4 +59,146 @@ func runsApart(n int) []wire.Run {
 		runs[i] = wire.Run{First: math.MaxUint32 - uint32(2*(n-i)), Blocks: 1}
 	}
 	return runs
+}
+
+// No flipped bit makes the id of one transfer that of another.
+func TestTransferIDsAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		var ids []uint64
+		for range 200 {
+			ticket, _ := g.reserve(nil, 0, 0)
+			ids = append(ids, ticket.GetTransferId())
+			g.receiver.Cancel(ticket.GetTransferId())
+		}
+		for i, id := range ids {
+			for _, other := range ids[:i] {
+				if bits.OnesCount64(id^other) < 2 {
+					t.Fatalf("%#x is next to %#x", id, other)
+				}
+			}
+		}
+	})
+}
+
+// No reservation has a ticket that no sender takes.
+func TestTicketsAreTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		o := &outcome{t: t}
+		most := make([]kvcache.BlockID, 1<<20+1)
+		if _, err := g.receiver.Reserve(o.reservation(most, 0, len(most))); err == nil {
+			t.Error("a ticket for more blocks than a sender takes")
+		}
+	})
+}
+
+// A message that is none, and names that are longer than any has to be, end the stream
+// with what was wrong.
+func TestMalformedMessages(t *testing.T) {
+	long := strings.Repeat("x", 257)
+	open := func(o *kvtransferv1.Open) *kvtransferv1.SenderMessage {
+		return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Open{Open: o}}
+	}
+	hello := &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
+		Sender: long, Epoch: 1, Version: 2}}}
+	for name, c := range map[string]struct {
+		message *kvtransferv1.SenderMessage
+		detail  string
+	}{
+		"a long sender":       {hello, "257 bytes"},
+		"a long request id":   {open(&kvtransferv1.Open{RequestId: long}), "257 bytes"},
+		"a long trace parent": {open(&kvtransferv1.Open{Traceparent: long}), "257 bytes"},
+		"a huge message":      {open(&kvtransferv1.Open{RequestId: strings.Repeat("x", 1<<20)}), "no chunk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newRig(t)
+				stream, leave := g.join(t, 7)
+				defer leave()
+				say(t, stream, c.message)
+				if m, err := stream.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.detail) {
+					t.Errorf("the stream goes on with %v, %v", m, err)
+				}
+			})
+		})
+	}
+}
+
+// asksBack is a log that asks the receiver whose lines it gets.
+type asksBack struct {
+	slog.Handler
+	g     *rig
+	lines chan string
+}
+
+func (a asksBack) Enabled(context.Context, slog.Level) bool { return true }
+func (a asksBack) Handle(_ context.Context, line slog.Record) error {
+	_ = a.g.receiver.Stats()
+	a.lines <- line.Message
+	return nil
+}
+
+// Logs are written without a lock held: nobody can hold a receiver up by making it
+// write many.
+func TestLogsAreWrittenUnlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := asksBack{Handler: slog.DiscardHandler, lines: make(chan string, 10)}
+		g := newRig(t, func(c *rigConfig) { c.receiver.Logger = slog.New(&log) })
+		log.g = g
+		ticket, o := g.reserve(blockRange(0, 1), 0, 1)
+		stream, leave := g.join(t, 7)
+		defer leave()
+		say(t, stream, openMessage(ticket))
+		hear(t, stream)
+		say(t, stream, chunkMessage(ticket, 2001, 0))
+		if got := <-log.lines + ", " + <-log.lines; got != "kv stream is cut, kv transfer ends without commit" {
+			t.Errorf("the log has %s", got)
+		}
+		wait(t, "drained", o.over)
+	})
+}
+
+// A receiver that ends says its last word before its streams end.
+func TestLastWord(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			layout := kvtransfertest.Layout(layers, sliceBytes)
+			g := &rig{t: t, to: kvtransfertest.NewPages(layout, poolBlocks), listener: newListener()}
+			var err error
+			if g.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+				WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
+			}, g.to); err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
+			g.receiver.Register(server)
+			go func() { _ = server.Serve(g.listener) }()
+			ctx, end := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- g.receiver.Run(ctx) }()
+
+			ticket, _ := g.reserve(blockRange(0, 1), 0, 1)
+			stream, leave := g.join(t, 7)
+			defer leave()
+			say(t, stream, openMessage(ticket))
+			hear(t, stream)
+			end()
+			if m := hear(t, stream); m.GetFailed().GetReason() != kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN {
+				t.Errorf("its end is told by %v", m)
+			}
+			say(t, stream, &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Abort{Abort: &kvtransferv1.Abort{
+				TransferId: ticket.GetTransferId(), Reason: kvtransferv1.AbortReason_ABORT_REASON_ACKNOWLEDGED}}})
+			if m, err := stream.Recv(); m.GetDrained().GetTransferId() != ticket.GetTransferId() {
+				t.Errorf("the last word is %v, %v", m, err)
+			}
+			if m, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+				t.Errorf("and then come %v, %v", m, err)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			server.Stop()
+		})
+	}
 }

@@ -55,6 +55,8 @@ func (res Reservation) validate() error {
 	switch {
 	case res.Committed == nil || res.Failed == nil || res.Drained == nil:
 		return errors.New("all three callbacks must be set")
+	case res.PromptBlocks > maxTicketBlocks:
+		return fmt.Errorf("%d prompt blocks, of at most %d", res.PromptBlocks, maxTicketBlocks)
 	case res.PromptBlocks < 0 || res.PromptBlocks > len(res.Blocks):
 		return fmt.Errorf("%d prompt blocks of %d", res.PromptBlocks, len(res.Blocks))
 	case res.HeldBlocks < 0 || res.HeldBlocks > res.PromptBlocks:
@@ -71,11 +73,12 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	if err := res.validate(); err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
 	}
-	id, secret, err := r.drawTicket()
+	secret, err := draw()
 	if err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
 	}
-	if err := r.reserve(id, secret, res); err != nil {
+	id, err := r.reserve(secret, res)
+	if err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
 	}
 	return &kvtransferv1.Ticket{
@@ -92,22 +95,25 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	}, nil
 }
 
-func (r *Receiver) reserve(id, secret uint64, res Reservation) error {
+func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if id, err = r.drawID(); err != nil {
+		return 0, err
+	}
 	for _, a := range r.core.Handle(time.Now(), receiver.Reserve{
 		ID: id, Secret: secret, RequestID: res.RequestID, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
 	}) {
 		if rejected, ok := a.(receiver.Rejected); ok {
 			if rejected.Closed {
-				return ErrClosed
+				return 0, ErrClosed
 			}
-			return ErrFull
+			return 0, ErrFull
 		}
 	}
 	r.owners[id] = &res
 	r.rearm()
-	return nil
+	return id, nil
 }
 
 // Cancel ends a reservation for its owner: Drained follows, at once if nobody

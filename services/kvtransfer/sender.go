@@ -5,17 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-)
-
-const (
-	// maxTicketBlocks bounds what a ticket can make a Sender allocate.
-	maxTicketBlocks = 1 << 20
-	// minTicketLease bounds how often a ticket can make a Sender renew.
-	minTicketLease = 100 * time.Millisecond
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // Sender sends KV blocks, in one session with each receiver. All its methods are
@@ -74,6 +67,9 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	if err := s.check(ticket); err != nil {
 		return nil, fmt.Errorf("open kv transfer: %w", err)
+	}
+	if len(requestID) > wire.MaxNameBytes {
+		return nil, fmt.Errorf("open kv transfer: a request id of %d bytes, of at most %d", len(requestID), wire.MaxNameBytes)
 	}
 	for {
 		conn, err := s.connection(ticket)

@@ -28,6 +28,11 @@ type inbound struct {
 	max  int
 	stop chan struct{} // closed when the core wants the stream to end
 	wake chan struct{} // tells the writer that there is something to send
+	sent chan struct{} // closed when the writer has ended
+
+	// flush ends the time to send what the core said last, which is for a stream that
+	// ends since the receiver does. It is set before stop; nil: there is none.
+	flush <-chan struct{}
 
 	mu     sync.Mutex
 	credit int // to be granted
@@ -47,6 +52,7 @@ func (s server) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessag
 	finished := make(chan struct{})
 	go func() {
 		defer r.tasks.Done()
+		defer close(in.sent)
 		in.write(stream, finished)
 	}()
 	go func() {
@@ -56,6 +62,14 @@ func (s server) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessag
 	}()
 	select {
 	case <-in.stop:
+		if in.flush == nil {
+			break
+		}
+		select {
+		case <-in.sent:
+		case <-in.flush:
+		case <-finished:
+		}
 	case <-finished:
 	}
 	in.mu.Lock()
@@ -76,6 +90,7 @@ func (r *Receiver) attach() (*inbound, error) {
 		max:  1024 + 4*r.cfg.MaxReservations,
 		stop: make(chan struct{}),
 		wake: make(chan struct{}, 1),
+		sent: make(chan struct{}),
 	}
 	r.streams[in.id] = in
 	r.tasks.Add(2)
@@ -85,15 +100,19 @@ func (r *Receiver) attach() (*inbound, error) {
 // read takes the stream's messages one after another and copies their payloads.
 // When it ends nothing of the stream will land any more.
 func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
-	var m wire.Inbound
+	var m wire.Incoming
 	defer m.Free()
 	for {
-		if err := stream.RecvMsg(&m); err != nil {
-			r.unreadable(in, err, m.Malformed)
+		err := stream.RecvMsg(&m)
+		if err == nil && m.Malformed != nil {
+			err = status.Error(codes.InvalidArgument, m.Malformed.Error())
+		}
+		if err != nil {
+			r.unreadable(in, err)
 			break
 		}
 		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
-			outcome, detail := r.write(w, &m)
+			outcome, detail := r.write(w, &m.Inbound)
 			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
 		}
 		m.Free()
@@ -107,19 +126,14 @@ func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv
 	r.mu.Unlock()
 }
 
-// unreadable has a stream end with what its reader met: an error of gRPC's, or no
-// message.
-func (r *Receiver) unreadable(in *inbound, err, malformed error) {
-	found := status.Convert(err)
-	switch {
-	case errors.Is(err, io.EOF):
+// unreadable has a stream end with what its reader met.
+func (r *Receiver) unreadable(in *inbound, err error) {
+	if errors.Is(err, io.EOF) {
 		return
-	case malformed != nil:
-		found = status.New(codes.InvalidArgument, malformed.Error())
 	}
+	found := status.Convert(err)
 	if found.Code() == codes.InvalidArgument || found.Code() == codes.ResourceExhausted {
-		r.cfg.Logger.Warn("kv stream is cut", slog.String("worker", r.cfg.WorkerID),
-			slog.Uint64("stream", uint64(in.id)), slog.String("detail", found.Message()))
+		r.logCut(slog.LevelWarn, in.id, found.Message())
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,11 +194,11 @@ func (in *inbound) overflows() bool {
 	return over
 }
 
-// write sends what is in the outbox until the stream ends.
+// write sends what is in the outbox until the stream ends, and then what is left.
 func (in *inbound) write(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage], finished <-chan struct{}) {
 	grant := new(kvtransferv1.Grant)
 	granting := &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: grant}}
-	for {
+	for stopping := false; ; {
 		in.mu.Lock()
 		batch, credit := in.outbox, in.credit
 		in.outbox, in.credit = nil, 0
@@ -203,18 +217,24 @@ func (in *inbound) write(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 		if len(batch) > 0 || credit > 0 {
 			continue
 		}
+		if stopping {
+			return
+		}
 		select {
 		case <-in.wake:
 		case <-in.stop:
-			return
+			stopping = true
 		case <-finished:
 			return
 		}
 	}
 }
 
-// shut lets the handler return.
-func (in *inbound) shut(cause receiver.Cause, detail string) {
+// shut lets the handler of a stream return. r.mu is held.
+func (r *Receiver) shut(in *inbound, cause receiver.Cause, detail string) {
+	if cause == receiver.Closing {
+		in.flush = r.grace
+	}
 	in.mu.Lock()
 	if in.status == nil {
 		in.status = status.New(code(cause), detail)

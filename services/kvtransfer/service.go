@@ -32,11 +32,11 @@ type Receiver struct {
 	owners     map[uint64]*Reservation
 	streams    map[receiver.StreamID]*inbound
 	lastStream receiver.StreamID
-	lastID     uint64
 	closed     bool
+	grace      <-chan struct{}       // set with closed: ends when senders have had their time
 	spans      map[uint64]trace.Span // of open transfers that are traced
 
-	calls   []func() // callbacks that are due, in order
+	calls   []func() // callbacks and lines of the log that are due, in order
 	calling bool     // some goroutine works through calls
 	quiet   *sync.Cond
 
@@ -64,10 +64,6 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 	if coding != nil {
 		encodedBytes = coding.EncodedBytes()
 	}
-	firstID, err := draw()
-	if err != nil {
-		return nil, fmt.Errorf("kv receiver: %w", err)
-	}
 	r := &Receiver{
 		cfg:          cfg,
 		layoutDigest: digest,
@@ -90,7 +86,6 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		}),
 		owners:  map[uint64]*Reservation{},
 		streams: map[receiver.StreamID]*inbound{},
-		lastID:  firstID,
 		wake:    make(chan struct{}, 1),
 	}
 	r.quiet = sync.NewCond(&r.mu)
@@ -115,13 +110,13 @@ func (r *Receiver) MaxMessageBytes() int {
 // has ended and every callback was made. It is called once.
 func (r *Receiver) Run(ctx context.Context) error {
 	r.keepLeases(ctx.Done(), nil)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownGrace)
+	defer cancel()
 	r.mu.Lock()
-	r.closed = true
+	r.closed, r.grace = true, grace.Done()
 	r.mu.Unlock()
 	r.handle(receiver.Shutdown{})
 
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownGrace)
-	defer cancel()
 	r.keepLeases(grace.Done(), r.idle)
 	r.handle(receiver.CloseStreams{})
 	r.tasks.Wait()
@@ -222,9 +217,8 @@ func (r *Receiver) apply(actions []receiver.Action, message *kvtransferv1.Sender
 		case *receiver.Write:
 			write = a
 		case receiver.CloseStream:
-			r.cfg.Logger.Log(context.Background(), level(a.Cause), "kv stream is cut", slog.String("worker", r.cfg.WorkerID),
-				slog.Uint64("stream", uint64(a.Stream)), slog.String("detail", a.Detail))
-			r.streams[a.Stream].shut(a.Cause, a.Detail)
+			r.calls = append(r.calls, func() { r.logCut(level(a.Cause), a.Stream, a.Detail) })
+			r.shut(r.streams[a.Stream], a.Cause, a.Detail)
 		case receiver.Committed:
 			r.traceEnd(a.ID, a.Bytes, nil)
 			res := r.owner(a.ID, true)
@@ -248,9 +242,18 @@ func (r *Receiver) apply(actions []receiver.Action, message *kvtransferv1.Sender
 func (r *Receiver) fail(id uint64, err error) {
 	r.traceEnd(id, 0, err)
 	res := r.owner(id, false)
-	r.cfg.Logger.Info("kv transfer ends without commit",
-		slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))
-	r.calls = append(r.calls, func() { res.Failed(err) })
+	r.calls = append(r.calls, func() {
+		r.cfg.Logger.Info("kv transfer ends without commit",
+			slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))
+		res.Failed(err)
+	})
+}
+
+// logCut must be called without r.mu: a log may be slow, and anybody who can connect
+// can cause such lines.
+func (r *Receiver) logCut(level slog.Level, stream receiver.StreamID, detail string) {
+	r.cfg.Logger.Log(context.Background(), level, "kv stream is cut", slog.String("worker", r.cfg.WorkerID),
+		slog.Uint64("stream", uint64(stream)), slog.String("detail", detail))
 }
 
 // call makes the callbacks that are due, unless another goroutine is at it: one
@@ -281,15 +284,15 @@ func level(cause receiver.Cause) slog.Level {
 	return slog.LevelWarn
 }
 
-// drawTicket gives an id that this epoch never had, and a secret.
-func (r *Receiver) drawTicket() (id, secret uint64, err error) {
-	if secret, err = draw(); err != nil {
-		return 0, 0, err
+// drawID gives an id for a transfer. It is as random as the secret, so that bits that
+// flip on the way do not make it that of another. r.mu is held.
+func (r *Receiver) drawID() (id uint64, err error) {
+	for id == 0 || r.owners[id] != nil {
+		if id, err = draw(); err != nil {
+			return 0, err
+		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lastID++
-	return r.lastID, secret, nil
+	return id, nil
 }
 
 func draw() (uint64, error) {

@@ -16,10 +16,14 @@ import (
 // makes more of it than it is on the wire.
 const maxMessageBytes = 1 << 20
 
+// MaxNameBytes is the longest name of a sender or a request, or trace parent.
+const MaxNameBytes = 256
+
 // errMalformed is a message that is no protobuf of its kind, or out of bounds.
 var errMalformed = errors.New("a malformed message")
 
-// Codec is grpc-go's codec for protobuf, and takes *Outbound and *Inbound besides.
+// Codec is grpc-go's codec for protobuf, and takes *Outbound, *Inbound and *Incoming
+// besides.
 // It is safe for concurrent use, and has buffers of its own.
 func Codec() encoding.CodecV2 {
 	return &codec{CodecV2: encoding.GetCodecV2(proto.Name)}
@@ -51,21 +55,21 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, is := v.(*Inbound)
-	if !is {
+	switch in := v.(type) {
+	case *Inbound:
+		return in.unmarshal(data, &c.pool)
+	case *Incoming:
+		in.Malformed = in.unmarshal(data, &c.pool)
+		return nil
+	default:
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	in.Free()
-	in.pool = &c.pool
-	if err := in.unmarshal(data); err != nil {
-		in.Free()
-		in.Malformed = err
-		return err
-	}
-	return nil
 }
 
-func (in *Inbound) unmarshal(data mem.BufferSlice) error {
+// unmarshal takes a message. After an error Free gives back what there is.
+func (in *Inbound) unmarshal(data mem.BufferSlice, p *pool) error {
+	in.Free()
+	in.pool = p
 	isChunk, err := in.decode(data)
 	if isChunk || err != nil {
 		return err
@@ -76,6 +80,16 @@ func (in *Inbound) unmarshal(data mem.BufferSlice) error {
 	in.Message = new(kvtransferv1.SenderMessage)
 	if err := protobuf.Unmarshal(data.Materialize(), in.Message); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return checkNames(in.Message)
+}
+
+// checkNames bounds what receivers keep for people.
+func checkNames(m *kvtransferv1.SenderMessage) error {
+	for _, name := range []string{m.GetHello().GetSender(), m.GetOpen().GetRequestId(), m.GetOpen().GetTraceparent()} {
+		if len(name) > MaxNameBytes {
+			return fmt.Errorf("%w: a name of %d bytes, of at most %d", errMalformed, len(name), MaxNameBytes)
+		}
 	}
 	return nil
 }

@@ -66,9 +66,6 @@ type Inbound struct {
 	Message *kvtransferv1.SenderMessage
 	// Chunk is what the chunk says, which nobody has checked. It is valid until Free.
 	Chunk Chunk
-	// Malformed is why what came last is no message, which receiving it says only in
-	// words. It is nil for one.
-	Malformed error
 
 	crc32c uint32
 	// held are the connection's buffers, of which this has a reference. The payload
@@ -77,6 +74,14 @@ type Inbound struct {
 	offset        int
 	pool          *pool
 	text          []byte // for what is summed before the payload; used again
+}
+
+// Incoming is an Inbound for streams: gRPC would answer to an error of the codec by
+// itself, and not as the protocol says.
+type Incoming struct {
+	Inbound
+	// Malformed is why what was received last is no message; nil if it is one.
+	Malformed error
 }
 
 // Free gives the message's buffers back. It may be called more than once.
