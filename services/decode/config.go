@@ -20,7 +20,8 @@ type Config struct {
 	MaxWaiting int
 	// TransferLease is how long a reservation lives without a sign of life.
 	TransferLease time.Duration
-	// TransferCreditBytes is how much KV one sender may have on its way.
+	// TransferCreditBytes is how much KV may be on its way on one stream: a sender has
+	// one, or several.
 	TransferCreditBytes int
 	// KVEncoding is how prefill workers are asked to send KV: "native", which "" is
 	// too, or "int8".
@@ -32,7 +33,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ChunkTokens, "decode-chunk-tokens", 256, "most prompt tokens that a decode worker computes in one step; a multiple of the block size")
 	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "most sequences that may wait on a decode worker")
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", 10*time.Second, "how long a KV reservation lives without a sign of life from its sender")
-	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that one prefill worker may have on its way to a decode worker")
+	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a decode worker on one connection of a prefill worker (--kv-connections)")
 	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "how prefill workers are asked to send KV: native, as it was computed, or int8, in half the bytes of bf16, which costs sameness: tokens may be others than with native, such requests say that they are not reproducible, and their KV is not shared through the prefix cache")
 }
 

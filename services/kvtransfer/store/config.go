@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // Config of a block store.
@@ -15,7 +17,8 @@ type Config struct {
 	LayoutIdle time.Duration
 	// TransferLease is how long room is reserved without a sign of life.
 	TransferLease time.Duration
-	// TransferCreditBytes is how much KV one worker may have on its way.
+	// TransferCreditBytes is how much KV may be on its way on one stream: a worker has
+	// one, or several.
 	TransferCreditBytes int
 	// MaxPuts and MaxFetches are the most transfers at a time in either direction.
 	MaxPuts, MaxFetches int
@@ -27,7 +30,7 @@ type Config struct {
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps blocks of one layout that nobody uses when a worker offers blocks of another")
 	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a block store reserves room without a sign of life from its sender")
-	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", 64<<20, "most KV bytes that one worker may have on its way to a block store")
+	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a block store on one connection of a worker (--kv-connections)")
 	fs.IntVar(&c.MaxPuts, "store-max-puts", 256, "most transfers into a block store at a time")
 	fs.IntVar(&c.MaxFetches, "store-max-fetches", 64, "most transfers out of a block store at a time")
 	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "how long a transfer out of a block store may take if its caller does not say")
