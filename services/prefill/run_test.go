@@ -102,6 +102,9 @@ func TestHeldBlocksAreNotSent(t *testing.T) {
 					if want := uint64(sent * layers * g.engine.Capacity().Layout.SliceBytes); a.sent.GetBytes() != want {
 						t.Errorf("%s: %d bytes sent, want %d", round, a.sent.GetBytes(), want)
 					}
+					if took := a.sent.GetTransferNs() + a.sent.GetTailNs(); sent == 0 && took != 0 {
+						t.Errorf("%s: nothing was sent for %v", round, time.Duration(took))
+					}
 					for layer := range layers {
 						for _, block := range r.blocks[:c.held] {
 							view := p.engine.Pages().View(layer, block)

@@ -197,6 +197,23 @@ func TestStoresComeAndGo(t *testing.T) {
 	})
 }
 
+// A put that the end of the worker cuts off is no failure of the store.
+func TestStoppedWhilePutting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		g := s.worker("prefill-1", nil)
+		p := g.newPeer("decode-1", 11)
+		stop := s.hang("store-1")
+		defer stop()
+		g.right(p, prompt(99, 1), nil)
+		time.Sleep(100 * time.Millisecond)
+		g.stop()
+		if stopped, failed := g.puts("stopped"), g.puts("failed"); stopped == 0 || failed != 0 {
+			t.Errorf("%d puts stopped, %d failed", stopped, failed)
+		}
+	})
+}
+
 // TestPutsGiveWay: blocks that are being put are had by a request that needs them.
 func TestPutsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
