@@ -17,6 +17,8 @@ import (
 type InProcess struct {
 	*Client
 	Up mesh.Up
+	// Metrics are those of all its parts.
+	Metrics prometheus.Gatherer
 	// Stop stops the mesh and waits; it is called at the end of the test at the
 	// latest. Calling it again gives the same error.
 	Stop func() error
@@ -41,10 +43,11 @@ func Start(t testing.TB, change func(*mesh.UpOptions)) *InProcess {
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	registry := prometheus.NewRegistry()
 	go func() {
-		ended <- mesh.Run(ctx, options, logger, prometheus.NewRegistry(), func(string, int64, int64) {}, func(up mesh.Up) { ready <- up })
+		ended <- mesh.Run(ctx, options, logger, registry, func(string, int64, int64) {}, func(up mesh.Up) { ready <- up })
 	}()
-	m := &InProcess{}
+	m := &InProcess{Metrics: registry}
 	stopped := false
 	var stopErr error
 	m.Stop = func() error {
