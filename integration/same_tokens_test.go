@@ -25,7 +25,7 @@ const (
 // timeout bounds one request of these tests.
 const timeout = time.Minute
 
-func generate(t *testing.T, m *cluster.Client, request *inferencev1.GenerateRequest) cluster.Result {
+func generate(t testing.TB, m *cluster.Client, request *inferencev1.GenerateRequest) cluster.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()

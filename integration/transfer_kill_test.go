@@ -30,15 +30,15 @@ const (
 	frozenReceiver = 10 * time.Second
 	// killPrompt and killTokens make a request of some tenths of a second.
 	killPrompt, killTokens = 150, 60
-	// killFiles and killMemory are what a process may hold more afterwards: buffers
-	// and connections that stay, not those of every request.
-	killFiles, killMemory = 8, 96 << 20
+	// killFiles and killMemory are what a process may hold more after all kills of
+	// another one: buffers and connections that stay, not those of every request.
+	killFiles, killMemory = 8, 8 << 20
 )
 
 // deadly is a mesh of one router, one prefill and one decode worker, each a process,
 // with a proxy before the decode worker's KV.
 type deadly struct {
-	t         *testing.T
+	t         testing.TB // of what runs now
 	network   string
 	binaries  cluster.Binaries
 	servers   []string
@@ -104,6 +104,13 @@ func (m *deadly) start(target string) {
 	}
 }
 
+// within lets a subtest fail instead of its test, until what it returns is called.
+func (m *deadly) within(t *testing.T) (end func()) {
+	whole := m.t
+	m.t = lasting{t, whole}
+	return func() { m.t = whole }
+}
+
 // ready waits until the router can use both workers.
 func (m *deadly) ready() {
 	m.t.Helper()
@@ -154,7 +161,8 @@ func TestKilledDuringATransfer(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			m := startDeadly(t, network)
 			number := 0
-			next := func() {
+			next := func(t *testing.T) {
+				t.Helper()
 				number++
 				r, want := m.request(number)
 				if got := generate(t, m.client, r).Tokens; !slices.Equal(got, want) {
@@ -162,39 +170,35 @@ func TestKilledDuringATransfer(t *testing.T) {
 				}
 				m.client.AwaitIdle(t, killSlack)
 			}
-			next()
+			next(t)
 			var lines []string
 			for _, victim := range []string{"prefill", "decode", "router"} {
+				before := m.held(victim)
 				for _, p := range deadlyPhases() {
 					t.Run(victim+" when "+p.name, func(t *testing.T) {
-						before := m.held(victim)
+						defer m.within(t)()
 						number++
 						r, want := m.request(number)
 						c, release := m.reach(t, r, p.hold)
 						killed := time.Now()
 						m.processes[victim].Kill()
-						ended := make(chan struct{})
-						go func() { // those who look after processes do not wait either
-							defer close(ended)
-							m.start(victim)
-						}()
 						release()
+						m.start(victim)         // those who look after processes do not wait either
 						if victim == "router" { // there is nobody to give a reason
 							c.check(t, want, codes.Unavailable)
 						} else {
 							c.check(t, want, codes.OK, codes.Unavailable)
 						}
-						<-ended
 						took := m.freeAfter(t, killed)
 						lines = append(lines, fmt.Sprintf("%-8s %-13s %8v %v", victim, p.name, took.Round(time.Millisecond), status.Code(c.err)))
 						m.ready()
-						next()
-						m.checkHeld(t, before, victim)
+						next(t)
 					})
 					if t.Failed() {
 						return
 					}
 				}
+				lines = append(lines, m.checkHeld(t, before, victim))
 			}
 			for _, line := range lines {
 				t.Log(line)
@@ -248,6 +252,7 @@ func (m *deadly) freeAfter(t *testing.T, since time.Time) time.Duration {
 // frozen stops a worker in the middle of a transfer: the other one gives it up.
 func (m *deadly) frozen(t *testing.T, victim string, number *int, within time.Duration) {
 	t.Run(victim+" freezes when transferring", func(t *testing.T) {
+		defer m.within(t)()
 		*number++
 		r, want := m.request(*number)
 		c, release := m.reach(t, r, func(p *faults.Proxy) *faults.Hold { return p.Hold(faults.ToReceiver, "chunk", 3) })
@@ -303,14 +308,20 @@ func (m *deadly) held(victim string) map[string]processHeld {
 	return all
 }
 
-func (m *deadly) checkHeld(t *testing.T, before map[string]processHeld, victim string) {
+// checkHeld compares that with what they held before all the kills of the victim, and
+// says what came to it.
+func (m *deadly) checkHeld(t *testing.T, before map[string]processHeld, victim string) (growth string) {
 	t.Helper()
 	cluster.Await(t, killSlack, func() string {
+		growth = victim + " was killed:"
 		for target, now := range m.held(victim) {
-			if was := before[target]; now.files > was.files+killFiles || now.memory > was.memory+killMemory {
+			was := before[target]
+			growth += fmt.Sprintf(" %s %+d files %+d KiB", target, now.files-was.files, (now.memory-was.memory)>>10)
+			if now.files > was.files+killFiles || now.memory > was.memory+killMemory {
 				return fmt.Sprintf("%s holds %+v, before %+v", target, now, was)
 			}
 		}
 		return ""
 	})
+	return growth
 }

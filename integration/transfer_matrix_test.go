@@ -118,6 +118,7 @@ func TestTransferEndings(t *testing.T) {
 						return
 					}
 					t.Run(e.name+" when "+p.name, func(t *testing.T) {
+						defer g.within(t)()
 						number++
 						want := generate(t, reference.client, g.request(number, aggregated)).Tokens
 						took := g.end(t, p, e, number, want)

@@ -44,7 +44,7 @@ const (
 // rig is a router, a prefill and a decode worker in this process: the real ones, on
 // simulated engines that can be held up, with a proxy before the decode worker's KV.
 type rig struct {
-	t         *testing.T
+	t         testing.TB // of what runs now
 	network   string
 	newEngine func(gate *gate, blocks int) (engine.Engine, error)
 	spec      model.Spec
@@ -210,6 +210,13 @@ func (g *rig) startRouter() (before *part) {
 	return before
 }
 
+// within lets a subtest fail instead of its test, until what it returns is called.
+func (g *rig) within(t *testing.T) (end func()) {
+	whole := g.t
+	g.t = lasting{t, whole}
+	return func() { g.t = whole }
+}
+
 // list tells routers which workers there are.
 func (g *rig) list() {
 	var records []*controlv1.WorkerRecord
@@ -271,13 +278,13 @@ func (w *rigWorker) held() string {
 
 // freeAfter waits until nothing is held, and says how long that took: a lease at
 // most, and what a busy machine needs.
-func freeAfter(t *testing.T, since time.Time, held ...func() string) time.Duration {
+func freeAfter(t testing.TB, since time.Time, held ...func() string) time.Duration {
 	t.Helper()
 	return freeWithin(t, rigLease, since, held...)
 }
 
 // freeWithin is freeAfter with another bound than the lease.
-func freeWithin(t *testing.T, bound time.Duration, since time.Time, held ...func() string) time.Duration {
+func freeWithin(t testing.TB, bound time.Duration, since time.Time, held ...func() string) time.Duration {
 	t.Helper()
 	within := bound + 5*time.Second
 	limit, tick := time.NewTimer(within), time.NewTicker(2*time.Millisecond)

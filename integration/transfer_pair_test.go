@@ -76,7 +76,7 @@ func newPair(t *testing.T, network string, streams int, pages func(kvcache.Layou
 }
 
 // listenKV listens as whoever receives KV does, and says where.
-func listenKV(t *testing.T, network string) (listener net.Listener, address string) {
+func listenKV(t testing.TB, network string) (listener net.Listener, address string) {
 	t.Helper()
 	address = faults.Address(t, network)
 	listener, err := kvtransfer.Listen(address)
@@ -244,7 +244,7 @@ func (d *delivery) offer(transfer *kvtransfer.Transfer, first, end int) {
 const pairPatience = 30 * time.Second
 
 // await fails the test if a channel is not closed in time.
-func await(t *testing.T, what string, done <-chan struct{}) {
+func await(t testing.TB, what string, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:

@@ -14,6 +14,19 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
+// lasting is a subtest in which something is started that outlives it: what cannot go
+// on fails the subtest, and all that comes later is its test's.
+type lasting struct {
+	testing.TB
+	whole testing.TB
+}
+
+func (l lasting) Cleanup(f func())               { l.whole.Cleanup(f) }
+func (l lasting) TempDir() string                { return l.whole.TempDir() }
+func (l lasting) Failed() bool                   { return l.whole.Failed() }
+func (l lasting) Logf(format string, a ...any)   { l.whole.Logf(format, a...) }
+func (l lasting) Errorf(format string, a ...any) { l.whole.Errorf(format, a...) }
+
 // part is a worker or a router in this process that can die as a process does: all
 // its connections end at once, and nobody is told why.
 type part struct {
@@ -28,7 +41,7 @@ type part struct {
 	servers   []*rpc.Server
 }
 
-func newPart(t *testing.T) *part {
+func newPart(t testing.TB) *part {
 	p := &part{conns: map[net.Conn]bool{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	t.Cleanup(p.kill)
@@ -36,7 +49,7 @@ func newPart(t *testing.T) *part {
 }
 
 // serve serves on an address of its own, which it returns.
-func (p *part) serve(t *testing.T, server *rpc.Server) string {
+func (p *part) serve(t testing.TB, server *rpc.Server) string {
 	t.Helper()
 	listener, address := faults.Listen(t, faults.Address(t, "tcp"))
 	p.serveOn(listener, server)
@@ -44,7 +57,7 @@ func (p *part) serve(t *testing.T, server *rpc.Server) string {
 }
 
 // serveKV is serve over a network for a server of kvtransfer.Serving.
-func (p *part) serveKV(t *testing.T, network string, server *rpc.Server) string {
+func (p *part) serveKV(t testing.TB, network string, server *rpc.Server) string {
 	t.Helper()
 	listener, address := listenKV(t, network)
 	p.serveOn(listener, server)
@@ -59,7 +72,7 @@ func (p *part) serveOn(listener net.Listener, server *rpc.Server) {
 }
 
 // run runs something until the part dies.
-func (p *part) run(t *testing.T, what func(context.Context) error) {
+func (p *part) run(t testing.TB, what func(context.Context) error) {
 	p.tasks.Go(func() {
 		if err := what(p.ctx); err != nil {
 			t.Errorf("a part ended with %v", err)
