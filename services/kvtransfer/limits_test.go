@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -201,4 +202,44 @@ func TestLastWord(t *testing.T) {
 			server.Stop()
 		})
 	}
+}
+
+// A payload that arrived as it was sent and is nothing in its encoding is its sender's
+// fault, and not that of the pages.
+func TestUndecodablePayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, asBF16(encodingInt8))
+		ticket, o := g.reserve(blockRange(0, 1), 0, 1)
+		stream, leave := g.join(t, 7)
+		open := openMessage(ticket)
+		open.GetOpen().Encoding = encodingInt8
+		say(t, stream, open)
+		hear(t, stream)
+		const slice = 2 * 2 * (4 + 8*4)
+		pages := kvtransfertest.NewHostPages(kvtransfertest.Layout(1, slice), 1)
+		view := pages.View(0, 0)
+		for i := range view {
+			view[i] = 0xff // every scale is not a number
+		}
+		encoded, err := wire.Codec().Marshal(&wire.Outbound{
+			Pages: pages, Blocks: blockRange(0, 1), Chunk: wire.Chunk{TransferID: ticket.GetTransferId(), Runs: []wire.Run{{Blocks: 1}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		chunk := new(kvtransferv1.SenderMessage)
+		if err := proto.Unmarshal(encoded.Materialize(), chunk); err != nil {
+			t.Fatal(err)
+		}
+		encoded.Free()
+		say(t, stream, chunk)
+		if m := hear(t, stream); m.GetGrant() == nil && m.GetFailed() == nil {
+			t.Errorf("a chunk is answered by %v", m)
+		}
+		leave()
+		wait(t, "drained", o.over)
+		if failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_PROTOCOL {
+			t.Errorf("ended with %v", o.err)
+		}
+	})
 }

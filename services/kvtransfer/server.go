@@ -154,6 +154,8 @@ func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, 
 		return receiver.Landed, ""
 	case errors.Is(err, wire.ErrCorrupt):
 		return receiver.Corrupt, err.Error()
+	case errors.Is(err, wire.ErrUndecodable):
+		return receiver.Undecodable, err.Error()
 	default:
 		return receiver.Unwritable, err.Error()
 	}

@@ -78,6 +78,8 @@ func (c *Core) written(ev Written) {
 		c.step(t, onLanded, input{})
 	case Corrupt:
 		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, detail: ev.Detail})
+	case Undecodable:
+		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: ev.Detail})
 	case Unwritable:
 		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_DEVICE, detail: ev.Detail})
 	}

@@ -78,6 +78,8 @@ const (
 	Landed Outcome = iota
 	// Corrupt: the chunk is not what its checksum says.
 	Corrupt
+	// Undecodable: the payload is nothing in its encoding.
+	Undecodable
 	// Unwritable: the pages did not take it.
 	Unwritable
 )

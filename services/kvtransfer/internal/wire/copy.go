@@ -10,8 +10,8 @@ import (
 
 // CopyTo checks the chunk's checksum and copies its payload into the slices of
 // blocks, which are those of Chunk.Runs. ErrCorrupt says that the checksum is
-// wrong; the slices then hold anything. Any other error is that of the pages, of
-// the coding, or that the payload is no such slices. It is called at most once.
+// wrong, ErrUndecodable that the coding does not take the payload; the slices then
+// hold anything. Any other error is that of the pages, or that the payload is no such slices. It is called at most once.
 func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
 	each := pages.Layout().SliceBytes
 	if coding != nil {
@@ -86,7 +86,7 @@ func (in *Inbound) decodeTo(pages engine.Pages, blocks []kvcache.BlockID, coding
 			slice = scratch.all[:pages.Layout().SliceBytes]
 		}
 		if err := coding.Decode(slice, payload[i*encoded:(i+1)*encoded]); err != nil {
-			return fmt.Errorf("decode a slice: %w", err)
+			return fmt.Errorf("%w: %w", ErrUndecodable, err)
 		}
 		if inHost {
 			continue
