@@ -7,6 +7,9 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
+// maxRuns is the most runs that a chunk may have.
+const maxRuns = 1 << 16
+
 // backlog is what of a transfer waits to be sent, by layer: layers in the order
 // in which they came, and what comes to a waiting layer joins its chunk.
 type backlog struct {
@@ -79,8 +82,8 @@ func (b *backlog) clear(pool *segments) {
 }
 
 // take cuts the next chunk off and appends it to runs and blocks, which are empty:
-// ascending runs of the first layer, limit slices at most, at least one. The rest
-// of the layer goes behind the others.
+// ascending runs of the first layer, limit slices and maxRuns at most, at least one.
+// The rest of the layer goes behind the others.
 func (b *backlog) take(pool *segments, limit int, runs []wire.Run, blocks []kvcache.BlockID) (layer int, _ []wire.Run, _ []kvcache.BlockID) {
 	layer = b.order[0]
 	b.order = slices.Delete(b.order, 0, 1)
@@ -88,6 +91,9 @@ func (b *backlog) take(pool *segments, limit int, runs []wire.Run, blocks []kvca
 	past := -1
 	for l.first != nil && len(blocks) < limit && l.first.first >= past {
 		s := l.first
+		if s.first != past && len(runs) == maxRuns {
+			break
+		}
 		n := min(len(s.blocks), limit-len(blocks))
 		if s.first == past {
 			runs[len(runs)-1].Blocks += uint32(n)

@@ -134,10 +134,12 @@ func (c *Core) answer(id uint64, k kind, in input) {
 
 func (c *Core) grant(of int, bytes uint64) {
 	s := &c.stripes[of]
-	if bytes > uint64(s.most-s.credit) {
+	if bytes == 0 || bytes > uint64(s.most-s.credit) {
 		c.closeStream(fmt.Errorf("the receiver broke the protocol: it granted %d bytes of which %d were used", bytes, s.most-s.credit))
 		return
 	}
 	s.credit += int(bytes)
-	c.deadlines.Clear(timer{what: creditTimer, stripe: of})
+	if len(c.ring) == 0 || c.room(of) >= c.need() {
+		c.deadlines.Clear(timer{what: creditTimer, stripe: of})
+	}
 }

@@ -30,7 +30,7 @@ func (c *Core) next(of int) {
 // wake calls the writers for whom there is something: a message of their own, or,
 // one at a time, the next chunk.
 func (c *Core) wake() {
-	called := false
+	called, need := false, 0 // need: not known yet
 	for i := range c.stripes {
 		s := &c.stripes[i]
 		if !s.asleep {
@@ -38,7 +38,10 @@ func (c *Core) wake() {
 		}
 		due := len(s.control) > 0
 		if !due && len(c.ring) > 0 {
-			if c.room(i) < c.need() {
+			if need == 0 {
+				need = c.need()
+			}
+			if c.room(i) < need {
 				c.awaitCredit(i)
 			} else if !called {
 				due, called = true, true

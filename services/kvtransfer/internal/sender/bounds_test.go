@@ -1,0 +1,60 @@
+package sender_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// A receiver that grants too little to go on is waited for no longer than one that
+// grants nothing.
+func TestGrantsThatAreOfNoUse(t *testing.T) {
+	for _, bytes := range []uint64{0, 1} {
+		c := opened(t, 1)
+		for layer := range 3 {
+			offer(c, 1, layer, 2, 18)
+		}
+		if sent := chunks(write(c)); len(sent) != 4 {
+			t.Fatalf("%d chunks in the credit of four", len(sent))
+		}
+		for at := start.Add(time.Second); !c.Lost() && at.Before(start.Add(answerTimeout)); at = at.Add(time.Second) {
+			handle(c, at, sender.Received{Message: grant(bytes)})
+			for len(handle(c, at, sender.WriterReady{})) > 0 { // Renew
+			}
+			handle(c, at, sender.Tick{})
+		}
+		handle(c, start.Add(answerTimeout), sender.Tick{})
+		if !c.Lost() {
+			t.Errorf("the session outlives grants of %d bytes", bytes)
+		}
+	}
+}
+
+// However many neighbours a transfer's slices do not have, a chunk has no more runs
+// than a receiver takes.
+func TestRunsAreBounded(t *testing.T) {
+	const blocks, most = 1<<17 + 2, 1 << 16
+	c := sender.New(sender.Config{
+		LayoutDigest: 9, Layers: 1, SliceBytes: sliceBytes, CreditBytes: []int{1 << 30}, MaxChunkBytes: 1 << 30,
+		AnswerTimeout: answerTimeout, IdleTimeout: time.Minute,
+	}, start)
+	c.Handle(start, sender.Open{Ticket: &kvtransferv1.Ticket{TransferId: 1, Blocks: blocks}, Lease: lease})
+	c.Handle(start, sender.WriterReady{})
+	c.Handle(start, sender.Received{Message: accept(1)})
+	for first := 0; first < blocks; first += 2 {
+		c.Handle(start, sender.Offer{ID: 1, First: first, Blocks: make([]kvcache.BlockID, 1)})
+	}
+	sent := 0
+	for _, w := range chunks(write(c)) {
+		if len(w.Chunk.Runs) > most {
+			t.Errorf("a chunk has %d runs", len(w.Chunk.Runs))
+		}
+		sent += len(w.Blocks)
+	}
+	if sent != blocks/2 {
+		t.Errorf("%d blocks of %d are sent", sent, blocks/2)
+	}
+}
