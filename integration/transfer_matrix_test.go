@@ -109,10 +109,13 @@ func TestTransferEndings(t *testing.T) {
 				freeAfter(t, time.Now(), g.held)
 			}
 			next(t)
-			begin := measure()
+			begin, heap := measure(), uint64(0)
 			var slowest time.Duration
 			all := append([]phase{queued()}, phases()...)
-			for _, e := range endings() {
+			for i, e := range endings() {
+				if i == 1 { // after those of one ending all caches are full
+					heap = liveHeap()
+				}
 				for _, p := range all {
 					if t.Failed() { // what is left behind would spoil the rest
 						return
@@ -128,6 +131,11 @@ func TestTransferEndings(t *testing.T) {
 						begin.same(t)
 					})
 				}
+			}
+			now := liveHeap()
+			t.Logf("live heap: %d KiB, %d KiB after the first ending", now>>10, heap>>10)
+			if now > heap+heapGrowth {
+				t.Errorf("%d KiB are in use, %d KiB after the first ending", now>>10, heap>>10)
 			}
 			t.Logf("all blocks were free again within %v", slowest.Round(time.Millisecond))
 		})
@@ -202,6 +210,20 @@ func queued() phase {
 			<-occupant.done
 		}
 	}}
+}
+
+// heapGrowth is what all endings but the first may leave on the heap: the workers that
+// died, which the test keeps, are half of it. The KV of one request for each, of rigNeeds
+// blocks of 32 KiB, would be three times as much.
+const heapGrowth = 4 << 20
+
+// liveHeap is how many bytes are in use on the heap.
+func liveHeap() uint64 {
+	runtime.GC()
+	runtime.GC() // also what had a finalizer, and what pools kept
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }
 
 // measured is what a process holds.
