@@ -20,9 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -57,10 +55,9 @@ type ClientConfig struct {
 	KeepAliveTimeout time.Duration
 	// Codec encodes and decodes all messages. Nil: grpc-go's for protobuf.
 	Codec encoding.CodecV2
-	// WindowBytes, BufferBytes and BufferPool are as in ServerConfig.
+	// WindowBytes and BufferBytes are as in ServerConfig.
 	WindowBytes int32
 	BufferBytes int
-	BufferPool  mem.BufferPool
 	// Dialer connects to an address, "host:port" or "unix:///path". Nil: the
 	// operating system, with its own choice of buffers.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
@@ -105,9 +102,6 @@ func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
 	}
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.WithReadBufferSize(cfg.BufferBytes), grpc.WithWriteBufferSize(cfg.BufferBytes))
-	}
-	if cfg.BufferPool != nil {
-		options = append(options, experimental.WithBufferPool(cfg.BufferPool))
 	}
 	if cfg.Dialer != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dialer))
