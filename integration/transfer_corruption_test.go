@@ -158,8 +158,9 @@ func (p *pair) shape() shape {
 			await(p.t, "the end of a transfer", d.over)
 			if err == nil {
 				mu.Lock()
-				defer mu.Unlock()
-				return seen
+				frames := seen
+				mu.Unlock()
+				return frames
 			}
 			// A machine that is so busy that the short lease ran out.
 		}

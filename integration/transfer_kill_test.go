@@ -212,7 +212,8 @@ func TestKilledDuringATransfer(t *testing.T) {
 // reach runs a request to its phase.
 func (m *deadly) reach(t *testing.T, r *inferencev1.GenerateRequest, hold func(*faults.Proxy) *faults.Hold) (c *call, release func()) {
 	t.Helper()
-	reached, release := make(<-chan struct{}), func() {}
+	var reached <-chan struct{}
+	release = func() {}
 	c = &call{done: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	c.cancel = cancel
