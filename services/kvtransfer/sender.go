@@ -11,6 +11,9 @@ import (
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
+// maxSessions bounds what tickets can make a Sender connect to.
+const maxSessions = 1024
+
 // Sender sends KV blocks, in one session with each receiver. All its methods are
 // safe for concurrent use.
 type Sender struct {
@@ -27,10 +30,12 @@ type Sender struct {
 	tasks       sync.WaitGroup
 }
 
-// peer is one incarnation of a receiver.
+// peer is one incarnation of a receiver, where a ticket says that it is: another
+// ticket, which says otherwise, gets a session of its own.
 type peer struct {
-	receiver string
-	epoch    uint64
+	receiver  string
+	epoch     uint64
+	addresses string // as %q gives those that are tried
 }
 
 // NewSender is a sender out of pages. It starts nothing before the first Open;
@@ -134,7 +139,8 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 
 // connection is the one to the ticket's receiver, or a new one.
 func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
-	to := peer{receiver: ticket.GetReceiver(), epoch: ticket.GetEpoch()}
+	addresses := ticket.GetAddresses()[:min(len(ticket.GetAddresses()), maxAddresses)]
+	to := peer{receiver: ticket.GetReceiver(), epoch: ticket.GetEpoch(), addresses: fmt.Sprintf("%q", addresses)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -142,7 +148,10 @@ func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
 	}
 	conn := s.connections[to]
 	if conn == nil {
-		conn = newConnection(s, to, ticket.GetAddresses())
+		if len(s.connections) >= maxSessions {
+			return nil, fmt.Errorf("%d sessions are open already", maxSessions)
+		}
+		conn = newConnection(s, to, addresses)
 		s.connections[to] = conn
 		s.tasks.Go(conn.run)
 	}

@@ -1,0 +1,38 @@
+package kvtransfer_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+)
+
+// A ticket that leads nowhere does not fail those that lead to its receiver.
+func TestTicketsThatLeadNowhere(t *testing.T) {
+	g := newSocketRig(t, "tcp", 1, kvtransfertest.NewPages)
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // connects, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	right, _ := g.reserve(blockRange(0, 8), 0, 8)
+	wrong := proto.CloneOf(right)
+	wrong.Addresses = []string{dead.Addr().String()}
+	ctx, cancel := context.WithCancel(t.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { _, _ = g.sender.Open(ctx, wrong, "wrong") })
+	conn, err := dead.Accept() // the dialling is under way
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := g.sender.Open(t.Context(), right, "right"); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	tasks.Wait()
+}
