@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -146,14 +147,19 @@ func TestTransferEndings(t *testing.T) {
 // then on until nothing was held any more.
 func (g *rig) end(t *testing.T, p phase, e ending, number int, want []uint32) time.Duration {
 	t.Helper()
+	var atEnd []func()
+	defer func() {
+		for _, f := range slices.Backward(atEnd) {
+			f()
+		}
+	}()
 	for patience := 250 * time.Millisecond; ; patience *= 2 {
 		reached, release := p.hold(g)
-		defer release()
 		ctx, cancel := context.WithCancel(t.Context())
 		if e.deadline {
 			ctx, cancel = context.WithTimeout(t.Context(), patience)
 		}
-		defer cancel()
+		atEnd = append(atEnd, release, cancel)
 		c := g.call(ctx, g.request(number, disaggregated))
 		select {
 		case <-reached:

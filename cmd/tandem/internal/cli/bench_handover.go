@@ -54,6 +54,9 @@ Without --model, one of random weights is made first and removed at the end.`,
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		plan.Vocabulary = 2 // until the model is known
+		if !cmd.Flags().Changed("check") {
+			plan.Checked = min(plan.Checked, plan.Requests)
+		}
 		if err := plan.Validate(); err != nil {
 			return usageError(cmd, err.Error())
 		}
