@@ -15,9 +15,7 @@ func TestReleased(t *testing.T) {
 		do   func(c *sender.Core) []sender.Action
 		want bool
 	}{
-		{"offered, not committed", func(c *sender.Core) []sender.Action {
-			return write(c)
-		}, false},
+		{"offered, not committed", write, false},
 		{"committed, not sent", func(c *sender.Core) []sender.Action {
 			return handle(c, start, sender.Commit{ID: 1})
 		}, false},
