@@ -55,7 +55,7 @@ func (s *session) lead() *stream { return s.streams[0] }
 
 func (c *Core) openStream(id StreamID) {
 	s := &stream{id: id}
-	crowded := len(c.streams) >= c.cfg.MaxStreams
+	crowded := !c.makeRoom()
 	c.streams[id] = s
 	switch {
 	case c.closed:
@@ -65,6 +65,38 @@ func (c *Core) openStream(id StreamID) {
 	default:
 		c.deadlines.Set(timer{stream: id}, c.now.Add(c.cfg.Lease))
 	}
+}
+
+// makeRoom says whether one more stream may come. If all places are taken, the session
+// that was idle for longest gives its own up: senders keep sessions that they do not
+// need, and nobody shuts others out by that. What is closing counts until it has ended,
+// so that streams never hold more than twice the room.
+func (c *Core) makeRoom() bool {
+	if len(c.streams) < c.cfg.MaxStreams {
+		return true
+	}
+	live := 0
+	var idlest *session
+	for _, s := range c.streams {
+		if s.phase == closing {
+			continue
+		}
+		live++
+		of := s.session
+		if of == nil || of.phase != ready || len(of.transfers) > 0 {
+			continue
+		}
+		if idlest == nil || of.heard.Before(idlest.heard) || of.heard.Equal(idlest.heard) && of.lead().id < idlest.lead().id {
+			idlest = of
+		}
+	}
+	if len(c.streams) >= 2*c.cfg.MaxStreams || live >= c.cfg.MaxStreams && idlest == nil {
+		return false
+	}
+	if live >= c.cfg.MaxStreams {
+		c.closeSession(idlest, Crowded, "the session was idle, and its place is needed: begin another when there is something to send")
+	}
+	return true
 }
 
 // greet gives a stream its place in its session, a new one if it is the first.
