@@ -51,7 +51,7 @@ func testHelper(path string) bool { return strings.HasSuffix(path, "test") }
 var core = []string{
 	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "services/router/internal",
 	"services/kvtransfer/internal/receiver", "services/kvtransfer/internal/sender", "services/kvtransfer/internal/stock",
-	"services/kvtransfer/internal/coverage", "services/kvtransfer/internal/deadline", "services/kvtransfer/internal/model",
+	"services/kvtransfer/internal/coverage", "services/kvtransfer/internal/deadline", "services/kvtransfer/internal/model", "services/kvtransfer/internal/transitions",
 }
 
 // inCore reports whether a package is of the core; its test helpers are not.

@@ -105,8 +105,8 @@ type transfer struct {
 
 // lane is what of a transfer went over one stripe.
 type lane struct {
-	sequence              uint32
-	commitSent, abortSent bool
+	sequence  uint32
+	abortSent bool
 }
 
 func (t *transfer) id() uint64 { return t.ticket.GetTransferId() }

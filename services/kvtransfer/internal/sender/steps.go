@@ -90,8 +90,7 @@ func (c *Core) commitIfDone(t *transfer) {
 	c.release(t)
 }
 
-func (c *Core) commitSent(t *transfer, in input) {
-	t.lanes[in.stripe].commitSent = true
+func (c *Core) commitSent(t *transfer, _ input) {
 	if t.commits++; t.commits < len(t.lanes) {
 		c.keep(t)
 		return

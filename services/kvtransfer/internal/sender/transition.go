@@ -3,7 +3,8 @@ package sender
 import (
 	"fmt"
 	"slices"
-	"strings"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/transitions"
 )
 
 // Transition is one step of a transfer.
@@ -26,36 +27,16 @@ func (x Transition) Allowed() bool {
 
 // Markdown is the table for people: a row for each event, a column for each state.
 func Markdown() string {
-	var b strings.Builder
-	b.WriteString("| |")
+	all := table()
+	var columns []state
 	for s := range states {
-		fmt.Fprintf(&b, " %s |", s)
+		columns = append(columns, s)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", int(states)) + "\n")
+	var rows []kind
 	for k := range kinds {
-		fmt.Fprintf(&b, "| **%s** |", k)
-		for _, row := range table() {
-			fmt.Fprintf(&b, " %s |", row[k])
-		}
-		b.WriteString("\n")
+		rows = append(rows, k)
 	}
-	return b.String()
-}
-
-func (c cell) String() string {
-	text := c.what
-	for i, s := range c.to {
-		if i == 0 {
-			text += " → *"
-		} else {
-			text += ", "
-		}
-		text += s.String()
-	}
-	if len(c.to) > 0 {
-		text += "*"
-	}
-	return text
+	return transitions.Markdown(columns, rows, func(s state, k kind) (string, []state) { return all[s][k].what, all[s][k].to })
 }
 
 func (s state) String() string {
