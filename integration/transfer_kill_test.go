@@ -25,9 +25,6 @@ const (
 	killLease = time.Second
 	// killSlack is what a busy machine and the reports of load take besides.
 	killSlack = 8 * time.Second
-	// frozenReceiver is how long a sender waits for the answer of a receiver whose
-	// connection stays.
-	frozenReceiver = 10 * time.Second
 	// killPrompt and killTokens make a request of some tenths of a second.
 	killPrompt, killTokens = 150, 60
 	// killFiles and killMemory are what a process may hold more after all kills of
@@ -203,8 +200,8 @@ func TestKilledDuringATransfer(t *testing.T) {
 			for _, line := range lines {
 				t.Log(line)
 			}
-			m.frozen(t, "prefill", &number, killLease)
-			m.frozen(t, "decode", &number, frozenReceiver)
+			m.frozen(t, "prefill", &number)
+			m.frozen(t, "decode", &number)
 		})
 	}
 }
@@ -250,8 +247,9 @@ func (m *deadly) freeAfter(t *testing.T, since time.Time) time.Duration {
 	return time.Since(since)
 }
 
-// frozen stops a worker in the middle of a transfer: the other one gives it up.
-func (m *deadly) frozen(t *testing.T, victim string, number *int, within time.Duration) {
+// frozen stops a worker in the middle of a transfer: the other one gives it up within
+// the lease, whichever side it is.
+func (m *deadly) frozen(t *testing.T, victim string, number *int) {
 	t.Run(victim+" freezes when transferring", func(t *testing.T) {
 		defer m.within(t)()
 		*number++
@@ -261,7 +259,7 @@ func (m *deadly) frozen(t *testing.T, victim string, number *int, within time.Du
 		release()
 		began := time.Now()
 		other := map[string]string{"prefill": "decode", "decode": "prefill"}[victim]
-		m.awaitFree(t, other, within+killSlack)
+		m.awaitFree(t, other, killLease+killSlack)
 		t.Logf("%s had its blocks back %v after %s froze", other, time.Since(began).Round(time.Millisecond), victim)
 		m.processes[victim].Kill()
 		m.start(victim)

@@ -280,13 +280,7 @@ func (w *rigWorker) held() string {
 // most, and what a busy machine needs.
 func freeAfter(t testing.TB, since time.Time, held ...func() string) time.Duration {
 	t.Helper()
-	return freeWithin(t, rigLease, since, held...)
-}
-
-// freeWithin is freeAfter with another bound than the lease.
-func freeWithin(t testing.TB, bound time.Duration, since time.Time, held ...func() string) time.Duration {
-	t.Helper()
-	within := bound + 5*time.Second
+	const within = rigLease + 5*time.Second
 	limit, tick := time.NewTimer(within), time.NewTicker(2*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()

@@ -154,8 +154,9 @@ type SenderConfig struct {
 	// DefaultConnectTimeout.
 	ConnectTimeout time.Duration
 	// AnswerTimeout is how long a receiver may take to answer Open, Commit or
-	// Abort, to grant credit that is waited for, or to take a message. After it the
-	// session is broken, with every transfer in it. 0 is DefaultAnswerTimeout.
+	// Abort, to grant credit that is waited for, or to take a message. After it, or
+	// after the shortest lease of the session's tickets if that is less, the session is
+	// broken, with every transfer in it. 0 is DefaultAnswerTimeout.
 	AnswerTimeout time.Duration
 	// Logger may be nil: then nothing is logged.
 	Logger *slog.Logger

@@ -23,7 +23,7 @@
 // pkg/rpc asks for on both sides, give a connection up that brings nothing, bytes on
 // their way unanswered or not; they look at what is read, so they need no TCP user
 // timeout beside them. And a peer that keeps its connection and does nothing is cut by
-// the receiver's lease, or by the sender's AnswerTimeout.
+// the receiver's lease, or by the sender's AnswerTimeout: a lease at most.
 //
 // Goroutines: two for each stream of a Receiver (one reads and copies, one
 // writes), owned by the Receiver; Run, on its caller's goroutine, keeps the

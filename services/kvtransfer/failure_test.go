@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
@@ -168,7 +169,10 @@ func (m mute) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage,
 	}
 }
 
+// A receiver that falls silent holds the sender's blocks for a lease at most, however
+// long the sender would wait for answers.
 func TestSilentReceiver(t *testing.T) {
+	const shortLease = kvtransfer.DefaultAnswerTimeout / 4
 	for _, test := range []struct {
 		name  string
 		mute  mute
@@ -176,9 +180,9 @@ func TestSilentReceiver(t *testing.T) {
 		want  time.Duration
 	}{
 		{"no greeting", mute{}, nil, kvtransfer.DefaultConnectTimeout},
-		{"no accept", mute{greets: true}, nil, kvtransfer.DefaultAnswerTimeout},
-		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, blockRange(0, 6), 0, 6) }, kvtransfer.DefaultAnswerTimeout},
-		{"no committed", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Commit(nil) }, kvtransfer.DefaultAnswerTimeout},
+		{"no accept", mute{greets: true}, nil, shortLease},
+		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, blockRange(0, 6), 0, 6) }, shortLease},
+		{"no committed", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Commit(nil) }, shortLease},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
@@ -197,6 +201,7 @@ func TestSilentReceiver(t *testing.T) {
 
 				ticket, o := g.reserve(blockRange(0, 6), 0, 6)
 				defer func() { <-o.over }()
+				ticket.Lease = durationpb.New(shortLease)
 				begun := time.Now()
 				tr, err := g.sender.Open(t.Context(), ticket, "r")
 				if test.after != nil {

@@ -16,7 +16,7 @@ func (w *world) settle() {
 	for _, s := range w.sessions {
 		if s.spoilt { // a message that was made another is as good as lost
 			for range 3 {
-				w.advance(answerTimeout)
+				w.advance(patience)
 				w.run()
 			}
 			break
@@ -64,9 +64,9 @@ func (w *world) blackout() {
 		}
 	}
 	w.local()
-	w.advance(answerTimeout)
+	w.advance(patience)
 	w.local()
-	w.advance(answerTimeout)
+	w.advance(patience)
 	w.local()
 	w.finish()
 }

@@ -20,13 +20,13 @@ func TestGrantsThatAreOfNoUse(t *testing.T) {
 		if sent := chunks(write(c)); len(sent) != 4 {
 			t.Fatalf("%d chunks in the credit of four", len(sent))
 		}
-		for at := start.Add(time.Second); !c.Lost() && at.Before(start.Add(answerTimeout)); at = at.Add(time.Second) {
+		for at := start.Add(time.Second); !c.Lost() && at.Before(start.Add(lease)); at = at.Add(time.Second) {
 			handle(c, at, sender.Received{Message: grant(bytes)})
 			for len(handle(c, at, sender.WriterReady{})) > 0 { // Renew
 			}
 			handle(c, at, sender.Tick{})
 		}
-		handle(c, start.Add(answerTimeout), sender.Tick{})
+		handle(c, start.Add(lease), sender.Tick{})
 		if !c.Lost() {
 			t.Errorf("the session outlives grants of %d bytes", bytes)
 		}
@@ -56,5 +56,74 @@ func TestRunsAreBounded(t *testing.T) {
 	}
 	if sent != blocks/2 {
 		t.Errorf("%d blocks of %d are sent", sent, blocks/2)
+	}
+}
+
+// The receiver keeps this side waiting for no longer than the answer timeout, nor than
+// a lease: whoever holds blocks for it has them back by then.
+func TestAnswersAreAwaitedForALeaseAtMost(t *testing.T) {
+	for _, await := range []struct {
+		name string
+		make func(*sender.Core)
+	}{
+		{"accept", func(*sender.Core) {}},
+		{"a grant", func(c *sender.Core) {
+			handle(c, start, sender.Received{Message: accept(1)})
+			for layer := range 3 {
+				offer(c, 1, layer, 2, 18)
+			}
+			write(c)
+		}},
+		{"the stream's taking a chunk", func(c *sender.Core) {
+			handle(c, start, sender.Received{Message: accept(1)})
+			offer(c, 1, 0, 2, 1)
+			for _, w := range chunks(handle(c, start, sender.WriterReady{})) {
+				handle(c, start, sender.PagesRead{Chunk: w})
+			}
+		}},
+		{"committed", func(c *sender.Core) {
+			handle(c, start, sender.Received{Message: accept(1)})
+			handle(c, start, sender.Commit{ID: 1})
+			write(c)
+		}},
+		{"drained", func(c *sender.Core) {
+			handle(c, start, sender.Abort{ID: 1})
+			write(c)
+		}},
+	} {
+		for _, test := range []struct{ lease, want time.Duration }{
+			{3 * time.Second, 3 * time.Second},
+			{time.Minute, answerTimeout},
+		} {
+			t.Run(await.name+", a lease of "+test.lease.String(), func(t *testing.T) {
+				c := newCore()
+				handle(c, start, sender.Open{Ticket: ticket(1), Lease: test.lease})
+				write(c)
+				await.make(c)
+				handle(c, start.Add(test.want-1), sender.Tick{})
+				if c.Lost() {
+					t.Errorf("given up before %v", test.want)
+				}
+				handle(c, start.Add(test.want), sender.Tick{})
+				if !c.Lost() {
+					t.Errorf("waited for longer than %v", test.want)
+				}
+			})
+		}
+	}
+}
+
+// What one ticket's lease shortens does not stay so for those that come later.
+func TestPatienceComesBack(t *testing.T) {
+	c := newCore()
+	handle(c, start, sender.Open{Ticket: ticket(1), Lease: time.Second})
+	write(c)
+	handle(c, start, sender.Received{Message: &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Refuse{
+		Refuse: &kvtransferv1.Refuse{TransferId: 1}}}})
+	handle(c, start, sender.Open{Ticket: ticket(2), Lease: lease})
+	write(c)
+	handle(c, start.Add(lease-1), sender.Tick{})
+	if c.Lost() {
+		t.Error("the next transfer's answer was awaited for less than its lease")
 	}
 }

@@ -21,7 +21,8 @@ type Config struct {
 	// session, and a chunk at least. MaxChunkBytes is its too, a slice at least.
 	CreditBytes   []int
 	MaxChunkBytes int
-	// AnswerTimeout is how long the receiver may keep this side waiting.
+	// AnswerTimeout is how long the receiver may keep this side waiting, or the lease
+	// of a transfer of the session where that is shorter.
 	AnswerTimeout time.Duration
 	// IdleTimeout is how long a session without transfers is kept.
 	IdleTimeout time.Duration
@@ -36,6 +37,7 @@ type Core struct {
 	table     [states][kinds]cell
 	transfers map[uint64]*transfer
 	deadlines *deadline.Queue[timer]
+	patience  time.Duration // for the receiver: the shortest of AnswerTimeout and the leases
 	stripes   []stripe
 	ring      []*transfer // those with slices to send, each once, next first
 	favour    int         // bytes that the shortest may have before the next in turn
@@ -118,6 +120,7 @@ func New(cfg Config, now time.Time) *Core {
 		table:     table(),
 		transfers: map[uint64]*transfer{},
 		deadlines: deadline.New[timer](),
+		patience:  cfg.AnswerTimeout,
 	}
 	for i, credit := range cfg.CreditBytes {
 		c.stripes = append(c.stripes, stripe{credit: credit, most: credit, wake: Wake{Stripe: i}})
@@ -242,6 +245,7 @@ func (c *Core) open(ev Open) {
 		t.sliceBytes = ev.EncodedBytes
 	}
 	c.transfers[id] = t
+	c.patience = min(c.patience, t.lease)
 	c.deadlines.Clear(timer{what: idleTimer})
 	c.note(0, noteOpen, t)
 }
@@ -275,9 +279,9 @@ func (c *Core) tick() {
 		case transferTimer:
 			c.to(due.transfer, onDeadline, input{})
 		case writerTimer:
-			c.closeStream(fmt.Errorf("the receiver took nothing over stripe %d for %s", due.stripe, c.cfg.AnswerTimeout))
+			c.closeStream(fmt.Errorf("the receiver took nothing over stripe %d for %s", due.stripe, c.patience))
 		case creditTimer:
-			c.closeStream(fmt.Errorf("the receiver granted nothing over stripe %d for %s", due.stripe, c.cfg.AnswerTimeout))
+			c.closeStream(fmt.Errorf("the receiver granted nothing over stripe %d for %s", due.stripe, c.patience))
 		case idleTimer:
 			c.closeStream(nil)
 		}
@@ -320,13 +324,14 @@ func (c *Core) forget(t *transfer) {
 	delete(c.transfers, t.id())
 	c.deadlines.Clear(timer{transfer: t.id()})
 	if len(c.transfers) == 0 && !c.gone {
+		c.patience = c.cfg.AnswerTimeout
 		c.deadlines.Set(timer{what: idleTimer}, c.now.Add(c.cfg.IdleTimeout))
 	}
 }
 
 // awaitAnswer gives the receiver its time from now on.
 func (c *Core) awaitAnswer(t *transfer) {
-	c.deadlines.Set(timer{transfer: t.id()}, c.now.Add(c.cfg.AnswerTimeout))
+	c.deadlines.Set(timer{transfer: t.id()}, c.now.Add(c.patience))
 }
 
 // sorted are the transfers by id: the actions of one event have one order, so

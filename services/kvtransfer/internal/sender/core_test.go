@@ -257,7 +257,7 @@ func TestClocks(t *testing.T) {
 		handle(c, start, sender.Open{Ticket: ticket(1), Lease: lease})
 		handle(c, start, sender.WriterReady{})
 		handle(c, start, sender.Received{Message: accept(1)})
-		handle(c, start.Add(answerTimeout), sender.Tick{})
+		handle(c, start.Add(lease), sender.Tick{})
 		if !c.Lost() {
 			t.Error("the stream goes on")
 		}

@@ -250,7 +250,7 @@ func (c *Core) keep(t *transfer) {
 
 func (c *Core) unheardOf(t *transfer, _ input) {
 	what := [...]string{opening: "open", committing: "commit", aborting: "abort"}[t.state]
-	c.closeStream(fmt.Errorf("the receiver did not answer %s of transfer %#x within %s", what, t.id(), c.cfg.AnswerTimeout))
+	c.closeStream(fmt.Errorf("the receiver did not answer %s of transfer %#x within %s", what, t.id(), c.patience))
 }
 
 func (c *Core) breach(t *transfer, _ input) {

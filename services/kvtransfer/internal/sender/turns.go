@@ -23,7 +23,7 @@ func (c *Core) next(of int) {
 		s.asleep = true
 		return
 	}
-	c.deadlines.Set(timer{what: writerTimer, stripe: of}, c.now.Add(c.cfg.AnswerTimeout))
+	c.deadlines.Set(timer{what: writerTimer, stripe: of}, c.now.Add(c.patience))
 	c.emit(action)
 }
 
@@ -58,7 +58,7 @@ func (c *Core) wake() {
 // all that is on its way will be granted again, and that makes a chunk at least.
 func (c *Core) awaitCredit(of int) {
 	if t := (timer{what: creditTimer, stripe: of}); !c.deadlines.Has(t) {
-		c.deadlines.Set(t, c.now.Add(c.cfg.AnswerTimeout))
+		c.deadlines.Set(t, c.now.Add(c.patience))
 	}
 }
 
