@@ -55,9 +55,10 @@ type Capacity struct {
 type Batch struct {
 	// Sequences to advance, each at most once.
 	Sequences []Sequence
-	// LayerDone, if set, is called after each layer, in order from 0, once the
-	// KV of that layer for every token of the batch is in its pages. It runs on
-	// the Step's own path and must not block.
+	// LayerDone, if set, is called for each layer, in order from 0, as soon as the
+	// KV of that layer for every token of the batch is in its pages, which can be
+	// before the rest of the layer is computed. It runs on the Step's own path and
+	// must not block.
 	LayerDone func(layer int)
 }
 

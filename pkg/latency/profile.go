@@ -93,11 +93,11 @@ type LayerTimes struct {
 	// Tokens and Context are those of the step.
 	Tokens  int `json:"tokens"`
 	Context int `json:"context"`
-	// EmbeddingMs is what the first layer took more than the median of the others;
-	// HeadMs what came after the last: logits and sampling.
-	EmbeddingMs float64   `json:"embedding_ms"`
-	LayersMs    []float64 `json:"layers_ms"`
-	HeadMs      float64   `json:"head_ms"`
+	// LayersMs has for each layer the time from when the KV of the layer before was
+	// there, or the step began, to when its own was. HeadMs is what came after the
+	// last: what is left of that layer, logits and sampling.
+	LayersMs []float64 `json:"layers_ms"`
+	HeadMs   float64   `json:"head_ms"`
 }
 
 // Work is what a part of a step computes.

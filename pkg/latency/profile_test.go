@@ -96,7 +96,7 @@ func TestModelAsProfile(t *testing.T) {
 func TestProfileFile(t *testing.T) {
 	p := profile()
 	p.Errors = map[string]latency.FitError{"decode": {Points: 3, Median: 0.01, P90: 0.02, Max: 0.03}}
-	p.Layers = map[string]latency.LayerTimes{"decode": {Tokens: 1, Context: 9, EmbeddingMs: 1, LayersMs: []float64{2, 3}, HeadMs: 4}}
+	p.Layers = map[string]latency.LayerTimes{"decode": {Tokens: 1, Context: 9, LayersMs: []float64{2, 3}, HeadMs: 4}}
 	var file bytes.Buffer
 	if err := p.Write(&file); err != nil {
 		t.Fatal(err)

@@ -62,14 +62,5 @@ func layersOf(ctx context.Context, e engine.Engine, p *Point, budget time.Durati
 		slices.Sort(s)
 		medians[i] = rank(s, 0.5)
 	}
-	t := latency.LayerTimes{Tokens: max(p.Chunk, p.Batch), Context: max(p.Chunk, p.Context+1), LayersMs: medians[:n], HeadMs: medians[n]}
-	// The embedding is seen only together with the first layer, which otherwise is
-	// like the rest.
-	if n > 1 {
-		rest := slices.Clone(medians[1:n])
-		slices.Sort(rest)
-		t.EmbeddingMs = max(medians[0]-rank(rest, 0.5), 0)
-		t.LayersMs[0] -= t.EmbeddingMs
-	}
-	return t, nil
+	return latency.LayerTimes{Tokens: max(p.Chunk, p.Batch), Context: max(p.Chunk, p.Context+1), LayersMs: medians[:n], HeadMs: medians[n]}, nil
 }

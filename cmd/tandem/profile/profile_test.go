@@ -88,7 +88,7 @@ func TestMeasureFindsTheProfile(t *testing.T) {
 		}
 		for _, kind := range []string{profile.Prefill, profile.Decode} {
 			l := got.Layers[kind]
-			if len(l.LayersMs) != 4 || l.EmbeddingMs > 0.2*l.LayersMs[1] || l.HeadMs != 0 {
+			if len(l.LayersMs) != 4 || l.HeadMs != 0 {
 				t.Errorf("%s: layers %+v", kind, l)
 			}
 		}

@@ -23,7 +23,13 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	rotary    rotary
 	sampler   *sampler.Sampler
-	rows      []int32 // scratch: rows of the batch that want logits
+	rows      []row // scratch: the rows that become logits
+}
+
+// row is a row of logits: whose it is, and whether it is that sequence's last.
+type row struct {
+	sequence int
+	last     bool
 }
 
 // NewEngine makes an engine with KV pages of its own on shared weights. Steps of
@@ -139,10 +145,15 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		if err := ctx.Err(); err != nil {
 			return engine.Output{}, err
 		}
-		k.Layer(layer)
+		k.Keys(layer)
 		if batch.LayerDone != nil {
 			batch.LayerDone(layer)
 		}
+		// Of the last layer only what becomes logits is of use.
+		if layer+1 == e.weights.spec.Layers && k.Narrow(func(i int) int { return wanted(batch.Sequences[i]) }) == 0 {
+			break
+		}
+		k.Rest()
 	}
 	if err := ctx.Err(); err != nil {
 		return engine.Output{}, err
@@ -150,32 +161,27 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	return e.head(batch), nil
 }
 
-// head computes the logits that somebody needs, hands them out and draws.
+// wanted is how many rows of a sequence, from the last on, become logits.
+func wanted(s engine.Sequence) int {
+	switch {
+	case s.Logits == engine.LogitsAll:
+		return len(s.Tokens)
+	case s.Logits == engine.LogitsLast || s.Sample != nil:
+		return 1
+	}
+	return 0
+}
+
+// head computes the logits that somebody needs, of the rows that are left, hands
+// them out and draws.
 func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	output := engine.Output{Tokens: make([]int32, len(batch.Sequences))}
-	// One entry a row of logits: whose it is, and whether it is the last.
-	type want struct {
-		sequence int
-		last     bool
-	}
-	var wants []want
 	e.rows = e.rows[:0]
-	row := int32(0)
 	for i, s := range batch.Sequences {
 		output.Tokens[i] = -1
-		n := int32(len(s.Tokens))
-		first := n // rows of this sequence before first are not needed
-		switch {
-		case s.Logits == engine.LogitsAll:
-			first = 0
-		case s.Logits == engine.LogitsLast || s.Sample != nil:
-			first = n - 1
+		for n := wanted(s); n > 0; n-- {
+			e.rows = append(e.rows, row{i, n == 1})
 		}
-		for r := first; r < n; r++ {
-			e.rows = append(e.rows, row+r)
-			wants = append(wants, want{i, r == n-1})
-		}
-		row += n
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
 		}
@@ -184,18 +190,17 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 		}
 	}
 	for at := 0; at < len(e.rows); at += headRows {
-		rows := e.rows[at:min(at+headRows, len(e.rows))]
-		e.workspace.Head(rows, func(i int, logits []float32) {
-			w := wants[at+i]
-			s := batch.Sequences[w.sequence]
+		e.workspace.Head(at, min(headRows, len(e.rows)-at), func(i int, logits []float32) {
+			r := e.rows[i]
+			s := batch.Sequences[r.sequence]
 			if s.Logits != engine.LogitsNone {
-				output.Logits[w.sequence] = append(output.Logits[w.sequence], append([]float32(nil), logits...))
+				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
-			if w.last && s.Sample != nil {
+			if r.last && s.Sample != nil {
 				token := e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
-				output.Tokens[w.sequence] = token
+				output.Tokens[r.sequence] = token
 				if s.Sample.Logprobs {
-					output.Logprobs[w.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
+					output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 				}
 			}
 		})

@@ -119,13 +119,12 @@ func printRegimes(out io.Writer, kind, what string, regimes []latency.Regime) {
 }
 
 func printLayers(out io.Writer, kind string, l latency.LayerTimes) {
-	total := l.EmbeddingMs + l.HeadMs
+	total := l.HeadMs
 	for _, ms := range l.LayersMs {
 		total += ms
 	}
 	share := func(ms float64) float64 { return 100 * ms / max(total, 1e-9) }
 	fmt.Fprintf(out, "%s of %d tokens, context %d: %.3f ms\n", kind, l.Tokens, l.Context, total)
-	fmt.Fprintf(out, "  embedding  %8.3f ms  %4.1f%%\n", l.EmbeddingMs, share(l.EmbeddingMs))
 	for i, ms := range l.LayersMs {
 		fmt.Fprintf(out, "  layer %-4d %8.3f ms  %4.1f%%\n", i, ms, share(ms))
 	}

@@ -70,22 +70,33 @@ static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, 
 		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo};
 }
 
-static void layer_job(void *argument, const tdm_team *team) {
+// keys_job computes the layer's queries, keys and values; the latter two are in
+// their pages when it is done.
+static void keys_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
 	const tdm_shape *m = &s->shape;
-	const tdm_layer_weights *w = s->layer;
 	const int q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
-	const tdm_product qkv = product_of(s, s->normed, s->ldn, w->qkv, m->hidden, q + 2 * kv, TDM_STORE, s->qkv, s->ldqkv);
-	const tdm_product o = product_of(s, s->mixed, s->ldq, w->o, q, m->hidden, TDM_ADD, s->x, s->ldx);
-	const tdm_product gate_up = product_of(s, s->normed, s->ldn, w->gate_up, m->hidden, m->ffn, TDM_SWIGLU, s->inner, s->ldf);
-	const tdm_product down = product_of(s, s->inner, s->ldf, w->down, m->ffn, m->hidden, TDM_ADD, s->x, s->ldx);
+	const tdm_product qkv = product_of(s, s->normed, s->ldn, s->layer->qkv, m->hidden, q + 2 * kv, TDM_STORE, s->qkv, s->ldqkv);
 	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
-	norm_rows(s, team, w->attention_norm);
+	norm_rows(s, team, s->layer->attention_norm);
 	tdm_pool_barrier(team);
 	run_product(s, DRAW_QKV, &qkv);
 	tdm_pool_barrier(team);
 	rotate_rows(s, team);
-	tdm_pool_barrier(team);
+	if (s->kernels->flushes)
+		tdm_flush_leave(mode);
+}
+
+// rest_job is what of the layer comes after its keys and values.
+static void rest_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	const tdm_shape *m = &s->shape;
+	const tdm_layer_weights *w = s->layer;
+	const int q = m->heads * m->head_size;
+	const tdm_product o = product_of(s, s->mixed, s->ldq, w->o, q, m->hidden, TDM_ADD, s->x, s->ldx);
+	const tdm_product gate_up = product_of(s, s->normed, s->ldn, w->gate_up, m->hidden, m->ffn, TDM_SWIGLU, s->inner, s->ldf);
+	const tdm_product down = product_of(s, s->inner, s->ldf, w->down, m->ffn, m->hidden, TDM_ADD, s->x, s->ldx);
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
 	run_attention(s, team);
 	tdm_pool_barrier(team);
 	run_product(s, DRAW_O, &o);
@@ -114,11 +125,16 @@ static void run(tdm_step *s, tdm_job *job, int64_t work) {
 	tdm_pool_run(s->pool, worth < s->threads ? (int)worth : s->threads, job, s);
 }
 
-// layer_work is the multiply-adds of a layer: products, and attention over what
-// each row sees.
-static int64_t layer_work(const tdm_step *s) {
+// keys_work and rest_work are the multiply-adds of a layer's two parts: products,
+// and attention over what each row sees.
+static int64_t keys_work(const tdm_step *s) {
 	const tdm_shape *m = &s->shape;
-	const int64_t q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
+	return (int64_t)s->rows * m->hidden * (m->heads + 2 * m->kv_heads) * m->head_size;
+}
+
+static int64_t rest_work(const tdm_step *s) {
+	const tdm_shape *m = &s->shape;
+	const int64_t q = m->heads * m->head_size;
 	int64_t seen = 0;
 	for (int row = 0; row < s->rows;) {
 		const tdm_sequence *sequence = &s->sequences[s->row_sequence[row]];
@@ -126,14 +142,16 @@ static int64_t layer_work(const tdm_step *s) {
 		seen += (int64_t)sequence->count * (end < window ? end : window);
 		row += sequence->count;
 	}
-	return s->rows * (m->hidden * (2 * q + 2 * kv) + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;
+	return s->rows * (m->hidden * q + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;
 }
 
-void tdm_layer(tdm_step *s, const tdm_layer_weights *w, int index) {
+void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index) {
 	s->layer = w;
 	s->layer_index = index;
-	run(s, layer_job, layer_work(s));
+	run(s, keys_job, keys_work(s));
 }
+
+void tdm_layer_rest(tdm_step *s) { run(s, rest_job, rest_work(s)); }
 
 static void embed_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
@@ -161,10 +179,10 @@ static void head_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
 	const tdm_shape *m = &s->shape;
 	tdm_product p = product_of(s, s->normed, s->ldn, s->output, m->hidden, m->vocab, TDM_STORE, s->logits, s->ldl);
-	p.rows = s->wanted_rows;
+	p.rows = s->head_rows;
 	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
-	for (int i = team->thread; i < s->wanted_rows; i += team->threads)
-		s->kernels->norm(s->normed + (size_t)i * s->ldn, s->x + (size_t)s->wanted[i] * s->ldx, s->final_norm,
+	for (int i = team->thread; i < s->head_rows; i += team->threads)
+		s->kernels->norm(s->normed + (size_t)i * s->ldn, s->x + (size_t)(s->head_row0 + i) * s->ldx, s->final_norm,
 			m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
 	tdm_pool_barrier(team);
 	run_product(s, DRAW_HEAD, &p);
@@ -172,10 +190,10 @@ static void head_job(void *argument, const tdm_team *team) {
 		tdm_flush_leave(mode);
 }
 
-void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, const int32_t *wanted, int count) {
+void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, int row0, int rows) {
 	s->final_norm = norm;
 	s->output = output;
-	s->wanted = wanted;
-	s->wanted_rows = count;
-	run(s, head_job, (int64_t)count * s->shape.hidden * s->shape.vocab);
+	s->head_row0 = row0;
+	s->head_rows = rows;
+	run(s, head_job, (int64_t)rows * s->shape.hidden * s->shape.vocab);
 }

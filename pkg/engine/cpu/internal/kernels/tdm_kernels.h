@@ -206,16 +206,18 @@ typedef struct tdm_step {
 	const uint16_t *embedding_rows;
 	const float *final_norm;
 	const uint32_t *output;
-	const int32_t *wanted;
-	int wanted_rows;
+	int head_row0, head_rows;
 	_Atomic int next[8];
 } tdm_step;
 
 // tdm_embed fills the residual stream from panels (tied embeddings) or rows.
 void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows);
-// tdm_layer runs one layer over the batch.
-void tdm_layer(tdm_step *s, const tdm_layer_weights *w, int index);
-// tdm_head writes the logits of wanted rows, count of them, in order.
-void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, const int32_t *wanted, int count);
+// tdm_layer_keys computes the queries, keys and values of one layer for the batch:
+// after it the layer's part of the pages is complete. tdm_layer_rest computes what
+// else there is of the same layer; in between rows may have been taken out.
+void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index);
+void tdm_layer_rest(tdm_step *s);
+// tdm_head writes the logits of `rows` rows from row0 on.
+void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, int row0, int rows);
 
 #endif

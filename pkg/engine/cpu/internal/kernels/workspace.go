@@ -31,7 +31,8 @@ type Workspace struct {
 	tokens     []int32
 	rowOf      []int32
 	blocks     []kvcache.BlockID
-	wanted     []int32
+	x          []float32
+	q          []uint16
 	sequences  []C.tdm_sequence
 	items      []C.tdm_item
 	cos, sin   []float32
@@ -102,10 +103,10 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	limits, half := k.limits, k.shape.HeadSize/2
 	items := k.shape.KVHeads * (limits.Rows/k.itemTokens + limits.Sequences)
 	k.step = take[C.tdm_step](a, 1)
-	s.x = take[C.float](a, limits.Rows*int(s.ldx))
+	s.x = goSlice[C.float](a, limits.Rows*int(s.ldx), &k.x)
 	s.normed = take[C.uint16_t](a, max(limits.Rows, limits.HeadRows)*int(s.ldn))
 	s.qkv = take[C.float](a, limits.Rows*int(s.ldqkv))
-	s.q = take[C.uint16_t](a, limits.Rows*int(s.ldq))
+	s.q = goSlice[C.uint16_t](a, limits.Rows*int(s.ldq), &k.q)
 	s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
 	s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
 	s.scratch = take[C.float](a, int(s.threads)*int(s.scratch_floats))
@@ -113,7 +114,6 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
 	s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
 	s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
-	s.wanted = goSlice[C.int32_t](a, limits.HeadRows, &k.wanted)
 	s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
 	s.item = goSlice[C.tdm_item](a, items, &k.items)
 	s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
@@ -159,10 +159,20 @@ func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (co
 
 // Embed plans the batch's attention and fills the residual stream.
 func (k *Workspace) Embed() {
+	k.plan()
+	panels := k.weights.output
+	if k.weights.embedding != nil {
+		panels = nil
+	}
+	C.tdm_embed(k.step, panels, k.weights.embedding)
+}
+
+// plan divides the attention of the batch into items.
+func (k *Workspace) plan() {
 	n := 0
 	for i, q := range k.sequences[:k.sequenceN] {
 		// The last tokens see the most: those items first.
-		for first := (int(q.count) - 1) / k.itemTokens * k.itemTokens; first >= 0; first -= k.itemTokens {
+		for first := (int(q.count) - 1) / k.itemTokens * k.itemTokens; first >= 0 && q.count > 0; first -= k.itemTokens {
 			count := min(k.itemTokens, int(q.count)-first)
 			for h := range k.shape.KVHeads {
 				k.items[n] = C.tdm_item{sequence: C.int(i), kv_head: C.int(h), first: C.int(first), count: C.int(count)}
@@ -171,25 +181,50 @@ func (k *Workspace) Embed() {
 		}
 	}
 	k.step.rows, k.step.items = C.int(k.rows), C.int(n)
-	panels := k.weights.output
-	if k.weights.embedding != nil {
-		panels = nil
+}
+
+// Keys computes the queries, keys and values of layer i for the batch. After it the
+// layer's part of the pages is complete.
+func (k *Workspace) Keys(i int) {
+	C.tdm_layer_keys(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(i))
+}
+
+// Narrow leaves of sequence i of the batch, in the order of Add, only the last
+// keep(i) rows: between Keys and Rest of the last layer, of which nobody needs more
+// than those whose logits are wanted. It returns how many rows are left, all
+// sequences together; their order stays.
+func (k *Workspace) Narrow(keep func(sequence int) int) int {
+	row := 0
+	for i := range k.sequences[:k.sequenceN] {
+		q := &k.sequences[i]
+		n := min(max(keep(i), 0), int(q.count))
+		drop := int(q.count) - n
+		from := int(q.row0) + drop
+		if n > 0 && row != from {
+			ldx, ldq := int(k.step.ldx), int(k.step.ldq)
+			copy(k.x[row*ldx:(row+n)*ldx], k.x[from*ldx:])
+			copy(k.q[row*ldq:(row+n)*ldq], k.q[from*ldq:])
+		}
+		for r := row; r < row+n; r++ {
+			k.rowOf[r] = int32(i)
+		}
+		q.row0, q.start, q.count = C.int(row), q.start+C.int(drop), C.int(n)
+		row += n
 	}
-	C.tdm_embed(k.step, panels, k.weights.embedding)
+	k.rows = row
+	k.plan()
+	return row
 }
 
-// Layer runs layer i over the batch.
-func (k *Workspace) Layer(i int) {
-	C.tdm_layer(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(i))
-}
+// Rest runs what else there is of the layer that Keys began.
+func (k *Workspace) Rest() { C.tdm_layer_rest(k.step) }
 
-// Head computes the logits of at most Limits.HeadRows rows of the batch, which
-// hand receives one after the other; it must not keep them.
-func (k *Workspace) Head(rows []int32, hand func(i int, logits []float32)) {
-	n := copy(k.wanted, rows)
-	C.tdm_head(k.step, k.weights.finalNorm, k.weights.output, k.step.wanted, C.int(n))
+// Head computes the logits of n rows of the batch from row first on, at most
+// Limits.HeadRows, which hand receives one after the other; it must not keep them.
+func (k *Workspace) Head(first, n int, hand func(row int, logits []float32)) {
+	C.tdm_head(k.step, k.weights.finalNorm, k.weights.output, C.int(first), C.int(n))
 	stride := int(k.step.ldl)
 	for i := range n {
-		hand(i, k.logits[i*stride:i*stride+k.shape.Vocab])
+		hand(first+i, k.logits[i*stride:i*stride+k.shape.Vocab])
 	}
 }
