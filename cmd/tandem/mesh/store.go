@@ -11,6 +11,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -72,6 +73,15 @@ func (s *StoreOptions) fit(stores int, left memory.Left, known bool) error {
 	return nil
 }
 
+// holds refuses memory for less than one block of what the workers compute: such a
+// store would never hold anything.
+func (s *StoreOptions) holds(layout kvcache.Layout) error {
+	if least := store.BlockBytes(layout); s.config().MemoryBytes < least {
+		return fmt.Errorf("--store-memory: %s does not hold one block of %d tokens of this model: %d bytes do; pass that or more", s.Memory.String(), layout.BlockTokens, least)
+	}
+	return nil
+}
+
 // addStore adds a block store.
 func (p *process) addStore(id string, place workerPlace) error {
 	role := controlv1.Role_ROLE_KVTRANSFER
@@ -100,6 +110,11 @@ func (p *process) addStores(count int, listeners *listeners) (ids []string, err 
 	left, known := memory.Available(os.DirFS("/"))
 	if err := p.options.Store.fit(count, left, known); err != nil {
 		return nil, err
+	}
+	for _, made := range p.engines.made[:min(1, len(p.engines.made))] { // all have one layout
+		if err := p.options.Store.holds(made.Capacity().Layout); err != nil {
+			return nil, err
+		}
 	}
 	ids = workerIDs(controlv1.Role_ROLE_KVTRANSFER, count)
 	for _, id := range ids {

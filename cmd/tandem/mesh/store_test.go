@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -95,6 +96,28 @@ func drainWorker(t *testing.T, router, id string) {
 	}
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("drain %s: %v", id, err)
+	}
+}
+
+// Memory for less than one block is refused: nothing would ever be held.
+func TestBlockStoreOfLessThanABlock(t *testing.T) {
+	o := upOptions(t)
+	o.KVStores = 1
+	o.Store.Memory = 1 << 10
+	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), ignore, func(mesh.Up) { t.Error("it runs") })
+	if err == nil || !strings.HasPrefix(err.Error(), "--store-memory: 1KiB does not hold one block of 32 tokens") {
+		t.Fatalf("error %v", err)
+	}
+	// What the message names is enough.
+	var least int
+	if _, scanErr := fmt.Sscanf(err.Error()[strings.LastIndex(err.Error(), "model: ")+len("model: "):], "%d", &least); scanErr != nil {
+		t.Fatal(scanErr)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o.Store.Memory = mesh.ByteSize(least)
+	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(mesh.Up) { cancel() }); err != nil {
+		t.Error(err)
 	}
 }
 

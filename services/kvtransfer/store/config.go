@@ -39,8 +39,9 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // Validate checks ranges.
 func (c *Config) Validate() error {
 	switch {
-	case c.MemoryBytes <= 0:
-		return fmt.Errorf("store-memory: %d bytes is not above 0", c.MemoryBytes)
+	case c.MemoryBytes < LeastMemoryBytes:
+		return fmt.Errorf("store-memory: %d bytes hold no block of any model: %d bytes are the least, and a block of 32 tokens takes 64 times layers × KV heads × head size × bytes of an element",
+			c.MemoryBytes, LeastMemoryBytes)
 	case c.LayoutIdle < 0:
 		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
 	case c.TransferLease < time.Second:
@@ -56,6 +57,11 @@ func (c *Config) Validate() error {
 	}
 	return nil
 }
+
+// LeastMemoryBytes is the least Config.MemoryBytes: what the smallest block takes that
+// any layout describes, one byte of one layer of one token. How large the blocks of a
+// model are, a store hears with the first offer.
+const LeastMemoryBytes = 1 + tokenBytes + bookBytes
 
 // maxTransfers bounds the limits on transfers.
 const maxTransfers = 1 << 16

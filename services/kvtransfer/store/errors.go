@@ -28,6 +28,8 @@ const (
 	ReasonMissing = "BLOCKS_MISSING"
 	// ReasonLayout: the store holds blocks of another layout.
 	ReasonLayout = "LAYOUT_MISMATCH"
+	// ReasonTooSmall: not one block of the layout fits into the store.
+	ReasonTooSmall = "STORE_TOO_SMALL"
 	// ReasonFull: no room, since what is held is being written or read.
 	ReasonFull = "STORE_FULL"
 	// ReasonBusy: too many calls at a time.
@@ -74,14 +76,17 @@ func (e *BusyError) Error() string { return fmt.Sprintf("the store is busy: %v",
 // Unwrap gives what the store said.
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// LayoutError says that the store holds blocks of another layout.
+// LayoutError says that the store takes no blocks of this layout: it holds those of
+// another one, or not one of these fits (ReasonTooSmall of Err).
 type LayoutError struct {
 	// Err is what it said.
 	Err error
 }
 
 // Error implements error.
-func (e *LayoutError) Error() string { return fmt.Sprintf("the store serves another model: %v", e.Err) }
+func (e *LayoutError) Error() string {
+	return fmt.Sprintf("the store does not serve this model: %v", e.Err)
+}
 
 // Unwrap gives what the store said.
 func (e *LayoutError) Unwrap() error { return e.Err }
@@ -97,7 +102,7 @@ func callError(peer Peer, err error) error {
 		return ErrHeld
 	case ReasonArriving, ReasonFull, ReasonBusy, rpc.ReasonRateLimited, worker.ReasonDraining:
 		return &BusyError{RetryAfter: after, Err: err}
-	case ReasonLayout:
+	case ReasonLayout, ReasonTooSmall:
 		return &LayoutError{Err: err}
 	case worker.ReasonWrongEpoch:
 		return ErrRestarted

@@ -1,7 +1,11 @@
 package store_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
@@ -60,9 +65,7 @@ func TestAnotherLayout(t *testing.T) {
 		time.Sleep(11 * time.Minute)
 		large := kvtransfertest.Layout(2*layers*storeBlocks, sliceBytes)
 		_, err = s.put(startWorker(t, n, "prefill-3", large), prefix(1, 100), 0)
-		if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter != 0 {
-			t.Errorf("%v, want a BusyError without a time", err)
-		}
+		tooSmall(t, err)
 		s.checkSignals(n, 3)
 		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
 			t.Error(err)
@@ -97,15 +100,67 @@ func TestEmptyShelfGivesWayAtOnce(t *testing.T) {
 	})
 }
 
+// tooSmall checks what an offer of blocks is answered of which none fits.
+func tooSmall(t *testing.T, err error) {
+	t.Helper()
+	if refused, is := errors.AsType[*store.LayoutError](err); !is || rpc.Reason(refused.Err) != store.ReasonTooSmall || status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("%v, want a LayoutError that says %s", err, store.ReasonTooSmall)
+	}
+}
+
+// A store that is too small for a model says so to who offers, to its operator and in
+// its metrics, and not too often.
+func TestTooSmallIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		cfg := config()
+		cfg.MemoryBytes = store.BlockBytes(layout()) - 1
+		var log bytes.Buffer
+		s := startStoreWith(t, n, cfg, 77, slog.New(slog.NewTextHandler(&log, nil)))
+		w := startWorker(t, n, "prefill-1", layout())
+		for _, step := range []struct {
+			after time.Duration
+			lines int
+		}{{0, 1}, {time.Second, 1}, {58 * time.Second, 1}, {time.Second, 2}} {
+			time.Sleep(step.after)
+			_, err := s.put(w, prefix(1, 100), 0)
+			tooSmall(t, err)
+			if got := strings.Count(log.String(), "level=ERROR"); got != step.lines {
+				t.Errorf("%d lines in the log, want %d:\n%s", got, step.lines, log.String())
+			}
+		}
+		if got := s.offers("store_too_small"); got != 4 {
+			t.Errorf("%v offers are counted, want 4", got)
+		}
+		if got := s.offers("store_full"); got != 0 {
+			t.Errorf("%v offers are counted as ones that may come again", got)
+		}
+		s.settle()
+	})
+}
+
+func TestLeastMemory(t *testing.T) {
+	cfg := config()
+	cfg.MemoryBytes = store.LeastMemoryBytes
+	if err := cfg.Validate(); err != nil {
+		t.Error(err)
+	}
+	cfg.MemoryBytes--
+	if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "store-memory: ") || !strings.Contains(err.Error(), strconv.Itoa(store.LeastMemoryBytes)) {
+		t.Errorf("%v, want the least", err)
+	}
+	if small := kvtransfertest.Layout(1, 1); store.BlockBytes(small) != store.LeastMemoryBytes {
+		t.Errorf("the smallest block takes %d bytes, the least memory is %d", store.BlockBytes(small), store.LeastMemoryBytes)
+	}
+}
+
 func TestBlockThatDoesNotFit(t *testing.T) {
 	n := &network{kind: "tcp"}
 	cfg := config()
 	cfg.MemoryBytes = layers * sliceBytes
 	s, w := startStore(t, n, cfg, 77), startWorker(t, n, "prefill-1", layout())
 	_, err := s.put(w, prefix(1, 100), 0)
-	if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter != 0 {
-		t.Errorf("%v, want a BusyError without a time", err)
-	}
+	tooSmall(t, err)
 	// A smaller one does, in the same store.
 	small := kvtransfertest.Layout(1, sliceBytes)
 	offers, _ := s.raw(n)

@@ -43,6 +43,7 @@ func newMetrics(registerer prometheus.Registerer, workerID string, s *Service) (
 		m.offers.WithLabelValues(outcome)
 		m.fetches.WithLabelValues(outcome)
 	}
+	m.offers.WithLabelValues(strings.ToLower(ReasonTooSmall)) // one is one too many
 	collectors := []prometheus.Collector{m.offers, m.fetches, m.hits, m.misses, m.lost, m.receivedBytes, m.sentBytes}
 	gauge := func(name, help string, labels prometheus.Labels, value func(stock.Stats, int) int) {
 		collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
@@ -110,7 +111,7 @@ func outcome(err error) string {
 		return outcomeOK
 	}
 	switch reason := rpc.Reason(err); reason {
-	case ReasonHeld, ReasonArriving, ReasonMissing, ReasonLayout, ReasonFull, ReasonBusy,
+	case ReasonHeld, ReasonArriving, ReasonMissing, ReasonLayout, ReasonTooSmall, ReasonFull, ReasonBusy,
 		worker.ReasonWrongEpoch, worker.ReasonDraining, worker.ReasonTransferRefused, worker.ReasonTransferFailed, rpc.ReasonInvalidField:
 		return strings.ToLower(reason)
 	}

@@ -89,16 +89,41 @@ type testStore struct {
 	signals *signals
 	record  *registration
 	peer    store.Peer
+	metrics *prometheus.Registry
+}
+
+// offers counts offers by what became of them.
+func (s *testStore) offers(outcome string) (n float64) {
+	s.t.Helper()
+	families, err := s.metrics.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if family.GetName() == "tandem_store_offers_total" && l.GetValue() == outcome {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
 }
 
 func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testStore {
 	t.Helper()
+	return startStoreWith(t, n, cfg, epoch, slog.New(slog.DiscardHandler))
+}
+
+func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, logger *slog.Logger) *testStore {
+	t.Helper()
 	listener, address := n.listen(t)
-	s := &testStore{t: t, cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
 	var err error
 	s.service, err = store.New(cfg, store.Deps{
 		Identity: worker.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
-		Dial:     n.dialFrom(s.cables), Signals: s.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Dial:     n.dialFrom(s.cables), Signals: s.signals, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -109,8 +111,10 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	asked, total := len(tokens)/layout.BlockTokens, blocksOf(s.cfg.MemoryBytes, layout)
 	switch { // before anything is cleared away for it, or hashed
 	case total == 0:
-		return nil, rpc.Errorf(codes.ResourceExhausted, ReasonFull, "no place for blocks: one of this model takes %d bytes, the store has %d in all",
-			layout.PageBytes(), s.cfg.MemoryBytes)
+		s.logTooSmall(layout)
+		return nil, rpc.Errorf(codes.FailedPrecondition, ReasonTooSmall,
+			"no block of this model fits: one takes %d bytes, the store has %d in all: give it more (--store-memory), or use another store",
+			BlockBytes(layout), s.cfg.MemoryBytes)
 	case asked > total:
 		return nil, offerError(stock.TooLarge, asked, total)
 	}
@@ -130,6 +134,24 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 		return nil, offerError(verdict, asked, total)
 	}
 	return s.reserve(ctx, h, arrival)
+}
+
+// tooSmallEvery is how often at most it is logged that blocks do not fit.
+const tooSmallEvery = time.Minute
+
+// logTooSmall says now and then that this store is of no use to who offers it.
+func (s *Service) logTooSmall(layout kvcache.Layout) {
+	s.mu.Lock()
+	now := time.Now()
+	due := !now.Before(s.tooSmallNext)
+	if due {
+		s.tooSmallNext = now.Add(tooSmallEvery)
+	}
+	s.mu.Unlock()
+	if due {
+		s.deps.Logger.Error("store holds nothing of a model whose blocks are larger than its memory",
+			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.MemoryBytes))
+	}
 }
 
 func offerError(verdict stock.Verdict, asked, total int) error {

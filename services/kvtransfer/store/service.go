@@ -56,6 +56,8 @@ type Service struct {
 	changed   chan struct{}              // closed on the next change
 	puts      map[stock.ArrivalID]uint64 // the transfer of each; 0: not known yet
 	fetches   map[stock.ReadingID]context.CancelCauseFunc
+
+	tooSmallNext time.Time // not before it is logged again that blocks do not fit
 }
 
 // New builds the store. Nothing runs before Run.

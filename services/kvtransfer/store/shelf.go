@@ -14,6 +14,8 @@ import (
 )
 
 const (
+	// tokenBytes is what a token takes, beside its KV.
+	tokenBytes = 4
 	// bookBytes is about what is known of a block beside its tokens, bytes.
 	bookBytes = 256
 	// maxBlocks keeps the list of all blocks within one message.
@@ -40,10 +42,15 @@ type shelf struct {
 	err  error         // why, set before
 }
 
+// BlockBytes is what one block of a layout takes of Config.MemoryBytes: its page, its
+// tokens and what is known of it.
+func BlockBytes(layout kvcache.Layout) int64 {
+	return int64(layout.PageBytes()) + int64(tokenBytes*layout.BlockTokens) + bookBytes
+}
+
 // blocksOf is how many blocks of a layout fit into so many bytes.
 func blocksOf(memoryBytes int64, layout kvcache.Layout) int {
-	each := int64(layout.PageBytes()) + int64(4*layout.BlockTokens) + bookBytes
-	return int(min(memoryBytes/each, maxBlocks))
+	return int(min(memoryBytes/BlockBytes(layout), maxBlocks))
 }
 
 // newShelf is an empty shelf whose receiver runs. One block of layout fits at least.
