@@ -83,10 +83,6 @@ type EngineOptions struct {
 // RegisterFlags adds the flags of everything but the addresses, with defaults
 // that work.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
-	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
-	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
-	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of prompt and answer together, if fewer than the model has; the KV memory that one sequence can take follows from it")
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to try to reach etcd at the start")
 	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
@@ -94,6 +90,16 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	o.Trace.registerFlags(fs)
 	o.KV.registerFlags(fs)
 	o.Store.registerFlags(fs)
+	o.registerModelFlags(fs)
+}
+
+// registerModelFlags adds the flags of what loads the model, computes and routes:
+// everything but block stores.
+func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
+	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
+	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
+	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of prompt and answer together, if fewer than the model has; the KV memory that one sequence can take follows from it")
 	o.Engine.registerFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")

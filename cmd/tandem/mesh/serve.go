@@ -49,10 +49,34 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.KVListen, "kv-listen", "", "where a worker receives KV over TCP (default: a free port of the host in --listen)")
 	fs.StringVar(&o.KVAdvertise, "kv-advertise", "", "address that senders of KV are told (default: the host in --advertise with that port, or what is listened on)")
 	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health, and OpenAI's API of a router); empty: nowhere")
-	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "further names that a router knows the model by, * for any characters, as in gpt-*")
+	o.registerAliases(fs)
 	fs.StringVar(&o.Metrics, "metrics", "", "where to serve Prometheus metrics; empty: nowhere")
 	fs.StringSliceVar(&o.Etcd, "etcd", []string{"http://127.0.0.1:2379"}, "addresses of etcd")
 	fs.StringSliceVar(&o.NATS, "nats", []string{"nats://127.0.0.1:4222"}, "addresses of NATS")
+}
+
+func (o *ServeOptions) registerAliases(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "further names that a router knows the model by, * for any characters, as in gpt-*")
+}
+
+// CheckTarget refuses flags of a block store that mean nothing to it: it has no model
+// and computes nothing. given says which flags count; environments and files do for
+// several parts at once, so that what stands there should not.
+func (o *ServeOptions) CheckTarget(given func(flag string) bool) error {
+	if targets()[o.Target] != controlv1.Role_ROLE_KVTRANSFER {
+		return nil
+	}
+	var foreign ServeOptions
+	fs := pflag.NewFlagSet("foreign", pflag.ContinueOnError)
+	foreign.registerModelFlags(fs)
+	foreign.registerAliases(fs)
+	var err error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if err == nil && given(f.Name) {
+			err = fmt.Errorf("--%s means nothing to a block store, which loads no model and computes nothing: leave it out, or give it to the workers or the router", f.Name)
+		}
+	})
+	return err
 }
 
 // targets are the parts that run in a process of their own.

@@ -59,6 +59,12 @@ func TestConfig(t *testing.T) {
 		write(c.text)
 		checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for", c.target, file), 1, c.want)
 	}
+	// One file, and one environment, may do for several parts.
+	write("target: kvtransfer\nmodel: m\nstore-memory: 1GiB\nlease-ttl: 1ms\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--lease-ttl: 1ms is under 1s")
+	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, "--lease-ttl: 1ms is under 1s") {
+		t.Errorf("got %+v", got)
+	}
 	write("listne: x\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:1: unknown key "listne": did you mean "listen"?`)
 	got := run(t.Context(), "", nil, "config", "validate", file, "--json")

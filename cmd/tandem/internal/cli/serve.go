@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 )
@@ -30,6 +31,9 @@ mesh and exits.`,
 	logging := addProcessFlags(cmd)
 	// Before anything else; `config validate` runs it as well.
 	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if err := options.CheckTarget(func(flag string) bool { return onCommandLine(cmd, flag) }); err != nil {
+			return usageError(cmd, err.Error())
+		}
 		return errors.Join(logging.validate(), options.Validate())
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,4 +52,11 @@ mesh and exits.`,
 	oneOf(cmd, "target", "router", "prefill", "decode", "kvtransfer")
 	completeMeshFlags(cmd)
 	return cmd
+}
+
+// onCommandLine says whether a flag of cmd was given there, and not in the environment
+// or a file.
+func onCommandLine(cmd *cobra.Command, flag string) bool {
+	f := cmd.Flags().Lookup(flag)
+	return f != nil && f.Changed && settings.Source(f) == settings.CommandLine
 }

@@ -33,6 +33,7 @@ func Validate(fs *pflag.FlagSet, file string) error {
 	fs.VisitAll(func(f *pflag.Flag) {
 		if e, ok := entries[f.Name]; ok && failed == nil {
 			failed = e.set(fs, f)
+			setSource(f, fmt.Sprintf("%s:%d", file, e.line))
 		}
 	})
 	return failed

@@ -48,14 +48,17 @@ func EnvironmentName(flag string) string {
 	return EnvironmentPrefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
 }
 
-// Source says where a flag's value came from, after Apply: "command line", the
+// CommandLine is the Source of what was given there.
+const CommandLine = "command line"
+
+// Source says where a flag's value came from, after Apply: CommandLine, the
 // variable's name, "FILE:LINE" or "default".
 func Source(f *pflag.Flag) string {
 	if source := f.Annotations[annotationSource]; len(source) == 1 {
 		return source[0]
 	}
 	if f.Changed {
-		return "command line"
+		return CommandLine
 	}
 	return "default"
 }
