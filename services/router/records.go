@@ -116,6 +116,9 @@ func (r *record) failed(failures []fleet.Failure, err error) {
 	ids := make([]string, len(failures))
 	for i, f := range failures {
 		ids[i] = f.Worker.ID
+		if f.Unreached != (fleet.Ref{}) {
+			ids[i] += " to " + f.Unreached.ID
+		}
 	}
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
@@ -132,6 +135,9 @@ func (r *record) ended(now time.Time, err error, f joining.Finish) {
 	r.value.Timings = f.Timings
 	if err == nil {
 		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now
+		if n := len(r.value.Decisions); n > 0 {
+			r.value.Decisions[n-1].Transport = f.Route.GetTransport()
+		}
 	}
 }
 

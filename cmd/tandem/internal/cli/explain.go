@@ -38,6 +38,8 @@ type decisionJSON struct {
 	// announced of the prompt; "" and 0: none.
 	Source       string `json:"source"`
 	SourceBlocks uint32 `json:"source_blocks"`
+	// Transport is what the KV went over: "tcp" or "unix"; "": none went.
+	Transport string `json:"transport"`
 
 	Candidates []candidateJSON `json:"candidates"`
 }
@@ -152,7 +154,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 		decision := decisionJSON{
 			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
 			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
-			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(),
+			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(), Transport: d.GetTransport(),
 		}
 		for _, c := range d.GetCandidates() {
 			decision.Candidates = append(decision.Candidates, candidateJSON{
@@ -179,6 +181,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, orElse(d.Prefill, "-"), orElse(d.Decode, "-"), d.Reason)
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
+		}
+		if d.Transport != "" {
+			fmt.Fprintf(w, "KV went over %s\n", d.Transport)
 		}
 		if d.Source != "" {
 			fmt.Fprintf(w, "block store %s announced %d blocks of the prompt, and %s was told so\n", d.Source, d.SourceBlocks, d.Prefill)

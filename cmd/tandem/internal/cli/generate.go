@@ -223,6 +223,7 @@ func (g *generation) finish(f *inferencev1.Finished) {
 		Reason:       f.GetRoute().GetReason(),
 		Retries:      f.GetRoute().GetRetries(),
 		Reproducible: f.GetRoute().GetReproducible(),
+		Transport:    f.GetRoute().GetTransport(),
 	}
 	g.result.TimingMs = timingOf(f.GetTimings())
 }

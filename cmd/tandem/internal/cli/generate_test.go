@@ -41,7 +41,7 @@ func finished(offset uint64, text string) *inferencev1.GenerateEvent {
 		Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, Text: text,
 		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(offset)},
 		Route: &inferencev1.Route{
-			Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p", Decode: "d", Reason: "asked for", Reproducible: true,
+			Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p", Decode: "d", Reason: "asked for", Reproducible: true, Transport: "tcp",
 		},
 		Timings: &inferencev1.Timings{
 			TokenizeNs: 1e6, QueueNs: 2e6, DecideNs: 3e6, ReserveNs: 4e6, PrefillNs: 5e6, TransferExposedNs: 6e6,
@@ -65,7 +65,7 @@ func sends(events ...*inferencev1.GenerateEvent) func(*inferencev1.GenerateReque
 
 const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[7,8,9,10],` +
 	`"usage":{"prompt_tokens":5,"cached_tokens":2,"completion_tokens":4},` +
-	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true},` +
+	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true,"transport":"tcp"},` +
 	`"timing_ms":{"queue":9,"tokenize":1,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
 	`"decode":7,"tpot":3.5,"other":0.5,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
 	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","model":"fable","seed":42,"stop":""}` + "\n"

@@ -96,7 +96,7 @@ func TestExplain(t *testing.T) {
 			RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
 			Decisions: []*controlv1.Decision{{
 				Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p1", Decode: "d1", Reason: "long prompt",
-				Source: "s1", SourceBlocks: 9,
+				Source: "s1", SourceBlocks: 9, Transport: "unix",
 				Candidates: []*controlv1.Candidate{
 					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, FetchTokens: 7, InFlight: 5, CostMs: 6},
 					{WorkerId: "p2", Role: controlv1.Role_ROLE_PREFILL, Excluded: "drains"},
@@ -113,6 +113,7 @@ func TestExplain(t *testing.T) {
 			Mode         string
 			Source       string
 			SourceBlocks int `json:"source_blocks"`
+			Transport    string
 			Candidates   []map[string]any
 		}
 		TimingMs map[string]any `json:"timing_ms"`
@@ -127,7 +128,7 @@ func TestExplain(t *testing.T) {
 	if diff := cmp.Diff(want, explained.Decisions[0].Candidates[0]); diff != "" {
 		t.Errorf("candidate (-want +got):\n%s", diff)
 	}
-	if d := explained.Decisions[0]; d.Source != "s1" || d.SourceBlocks != 9 {
+	if d := explained.Decisions[0]; d.Source != "s1" || d.SourceBlocks != 9 || d.Transport != "unix" {
 		t.Errorf("decision %+v", d)
 	}
 	if explained.RequestID != "r1" || explained.Decisions[0].Mode != "disaggregated" || explained.TimingMs["total"] != 1.0 {
@@ -135,7 +136,7 @@ func TestExplain(t *testing.T) {
 	}
 	got = run(t.Context(), "", nil, "explain", "r1", "--addr", addr)
 	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
-		"block store s1 announced 9 blocks of the prompt, and p1 was told so", "0.50 ms of prefill were spent on fetching"} {
+		"block store s1 announced 9 blocks of the prompt, and p1 was told so", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
 		}

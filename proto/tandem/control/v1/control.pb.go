@@ -605,7 +605,9 @@ type Decision struct {
 	// compute.
 	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	// Leading blocks of the prompt that the store announced.
-	SourceBlocks  uint32 `protobuf:"varint,8,opt,name=source_blocks,json=sourceBlocks,proto3" json:"source_blocks,omitempty"`
+	SourceBlocks uint32 `protobuf:"varint,8,opt,name=source_blocks,json=sourceBlocks,proto3" json:"source_blocks,omitempty"`
+	// What the KV went over, as in Route; empty in a try that failed.
+	Transport     string `protobuf:"bytes,9,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +696,13 @@ func (x *Decision) GetSourceBlocks() uint32 {
 		return x.SourceBlocks
 	}
 	return 0
+}
+
+func (x *Decision) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
 }
 
 // Candidate is one worker with the terms of its cost.
@@ -1364,7 +1373,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06ranked\x18\a \x01(\rR\x06ranked\"\x98\x02\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xb6\x02\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -1375,7 +1384,8 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"candidates\x12\x18\n" +
 	"\afailure\x18\x06 \x01(\tR\afailure\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06source\x12#\n" +
-	"\rsource_blocks\x18\b \x01(\rR\fsourceBlocks\"\xc2\x02\n" +
+	"\rsource_blocks\x18\b \x01(\rR\fsourceBlocks\x12\x1c\n" +
+	"\ttransport\x18\t \x01(\tR\ttransport\"\xc2\x02\n" +
 	"\tCandidate\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x1a\n" +

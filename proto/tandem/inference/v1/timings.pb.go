@@ -155,7 +155,10 @@ type Route struct {
 	// False if the request crossed arithmetic classes on its way, or its KV was sent
 	// in an encoding that loses bits, so that the same request may give other tokens
 	// another time.
-	Reproducible  bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
+	Reproducible bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
+	// What the KV went over: "tcp" or "unix". Empty in aggregated mode, and where the
+	// prefill worker had not said so yet when the request ended.
+	Transport     string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +233,13 @@ func (x *Route) GetReproducible() bool {
 		return x.Reproducible
 	}
 	return false
+}
+
+func (x *Route) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
 }
 
 // Timings is the latency budget of one request. All of it is measured by the
@@ -461,14 +471,15 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\x12+\n" +
-	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\"\xbe\x01\n" +
+	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\"\xdc\x01\n" +
 	"\x05Route\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
 	"\x06decode\x18\x03 \x01(\tR\x06decode\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\aretries\x18\x05 \x01(\rR\aretries\x12\"\n" +
-	"\freproducible\x18\x06 \x01(\bR\freproducible\"\x92\x05\n" +
+	"\freproducible\x18\x06 \x01(\bR\freproducible\x12\x1c\n" +
+	"\ttransport\x18\a \x01(\tR\ttransport\"\x92\x05\n" +
 	"\aTimings\x12\x1f\n" +
 	"\vtokenize_ns\x18\x01 \x01(\x03R\n" +
 	"tokenizeNs\x12\x19\n" +

@@ -65,6 +65,9 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 	}
 }
 
+// maxTransport bounds what a worker may call a transport, bytes.
+const maxTransport = 16
+
 func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
 	s := Stream{j.attempt, Prefill}
 	j.try.prefillAt = now
@@ -163,6 +166,9 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		t.sent = true
 		t.transferNs, t.transferBytes = e.Sent.GetTransferNs(), e.Sent.GetBytes()
 		t.transferTailNs = e.Sent.GetTailNs()
+		if transport := e.Sent.GetTransport(); len(transport) <= maxTransport {
+			t.transport = transport
+		}
 		j.settle(now)
 	default:
 		j.broken(now, Prefill, "sent an empty event")
