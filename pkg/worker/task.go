@@ -28,6 +28,10 @@ const (
 	ReasonTransferRefused = "TRANSFER_REFUSED"
 	// ReasonTransferFailed: the KV did not arrive.
 	ReasonTransferFailed = "TRANSFER_FAILED"
+	// ReasonTransferUnreachable: no transfer to the receiver could begin, since none
+	// of its addresses leads to it or the two sides do not agree on how to speak. It
+	// says nothing against either worker, only of the path between the two.
+	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE"
 	// ReasonEngineFailed: the engine failed or stopped.
 	ReasonEngineFailed = "ENGINE_FAILED"
 	// ReasonFinishedAtPrefill: the first token ended the request, so nothing was

@@ -80,13 +80,13 @@ func TestTicketsThatReceiversRefuse(t *testing.T) {
 		change func(*kvtransferv1.Ticket)
 		reason string
 	}{
-		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, worker.ReasonTransferRefused},
-		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, worker.ReasonTransferRefused},
+		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, worker.ReasonTransferUnreachable},
+		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, worker.ReasonTransferUnreachable},
 		{"wrong secret", func(k *kvtransferv1.Ticket) { k.Secret++ }, worker.ReasonTransferRefused},
 		{"unknown transfer", func(k *kvtransferv1.Ticket) { k.TransferId++ }, worker.ReasonTransferRefused},
-		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, worker.ReasonTransferRefused},
-		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, worker.ReasonTransferFailed},
-		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, worker.ReasonTransferFailed},
+		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, worker.ReasonTransferUnreachable},
+		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, worker.ReasonTransferUnreachable},
+		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, worker.ReasonTransferUnreachable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

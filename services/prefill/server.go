@@ -130,7 +130,11 @@ func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) err
 // openError is the status for a transfer that could not begin.
 func openError(err error) error {
 	if refused, ok := errors.AsType[*kvtransfer.RefusedError](err); ok {
-		return rpc.Error(codes.Unavailable, worker.ReasonTransferRefused, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
+		reason := worker.ReasonTransferRefused
+		if mismatch(refused.Reason) {
+			reason = worker.ReasonTransferUnreachable
+		}
+		return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
 	}
 	if errors.Is(err, kvtransfer.ErrClosed) {
 		return worker.RefusedError(scheduler.Draining)
@@ -138,7 +142,23 @@ func openError(err error) error {
 	if s := status.FromContextError(err); s.Code() != codes.Unknown {
 		return s.Err()
 	}
-	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the decode worker cannot be reached: %v", err), 0)
+	reason := worker.ReasonTransferFailed
+	if _, isBroken := errors.AsType[*kvtransfer.BrokenError](err); isBroken {
+		reason = worker.ReasonTransferUnreachable
+	}
+	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("the decode worker cannot be reached: %v", err), 0)
+}
+
+// mismatch reports that a refusal is not of this transfer but of all between these
+// two workers: the address leads to another one, or they have nothing in common.
+func mismatch(reason kvtransferv1.RefuseReason) bool {
+	switch reason {
+	case kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH,
+		kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
+		kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING:
+		return true
+	}
+	return false
 }
 
 // prompt is one request while it runs.

@@ -23,6 +23,7 @@ type dispatcher struct {
 
 	mu      sync.Mutex
 	fleet   *fleet.Fleet
+	lost    complaints // of paths
 	asking  map[string]asker
 	changed chan struct{} // closed at the next change of workers
 	wake    chan struct{} // the timer has to be set anew
@@ -73,6 +74,11 @@ func (d *dispatcher) handleLocked(event fleet.Event) {
 				slog.String("worker", a.ID), slog.String("role", a.Roles[0].String()), slog.String("other_role", a.Roles[1].String()))
 		case fleet.ListBlocks:
 			d.pool.listBlocks(a.Worker)
+		case fleet.PathLost:
+			if unsaid, due := d.lost.due(began); due {
+				d.log.Warn("kv does not get from a prefill worker to a decode worker, and the two are not paired for a while: see that the --kv-advertise of the decode worker leads there and that their --kv-transport have one in common",
+					slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why), slog.Int("unsaid", unsaid))
+			}
 		case fleet.Dispatch:
 			d.answer(a.ID, func(attempt int) answer {
 				return answer{decision: a.Decision, fallback: a.Fallback, modelDigest: a.ModelDigest, event: joining.Dispatched{
@@ -92,7 +98,7 @@ func (d *dispatcher) handleLocked(event fleet.Event) {
 		close(d.changed)
 		d.changed = make(chan struct{})
 	}
-	d.metrics.depth(d.fleet.Waiting(), d.fleet.Running())
+	d.metrics.depth(d.fleet.Waiting(), d.fleet.Running(), d.fleet.BrokenPaths())
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -186,4 +192,24 @@ func (d *dispatcher) setPolicy(policy *controlv1.Policy, config Config) *control
 	}
 	proto.Merge(force, policy)
 	return force
+}
+
+// complainEvery is how often at most the same thing is complained of.
+const complainEvery = 10 * time.Second
+
+// complaints spaces out what would be said too often.
+type complaints struct {
+	last   time.Time
+	unsaid int // since
+}
+
+// due reports whether it is time to say it, and how often it was not said before.
+func (c *complaints) due(now time.Time) (unsaid int, due bool) {
+	if !c.last.IsZero() && now.Sub(c.last) < complainEvery {
+		c.unsaid++
+		return 0, false
+	}
+	unsaid = c.unsaid
+	c.last, c.unsaid = now, 0
+	return unsaid, true
 }

@@ -12,6 +12,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
@@ -23,6 +24,8 @@ type metrics struct {
 	dispatches *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	fallbacks  prometheus.Counter
+	unreached  prometheus.Counter
+	paths      prometheus.Gauge
 	waiting    prometheus.Gauge
 	running    prometheus.Gauge
 	modes      [2]modeMetrics // by modeIndex
@@ -87,7 +90,9 @@ func newMetrics(registerer prometheus.Registerer, config Config) (*metrics, erro
 		finishes:   counters("tandem_requests_finished_total", "Requests that ended, by how: stop and length went well.", "reason", "stop", "length", "cancelled", "error"),
 		dispatches: counters("tandem_router_dispatches_total", "Tries sent to workers, by mode.", "mode", modeNames[:]...),
 		retries:    counters("tandem_router_failed_tries_total", "Tries in which a worker failed or refused, by its status.", "code"),
-		fallbacks:  counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker for want of a prefill worker."),
+		fallbacks:  counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker for want of a prefill worker, or of a way for KV from one."),
+		unreached:  counter("tandem_router_kv_unreached_total", "Tries in which the prefill worker could begin no transfer to the decode worker."),
+		paths:      gauge("tandem_router_kv_paths_broken", "Pairs of a prefill and a decode worker between which the last transfer could not begin."),
 		waiting:    gauge("tandem_router_requests_waiting", "Requests that wait for workers."),
 		running:    gauge("tandem_router_requests_running", "Requests that run on workers."),
 		prompts:    tokens("tandem_request_prompt_tokens", "Tokens of the prompt of a request that went well."),
@@ -187,9 +192,10 @@ func modeIndex(mode inferencev1.Mode) int {
 
 func modeLabel(mode inferencev1.Mode) string { return modeNames[modeIndex(mode)] }
 
-func (m *metrics) depth(waiting, running int) {
+func (m *metrics) depth(waiting, running, brokenPaths int) {
 	m.waiting.Set(float64(waiting))
 	m.running.Set(float64(running))
+	m.paths.Set(float64(brokenPaths))
 }
 
 func (m *metrics) dispatched(d *controlv1.Decision, fallback bool) {
@@ -211,7 +217,15 @@ func (m *metrics) fetchedFrom(verdict workerv1.FetchVerdict) {
 	m.fetches.WithLabelValues(result).Inc()
 }
 
-func (m *metrics) retried(err error) { m.retries.WithLabelValues(status.Code(err).String()).Inc() }
+// retried counts a try that failed because of workers.
+func (m *metrics) retried(failures []fleet.Failure, err error) {
+	m.retries.WithLabelValues(status.Code(err).String()).Inc()
+	for _, failure := range failures {
+		if failure.Unreached != (fleet.Ref{}) {
+			m.unreached.Inc()
+		}
+	}
+}
 
 // token counts a token that came at now, after another one at last; the zero time
 // for the first. It allocates nothing.

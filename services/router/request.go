@@ -167,7 +167,7 @@ func (r *request) handle(event joining.Event) {
 			r.spans.released(a.Err)
 			if a.Err != nil {
 				r.record.failed(a.Failures, a.Err)
-				r.service.metrics.retried(a.Err)
+				r.service.metrics.retried(a.Failures, a.Err)
 				r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt), slog.Any("error", a.Err))
 			}
 		case joining.Accept:

@@ -12,10 +12,11 @@ import (
 type verdict int
 
 const (
-	found  verdict = iota
-	wait           // one exists, without room at the moment
-	never          // those that exist are too small
-	nobody         // none exists
+	found   verdict = iota
+	wait            // one exists, without room at the moment
+	severed         // KV gets from none that exists to the decode worker
+	never           // those that exist are too small
+	nobody          // none exists
 )
 
 // pump gives requests that wait to workers, in order. Behind one that waits for
@@ -45,7 +46,7 @@ func (f *Fleet) pump(now time.Time) {
 		switch result, refusal := f.decide(now, e); result {
 		case found:
 			f.queue.remove(e.request.ID)
-		case never:
+		case never, severed:
 			f.giveUp(e, refusal)
 		case wait:
 			e.noWorkerSince = time.Time{}
@@ -96,23 +97,11 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	if decodes.verdict != found {
 		return decodes.verdict, f.refusal(e, decodes, "decode worker")
 	}
-	// With disaggregation forced, a decode worker that no prefill worker can send
-	// to is no choice, however cheap.
 	var prefills outlook
 	decode := f.choose(decodes.options)
-	wantPrefill := forced || r.Mode != inferencev1.Mode_MODE_AGGREGATED && decode.uncached >= f.threshold()
+	wantPrefill := f.disaggregates(r, decode.uncached)
 	if wantPrefill {
-		looked := len(record.Candidates)
-		prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
-		for rest := decodes.options; prefills.verdict != found && forced; {
-			rest = without(rest, decode)
-			if len(rest) == 0 {
-				break
-			}
-			decode = f.choose(rest)
-			record.Candidates = record.Candidates[:looked] // each worker once
-			prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
-		}
+		decode, prefills = f.pair(l, decodes, decode)
 		if forced && prefills.verdict != found {
 			e.pool = controlv1.Role_ROLE_PREFILL
 			return prefills.verdict, f.refusal(e, prefills, "prefill worker that can send to a decode worker")
@@ -121,12 +110,19 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 
 	var prefill *option
 	fallback := false
+	unreached, whyUnreached, isUnreached := r.unreached()
 	switch {
 	case r.Mode == inferencev1.Mode_MODE_AGGREGATED:
 		record.Reason = "aggregated mode was asked for"
+	case !wantPrefill && isUnreached && decode.uncached >= f.threshold():
+		fallback = true
+		record.Reason = fmt.Sprintf("one worker does all, since KV did not get from %s: %s", unreached, whyUnreached)
 	case !wantPrefill:
 		record.Reason = fmt.Sprintf("%d uncached tokens on %s are fewer than %d: a transfer costs more than it saves",
 			decode.uncached, decode.worker.ref.ID, f.threshold())
+	case prefills.verdict == severed:
+		fallback = true
+		record.Reason = fmt.Sprintf("one worker does all, since KV does not get from %s at the moment: %s", prefills.broken, prefills.whyBroken)
 	case prefills.verdict != found:
 		fallback = true
 		record.Reason = "no prefill worker: " + prefills.why
@@ -155,6 +151,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 		record.Prefill = prefill.worker.ref.ID
 		action.Prefill = prefill.worker.ref
 		d.prefill = prefill.worker
+		f.used(now, path{prefill.worker.ref, decode.worker.ref}, r.ID)
 		if action.Source = prefill.supply.hint(); action.Source != nil {
 			record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
 		}
@@ -164,4 +161,52 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	f.running[r.ID] = d
 	f.out = append(f.out, action)
 	return found, Refusal{}
+}
+
+// disaggregates reports whether r's prompt is for a prefill worker, if one can send
+// to a decode worker that lacks so many tokens of it. In mode auto, one whose KV once
+// had no way is not put to another risk.
+func (f *Fleet) disaggregates(r *Request, uncached int) bool {
+	switch r.Mode {
+	case inferencev1.Mode_MODE_DISAGGREGATED:
+		return true
+	case inferencev1.Mode_MODE_AGGREGATED:
+		return false
+	}
+	_, _, unreached := r.unreached()
+	return !unreached && uncached >= f.threshold()
+}
+
+// pair looks for prefill workers that can send to decode. If there are none because
+// KV does not get there, or disaggregation is forced, other decode workers will do:
+// one that no prefill worker can send to is no choice then, however cheap. If none
+// does, it is decode that is returned.
+func (f *Fleet) pair(l *looking, decodes outlook, decode *option) (*option, outlook) {
+	record, forced := l.record, l.request.Mode == inferencev1.Mode_MODE_DISAGGREGATED
+	looked := len(record.Candidates)
+	first, prefills := decode, f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
+	candidates, none := record.Candidates, prefills
+	rest, others := decodes.options, decodes.others
+	for prefills.verdict != found && (forced || prefills.verdict == severed) {
+		if rest = without(rest, decode); len(rest) == 0 && prefills.verdict == severed {
+			rest, others = others, nil
+		}
+		if len(rest) == 0 {
+			break
+		}
+		decode = f.choose(rest)
+		record.Candidates = record.Candidates[:looked:looked] // each worker once
+		prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
+		if none.verdict > prefills.verdict {
+			none = prefills
+		}
+	}
+	if prefills.verdict == found {
+		return decode, prefills
+	}
+	if none.verdict == severed && decodes.full > 0 && forced {
+		none.verdict = wait // it may be another one's turn that KV gets to
+	}
+	record.Candidates = candidates
+	return first, none
 }

@@ -25,11 +25,14 @@ type Fleet struct {
 	doubled map[string]bool    // ids that several workers have
 	queue   queue
 	running map[string]*dispatched
-	tenants map[string]int // requests, waiting and running
-	number  uint64         // of the last request
-	looks   uint64         // searches for workers
-	now     time.Time      // of the last event
-	out     []Action
+	paths   map[path]*outage // bounded by maxPaths
+	// pathsDue is when to look for paths to forget; zero if there are none.
+	pathsDue time.Time
+	tenants  map[string]int // requests, waiting and running
+	number   uint64         // of the last request
+	looks    uint64         // searches for workers
+	now      time.Time      // of the last event
+	out      []Action
 }
 
 // dispatched is a request that runs.
@@ -47,6 +50,7 @@ func New(config Config, random Rand) *Fleet {
 		workers: make(map[string]*worker),
 		queue:   queue{ids: make(map[string]*entry)},
 		running: make(map[string]*dispatched),
+		paths:   make(map[path]*outage),
 		tenants: make(map[string]int),
 	}
 }
@@ -90,6 +94,7 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 			d.decode.computed(e.ID)
 			if d.prefill != nil {
 				d.prefill.computed(e.ID)
+				f.find(path{d.prefill.ref, d.decode.ref})
 			}
 		}
 	case Fetched:
@@ -105,6 +110,9 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 		f.policy = e.Policy
 	case Tick:
 		f.expireWorkers(now)
+		if !f.pathsDue.IsZero() && !now.Before(f.pathsDue) {
+			f.expirePaths(now)
+		}
 		for _, w := range f.order {
 			f.list(now, w)
 		}
@@ -126,6 +134,7 @@ func (f *Fleet) Next() (time.Time, bool) {
 		}
 	}
 	earlier(f.queue.due)
+	earlier(f.pathsDue)
 	for _, w := range f.order {
 		if !w.registered {
 			earlier(w.lostAt.Add(f.config.WorkerKeep))
@@ -240,6 +249,10 @@ func (f *Fleet) ended(now time.Time, e Ended) {
 	}
 	f.leave(d.tenant)
 	for _, failure := range e.Failures {
+		if failure.Unreached != (Ref{}) {
+			f.lose(now, path{failure.Worker, failure.Unreached}, e.ID, failure.Why)
+			continue
+		}
 		w := f.worker(failure.Worker)
 		if w != nil && failure.Replaced {
 			f.disconnect(now, w)

@@ -19,6 +19,16 @@ import (
 // ids of workers and stores; the first letter is their role.
 var ids = []string{"d1", "d2", "p1", "p2", "s1", "s2"}
 
+func roleOf(id string) controlv1.Role {
+	switch id[0] {
+	case 'p':
+		return controlv1.Role_ROLE_PREFILL
+	case 's':
+		return controlv1.Role_ROLE_KVTRANSFER
+	}
+	return controlv1.Role_ROLE_DECODE
+}
+
 // requestModel is what the test knows of one request.
 type requestModel struct {
 	request         fleet.Request
@@ -36,6 +46,7 @@ type machine struct {
 	wanted    map[fleet.Ref]*controlv1.WorkerRecord // connections asked for
 	connected map[fleet.Ref]bool
 	requests  map[string]*requestModel
+	closed    map[[2]fleet.Ref]time.Time // pairs that are left alone, until when
 	count     int
 	epoch     uint64
 }
@@ -58,6 +69,11 @@ func (m *machine) do(t *rapid.T, event fleet.Event) {
 			if !m.connected[a.Worker] {
 				t.Fatalf("%v is asked without a connection", a.Worker)
 			}
+		case fleet.PathLost:
+			if a.Wait < time.Second || a.Wait > 30*time.Second || a.Why == "" {
+				t.Fatalf("lost %+v", a)
+			}
+			m.closed[[2]fleet.Ref{a.Prefill, a.Decode}] = m.now.Add(a.Wait)
 		case fleet.Dispatch:
 			m.dispatched(t, a)
 		case fleet.Refuse:
@@ -97,6 +113,9 @@ func (m *machine) dispatched(t *rapid.T, a fleet.Dispatch) {
 			t.Fatalf("%v drains", ref)
 		}
 		for _, failure := range r.request.Failures {
+			if failure.Unreached == a.Decode && failure.Worker == a.Prefill {
+				t.Fatalf("%v did not reach %v in this request", a.Prefill, a.Decode)
+			}
 			if failure.Gone && failure.Worker == ref {
 				t.Fatalf("%v failed in this request", ref)
 			}
@@ -117,6 +136,9 @@ func (m *machine) dispatched(t *rapid.T, a fleet.Dispatch) {
 	if !aggregated {
 		if p := check(a.Prefill, controlv1.Role_ROLE_PREFILL); p.GetLayoutDigest() != decodeRecord.GetLayoutDigest() {
 			t.Fatalf("layouts of %v and %v differ", a.Prefill, a.Decode)
+		}
+		if m.now.Before(m.closed[[2]fleet.Ref{a.Prefill, a.Decode}]) {
+			t.Fatalf("%v and %v are paired too early", a.Prefill, a.Decode)
 		}
 	}
 	if r.request.Mode == dis && aggregated || r.request.Mode == agg && !aggregated {
@@ -193,21 +215,28 @@ func TestFleetModel(t *testing.T) {
 		m := &machine{
 			f: fleet.New(config(), rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0), live: true,
 			records: map[string]*controlv1.WorkerRecord{}, wanted: map[fleet.Ref]*controlv1.WorkerRecord{},
-			connected: map[fleet.Ref]bool{}, requests: map[string]*requestModel{},
+			connected: map[fleet.Ref]bool{}, requests: map[string]*requestModel{}, closed: map[[2]fleet.Ref]time.Time{},
+		}
+		if rapid.Bool().Draw(t, "populated") {
+			for _, id := range ids {
+				m.epoch++
+				m.records[id] = record(id, roleOf(id))
+				m.records[id].Epoch = m.epoch
+			}
+			m.view(t)
+			for ref := range m.wanted {
+				m.connected[ref] = true
+			}
+			for _, id := range ids {
+				m.do(t, fleet.Connected{Worker: fleet.Ref{ID: id, Epoch: m.records[id].GetEpoch()}})
+			}
 		}
 		running := func(r *requestModel) bool { return !r.waiting && !r.ended }
 		waiting := func(r *requestModel) bool { return r.waiting }
 		t.Repeat(map[string]func(*rapid.T){
 			"register": func(t *rapid.T) {
 				id := rapid.SampledFrom(ids).Draw(t, "id")
-				role := controlv1.Role_ROLE_DECODE
-				switch id[0] {
-				case 'p':
-					role = controlv1.Role_ROLE_PREFILL
-				case 's':
-					role = controlv1.Role_ROLE_KVTRANSFER
-				}
-				r := record(id, role)
+				r := record(id, roleOf(id))
 				r.LayoutDigest = rapid.SampledFrom([]uint64{7, 7, 7, 8}).Draw(t, "layout")
 				r.ModelDigest = rapid.SampledFrom([]string{"m", "m", "m", "other"}).Draw(t, "model")
 				if old := m.records[id]; old != nil && rapid.Bool().Draw(t, "same") {
@@ -280,13 +309,18 @@ func TestFleetModel(t *testing.T) {
 					r.Deadline = m.now.Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "seconds")) * time.Second)
 				}
 				if ref, ok := m.ref(t); ok && rapid.Bool().Draw(t, "failed") {
-					r.Failures = []fleet.Failure{{Worker: ref, Gone: rapid.Bool().Draw(t, "gone")}}
+					failure := fleet.Failure{Worker: ref, Gone: rapid.Bool().Draw(t, "gone")}
+					if to, ok := m.ref(t); ok && !failure.Gone && ref.ID[0] == 'p' && to.ID[0] == 'd' {
+						failure.Unreached, failure.Why = to, "no way"
+					}
+					r.Failures = []fleet.Failure{failure}
 				}
 				m.requests[r.ID] = &requestModel{request: r, waiting: true}
 				m.do(t, fleet.Arrived{Request: r})
 			},
 			"computed": func(t *rapid.T) {
 				if r := m.pick(t, running); r != nil {
+					delete(m.closed, [2]fleet.Ref{r.prefill, r.decode})
 					m.do(t, fleet.PromptDone{ID: r.request.ID})
 				}
 			},
@@ -294,7 +328,10 @@ func TestFleetModel(t *testing.T) {
 				if r := m.pick(t, running); r != nil {
 					r.ended = true
 					e := fleet.Ended{ID: r.request.ID}
-					if rapid.Bool().Draw(t, "busy") {
+					switch how := rapid.IntRange(0, 3).Draw(t, "how"); {
+					case how == 0 && r.prefill != (fleet.Ref{}):
+						e.Failures = []fleet.Failure{{Worker: r.prefill, Unreached: r.decode, Why: "no way"}}
+					case how <= 1:
 						e.Failures = []fleet.Failure{{Worker: r.decode, Busy: true}}
 					}
 					m.do(t, e)

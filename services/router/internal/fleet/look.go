@@ -7,7 +7,6 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -16,8 +15,16 @@ import (
 type outlook struct {
 	verdict verdict
 	options []*option
+	// others could take it too, and are less likely to.
+	others []*option
 	// why says why nothing was found, in words.
 	why string
+	// full is how many have no room at the moment.
+	full int
+	// broken is the last of the paths that stood in the way of those which have, and
+	// whyBroken why it does.
+	broken    path
+	whyBroken string
 	// largestTokens is the most tokens of KV that a worker which is too small
 	// holds.
 	largestTokens int
@@ -69,7 +76,7 @@ func (f *Fleet) prefix(l *looking, w *worker) *prefix {
 func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 	now, r, record := l.now, l.request, l.record
 	var options, silent, soft []*option
-	var full, small int
+	var small int
 	var example string
 	l.unmeasured = f.unmeasuredStep(role)
 	out := outlook{verdict: nobody, why: "none is registered"}
@@ -80,12 +87,19 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 		o := f.option(l, role, w)
 		record.Candidates = append(record.Candidates, o.record)
 		why, later, failedBefore := f.excluded(now, r, role, w, to)
+		if to != nil && (why == "" || later) {
+			p := path{w.ref, to.ref}
+			if severed := f.severed(now, r, p); severed != "" {
+				why, later = "KV does not get from it to "+to.ref.ID+": "+severed, false
+				out.broken, out.whyBroken = p, severed
+			}
+		}
 		o.record.Excluded, o.soft = why, failedBefore
 		if why != "" {
 			example = w.ref.ID + ": " + why
 			switch {
 			case later:
-				full++
+				out.full++
 			case tooSmall(w, r, role):
 				small++
 				out.largestTokens = max(out.largestTokens, int(w.record.GetCapacity().GetBlocks())*int(w.record.GetCapacity().GetBlockTokens()))
@@ -103,21 +117,24 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 	}
 	// One that does not report may hang. When none does, it is the reports that do
 	// not come through, and all are alike.
-	if len(options) == 0 {
-		options = silent
+	switch {
+	case len(options) > 0:
+		out.options, out.others = options, slices.Concat(silent, soft)
+	case len(silent) > 0:
+		out.options, out.others = silent, soft
+	default:
+		out.options, out.others = soft, nil
 	}
-	if len(options) == 0 {
-		options = soft
-	}
-	out.options = options
 	if example != "" {
 		out.why = example
 	}
 	switch {
-	case len(options) > 0:
+	case len(out.options) > 0:
 		out.verdict = found
-	case full > 0:
+	case out.full > 0:
 		out.verdict = wait
+	case out.whyBroken != "":
+		out.verdict = severed
 	case small > 0:
 		out.verdict = never
 	}
@@ -128,7 +145,7 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 // could later; and whether it failed before but may be tried if need be.
 func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *worker) (why string, later, soft bool) {
 	for _, failure := range r.Failures {
-		if failure.Worker == w.ref && !failure.Busy {
+		if (failure.Worker == w.ref || failure.Unreached == w.ref) && !failure.Busy {
 			if failure.Gone {
 				return "it failed in this request", false, false
 			}
@@ -208,7 +225,7 @@ func (f *Fleet) option(l *looking, role controlv1.Role, w *worker) *option {
 	if role == controlv1.Role_ROLE_DECODE {
 		m := o.step
 		o.tpotMs = m.BaseMs + m.PerTokenMs*float64(e.sequences+1) + m.PerContextTokenMs*float64(e.context+r.Tokens)
-		if r.Mode == inferencev1.Mode_MODE_DISAGGREGATED || r.Mode != inferencev1.Mode_MODE_AGGREGATED && o.uncached >= f.threshold() {
+		if f.disaggregates(r, o.uncached) {
 			// Its prompt comes by transfer: what counts is what has to be sent.
 			o.firstMs = float64(o.uncached) * w.bytesPerToken() / f.config.TransferBytesPerSecond * 1000
 			o.queueMs, o.prefillMs = 0, 0

@@ -69,6 +69,10 @@ type Failure struct {
 	Replaced bool
 	// Leaves: it takes nothing new any more.
 	Leaves bool
+	// Unreached is the decode worker to which no transfer from Worker could begin,
+	// and Why what was wrong: it speaks against the pair, and against neither alone.
+	Unreached Ref
+	Why       string
 	// RetryAfter is when it said to come back; 0 if it did not.
 	RetryAfter time.Duration
 }
@@ -103,7 +107,8 @@ type (
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.
 	Arrived struct{ Request Request }
-	// PromptDone says that the prompt of a dispatched request is computed.
+	// PromptDone says that the prompt of a dispatched request is computed, so that a
+	// transfer of its KV has begun, if there is one.
 	PromptDone struct{ ID string }
 	// Fetched is what a worker that asked Dispatch.Source says of it.
 	Fetched struct {
@@ -170,10 +175,17 @@ type (
 		// Lineage names the weights and arithmetic of the workers.
 		Lineage string
 		// Fallback: mode auto would have disaggregated, had there been a prefill
-		// worker.
+		// worker that can send to a decode worker.
 		Fallback bool
 		// Decision is the record of the choice; the receiver owns it.
 		Decision *controlv1.Decision
+	}
+	// PathLost says that no transfer from a prefill to a decode worker could begin,
+	// and that the pair is left alone for Wait.
+	PathLost struct {
+		Prefill, Decode Ref
+		Why             string
+		Wait            time.Duration
 	}
 	// Refuse ends a request that waited.
 	Refuse struct {
@@ -187,6 +199,7 @@ func (Forget) action()     {}
 func (Doubled) action()    {}
 func (ListBlocks) action() {}
 func (Dispatch) action()   {}
+func (PathLost) action()   {}
 func (Refuse) action()     {}
 
 // Refusal says why a request is not served.
@@ -211,6 +224,7 @@ const (
 	ReasonNoWorkers    = "NO_WORKERS"
 	ReasonWorkerLost   = "WORKER_LOST"
 	ReasonNeverFits    = "NEVER_FITS"
+	ReasonUnreachable  = "KV_UNREACHABLE"
 	ReasonDeadline     = "DEADLINE"
 	ReasonDuplicate    = "DUPLICATE"
 )

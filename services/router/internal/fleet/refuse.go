@@ -55,6 +55,13 @@ func (f *Fleet) refusal(e *entry, o outlook, what string) Refusal {
 			Message: fmt.Sprintf("prompt and completion take %d tokens of KV, and the largest %s holds %d; ask for fewer tokens",
 				positions(&e.request, e.pool), what, o.largestTokens)}
 	}
+	if o.verdict == severed {
+		var again time.Duration
+		if outage := f.paths[o.broken]; outage != nil {
+			again = outage.until.Sub(f.now)
+		}
+		return Unreachable(o.broken.from.ID, o.broken.to.ID, o.whyBroken, again)
+	}
 	r := f.nobody(e, what)
 	r.Message += " (" + o.why + ")"
 	return r

@@ -103,6 +103,7 @@ func (f *Fleet) drop(w *worker) {
 	}
 	f.stores = slices.DeleteFunc(f.stores, func(s *worker) bool { return s == w })
 	f.index.Forget(w.ref.ID)
+	f.forgetWorker(w.ref)
 	f.out = append(f.out, Forget{w.ref})
 }
 

@@ -1,7 +1,9 @@
 package joining_test
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,9 +25,11 @@ import (
 func TestTheCauseCounts(t *testing.T) {
 	p, d := fleet.Ref{ID: "p", Epoch: 1}, fleet.Ref{ID: "d", Epoch: 2}
 	broke := rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "the transfer broke", 0)
+	apart := rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "nobody there", 0)
 	full := rpc.Error(codes.ResourceExhausted, worker.ReasonQueueFull, "full", time.Second)
 	died := status.Error(codes.Unavailable, "connection lost")
 	both := []fleet.Failure{{Worker: d}, {Worker: p}}
+	pair := []fleet.Failure{{Worker: p, Unreached: d, Why: "nobody there"}}
 	for _, test := range []struct {
 		name  string
 		first joining.Closed
@@ -38,6 +42,9 @@ func TestTheCauseCounts(t *testing.T) {
 		{"decode is full", closed(joining.Prefill, broke), full, []fleet.Failure{{Worker: d, Busy: true, RetryAfter: time.Second}}},
 		{"the transfer broke", closed(joining.Decode, broke), broke, both},
 		{"prefill says nothing", closed(joining.Decode, broke), nil, both},
+		{"no way to decode", closed(joining.Prefill, apart), nil, pair},
+		{"no way to decode, which gave up", closed(joining.Prefill, apart), broke, pair},
+		{"no way to decode, which died", closed(joining.Prefill, apart), died, []fleet.Failure{{Worker: d, Gone: true}}},
 		{"prefill ended first", closed(joining.Decode, rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "", 0)), full,
 			[]fleet.Failure{{Worker: p, Busy: true, RetryAfter: time.Second}}},
 	} {
@@ -69,6 +76,45 @@ func TestTheCauseCounts(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// Of a pair that cannot reach each other the last try says so; there is no other
+// pair to be had.
+func TestUnreachableToTheEnd(t *testing.T) {
+	now := time.Unix(1000, 0)
+	j := joining.New(joining.Params{
+		Arrived: now, Tokenized: now, PromptTokens: 5, MaxTokens: 5, Text: &words{}, MaxAttempts: 2, MaxRefusals: 4, Linger: time.Second,
+		Silence: joining.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
+	})
+	j.Handle(now, joining.Start{})
+	apart := rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "nobody there", 0)
+	for attempt := range 2 {
+		j.Handle(now, joining.Dispatched{Attempt: attempt, Mode: inferencev1.Mode_MODE_DISAGGREGATED, Decode: fleet.Ref{ID: "d", Epoch: 2}, Prefill: fleet.Ref{ID: "p", Epoch: 1}})
+		j.Handle(now, joining.DecodeMessage{Attempt: attempt, Event: &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{
+			Reserved: &workerv1.Reserved{Ticket: &kvtransferv1.Ticket{}},
+		}}})
+		j.Handle(now, joining.Closed{Stream: joining.Stream{Attempt: attempt, Side: joining.Prefill}, Err: apart})
+		next, ok := j.Next()
+		if !ok || next.Sub(now) > 100*time.Millisecond {
+			t.Fatalf("the client waits until %v", next)
+		}
+		var finish *joining.Finish
+		for _, action := range j.Handle(next, joining.Tick{}) {
+			if f, is := action.(joining.Finish); is {
+				finish = &f
+			}
+		}
+		if (finish != nil) != (attempt == 1) {
+			t.Fatalf("after %d tries: %+v", attempt+1, finish)
+		}
+		if finish != nil {
+			refusal, _ := errors.AsType[*fleet.Refusal](finish.Err)
+			if refusal == nil || refusal.Reason != fleet.ReasonUnreachable || !strings.Contains(refusal.Message, "p to d") {
+				t.Errorf("ended with %v", finish.Err)
+			}
+		}
+		now = next
 	}
 }
 

@@ -57,6 +57,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Reason:       t.Reason,
 		Retries:      uint32(j.attempt),
 		Reproducible: !j.lossy, // a restart stays within its lineage
+		Transport:    t.transport,
 	}
 	if !t.disaggregated() {
 		route.Prefill = t.Decode.ID
@@ -145,7 +146,13 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 				RetryAfter: max(failure.RetryAfter, time.Second)}
 		}
 	default:
-		if j.failed++; j.failed >= j.p.MaxAttempts {
+		j.failed++
+		switch {
+		case j.failed < j.p.MaxAttempts:
+		case failure.Unreached != (fleet.Ref{}):
+			refusal := fleet.Unreachable(failure.Worker.ID, failure.Unreached.ID, failure.Why, 0)
+			final = &refusal
+		default:
 			final = &fleet.Refusal{Code: codes.Unavailable, Reason: fleet.ReasonWorkerLost,
 				Message:    fmt.Sprintf("workers failed in %d tries, last %s: %s; retry later", j.failed, failure.Worker.ID, status.Convert(err).Message()),
 				RetryAfter: time.Second}
@@ -181,6 +188,8 @@ func (j *Join) blame(side Side, err error) []fleet.Failure {
 	}
 	first := fleet.Failure{Worker: failed, Silent: reason == ReasonWorkerSilent}
 	switch {
+	case reason == worker.ReasonTransferUnreachable && side == Prefill:
+		first.Unreached, first.Why = other, status.Convert(err).Message()
 	case reason == worker.ReasonTransferFailed || reason == worker.ReasonTransferRefused,
 		first.Silent && side == Prefill && j.try.first: // it sends, if decode takes it
 		// Either end may be the cause, and both answer: another pair is better,

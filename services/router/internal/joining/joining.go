@@ -64,6 +64,7 @@ type try struct {
 	prefillComputeNs, transferNs, fetchNs      int64
 	transferTailNs                             int64
 	transferBytes                              uint64
+	transport                                  string // that it went over
 	firstLast                                  bool
 	firstReason                                inferencev1.FinishReason
 }
@@ -220,16 +221,25 @@ func (j *Join) closed(now time.Time, e Closed) {
 	case t.early == nil && otherOpen && t.mayExplain(other.Side, err):
 		t.early = &ending{side, err}
 		t.waitUntil = now.Add(j.p.Linger)
+		if rpc.Reason(err) == worker.ReasonTransferUnreachable {
+			// Mostly there is no more to it, and it is the client's time. Were the other
+			// worker dead, its connection would have broken by now.
+			t.waitUntil = now.Add(j.p.Linger / unreachableHaste)
+		}
 	default:
 		j.fail(now, side, err)
 	}
 }
 
+// unreachableHaste is by how much shorter than Linger the wait for the other side's
+// word is if one side only says that it cannot reach it.
+const unreachableHaste = 10
+
 // echo reports that an end of one stream only says that the other side gave up
 // or was lost.
 func echo(err error) bool {
 	switch rpc.Reason(err) {
-	case worker.ReasonFinishedAtPrefill, worker.ReasonTransferFailed, reasonCutShort:
+	case worker.ReasonFinishedAtPrefill, worker.ReasonTransferFailed, worker.ReasonTransferUnreachable, reasonCutShort:
 		return true
 	}
 	return status.Code(err) == codes.Canceled

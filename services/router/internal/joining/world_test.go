@@ -350,6 +350,7 @@ func (w *world) death() error {
 		status.Error(codes.Unavailable, "connection lost"),
 		rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "full", time.Second),
 		rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "transfer", 0),
+		rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "path", 0),
 		status.Error(codes.Internal, "bug"),
 		nil,
 	}).Draw(w.t, "death")

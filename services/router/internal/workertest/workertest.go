@@ -374,5 +374,5 @@ func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStream
 		return err
 	}
 	transfer <- committed{sampled: token, finished: reason != 0}
-	return stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: 4096, TransferNs: int64(time.Microsecond)}}})
+	return stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: 4096, TransferNs: int64(time.Microsecond), Transport: "unix"}}})
 }
