@@ -3,14 +3,11 @@ package model_test
 import (
 	"encoding/binary"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
@@ -38,6 +35,7 @@ type stripe struct {
 	targetGone bool // the receiver's end is closed
 	closing    bool // the receiver wants it closed
 	cut        bool // nothing new gets onto it
+	loose      bool // tear may take the end off what is on it
 	up, down   []byte
 	writing    *sender.WriteChunk   // taken by the writer, not on the stream
 	unread     []*sender.WriteChunk // on the stream, PagesRead was not said
@@ -82,88 +80,20 @@ func (w *world) stream(id receiver.StreamID) (*session, *stripe) {
 			}
 		}
 	}
-	w.t.Fatalf("no stream %d", id)
+	w.fatalf("no stream %d", id)
 	return nil, nil
 }
 
-func (w *world) toSender(s *session, ev sender.Event) {
-	for _, a := range s.core.Handle(w.now, ev) {
-		switch a := a.(type) {
-		case sender.Write:
-			w.putUp(s, s.stripes[a.Stripe], &wire.Outbound{Message: a.Message})
-		case *sender.WriteChunk:
-			if s.stripes[a.Stripe].writing != nil {
-				w.t.Fatal("a writer has two chunks at once")
-			}
-			s.stripes[a.Stripe].writing = a
-		case sender.Wake:
-			s.stripes[a.Stripe].asleep = false
-		case sender.Accepted:
-			o := s.transfers[a.ID]
-			if o.accepted || o.ended {
-				w.t.Fatalf("transfer %d: accepted after %+v", a.ID, o)
-			}
-			if (o.ticket.GetEpoch() != s.epoch || o.ticket.GetSecret() == 1) && !s.spoilt {
-				w.t.Fatalf("transfer %d: accepted with a forged ticket", a.ID)
-			}
-			o.accepted = true
-		case sender.Released:
-			w.releaseOutgoing(s, a.ID)
-		case sender.Ended:
-			w.endOutgoing(s, a)
-		case sender.CloseStream:
-			if a.Err != nil && strings.Contains(a.Err.Error(), "protocol") && !s.spoilt {
-				w.t.Fatalf("the sender takes a right receiver for a wrong one: %v", a.Err)
-			}
-			if w.healthy {
-				w.t.Fatalf("the sender gives a healthy session up: %v", a.Err)
-			}
-			s.leave(w)
-		}
-	}
-}
-
 // leave closes the sender's ends: what is on its way may arrive in part.
-func (s *session) leave(w *world) {
+func (s *session) leave() {
 	s.gone = true
 	for _, st := range s.stripes {
-		st.down = nil
-		w.truncate(&st.up)
+		st.down, st.loose = nil, true
 	}
 }
 
-func (w *world) releaseOutgoing(s *session, id uint64) {
-	o := s.transfers[id]
-	if o.released || o.ended {
-		w.t.Fatalf("transfer %d: released after %+v", id, o)
-	}
-	for _, st := range s.stripes {
-		for _, c := range append(st.unread, st.writing) {
-			if c != nil && c.ID == id {
-				w.t.Fatalf("transfer %d: released while its pages are read", id)
-			}
-		}
-	}
-	o.released = true
-}
-
-func (w *world) endOutgoing(s *session, a sender.Ended) {
-	o := s.transfers[a.ID]
-	if o.ended || !o.released || a.Result.End == 0 {
-		w.t.Fatalf("transfer %d: ended with %+v after %+v", a.ID, a.Result, o)
-	}
-	o.ended, o.result = true, a.Result
-	// The sender believes in a commit only if there was one.
-	if a.Result.End != sender.EndCommitted || s.target != w.receiver || s.lied {
-		return
-	}
-	if r := w.reservations[a.ID]; r == nil || !r.committed {
-		w.t.Fatalf("transfer %d: the sender was told of a commit that was not", a.ID)
-	}
-}
-
-// putUp encodes a message for the receiver, as the sender's driver does.
-func (w *world) putUp(s *session, st *stripe, out *wire.Outbound) {
+// putUp encodes a message or a chunk for the receiver, as the sender's driver does.
+func (w *world) putUp(s *session, st *stripe, out any) {
 	data, err := wire.Codec().Marshal(out)
 	if err != nil {
 		return // told by Released
@@ -178,7 +108,7 @@ func (w *world) putUp(s *session, st *stripe, out *wire.Outbound) {
 func (w *world) putDown(s *session, st *stripe, m *kvtransferv1.ReceiverMessage) {
 	encoded, err := proto.Marshal(m)
 	if err != nil {
-		w.t.Fatal(err)
+		w.fatalf("%v", err)
 	}
 	if !st.cut && !s.gone {
 		st.down = append(binary.LittleEndian.AppendUint32(st.down, uint32(len(encoded))), encoded...)
@@ -199,87 +129,20 @@ func message(bytes *[]byte) []byte {
 	return m
 }
 
-// truncate cuts a stream at any byte.
-func (w *world) truncate(bytes *[]byte) {
-	if len(*bytes) > 0 {
-		*bytes = (*bytes)[:w.draw("cut at", len(*bytes)+1)]
-	}
-}
-
-// cutStream cuts both directions.
-func (w *world) cutStream(st *stripe) {
-	st.cut = true
-	w.truncate(&st.up)
-	w.truncate(&st.down)
-}
-
-// flip flips one bit of what some message on its way says.
-func (w *world) flip(bytes []byte) bool {
-	var messages [][]byte
-	for rest := bytes; ; {
-		m := message(&rest)
+// messages are the whole messages on a stream, as they lie there.
+func messages(bytes []byte) (all [][]byte) {
+	for {
+		m := message(&bytes)
 		if m == nil {
-			break
+			return all
 		}
-		messages = append(messages, m[:len(m):len(m)])
-	}
-	// What a chunk or a Commit says is what a sum protects.
-	if w.draw("of a chunk or commit", 8) > 0 {
-		messages = slices.DeleteFunc(messages, func(m []byte) bool { return len(m) == 0 || m[0] != 3<<3|2 && m[0] != 4<<3|2 })
-	}
-	if len(messages) == 0 {
-		return false
-	}
-	m := messages[w.draw("message", len(messages))]
-	if len(m) == 0 {
-		return false
-	}
-	bit := w.draw("bit", len(m)*8)
-	m[bit/8] ^= 1 << (bit % 8)
-	return true
-}
-
-// writerStep lets a stripe's writer take one thing.
-func (w *world) writerStep(s *session, st *stripe) {
-	before := len(st.up)
-	st.asleep = true
-	w.toSender(s, sender.WriterReady{Stripe: st.number})
-	if len(st.up) > before || st.writing != nil {
-		st.asleep = false
+		all = append(all, m)
 	}
 }
 
-// ship puts the chunk that a writer has taken on its stream.
-func (w *world) ship(s *session, st *stripe, fail bool) {
-	chunk := st.writing
-	st.writing = nil
-	if chunk.Chunk.PayloadBytes > maxChunkBytes {
-		w.t.Fatalf("a chunk of %d bytes", chunk.Chunk.PayloadBytes)
-	}
-	out := &wire.Outbound{Chunk: chunk.Chunk, Blocks: chunk.Blocks, Pages: &source{w: w, s: s, fails: fail}}
-	if chunk.Encoding == kvtransferv1.Encoding_ENCODING_INT8 {
-		out.Coding = halving{}
-	}
-	released := 0
-	var failed error
-	out.Released = func(err error) { released++; failed = err }
-	w.putUp(s, st, out)
-	if released != 1 || (failed != nil) != fail {
-		w.t.Fatalf("released %d times, with %v", released, failed)
-	}
-	if failed != nil {
-		w.toSender(s, sender.PagesRead{Chunk: chunk, Err: failed})
-		return
-	}
-	st.unread = append(st.unread, chunk)
-}
-
-// read says that pages are not read any more.
-func (w *world) read(s *session, st *stripe) {
-	chunk := st.unread[0]
-	st.unread = st.unread[1:]
-	w.toSender(s, sender.PagesRead{Chunk: chunk})
-}
+// isChunk and isCommit look at the first byte of a SenderMessage, its kind.
+func isChunk(m []byte) bool  { return len(m) > 0 && m[0] == 3<<3|2 }
+func isCommit(m []byte) bool { return len(m) > 0 && m[0] == 4<<3|2 }
 
 // deliverUp brings one message to the receiver; false: there is none that is whole.
 func (w *world) deliverUp(s *session, st *stripe) bool {
@@ -290,7 +153,7 @@ func (w *world) deliverUp(s *session, st *stripe) bool {
 	in := new(wire.Inbound)
 	if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(m)}, in); err != nil {
 		if !s.spoilt {
-			w.t.Fatalf("a message cannot be read: %v", err)
+			w.fatalf("a message cannot be read: %v", err)
 		}
 		w.loseTarget(st)
 		return true
@@ -319,9 +182,9 @@ func (w *world) deliverDown(s *session, st *stripe) bool {
 	if h == nil || st.hello != nil || h.GetEpoch() != s.epoch || h.GetLayoutDigest() != layout ||
 		h.GetCreditBytes() != creditBytes || h.GetMaxChunkBytes() != maxChunkBytes {
 		if !s.spoilt {
-			w.t.Fatalf("greeting %v", m)
+			w.fatalf("greeting %v", m)
 		}
-		s.leave(w)
+		s.leave()
 		return true
 	}
 	st.hello = h
@@ -358,7 +221,7 @@ func (w *world) advance(by time.Duration) {
 
 // loseSender tells the sender that one of its streams is over: it closes the others.
 func (w *world) loseSender(s *session) {
-	s.leave(w)
+	s.leave()
 	if s.core != nil {
 		w.toSender(s, sender.StreamLost{Err: errors.New("cut")})
 	}
@@ -368,12 +231,4 @@ func (w *world) loseSender(s *session) {
 func (w *world) loseTarget(st *stripe) {
 	st.targetGone, st.up = true, nil
 	w.toReceiver(receiver.StreamClosed{Stream: st.id})
-}
-
-func senderBlocks(id uint64, first, count int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, count)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(id<<blockBits | uint64(first+i))
-	}
-	return blocks
 }

@@ -23,7 +23,12 @@ func (p *source) Layout() kvcache.Layout {
 	return kvcache.Layout{Layers: layers, SliceBytes: sliceBytes}
 }
 
-func (p *source) View(int, kvcache.BlockID) []byte { return nil }
+func (p *source) View(layer int, block kvcache.BlockID) []byte {
+	if p.fails || !p.w.views {
+		return nil
+	}
+	return p.slice(layer, block)
+}
 
 func (p *source) Write(int, []kvcache.BlockID, []byte) error { return errors.New("not written to") }
 
@@ -33,13 +38,17 @@ func (p *source) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 		return errors.New("unreadable")
 	}
 	for i, b := range blocks {
-		id := uint64(b >> blockBits)
-		if o := p.s.transfers[id]; o == nil || o.released {
-			p.w.t.Fatalf("transfer %d: pages are read after its release", id)
-		}
-		binary.LittleEndian.PutUint32(dst[i*sliceBytes:], value(id, layer, int(b&(1<<blockBits-1))))
+		copy(dst[i*sliceBytes:], p.slice(layer, b))
 	}
 	return nil
+}
+
+func (p *source) slice(layer int, b kvcache.BlockID) []byte {
+	id := uint64(b >> blockBits)
+	if o := p.s.transfers[id]; o == nil || o.released {
+		p.w.fatalf("transfer %d: pages are read after its release", id)
+	}
+	return binary.LittleEndian.AppendUint32(nil, value(id, layer, int(b&(1<<blockBits-1))))
 }
 
 // target is the pages of the receiver, as a copy for a transfer finds them.
@@ -52,7 +61,13 @@ func (p *target) Layout() kvcache.Layout {
 	return kvcache.Layout{Layers: layers, SliceBytes: sliceBytes}
 }
 
-func (p *target) View(int, kvcache.BlockID) []byte { return nil }
+// View implements engine.Pages. Whoever asks for it writes it.
+func (p *target) View(layer int, block kvcache.BlockID) []byte {
+	if !p.w.views || layer < 0 || layer >= layers {
+		return nil
+	}
+	return p.slice(layer, block)
+}
 
 func (p *target) Read(int, []kvcache.BlockID, []byte) error { return errors.New("not read from") }
 
@@ -62,12 +77,16 @@ func (p *target) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 		return fmt.Errorf("%d bytes for layer %d of %d blocks", len(src), layer, len(blocks))
 	}
 	for i, b := range blocks {
-		if p.w.owner[b] != p.transfer {
-			p.w.t.Fatalf("late write: block %d of transfer %d belongs to %d", b, p.transfer, p.w.owner[b])
-		}
-		p.w.content[b][layer] = binary.LittleEndian.Uint32(src[i*sliceBytes:])
+		copy(p.slice(layer, b), src[i*sliceBytes:][:sliceBytes])
 	}
 	return nil
+}
+
+func (p *target) slice(layer int, b kvcache.BlockID) []byte {
+	if p.w.owner[b] != p.transfer {
+		p.w.fatalf("late write: block %d of transfer %d belongs to %d", b, p.transfer, p.w.owner[b])
+	}
+	return p.w.content[b][layer][:]
 }
 
 // halving is an encoding that keeps the lower half of a slice.

@@ -52,7 +52,7 @@ func (w *world) blackout() {
 	}
 	for id, r := range w.reservations {
 		if !r.over() {
-			w.t.Fatalf("transfer %d is left after two leases: %+v; %s", id, r, w.describe())
+			w.fatalf("transfer %d is left after two leases: %+v; %s", id, r, w.describe())
 		}
 	}
 	for _, s := range w.sessions {
@@ -141,7 +141,7 @@ func (w *world) writeAll(s *session) (wrote bool) {
 			return wrote
 		}
 	}
-	w.t.Fatal("the writers do not come to rest")
+	w.fatalf("the writers do not come to rest")
 	return false
 }
 
@@ -149,7 +149,7 @@ func (w *world) writeAll(s *session) (wrote bool) {
 func (w *world) finish() {
 	w.check()
 	if s := w.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
-		w.t.Fatalf("left at the receiver: %s", w.describe())
+		w.fatalf("left at the receiver: %s", w.describe())
 	}
 	for i, s := range w.sessions {
 		if s.core == nil {
@@ -157,16 +157,16 @@ func (w *world) finish() {
 		}
 		for id, o := range s.transfers {
 			if !o.ended {
-				w.t.Fatalf("transfer %d is left at its sender: %+v; %s", id, o, w.describe())
+				w.fatalf("transfer %d is left at its sender: %+v; %s", id, o, w.describe())
 			}
 		}
 		for _, st := range s.stripes {
 			if got := s.core.Credit(st.number); !s.core.Lost() && got != creditBytes && !s.spoilt {
-				w.t.Fatalf("stripe %d of session %d has %d bytes of credit at rest; %s", st.number, i, got, w.describe())
+				w.fatalf("stripe %d of session %d has %d bytes of credit at rest; %s", st.number, i, got, w.describe())
 			}
 		}
 		if n := s.core.Transfers(); n != 0 {
-			w.t.Fatalf("%d transfers are not forgotten at a sender; %s", n, w.describe())
+			w.fatalf("%d transfers are not forgotten at a sender; %s", n, w.describe())
 		}
 	}
 	if w.closed {

@@ -1,11 +1,11 @@
 package model_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -26,19 +26,28 @@ const (
 	maxChunkBytes = 4 * sliceBytes
 )
 
+// tester is who is told that something is wrong.
+type tester interface {
+	Helper()
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // world is one receiver process, some sender processes and the network between
 // them. Nothing in it happens by itself.
 type world struct {
-	t   *rapid.T
-	now time.Time
+	t       tester
+	history []event
+	now     time.Time
 
 	receiver *receiver.Core
 	epoch    uint64
 	encoding kvtransferv1.Encoding // that tickets ask for
+	views    bool                  // pages are in the host's memory
 	closed   bool                  // the receiver was told to shut down
 	// owner of each block of the receiver: 0 is nobody.
 	owner        [poolBlocks]uint64
-	content      [poolBlocks][layers]uint32
+	content      [poolBlocks][layers][sliceBytes]byte
 	reservations map[uint64]*reservation
 	lastID       uint64
 	arriving     *wire.Inbound // the message that the receiver is given
@@ -48,7 +57,6 @@ type world struct {
 	lastStream receiver.StreamID
 	committed  int
 	healthy    bool // nothing goes wrong in this history
-	taken      map[string]int
 }
 
 // reservation is what the decode worker knows of one.
@@ -68,17 +76,28 @@ type landing struct {
 	message *wire.Inbound
 }
 
-func newWorld(t *rapid.T) *world {
-	w := &world{t: t, now: time.Unix(1000, 0), reservations: map[uint64]*reservation{}, taken: map[string]int{}}
-	w.startReceiver()
-	return w
+// newWorld is a world without processes. The first event is start.
+func newWorld(t tester) *world {
+	return &world{t: t, now: time.Unix(1000, 0)}
 }
 
-func (w *world) startReceiver() {
+// fatalf says what is wrong, and the history that it is the end of, as histories_test.go
+// has them.
+func (w *world) fatalf(format string, args ...any) {
+	w.t.Helper()
+	text := ""
+	for _, e := range w.history {
+		text += strings.ReplaceAll(fmt.Sprintf("\t%#v,\n", e), "model_test.", "")
+	}
+	w.t.Logf("history:\n%s", text)
+	w.t.Fatalf(format, args...)
+}
+
+func (w *world) startReceiver(how start) {
 	w.epoch++
-	w.closed = false
+	w.closed, w.views = false, how.views
 	w.encoding = kvtransferv1.Encoding_ENCODING_NATIVE
-	if w.draw("encoding", 2) == 0 {
+	if how.encoded {
 		w.encoding = kvtransferv1.Encoding_ENCODING_INT8
 	}
 	w.receiver = receiver.New(receiver.Config{
@@ -95,9 +114,8 @@ func (w *world) startReceiver() {
 // observe: a step that the table does not have is a mistake in the table.
 func (w *world) observe(side string, x fmt.Stringer, allowed bool) {
 	if !allowed {
-		w.t.Fatalf("the %s's table does not have %s", side, x)
+		w.fatalf("the %s's table does not have %s", side, x)
 	}
-	w.taken[side+": "+x.String()]++
 }
 
 // value is what a slice of a transfer holds.
@@ -120,7 +138,7 @@ func (w *world) toReceiver(ev receiver.Event) {
 		case receiver.Send:
 			s, st := w.stream(a.Stream)
 			if st.targetGone || st.closing {
-				w.t.Fatalf("a message for stream %d, which is closed", a.Stream)
+				w.fatalf("a message for stream %d, which is closed", a.Stream)
 			}
 			w.putDown(s, st, a.Message)
 		case *receiver.Grant:
@@ -135,10 +153,10 @@ func (w *world) toReceiver(ev receiver.Event) {
 		case receiver.CloseStream:
 			s, st := w.stream(a.Stream)
 			if a.Cause == receiver.Breach && !s.spoilt {
-				w.t.Fatalf("the receiver takes a right sender for a wrong one: %s", a.Detail)
+				w.fatalf("the receiver takes a right sender for a wrong one: %s", a.Detail)
 			}
 			if w.healthy {
-				w.t.Fatalf("the receiver gives a healthy stream up: %s", a.Detail)
+				w.fatalf("the receiver gives a healthy stream up: %s", a.Detail)
 			}
 			st.closing = true
 		case receiver.Committed:
@@ -156,7 +174,7 @@ func (w *world) toReceiver(ev receiver.Event) {
 		case receiver.Rejected:
 			reserve, asked := ev.(receiver.Reserve)
 			if !asked {
-				w.t.Fatal("rejected what was not asked for")
+				w.fatalf("rejected what was not asked for")
 			}
 			w.release(reserve.ID)
 			delete(w.reservations, reserve.ID)
@@ -167,7 +185,7 @@ func (w *world) toReceiver(ev receiver.Event) {
 func (w *world) fail(id uint64) {
 	r := w.reservations[id]
 	if r == nil || r.failed || r.cancelled || r.over() {
-		w.t.Fatalf("transfer %d: failed after an end: %+v", id, r)
+		w.fatalf("transfer %d: failed after an end: %+v", id, r)
 	}
 	r.failed = true
 }
@@ -176,11 +194,11 @@ func (w *world) fail(id uint64) {
 func (w *world) end(id uint64, what string, may func(*reservation) bool, do func(*reservation)) {
 	r := w.reservations[id]
 	if r == nil || !may(r) {
-		w.t.Fatalf("transfer %d: %s after an end: %+v", id, what, r)
+		w.fatalf("transfer %d: %s after an end: %+v", id, what, r)
 	}
 	for _, l := range w.copies {
 		if l.ID == id {
-			w.t.Fatalf("transfer %d: %s while a copy is under way", id, what)
+			w.fatalf("transfer %d: %s while a copy is under way", id, what)
 		}
 	}
 	do(r)
@@ -190,7 +208,7 @@ func (w *world) end(id uint64, what string, may func(*reservation) bool, do func
 func (w *world) release(id uint64) {
 	for _, b := range w.reservations[id].blocks {
 		if w.owner[b] != id {
-			w.t.Fatalf("block %d of transfer %d has owner %d", b, id, w.owner[b])
+			w.fatalf("block %d of transfer %d has owner %d", b, id, w.owner[b])
 		}
 		w.owner[b] = 0
 	}
@@ -203,16 +221,16 @@ func (w *world) checkContent(r *reservation, a receiver.Committed) {
 	}
 	for i := held; i < len(r.blocks); i++ {
 		for layer := range layers {
-			if got := w.content[r.blocks[i]][layer]; got != value(a.ID, layer, i)&mask {
-				w.t.Fatalf("transfer %d was committed, but layer %d of block %d holds %d", a.ID, layer, i, got)
+			if got := binary.LittleEndian.Uint32(w.content[r.blocks[i]][layer][:]); got != value(a.ID, layer, i)&mask {
+				w.fatalf("transfer %d was committed, but layer %d of block %d holds %d", a.ID, layer, i, got)
 			}
 		}
 	}
 	if want := uint64((len(r.blocks) - held) * layers * size); a.Bytes != want {
-		w.t.Fatalf("transfer %d was committed with %d bytes of %d", a.ID, a.Bytes, want)
+		w.fatalf("transfer %d was committed with %d bytes of %d", a.ID, a.Bytes, want)
 	}
 	if !slices.Equal(a.Sampled, tokens(a.ID)) {
-		w.t.Fatalf("transfer %d was committed with tokens %v", a.ID, a.Sampled)
+		w.fatalf("transfer %d was committed with tokens %v", a.ID, a.Sampled)
 	}
 }
 
@@ -251,7 +269,7 @@ func (w *world) check() {
 		}
 	}
 	if owned != sum {
-		w.t.Fatalf("%d blocks have an owner, %d are reserved", owned, sum)
+		w.fatalf("%d blocks have an owner, %d are reserved", owned, sum)
 	}
 	for _, s := range w.sessions {
 		if s.core == nil || !s.core.Lost() || s.reading() {
@@ -259,7 +277,7 @@ func (w *world) check() {
 		}
 		for id, o := range s.transfers {
 			if !o.ended {
-				w.t.Fatalf("transfer %d goes on after the end of its session", id)
+				w.fatalf("transfer %d goes on after the end of its session", id)
 			}
 		}
 	}

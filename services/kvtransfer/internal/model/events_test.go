@@ -1,0 +1,296 @@
+package model_test
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+)
+
+// event is one thing that happens in a world, with all that was drawn for it: the same
+// events make the same history, whoever draws them or writes them down. Sessions are
+// counted from 0, transfers from 1, in the order in which they came.
+type event interface {
+	// may says whether it can happen now.
+	may(w *world) bool
+	happen(w *world)
+}
+
+// place is a stripe of a session.
+type place struct{ session, stripe int }
+
+type (
+	// start starts the receiver's process: anew, if there was one.
+	start struct{ encoded, views bool }
+	// connect begins a session. Where odd is not 0, stripe odd-1 greets as another one.
+	connect struct{ stripes, odd, as int }
+	// reserve asks for blocks, of which the first so many are held.
+	reserve struct {
+		blocks []kvcache.BlockID
+		held   int
+	}
+	// open takes a ticket to a session.
+	open struct {
+		session                    int
+		id                         uint64
+		forged                     forgery
+		descending, encoded, again bool
+	}
+	// offer offers the next slices of a layer.
+	offer struct {
+		session      int
+		id           uint64
+		layer, count int
+	}
+	// commit offers what is left, unless it forgets that, and commits.
+	commit struct {
+		session int
+		id      uint64
+		forgets bool
+	}
+	// abort is the sender's owner's, cancel the receiver's.
+	abort struct {
+		session int
+		id      uint64
+	}
+	cancel struct{ id uint64 }
+
+	// write lets a stripe's writer take one thing, ship puts a chunk that it has taken
+	// on the stream, read says that such a chunk's pages are not read any more.
+	write place
+	ship  struct {
+		session, stripe int
+		fails           bool
+	}
+	read place
+	// up and down bring one message over a stripe, to the receiver and to the sender.
+	up   place
+	down place
+	// land ends one copy at the receiver.
+	land struct {
+		copy  int
+		fails bool
+	}
+
+	// advance lets time pass, pass lets it pass in a healthy cluster.
+	advance struct{ by time.Duration }
+	pass    struct{}
+
+	// cut cuts a stripe in both directions, tear takes all but some bytes off what is on
+	// a stripe that was cut or left.
+	cut  place
+	tear struct{ session, stripe, up, down int }
+	// flip flips one bit of a message on its way.
+	flip struct {
+		session, stripe int
+		down            bool
+		message, bit    int
+	}
+	// senderHears and receiverHears tell of the end of a stripe.
+	senderHears   struct{ session int }
+	receiverHears place
+	// die kills a sender's process, shutdown ends the receiver's in order.
+	die      struct{ session int }
+	shutdown struct{}
+
+	// settle lets all come to its end, blackout lets nothing arrive any more. Either is
+	// the last event.
+	settle   struct{}
+	blackout struct{}
+)
+
+// forgery is what is wrong with a ticket.
+type forgery int
+
+const (
+	genuine forgery = iota
+	wrongSecret
+	oldEpoch
+)
+
+// do lets an event happen, and looks at what must hold after every one.
+func (w *world) do(e event) {
+	w.history = append(w.history, e)
+	if !e.may(w) {
+		w.fatalf("%#v cannot happen: the history does not say what it was written for", e)
+	}
+	e.happen(w)
+	w.check()
+}
+
+func (w *world) at(p place) (*session, *stripe) {
+	s := w.sessions[p.session]
+	return s, s.stripes[p.stripe]
+}
+
+func (e start) may(*world) bool { return true }
+func (e start) happen(w *world) {
+	for _, s := range w.sessions {
+		for _, st := range s.stripes {
+			st.cut, st.targetGone, st.up, st.loose = true, true, nil, true
+		}
+	}
+	w.startReceiver(e)
+}
+
+func (e connect) may(w *world) bool { return true }
+func (e connect) happen(w *world) {
+	s := &session{target: w.receiver, epoch: w.epoch, transfers: map[uint64]*outgoing{}, spoilt: e.odd > 0}
+	w.sessions = append(w.sessions, s)
+	for i := range e.stripes {
+		w.lastStream++
+		st := &stripe{id: w.lastStream, number: i}
+		s.stripes = append(s.stripes, st)
+		hello := &kvtransferv1.SenderHello{
+			Sender: "prefill", Epoch: 1, Version: 2, LayoutDigest: layout,
+			Session: sessionNumber(len(w.sessions)), Stripe: uint32(i), Stripes: uint32(e.stripes),
+		}
+		if e.odd == i+1 {
+			hello.Stripe = uint32(e.as)
+		}
+		w.toReceiver(receiver.StreamOpened{Stream: st.id})
+		w.putUp(s, st, &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: hello}})
+	}
+}
+
+// sessionNumber is as far from every other as random ones are: no flipped bit makes
+// another of it.
+func sessionNumber(n int) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 }
+
+func (e reserve) may(w *world) bool {
+	for _, b := range e.blocks {
+		if w.owner[b] != 0 {
+			return false
+		}
+	}
+	return e.held <= len(e.blocks)
+}
+
+func (e reserve) happen(w *world) {
+	w.lastID++
+	id := w.lastID
+	r := &reservation{blocks: e.blocks, ticket: &kvtransferv1.Ticket{
+		TransferId: id, Epoch: w.epoch, Secret: id * 3, LayoutDigest: layout, Encoding: w.encoding,
+		Blocks: uint32(len(e.blocks)), HeldBlocks: uint32(e.held), Lease: durationpb.New(lease),
+	}}
+	w.reservations[id] = r
+	for _, b := range r.blocks {
+		w.owner[b] = id
+	}
+	w.toReceiver(receiver.Reserve{ID: id, Secret: id * 3, Blocks: r.blocks, Held: e.held})
+}
+
+func (e open) may(w *world) bool {
+	s := w.sessions[e.session]
+	r := w.reservations[e.id]
+	return s.core != nil && !s.gone && s.target == w.receiver && s.transfers[e.id] == nil &&
+		r != nil && (!r.opened && !r.failed || e.again) && (!e.encoded || w.encoding == kvtransferv1.Encoding_ENCODING_INT8)
+}
+
+func (e open) happen(w *world) {
+	s, r := w.sessions[e.session], w.reservations[e.id]
+	ticket := proto.CloneOf(r.ticket)
+	switch e.forged {
+	case wrongSecret:
+		ticket.Secret = 1
+	case oldEpoch:
+		ticket.Epoch--
+	}
+	r.opened = true
+	o := &outgoing{ticket: ticket, descending: e.descending}
+	for layer := range o.offered {
+		o.offered[layer] = int(ticket.GetHeldBlocks())
+	}
+	s.transfers[e.id] = o
+	ev := sender.Open{Ticket: ticket, Lease: lease}
+	if e.encoded {
+		ev.Encoding, ev.EncodedBytes = ticket.GetEncoding(), encodedBytes
+	}
+	w.toSender(s, ev)
+}
+
+// outgoing is a transfer whose sender's process lives; nil: there is none.
+func (w *world) outgoing(session int, id uint64) *outgoing {
+	if s := w.sessions[session]; s.core != nil {
+		return s.transfers[id]
+	}
+	return nil
+}
+
+func (e offer) may(w *world) bool {
+	o := w.outgoing(e.session, e.id)
+	return o != nil && !o.committing && e.count > 0 && o.offered[e.layer]+e.count <= int(o.ticket.GetBlocks())
+}
+
+func (e offer) happen(w *world) {
+	w.offerSome(w.sessions[e.session], e.id, w.outgoing(e.session, e.id), e.layer, e.count)
+}
+
+func (e commit) may(w *world) bool {
+	o := w.outgoing(e.session, e.id)
+	return o != nil && !o.committing
+}
+
+func (e commit) happen(w *world) {
+	s, o := w.sessions[e.session], w.outgoing(e.session, e.id)
+	if !e.forgets {
+		w.offerRest(s, e.id, o)
+	}
+	o.committing = true
+	w.toSender(s, sender.Commit{ID: e.id, Sampled: tokens(e.id)})
+}
+
+func (e abort) may(w *world) bool { return w.outgoing(e.session, e.id) != nil }
+func (e abort) happen(w *world) {
+	w.toSender(w.sessions[e.session], sender.Abort{ID: e.id, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED})
+}
+
+func (e cancel) may(w *world) bool { return w.reservations[e.id] != nil }
+func (e cancel) happen(w *world) {
+	if r := w.reservations[e.id]; !r.failed && !r.over() {
+		r.cancelled = true
+	}
+	w.toReceiver(receiver.Cancel{ID: e.id})
+}
+
+func (e write) may(w *world) bool {
+	s, st := w.at(place(e))
+	return s.core != nil && !s.gone && st.writing == nil
+}
+func (e write) happen(w *world) { w.writerStep(w.at(place(e))) }
+
+func (e ship) may(w *world) bool {
+	_, st := w.at(place{e.session, e.stripe})
+	return st.writing != nil
+}
+
+func (e ship) happen(w *world) {
+	s, st := w.at(place{e.session, e.stripe})
+	w.ship(s, st, e.fails)
+}
+
+func (e read) may(w *world) bool {
+	_, st := w.at(place(e))
+	return len(st.unread) > 0
+}
+func (e read) happen(w *world) { w.read(w.at(place(e))) }
+
+func (e up) may(w *world) bool {
+	_, st := w.at(place(e))
+	return !st.targetGone && len(messages(st.up)) > 0
+}
+func (e up) happen(w *world) { w.deliverUp(w.at(place(e))) }
+
+func (e down) may(w *world) bool {
+	s, st := w.at(place(e))
+	return !s.gone && len(messages(st.down)) > 0
+}
+func (e down) happen(w *world) { w.deliverDown(w.at(place(e))) }
+
+func (e land) may(w *world) bool { return e.copy < len(w.copies) }
+func (e land) happen(w *world)   { w.copyOne(e.copy, e.fails) }

@@ -1,0 +1,180 @@
+package model_test
+
+import (
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// history is a history that was found to break a machine, or that shows best what one
+// must not do. What breaks a machine prints its history as it would stand here.
+type history struct {
+	name   string
+	events []event
+	// commits: all of its transfers are committed.
+	commits bool
+}
+
+// begun is a session of so many stripes that has greeted, and a transfer in it that was
+// accepted, of two blocks of which none is held.
+func begun(stripes int) []event {
+	events := []event{start{}, connect{stripes: stripes}}
+	for i := range stripes {
+		events = append(events, up{0, i}, down{0, i})
+	}
+	return append(events, reserve{blocks: []kvcache.BlockID{0, 1}}, open{session: 0, id: 1},
+		write{0, 0}, up{0, 0}, down{0, 0})
+}
+
+// after is what happens after a beginning.
+func after(begin []event, events ...event) []event { return append(begin, events...) }
+
+// Bits of the messages below: a chunk of one run of two blocks has 23 bytes before its
+// payload, of which byte 14 is its layer and byte 18 its first block.
+const (
+	bitOfLayer      = 14 * 8
+	bitOfFirstBlock = 18 * 8
+	bitOfPayload    = 23 * 8
+)
+
+var histories = []history{
+	{
+		name: "the commit of the first stripe overtakes a chunk of the second",
+		events: after(begun(2),
+			commit{session: 0, id: 1},
+			write{0, 1}, ship{session: 0, stripe: 1}, // layer 0
+			write{0, 0}, ship{session: 0, stripe: 0}, // layer 1
+			write{0, 0}, ship{session: 0, stripe: 0}, // layer 2
+			write{0, 0}, write{0, 1}, // Commit
+			up{0, 0}, up{0, 0}, up{0, 0}, land{}, land{},
+			up{0, 1}, up{0, 1}, land{},
+			settle{}),
+		commits: true,
+	},
+	{
+		name: "all commits overtake a copy",
+		events: after(begun(1),
+			commit{session: 0, id: 1},
+			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
+			up{0, 0}, up{0, 0}, up{0, 0}, up{0, 0},
+			land{2, false}, land{0, false}, land{0, false},
+			settle{}),
+		commits: true,
+	},
+	{
+		name: "an abort overtakes a copy, and others want the blocks",
+		events: after(begun(1),
+			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{}, read{0, 0}, up{0, 0},
+			abort{id: 1}, write{0, 0}, up{0, 0},
+			land{},
+			reserve{blocks: []kvcache.BlockID{0, 1}},
+			settle{}),
+	},
+	{
+		name: "the end of a stream overtakes a copy, and others want the blocks",
+		events: after(begun(1),
+			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{}, read{0, 0}, up{0, 0},
+			cut{0, 0}, receiverHears{0, 0},
+			land{},
+			reserve{blocks: []kvcache.BlockID{0, 1}},
+			settle{}),
+	},
+	{
+		name: "the abort of the first stripe overtakes a chunk of the second",
+		events: after(begun(2),
+			offer{id: 1, layer: 0, count: 2}, write{0, 1}, ship{session: 0, stripe: 1}, read{0, 1},
+			abort{id: 1}, write{0, 0}, write{0, 1},
+			up{0, 0}, up{0, 1}, up{0, 1}, down{0, 0},
+			settle{}),
+	},
+	{
+		name: "an abort crosses the accept",
+		events: []event{
+			start{}, connect{stripes: 2}, up{0, 0}, up{0, 1}, down{0, 0}, down{0, 1},
+			reserve{blocks: []kvcache.BlockID{0, 1}}, open{session: 0, id: 1}, write{0, 0},
+			abort{id: 1}, write{0, 0}, up{0, 0}, down{0, 0}, up{0, 0}, write{0, 1}, up{0, 1}, down{0, 0},
+			settle{},
+		},
+	},
+	{
+		name: "an abort crosses the committed",
+		events: after(begun(1),
+			commit{session: 0, id: 1},
+			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
+			up{0, 0}, land{}, up{0, 0}, land{}, up{0, 0}, land{}, up{0, 0},
+			abort{id: 1}, write{0, 0}, up{0, 0},
+			settle{}),
+		commits: true,
+	},
+	{
+		name: "a cancel crosses the commit",
+		events: after(begun(1),
+			commit{session: 0, id: 1},
+			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
+			up{0, 0}, cancel{1}, up{0, 0}, up{0, 0}, up{0, 0}, down{0, 0}, land{},
+			settle{}),
+	},
+	{
+		name: "a ticket of another start",
+		events: after(begun(1),
+			start{}, connect{stripes: 1}, up{1, 0}, down{1, 0},
+			reserve{blocks: []kvcache.BlockID{0}}, open{session: 1, id: 2, forged: oldEpoch}, write{1, 0},
+			up{1, 0}, down{1, 0},
+			settle{}),
+	},
+	{
+		name: "nobody is heard once a copy has ended",
+		events: after(begun(2),
+			offer{id: 1, layer: 0, count: 2}, write{0, 1}, ship{session: 0, stripe: 1}, up{0, 1},
+			advance{lease}, land{},
+			blackout{}),
+	},
+	{
+		name: "a bit flips in a payload, of which nothing but its sum would tell",
+		events: after(begun(1),
+			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{},
+			flip{bit: bitOfPayload}, up{0, 0}, land{},
+			settle{}),
+	},
+	{
+		name: "a bit flips in a payload that goes straight into pages",
+		events: after(append([]event{start{views: true}}, begun(1)[1:]...),
+			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{},
+			flip{bit: bitOfPayload}, up{0, 0}, land{},
+			settle{}),
+	},
+	{
+		name: "two chunks change their blocks, of which nothing but their sums would tell",
+		events: after(begun(1),
+			offer{id: 1, layer: 0, count: 1}, write{0, 0}, ship{},
+			offer{id: 1, layer: 0, count: 1}, write{0, 0}, ship{},
+			flip{message: 0, bit: bitOfFirstBlock}, flip{message: 1, bit: bitOfFirstBlock},
+			up{0, 0}, land{}, up{0, 0},
+			settle{}),
+	},
+	{
+		name: "two chunks change their layers, of which nothing but their sums would tell",
+		events: after(begun(1),
+			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{},
+			offer{id: 1, layer: 1, count: 2}, write{0, 0}, ship{},
+			flip{message: 0, bit: bitOfLayer}, flip{message: 1, bit: bitOfLayer},
+			up{0, 0}, land{}, up{0, 0},
+			settle{}),
+	},
+}
+
+// What broke a machine once breaks none again.
+func TestHistories(t *testing.T) {
+	for _, h := range histories {
+		t.Run(h.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.healthy = h.commits
+			for _, e := range h.events {
+				w.do(e)
+			}
+			if h.commits {
+				w.checkAllCommitted()
+			}
+		})
+	}
+}
