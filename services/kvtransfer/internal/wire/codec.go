@@ -37,11 +37,8 @@ type codec struct {
 // Marshal implements encoding.CodecV2.
 func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 	out, is := v.(*Outbound)
-	switch {
-	case !is:
+	if !is {
 		return c.CodecV2.Marshal(v)
-	case out.Message != nil:
-		return c.CodecV2.Marshal(out.Message)
 	}
 	b, err := out.encode(&c.pool)
 	if out.Released != nil {

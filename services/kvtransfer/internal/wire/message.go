@@ -41,12 +41,8 @@ type Coding interface {
 	Decode(dst, src []byte) error
 }
 
-// Outbound is a message to send: either Message, or the chunk that the other
-// fields describe.
+// Outbound is a chunk to send.
 type Outbound struct {
-	// Message is anything but a chunk; nil: this is a chunk.
-	Message *kvtransferv1.SenderMessage
-
 	// Chunk is what the chunk says; its PayloadBytes is not read. Runs are not
 	// changed until Released.
 	Chunk Chunk

@@ -157,7 +157,7 @@ func sum(c *kvtransferv1.Chunk) uint32 {
 }
 
 // marshal sends a message, as a connection would see it.
-func marshal(t testing.TB, out *wire.Outbound) []byte {
+func marshal(t testing.TB, out any) []byte {
 	t.Helper()
 	data, err := wire.Codec().Marshal(out)
 	if err != nil {

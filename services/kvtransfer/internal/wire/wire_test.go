@@ -270,7 +270,7 @@ func TestRefused(t *testing.T) {
 // Other messages go by protobuf's own code.
 func TestMessages(t *testing.T) {
 	sent := &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Renew{Renew: &kvtransferv1.Renew{TransferIds: []uint64{1, 2, 3}}}}
-	encoded := marshal(t, &wire.Outbound{Message: sent})
+	encoded := marshal(t, sent)
 	var in wire.Inbound
 	for range 2 {
 		if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &in); err != nil {
