@@ -60,3 +60,8 @@ VEC void product_tile(const int rows, const int panels, const operand *x, size_t
 		for (int p = 0; p < panels; p++)
 			v_store(c + (r * TDM_UNIT_PANELS + p) * TDM_LANES, acc[r][p]);
 }
+
+// tile_step carries one row's sums of a panel on by pair k.
+VEC vec tile_step(vec acc, const operand *x, size_t k, words w) {
+	return v_fma(v_set1(x[PRODUCT_BLOCK + k]), w_even(w), v_fma(v_set1(x[k]), w_odd(w), acc));
+}
