@@ -29,14 +29,17 @@ func (p *Pool) unpublish(id BlockID) {
 		p.uncache(id)
 		p.free = append(p.free, id)
 		p.evictions++
-		if b.saved {
+		switch {
+		case b.saved:
 			p.savedEvictions++
+		case !b.offered:
+			p.unofferedEvictions++
 		}
 	}
 	p.orphan(id)
-	refs := b.refs
+	refs, pins := b.refs, b.pins
 	*b = unpublished
-	b.refs = refs
+	b.refs, b.pins = refs, pins
 }
 
 // cache puts a published block without references among those that may be

@@ -40,12 +40,14 @@ type Pool struct {
 	unoffered                   int // cached blocks that Nominate did not give yet
 	lookupTokens, hitTokens     uint64
 	evictions, savedEvictions   uint64
+	unofferedEvictions          uint64
 	misuses                     uint64
 	matched                     []BlockID // scratch of Acquire
 }
 
 type block struct {
 	refs        int32
+	pins        int32 // of the references, those of nominations
 	reserved    bool
 	quarantined bool
 
@@ -59,6 +61,7 @@ type block struct {
 	heapIndex             int32 // in Pool.idle; -1: not in it
 	unsavedIndex          int32 // in Pool.unsaved; -1: not in it
 	offered, saved        bool  // Nominate gave it; somebody else has it, too
+	again                 bool  // Unsaved let it be nominated once more
 }
 
 // none is no block.
@@ -246,8 +249,8 @@ type Stats struct {
 	// Unoffered of the cached ones were not given by Nominate yet.
 	Unoffered int
 	// Evictions of cached blocks; SavedEvictions are those of blocks that were
-	// marked by Saved.
-	Evictions, SavedEvictions uint64
+	// marked by Saved, UnofferedEvictions of those that Nominate had not given.
+	Evictions, SavedEvictions, UnofferedEvictions uint64
 	// Misuses are calls that named a block in the wrong state, such as a second
 	// Release. They are ignored and counted; anything but 0 is a bug of the owner.
 	Misuses uint64
@@ -269,6 +272,6 @@ func (p *Pool) Stats() Stats {
 		Evictions:    p.evictions,
 		Misuses:      p.misuses,
 
-		SavedEvictions: p.savedEvictions,
+		SavedEvictions: p.savedEvictions, UnofferedEvictions: p.unofferedEvictions,
 	}
 }

@@ -165,11 +165,28 @@ func (w *world) nominateAll(t *rapid.T) {
 
 func (w *world) unpin(t *rapid.T) {
 	h := w.pick(t, func(h *holder) bool { return h.pinned })
-	if rapid.Bool().Draw(t, "saved") {
+	before := w.pool.Stats()
+	switch rapid.IntRange(0, 2).Draw(t, "saved") {
+	case 1:
 		w.pool.Saved(h.table)
+	case 2:
+		w.pool.Unsaved(h.table)
 	}
+	if after := w.pool.Stats(); after != before {
+		t.Fatalf("marking held blocks changed %+v to %+v", before, after)
+	}
+	pinned := w.pool.Pinned(h.table)
 	w.pool.Unpin(h.table)
+	others := 0 // nominations that share blocks, each of which Pinned counts
 	w.gone(h)
+	for _, id := range h.table {
+		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) {
+			others++
+		}
+	}
+	if got := w.pool.Stats().Held; before.Held-got > pinned || pinned > len(h.table) || others == 0 && before.Held-got != pinned {
+		t.Fatalf("%d blocks were pinned only, %d of %d come back", pinned, before.Held-got, len(h.table))
+	}
 }
 
 func (w *world) save(t *rapid.T) {

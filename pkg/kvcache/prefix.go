@@ -71,24 +71,36 @@ func (p *Pool) Cached(salt string, hashes []Hash, tokens []int32) int {
 // eviction included. The table is the caller's; its first cached blocks hold
 // their KV, and the Chain is where Publish goes on.
 func (p *Pool) Acquire(salt string, hashes []Hash, tokens []int32, total int) (table []BlockID, cached int, chain Chain, ok bool) {
-	hashes = hashes[:max(min(len(hashes), total), 0)]
-	p.matched, chain = p.find(p.matched[:0], salt, hashes, tokens)
-	cached = len(p.matched)
-	idle := 0
-	for _, id := range p.matched {
-		if p.blocks[id].refs == 0 {
-			idle++
-		}
-	}
-	if total-cached > p.Available()-idle {
+	need, chain := p.need(salt, hashes, tokens, total)
+	if need > p.Available() {
 		return nil, 0, Chain{}, false
 	}
+	cached = len(p.matched)
 	p.take(p.matched)
 	table = append(make([]BlockID, 0, total), p.matched...)
 	table, ok = p.Allocate(table, total-cached)
 	p.lookupTokens += uint64(len(tokens))
 	p.hitTokens += uint64(cached * p.blockTokens)
 	return table, cached, chain, ok
+}
+
+// Need is how many of the Available blocks Acquire would take with these arguments:
+// what it allocates, and what it finds that nobody holds. It takes and changes nothing.
+func (p *Pool) Need(salt string, hashes []Hash, tokens []int32, total int) int {
+	need, _ := p.need(salt, hashes, tokens, total)
+	return need
+}
+
+// need leaves what is found in p.matched.
+func (p *Pool) need(salt string, hashes []Hash, tokens []int32, total int) (need int, chain Chain) {
+	p.matched, chain = p.find(p.matched[:0], salt, hashes[:max(min(len(hashes), total), 0)], tokens)
+	need = total - len(p.matched)
+	for _, id := range p.matched {
+		if p.blocks[id].refs == 0 {
+			need++
+		}
+	}
+	return need, chain
 }
 
 // find looks blocks up without taking them.

@@ -14,8 +14,8 @@ type Nomination struct {
 // Nominate gives the prefix that ends with the cached block that would be evicted
 // first of those that were not given before, so that it can be saved elsewhere.
 // It takes a reference to each block of the prefix, which Unpin gives back; until
-// then they are held. No block of it is nominated for itself any more, unless it
-// is evicted and published again. False: there is none.
+// then they are held. No block of it is nominated for itself any more, unless Unsaved
+// says so, or it is evicted and published again. False: there is none.
 func (p *Pool) Nominate() (Nomination, bool) {
 	if p.unoffered == 0 {
 		return Nomination{}, false
@@ -42,6 +42,7 @@ func (p *Pool) Nominate() (Nomination, bool) {
 	p.take(n.Blocks)
 	for _, id := range n.Blocks {
 		p.blocks[id].offered = true
+		p.blocks[id].pins++
 	}
 	return n, true
 }
@@ -50,12 +51,13 @@ func (p *Pool) Nominate() (Nomination, bool) {
 // the blocks are evicted as if they had never been nominated.
 func (p *Pool) Unpin(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
-		if !p.isHeld(id) {
+		if !p.isHeld(id) || p.blocks[id].pins == 0 {
 			p.misuses++
 			continue
 		}
 		b := &p.blocks[id]
 		b.refs--
+		b.pins--
 		if b.refs > 0 {
 			continue
 		}
@@ -64,6 +66,33 @@ func (p *Pool) Unpin(blocks []BlockID) {
 			p.cache(id)
 		} else {
 			p.free = append(p.free, id)
+		}
+	}
+}
+
+// Pinned is how many of the blocks, each named once, nobody holds but nominations:
+// how many more Allocate could give if those were given back.
+func (p *Pool) Pinned(blocks []BlockID) int {
+	pinned := 0
+	for _, id := range blocks {
+		if p.isHeld(id) && p.blocks[id].refs == p.blocks[id].pins {
+			pinned++
+		}
+	}
+	return pinned
+}
+
+// Unsaved lets held blocks of a nomination that came to nothing be nominated once
+// more, unless somebody else has them. A second time it does nothing: what cannot be
+// saved is not tried for ever.
+func (p *Pool) Unsaved(blocks []BlockID) {
+	for _, id := range blocks {
+		if !p.isHeld(id) {
+			p.misuses++
+			continue
+		}
+		if b := &p.blocks[id]; b.generation != 0 && !b.saved && !b.again {
+			b.offered, b.again = false, true
 		}
 	}
 }

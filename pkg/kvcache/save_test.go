@@ -82,6 +82,69 @@ func TestEvictedBlocksAreNominatedAnew(t *testing.T) {
 	}
 }
 
+// TestUnsavedBlocksAreNominatedOnceMore: not for ever, and not what somebody has.
+func TestUnsavedBlocksAreNominatedOnceMore(t *testing.T) {
+	p := newPool(4)
+	tokens := []int32{1, 2, 5, 5}
+	table := fill(t, p, "", tokens...)
+	for i, want := range []bool{true, true, false} {
+		n, ok := p.Nominate()
+		if ok != want {
+			t.Fatalf("nomination %d: %v, want %v", i, ok, want)
+		}
+		if !ok {
+			break
+		}
+		if !slices.Equal(n.Blocks, table) || p.Pinned(n.Blocks) != 2 {
+			t.Errorf("nomination %d: %+v, %d pinned", i, n, p.Pinned(n.Blocks))
+		}
+		p.Unsaved(n.Blocks)
+		p.Unpin(n.Blocks)
+	}
+	// One that another nomination saved is done with.
+	p = newPool(4)
+	fill(t, p, "", tokens...)
+	n, _ := p.Nominate()
+	p.Saved(n.Blocks[:1])
+	p.Unsaved(n.Blocks)
+	p.Unpin(n.Blocks)
+	if again, ok := p.Nominate(); !ok || len(again.Blocks) != 2 {
+		t.Errorf("%+v, %v: the end was not saved", again, ok)
+	} else {
+		p.Unpin(again.Blocks)
+	}
+	if s := p.Stats(); s.Unoffered != 0 || s.Misuses != 0 {
+		t.Errorf("%+v", s)
+	}
+	// What a sequence holds, too, would not come back.
+	p = newPool(4)
+	fill(t, p, "", tokens...)
+	n, _ = p.Nominate()
+	held, _ := p.Match(nil, "", tokens[:2])
+	if got := p.Pinned(n.Blocks); got != 1 || len(held) != 1 {
+		t.Errorf("%d of %d blocks are pinned only, %d are held", got, len(n.Blocks), len(held))
+	}
+}
+
+// TestUnofferedEvictions: those of blocks whose turn never came.
+func TestUnofferedEvictions(t *testing.T) {
+	p := newPool(3)
+	for seed := range int32(3) {
+		fill(t, p, "", slices.Repeat([]int32{seed}, size)...)
+	}
+	first, _ := p.Nominate()
+	second, _ := p.Nominate()
+	p.Saved(first.Blocks)
+	p.Unpin(first.Blocks)
+	p.Unpin(second.Blocks)
+	if _, ok := p.Allocate(nil, 3); !ok {
+		t.Fatal("no blocks")
+	}
+	if s := p.Stats(); s.Evictions != 3 || s.SavedEvictions != 1 || s.UnofferedEvictions != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // BenchmarkNominate is of a pool full of prefixes of 16 blocks, half of which were
 // given before.
 func BenchmarkNominate(b *testing.B) {

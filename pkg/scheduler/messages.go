@@ -259,7 +259,7 @@ type Save struct {
 }
 
 // StopSave asks to end a save soon, since its blocks are needed. SaveDone has to
-// come all the same.
+// come all the same; what was not saved may be offered once more.
 type StopSave struct{ ID SaveID }
 
 // BlocksChanged is a change of the prefix cache.

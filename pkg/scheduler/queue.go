@@ -41,7 +41,7 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	table, cached, chain, ok := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
 	if !ok {
 		q.triedAt = s.freed + 1
-		s.stopSaves()
+		s.giveWay(q)
 		return false
 	}
 	q.table, q.cached, q.chain = table, cached, chain

@@ -17,10 +17,12 @@ type save struct {
 	stopped bool              // StopSave was said
 }
 
-// save begins as many saves as there may be. The blocks that are read for one
-// cannot be evicted meanwhile, so none begins while somebody waits for blocks.
+// save begins as many saves as there may be: of those blocks that would be evicted
+// first, each drawn when its save begins, so that none that is gone is ever waited
+// for. The blocks that are read for one cannot be evicted meanwhile, so none begins
+// while somebody waits who would have enough without them.
 func (s *Scheduler) save() {
-	for len(s.saves) < s.saveLimit && !s.draining && !s.starved() {
+	for len(s.saves) < s.saveLimit && !s.draining && !s.hindered() {
 		stats := s.pool.Stats()
 		if (stats.Free+stats.Cached-stats.Unoffered)*saveBelow >= stats.Total {
 			return
@@ -44,9 +46,37 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	s.saves = slices.Delete(s.saves, i, i+1)
 	if e.Saved {
 		s.pool.Saved(saved.blocks)
+	} else {
+		s.pool.Unsaved(saved.blocks)
 	}
 	s.pool.Unpin(saved.blocks)
 	s.freed++
+}
+
+// giveWay stops the saves if q, which does not fit, would without them. Where it would
+// not, they go on: what it waits for are others, who may take longer.
+func (s *Scheduler) giveWay(q *sequence) {
+	q.hindered = false
+	if len(s.saves) == 0 {
+		return
+	}
+	s.pinned = s.pinned[:0]
+	for _, saved := range s.saves {
+		s.pinned = append(s.pinned, saved.blocks...)
+	}
+	slices.Sort(s.pinned)
+	need := s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
+	if need <= s.pool.Available()+s.pool.Pinned(slices.Compact(s.pinned)) {
+		q.hindered = true
+		s.stopSaves()
+	}
+}
+
+// hindered says whether somebody waits for blocks that are read for saves. Until it
+// has tried again it does, whatever has ended meanwhile: else the next save would take
+// them.
+func (s *Scheduler) hindered() bool {
+	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.hindered })
 }
 
 // starved says whether somebody waits for blocks that are not to be had now.

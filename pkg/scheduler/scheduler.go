@@ -34,6 +34,7 @@ type Scheduler struct {
 	saves     []*save
 	saveLimit int
 	lastSave  SaveID
+	pinned    []kvcache.BlockID // scratch of giveWay
 
 	actions []Action
 }

@@ -35,6 +35,7 @@ type sequence struct {
 	overtaken    int    // later ones that were taken before it
 	aged         bool   // overtaken as often as allowed
 	triedAt      uint64 // Scheduler.freed when it last did not fit
+	hindered     bool   // it would have fitted then, but for saves
 
 	// Having blocks.
 	table     []kvcache.BlockID

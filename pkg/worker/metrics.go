@@ -66,6 +66,7 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 		{"tandem_worker_prefix_cache_hit_tokens_total", "Prompt tokens found in the prefix cache.", func(s kvcache.Stats) uint64 { return s.HitTokens }},
 		{"tandem_worker_prefix_cache_evictions_total", "Cached blocks given to others.", func(s kvcache.Stats) uint64 { return s.Evictions }},
 		{"tandem_worker_prefix_cache_saved_evictions_total", "Cached blocks given to others that a block store had.", func(s kvcache.Stats) uint64 { return s.SavedEvictions }},
+		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Cached blocks given to others that no block store had been offered yet.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
 		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state: a bug if not 0.", func(s kvcache.Stats) uint64 { return s.Misuses }},
 	} {
 		counter := prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help, ConstLabels: prometheus.Labels{"worker": workerID}},
