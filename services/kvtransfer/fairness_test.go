@@ -21,7 +21,7 @@ import (
 // 16 blocks each, over loopback. Its metrics are the medians of what the block took
 // from Open to its end, their ratio, and the speed meanwhile.
 func BenchmarkShortBehindLong(b *testing.B) {
-	for _, streams := range []int{1, 2} {
+	for _, streams := range []int{1, 2, 4} {
 		for _, c := range []struct{ credit, chunk int }{
 			{4 << 20, 1 << 20}, {64 << 20, 1 << 20},
 		} {

@@ -19,7 +19,7 @@ const (
 	encodedBytes  = 2
 	layout        = 99
 	lease         = 9 * time.Second
-	answerTimeout = 2 * lease
+	answerTimeout = 10 * lease
 	patience      = lease // of a sender: the shorter of the two
 	poolBlocks    = 24
 	creditBytes   = 10 * sliceBytes

@@ -84,8 +84,9 @@ func (c *Core) need() int { return c.size(c.ring[c.pick()]) }
 
 func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) * t.sliceBytes }
 
-// chunkShare is the part of the largest chunk that is used while several transfers
-// have something to send: a short one waits for what has begun.
+// chunkShare is the part of the largest chunk that is used, divided by the stripes,
+// while several transfers have something to send: a short one waits for what has begun,
+// on every stripe.
 const chunkShare = 4
 
 func (c *Core) crowded() bool { return len(c.ring) > 1 }
@@ -93,15 +94,23 @@ func (c *Core) crowded() bool { return len(c.ring) > 1 }
 // limit is the most slices in a chunk.
 func (c *Core) limit(t *transfer) int {
 	if c.crowded() {
-		return max(c.cfg.MaxChunkBytes/chunkShare/t.sliceBytes, 1)
+		return max(c.cfg.MaxChunkBytes/chunkShare/len(c.stripes)/t.sliceBytes, 1)
 	}
 	return c.cfg.MaxChunkBytes / t.sliceBytes
 }
 
-// room is the payload that may be sent over a stripe now. The whole credit is used
-// even while short transfers may come: with less on its way sender and receiver wait
-// for each other.
-func (c *Core) room(of int) int { return c.stripes[of].credit }
+// room is the payload that may be sent over a stripe now. While several transfers have
+// something to send, all stripes together have no more on their way than one has by
+// itself: it is before whatever comes next. That one's whole credit is used, since with
+// less sender and receiver wait for each other; and where nothing is on its way a chunk
+// may go, however large.
+func (c *Core) room(of int) int {
+	s := &c.stripes[of]
+	if !c.crowded() || s.credit == s.most {
+		return s.credit
+	}
+	return s.credit - (s.most - s.most/len(c.stripes))
+}
 
 func (c *Core) nextChunk(of int) Action {
 	if len(c.ring) == 0 {
@@ -143,6 +152,7 @@ func (c *Core) chunk(t *transfer, of int) *WriteChunk {
 		TransferID: t.id(), Sequence: l.sequence, Layer: uint32(layer), Runs: runs, PayloadBytes: len(blocks) * t.sliceBytes,
 	}
 	l.sequence++
+	c.deadlines.Clear(timer{what: creditTimer, stripe: of})
 	t.reading++
 	t.unsent -= len(blocks)
 	c.stripes[of].credit -= w.Chunk.PayloadBytes

@@ -19,12 +19,16 @@ const (
 // busy is a core whose transfers were accepted and have all of their slices to
 // send: ticket i of them has blocks[i] blocks.
 func busy(stripes int, blocks ...int) *sender.Core {
+	return busyWith(stripes, 1<<40, turnMaxChunk, blocks...)
+}
+
+func busyWith(stripes, creditBytes, maxChunkBytes int, blocks ...int) *sender.Core {
 	cfg := sender.Config{
-		LayoutDigest: 9, Layers: turnLayers, SliceBytes: sliceBytes, MaxChunkBytes: turnMaxChunk,
+		LayoutDigest: 9, Layers: turnLayers, SliceBytes: sliceBytes, MaxChunkBytes: maxChunkBytes,
 		AnswerTimeout: answerTimeout, IdleTimeout: time.Minute,
 	}
 	for range stripes {
-		cfg.CreditBytes = append(cfg.CreditBytes, 1<<40)
+		cfg.CreditBytes = append(cfg.CreditBytes, creditBytes)
 	}
 	c := sender.New(cfg, start)
 	for i, n := range blocks {
@@ -112,4 +116,76 @@ func TestNoTransferStarves(t *testing.T) {
 			}
 		}
 	})
+}
+
+// onTheWay lets all stripes send until none may, and gives what each has on its way and
+// the largest chunk.
+func onTheWay(c *sender.Core, stripes int) (bytes []int, largest int) {
+	bytes = make([]int, stripes)
+	for i := range stripes {
+		for {
+			_, n, ok := take(c, i)
+			if !ok {
+				break
+			}
+			bytes[i] += n
+			largest = max(largest, n)
+		}
+	}
+	return bytes, largest
+}
+
+// What is on its way over all stripes, which a short transfer waits for, is no more than
+// one stripe would have, and its chunks are smaller by as much; unless there is only one
+// transfer, which uses all that it may.
+func TestStripesShareWhatIsOnItsWay(t *testing.T) {
+	const credit, maxChunk = 1 << 10, 256
+	for _, test := range []struct{ stripes, transfers, each, chunk int }{
+		{1, 2, credit, maxChunk / 4},
+		{2, 2, credit / 2, maxChunk / 4 / 2},
+		{4, 2, credit / 4, maxChunk / 4 / 4},
+		{4, 1, credit, maxChunk},
+	} {
+		c := busyWith(test.stripes, credit, maxChunk, []int{1000, 1000}[:test.transfers]...)
+		bytes, largest := onTheWay(c, test.stripes)
+		for i, n := range bytes {
+			if n != test.each || largest != test.chunk {
+				t.Errorf("%d transfers: stripe %d of %d has %d bytes on its way, want %d, in chunks of up to %d, want %d",
+					test.transfers, i, test.stripes, n, test.each, largest, test.chunk)
+			}
+		}
+	}
+}
+
+// Where a stripe's share is less than a slice, its slices go one by one.
+func TestAShareThatIsLessThanASlice(t *testing.T) {
+	c := busyWith(8, 2*sliceBytes, 2*sliceBytes, 1000, 1000)
+	for range 5 {
+		bytes, _ := onTheWay(c, 8)
+		for i, n := range bytes {
+			if n != sliceBytes {
+				t.Fatalf("stripe %d has %d bytes on its way, a slice has %d", i, n, sliceBytes)
+			}
+			handle(c, start, sender.Received{Stripe: i, Message: grant(uint64(n))})
+		}
+	}
+}
+
+// A stripe whose wait for credit ended without a Grant, since it is less crowded, does
+// not end the session for that wait.
+func TestAWaitForCreditEndsWithTheCrowd(t *testing.T) {
+	c := busyWith(2, 64, 32, 1000, 4)
+	onTheWay(c, 2)
+	handle(c, start, sender.Abort{ID: 2})
+	at := start.Add(lease - time.Second)
+	for i := range 2 {
+		for len(handle(c, at, sender.WriterReady{Stripe: i})) > 0 {
+		}
+		handle(c, at, sender.Received{Stripe: i, Message: grant(4)})
+	}
+	handle(c, at, sender.Received{Message: drained(2)})
+	handle(c, start.Add(lease), sender.Tick{})
+	if c.Lost() {
+		t.Error("the session has ended")
+	}
 }
