@@ -68,7 +68,7 @@ func TestListenExplains(t *testing.T) {
 	for address, want := range map[string]string{
 		taken.Addr().String():                   "already in use",
 		"unix://" + socket:                      "already in use",
-		"unix://" + file:                        "already in use",
+		"unix://" + file:                        "is no socket and was left alone",
 		"unix://relative":                       "absolute",
 		"unix:///" + strings.Repeat("x", 200):   "107",
 		"7070":                                  "host:port",

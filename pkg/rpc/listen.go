@@ -50,6 +50,11 @@ func listenUnix(address, path string) (net.Listener, error) {
 		}
 		listener, err = net.Listen("unix", path)
 	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if info, statErr := os.Lstat(path); statErr == nil && info.Mode()&os.ModeSocket == 0 {
+			return nil, explained{fmt.Sprintf("listen on %s: what is there is no socket and was left alone: remove it, or choose another path", address), err}
+		}
+	}
 	if err != nil {
 		return nil, explainListen(address, err)
 	}

@@ -33,6 +33,7 @@ type UpOptions struct {
 // RegisterFlags adds all flags.
 func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.Options.RegisterFlags(fs)
+	fs.Lookup("kv-socket").Usage = "Unix sockets on which workers receive KV: auto (in a private folder that goes with the process) or off"
 	fs.IntVar(&o.PrefillWorkers, "prefill", 1, "number of prefill workers")
 	fs.IntVar(&o.DecodeWorkers, "decode", 1, "number of decode workers")
 	fs.IntVar(&o.KVStores, "kvstore", 0, "number of block stores, which keep KV that prefill workers have no room for")

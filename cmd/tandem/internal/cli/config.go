@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -135,6 +136,9 @@ func validateFile(of *cobra.Command, file string) error {
 		return nil
 	}
 	if err := of.PreRunE(of, nil); err != nil {
+		if exit, is := errors.AsType[*exitError](err); is && exit.cause != nil {
+			err = exit.cause // the command line of `config validate` is right
+		}
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil

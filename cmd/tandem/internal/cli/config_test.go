@@ -65,6 +65,11 @@ func TestConfig(t *testing.T) {
 	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, "--lease-ttl: 1ms is under 1s") {
 		t.Errorf("got %+v", got)
 	}
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "--lease-ttl: 1ms is under 1s")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "--kv-transport: \"pigeon\" is none of")
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file, "--lease-ttl=2ms"), 2, "--lease-ttl: 2ms is under 1s: see 'tandem serve --help'")
+	write("max-sequences: 4000\n") // against the default of another flag
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--max-batch-tokens: 1024 is outside 4000 (--max-sequences) to 1048576")
 	write("listne: x\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:1: unknown key "listne": did you mean "listen"?`)
 	got := run(t.Context(), "", nil, "config", "validate", file, "--json")

@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -38,4 +39,18 @@ func (f processFlags) build(stderr io.Writer) (*slog.Logger, *prometheus.Registr
 		return nil, nil, err
 	}
 	return logger, telemetry.NewRegistry(), nil
+}
+
+// settingsError is the error of checking the settings of cmd. It begins with the flag
+// that it is about, and is a mistake on the command line unless that flag was set in
+// the environment or a file.
+func settingsError(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "--"), " ")
+	if f := cmd.Flags().Lookup(strings.TrimSuffix(name, ":")); f != nil && f.Changed && !onCommandLine(cmd, f.Name) {
+		return err
+	}
+	return &exitError{status: exitUsage, message: usageError(cmd, err.Error()).Error(), cause: err}
 }

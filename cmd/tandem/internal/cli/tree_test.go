@@ -82,6 +82,18 @@ func TestHelpOfACommand(t *testing.T) {
 	}
 }
 
+// The workers of one process share no socket, so that up takes no path of one.
+func TestHelpOnSockets(t *testing.T) {
+	for command, path := range map[string]bool{"up": false, "serve": true} {
+		help := run(t.Context(), "", nil, command, "--help").stdout
+		_, line, _ := strings.Cut(help, "--kv-socket ")
+		line, _, _ = strings.Cut(line, "\n")
+		if strings.Contains(line, "a path") != path || !strings.Contains(line, "auto") || !strings.Contains(line, "off") {
+			t.Errorf("%s says %q", command, line)
+		}
+	}
+}
+
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	cases := []struct {
 		args []string
@@ -97,6 +109,17 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"generate", "--top-p=much"}, `--top-p: "much" is not a number: see`},
 		{[]string{"generate", "--timeout=5"}, `--timeout: "5" is not a duration: write 500ms, 10s or 2m: see`},
 		{[]string{"up", "--kv-memory=much"}, `--kv-memory: "much" is not a size: write 512MiB`},
+		{[]string{"up", "--decode=0"}, `--decode: 0 is outside 1 to 256: every request needs a decode worker: see 'tandem up --help'`},
+		{[]string{"up", "--kv-transport=pigeon"}, `--kv-transport: "pigeon" is none of auto, tcp and unix: see`},
+		{[]string{"up", "--kv-connections=9"}, `--kv-connections: 9 is outside 1 to 8: see`},
+		{[]string{"up", "--kv-socket=/run/kv.sock"}, `--kv-socket: give auto or off`},
+		{[]string{"up", "--kv-socket=off", "--kv-transport=unix"}, `--kv-socket: off leaves nothing`},
+		{[]string{"up", "--store-max-puts=-1"}, `--store-max-puts`},
+		{[]string{"serve"}, `--target: "" is none of router, prefill, decode and kvtransfer: see 'tandem serve --help'`},
+		{[]string{"serve", "--target=decode", "--kv-socket=relative"}, `--kv-socket: "relative" is neither auto nor off nor an absolute path: see`},
+		{[]string{"serve", "--target=decode", "--kv-listen=7073"}, `--kv-listen: "7073" is not host:port: see`},
+		{[]string{"serve", "--target=decode", "--kv-advertise=0.0.0.0:1"}, `--kv-advertise: 0.0.0.0:1 is every interface`},
+		{[]string{"serve", "--target=kvtransfer", "--store-memory=1B"}, `--store-memory`},
 		{[]string{"workers", "--role=router"}, `no role of a worker is called "router": pass prefill, decode or kvtransfer`},
 		{[]string{"serve", "--target=kvtransfer", "--model=m"}, `--model means nothing to a block store`},
 		{[]string{"serve", "--target=kvtransfer", "--decode-max-waiting=1"}, `--decode-max-waiting means nothing to a block store`},
