@@ -31,6 +31,7 @@ type Pool struct {
 	// Nominate on: a pool whose blocks nobody takes has no use for it.
 	unsaved   evictionHeap
 	nominates bool
+	fresh     []published // since then, the oldest first; some are gone, or were given
 
 	tick       uint64 // logical time of use
 	generation uint64 // last one given to a published block

@@ -124,6 +124,34 @@ func (w *world) nominate(t *rapid.T) {
 	if !ok {
 		t.Skip("nothing to nominate")
 	}
+	w.nominated(t, n)
+	last := n.Blocks[len(n.Blocks)-1]
+	if slices.ContainsFunc(w.holders[:len(w.holders)-1], func(o *holder) bool { return slices.Contains(o.table, last) }) {
+		t.Fatalf("block %d is nominated although it is held", last)
+	}
+}
+
+// nominateHeld pins a prefix of which somebody holds some: its beginning may be cached
+// only, where the holder has a copy of its own.
+func (w *world) nominateHeld(t *rapid.T) {
+	before := w.pool.Stats()
+	n, ok := w.pool.NominateHeld()
+	if !ok {
+		t.Skip("nothing to nominate")
+	}
+	if !slices.ContainsFunc(n.Blocks, func(id kvcache.BlockID) bool {
+		return slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) })
+	}) {
+		t.Fatalf("%v is nominated as held, and is not", n.Blocks)
+	}
+	if after := w.pool.Stats(); after.Held < before.Held || after.Free != before.Free {
+		t.Fatalf("nominating changed %+v to %+v", before, after)
+	}
+	w.nominated(t, n)
+}
+
+// nominated checks what a nomination says, and keeps its references.
+func (w *world) nominated(t *rapid.T, n kvcache.Nomination) {
 	if len(n.Blocks) == 0 || len(n.Tokens) != len(n.Blocks)*size {
 		t.Fatalf("%d blocks of %d tokens", len(n.Blocks), len(n.Tokens))
 	}
@@ -131,10 +159,6 @@ func (w *world) nominate(t *rapid.T) {
 		if w.content[id] != prefix(n.Salt, n.Tokens, i) {
 			t.Fatalf("block %d holds %q, not %q", id, w.content[id], prefix(n.Salt, n.Tokens, i))
 		}
-	}
-	last := n.Blocks[len(n.Blocks)-1]
-	if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, last) }) {
-		t.Fatalf("block %d is nominated although it is held", last)
 	}
 	w.holders = append(w.holders, &holder{table: n.Blocks, cached: len(n.Blocks), published: len(n.Blocks), pinned: true})
 }
@@ -326,6 +350,7 @@ func TestPoolAgainstModel(t *testing.T) {
 					"quarantine": w.quarantine,
 					"drain":      w.drain,
 					"nominate":   w.nominate,
+					"held":       w.nominateHeld,
 					"all":        w.nominateAll,
 					"unpin":      w.unpin,
 					"saved":      w.save,

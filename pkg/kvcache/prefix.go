@@ -165,6 +165,7 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	p.adopt(id)
 	p.touch(id)
 	p.changes.add(hash, +1)
+	p.remember(id)
 	return p.chainAt(id)
 }
 

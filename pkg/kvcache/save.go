@@ -28,9 +28,52 @@ func (p *Pool) Nominate() (Nomination, bool) {
 			}
 		}
 	}
+	return p.nominate(p.unsaved.ids[0]), true
+}
+
+// published is a block as it was published.
+type published struct {
+	id         BlockID
+	generation uint64
+}
+
+// NominateHeld is Nominate for blocks that sequences hold: of those that were
+// published since the first Nominate and not given, the oldest one with all that
+// follows it first. Where there is no room, they are evicted as soon as they are let
+// go. False: there is none.
+func (p *Pool) NominateHeld() (Nomination, bool) {
+	for len(p.fresh) > 0 {
+		oldest := p.fresh[0]
+		p.fresh = p.fresh[1:]
+		// What is cached meanwhile is Nominate's.
+		if b := &p.blocks[oldest.id]; b.generation != oldest.generation || b.offered || b.refs == 0 {
+			continue
+		}
+		last := oldest.id
+		for p.blocks[last].child != none {
+			last = p.blocks[last].child
+		}
+		return p.nominate(last), true
+	}
+	return Nomination{}, false
+}
+
+// remember lets NominateHeld find a block that was just published.
+func (p *Pool) remember(id BlockID) {
+	if !p.nominates {
+		return
+	}
+	if len(p.fresh) >= 2*len(p.blocks) { // half are gone: no more can be published
+		p.fresh = slices.DeleteFunc(p.fresh, func(f published) bool { return p.blocks[f.id].generation != f.generation })
+	}
+	p.fresh = append(p.fresh, published{id, p.blocks[id].generation})
+}
+
+// nominate gives the prefix that ends with a published block.
+func (p *Pool) nominate(last BlockID) Nomination {
 	// What is before a published block is published.
 	var n Nomination
-	for id := p.unsaved.ids[0]; id != none; id = p.blocks[id].parent {
+	for id := last; id != none; id = p.blocks[id].parent {
 		n.Blocks = append(n.Blocks, id)
 	}
 	slices.Reverse(n.Blocks)
@@ -44,7 +87,7 @@ func (p *Pool) Nominate() (Nomination, bool) {
 		p.blocks[id].offered = true
 		p.blocks[id].pins++
 	}
-	return n, true
+	return n
 }
 
 // Unpin gives back the references of a nomination. Unlike Release it is no use:

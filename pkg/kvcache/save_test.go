@@ -126,6 +126,57 @@ func TestUnsavedBlocksAreNominatedOnceMore(t *testing.T) {
 	}
 }
 
+// TestHeldBlocksAreNominated: of those that are published from then on, each once, the
+// oldest with all that follows it.
+func TestHeldBlocksAreNominated(t *testing.T) {
+	p := newPool(8)
+	fill(t, p, "", 9, 9)
+	if n, ok := p.NominateHeld(); ok {
+		t.Fatalf("%+v: nobody nominates yet", n)
+	}
+	n, _ := p.Nominate()
+	p.Saved(n.Blocks)
+	p.Unpin(n.Blocks)
+	tokens := []int32{1, 2, 3, 4, 5, 6}
+	table, ok := p.Allocate(nil, 3)
+	if !ok {
+		t.Fatal("no blocks")
+	}
+	chain := p.Root("")
+	for i := range 2 {
+		chain = p.Publish(chain, table[i], tokens[i*size:(i+1)*size])
+	}
+	held := func(want int) {
+		t.Helper()
+		n, ok := p.NominateHeld()
+		if !ok || !slices.Equal(n.Blocks, table[:want]) || !slices.Equal(n.Tokens, tokens[:want*size]) {
+			t.Fatalf("%+v, %v; want %d blocks", n, ok, want)
+		}
+		if p.Pinned(n.Blocks) != 0 {
+			t.Error("blocks of a sequence count as pinned only")
+		}
+		p.Unpin(n.Blocks)
+	}
+	held(2)
+	if n, ok := p.NominateHeld(); ok {
+		t.Errorf("%+v is nominated twice", n)
+	}
+	p.Publish(chain, table[2], tokens[2*size:])
+	held(3)
+	p.Release(table)
+	// What is let go before its turn is Nominate's.
+	fill(t, p, "", 7, 7)
+	if n, ok := p.NominateHeld(); ok {
+		t.Errorf("%+v is nominated as held", n)
+	}
+	if n, ok := p.Nominate(); !ok || !slices.Equal(n.Tokens, []int32{7, 7}) {
+		t.Errorf("%+v, %v", n, ok)
+	}
+	if s := p.Stats(); s.Misuses != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestUnofferedEvictions: those of blocks whose turn never came.
 func TestUnofferedEvictions(t *testing.T) {
 	p := newPool(3)

@@ -18,8 +18,9 @@ type save struct {
 }
 
 // save begins as many saves as there may be: of those blocks that would be evicted
-// first, each drawn when its save begins, so that none that is gone is ever waited
-// for. The blocks that are read for one cannot be evicted meanwhile, so none begins
+// first, then of those that sequences hold, which are evicted as soon as they are let
+// go where room is so short. Each is drawn when its save begins, so that none that is
+// gone is ever waited for. The blocks that are read for one cannot be evicted meanwhile, so none begins
 // while somebody waits who would have enough without them.
 func (s *Scheduler) save() {
 	for len(s.saves) < s.saveLimit && !s.draining && !s.hindered() {
@@ -28,6 +29,9 @@ func (s *Scheduler) save() {
 			return
 		}
 		nomination, ok := s.pool.Nominate()
+		if !ok {
+			nomination, ok = s.pool.NominateHeld()
+		}
 		if !ok {
 			return
 		}
