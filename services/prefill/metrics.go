@@ -1,6 +1,7 @@
 package prefill
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -30,6 +31,9 @@ const (
 	putOK      = "put"
 	putHeld    = "held"
 	putBusy    = "busy"
+	putRefused = "refused"
+	putNoStore = "no_store"
+	putLate    = "timeout"
 	putStopped = "stopped"
 	putFailed  = "failed"
 )
@@ -66,7 +70,7 @@ func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, er
 	for _, result := range []string{fetchOK, fetchJoined, fetchDeclined, fetchResting, fetchNoRoom, fetchDraining, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchFailed} {
 		m.fetches.WithLabelValues(result)
 	}
-	for _, result := range []string{putOK, putHeld, putBusy, putStopped, putFailed} {
+	for _, result := range []string{putOK, putHeld, putBusy, putRefused, putNoStore, putLate, putStopped, putFailed} {
 		m.puts.WithLabelValues(result)
 	}
 	for _, c := range []prometheus.Collector{m.fetches, m.fetchedBlocks, m.fetchBytes, m.fetchTimes, m.puts, m.putBytes} {
@@ -119,6 +123,12 @@ func putResult(err error) string {
 	}
 	if _, is := errors.AsType[*store.BusyError](err); is {
 		return putBusy
+	}
+	if _, is := errors.AsType[*store.LayoutError](err); is {
+		return putRefused
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return putLate
 	}
 	return putFailed
 }

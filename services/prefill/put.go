@@ -33,6 +33,12 @@ type putter struct {
 
 	tasks sync.WaitGroup
 
+	// limiting is held to tell the driver how many puts there may be; mu may be taken
+	// with it, and not the other way round.
+	limiting sync.Mutex
+	limited  int
+	closed   bool // nothing begins any more
+
 	mu      sync.Mutex
 	stores  []store.Peer
 	running map[scheduler.SaveID]context.CancelCauseFunc
@@ -57,6 +63,11 @@ func (p *putter) begin(save scheduler.Save) {
 		p.mu.Lock()
 		delete(p.running, save.ID)
 		p.mu.Unlock()
+		if !saved {
+			// Before the driver hears of it, which offers the blocks once more: they wait
+			// until the store does not rest any more.
+			p.apply(time.Now())
+		}
 		p.driver.SaveDone(save.ID, saved)
 	})
 }
@@ -78,6 +89,7 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 	began := time.Now()
 	to, ok := p.choose(p.driver.BlockHashes(save.Salt, save.Tokens[:len(save.Tokens)/len(save.Blocks)])[0], began)
 	if !ok {
+		p.metrics.put(putNoStore, 0)
 		return false
 	}
 	prefix := store.Prefix{Salt: save.Salt, Tokens: save.Tokens}
@@ -175,31 +187,46 @@ func (p *putter) poke() {
 // run lets prefixes be saved while there is a store that takes them, until ctx
 // ends. Then it ends those that run and waits for them.
 func (p *putter) run(ctx context.Context) {
-	limit := 0
 	for {
-		now := time.Now()
-		want, next := p.limit(now)
-		if want != limit {
-			limit = want
-			p.driver.LimitSaves(limit)
-		}
-		timer := time.NewTimer(next)
+		timer := time.NewTimer(p.apply(time.Now()))
 		select {
 		case <-p.wake:
 			timer.Stop()
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			p.driver.LimitSaves(0) // nothing begins after it
-			p.mu.Lock()
-			for _, cancel := range p.running {
-				cancel(errClosing)
-			}
-			p.mu.Unlock()
-			p.tasks.Wait()
+			p.close()
 			return
 		}
 	}
+}
+
+func (p *putter) close() {
+	p.limiting.Lock()
+	p.closed = true
+	p.limiting.Unlock()
+	p.apply(time.Now()) // nothing begins after it
+	p.mu.Lock()
+	for _, cancel := range p.running {
+		cancel(errClosing)
+	}
+	p.mu.Unlock()
+	p.tasks.Wait()
+}
+
+// apply tells the driver how many puts there may be now, and says when to look again.
+func (p *putter) apply(now time.Time) (next time.Duration) {
+	p.limiting.Lock()
+	defer p.limiting.Unlock()
+	want, next := p.limit(now)
+	if p.closed {
+		want = 0
+	}
+	if want != p.limited {
+		p.limited = want
+		p.driver.LimitSaves(want)
+	}
+	return next
 }
 
 // limit is how many puts there may be now, and when to look again.

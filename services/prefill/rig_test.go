@@ -92,6 +92,18 @@ type network struct {
 	mu          sync.Mutex
 	listeners   map[string]*bufconn.Listener
 	connections map[string][]net.Conn
+	delays      map[string]time.Duration // of each write, by address
+}
+
+// delayed is a connection whose writes take a while.
+type delayed struct {
+	net.Conn
+	each time.Duration
+}
+
+func (d delayed) Write(b []byte) (int, error) {
+	time.Sleep(d.each)
+	return d.Conn.Write(b)
 }
 
 func newNetwork() *network {
@@ -118,7 +130,11 @@ func (n *network) dial(address string) (*grpc.ClientConn, error) {
 		if err == nil {
 			n.mu.Lock()
 			n.connections[address] = append(n.connections[address], conn)
+			each := n.delays[address]
 			n.mu.Unlock()
+			if each > 0 {
+				return delayed{conn, each}, nil
+			}
 		}
 		return conn, err
 	}}))
