@@ -3,6 +3,7 @@ package cpu
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -16,6 +17,8 @@ const (
 	// undisturbedShare of the time a thread has a processor at least, on a machine that
 	// does nothing else.
 	undisturbedShare = 0.9
+	// barrierRounds is how many barriers are timed together.
+	barrierRounds = 100_000
 )
 
 // MeasureLimits measures what the compute threads reach: multiply-adds, and reading
@@ -44,6 +47,32 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 	}
 	w.SetLimits(limits)
 	return limits, nil
+}
+
+// MeasureBarrier measures how long the compute threads take to wait for each other,
+// in nanoseconds: the best of several means, each over 100,000 barriers, that budget
+// has room for, one at least. A single thread has nobody to wait for. It takes the
+// threads' turn for budget; where others want the processors too, one mean alone can
+// take seconds.
+func (w *Weights) MeasureBarrier(ctx context.Context, budget time.Duration) (nanoseconds float64, err error) {
+	if err := w.acquire(); err != nil { // so that the pool stays
+		return 0, fmt.Errorf("measure the barrier: %w", err)
+	}
+	defer w.release()
+	if err := w.turn.enter(ctx); err != nil {
+		return 0, fmt.Errorf("measure the barrier: wait for the compute threads: %w", err)
+	}
+	defer w.turn.leave()
+	best := math.Inf(1)
+	for began := time.Now(); ; {
+		best = min(best, w.pool.Barrier(barrierRounds))
+		if err := ctx.Err(); err != nil {
+			return 0, fmt.Errorf("measure the barrier: %w", err)
+		}
+		if time.Since(began) >= budget {
+			return best, nil
+		}
+	}
 }
 
 // SetLimits keeps limits that were measured before.

@@ -97,3 +97,34 @@ func checkLimits(t *testing.T, m *model.Model, isa string) {
 		t.Error("a cancelled measurement gave limits")
 	}
 }
+
+// TestBarrier: a barrier takes some time, and not for ever.
+func TestBarrier(t *testing.T) {
+	shape, err := model.Preset("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := synthesize(t, shape)
+	for _, threads := range []int{1, 2} {
+		w, err := cpu.Load(m, threads, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns, err := w.MeasureBarrier(t.Context(), 0)
+		if err != nil || ns <= 0 || ns > 1e9 {
+			t.Errorf("%d threads: %v ns, %v", threads, ns, err)
+		}
+		t.Logf("%d threads: %.1f ns", threads, ns)
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := w.MeasureBarrier(cancelled, 0); err == nil {
+			t.Error("a cancelled measurement gave a time")
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.MeasureBarrier(t.Context(), 0); err == nil {
+			t.Error("closed weights gave a time")
+		}
+	}
+}

@@ -68,6 +68,14 @@ func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (Reached, erro
 	return r, nil
 }
 
+// Barrier is the time of one barrier of the pool's threads, the mean of rounds of
+// them. It must not overlap another computation on the pool. rounds is 1 or more.
+func (p *Pool) Barrier(rounds int) (nanoseconds float64) {
+	began := time.Now()
+	C.tdm_limit_barrier(p.c, C.int(p.threads), C.long(rounds))
+	return float64(time.Since(began)) / float64(rounds)
+}
+
 // cpuTime is what this process has used of its processors.
 func cpuTime() (time.Duration, error) {
 	var used unix.Timespec
