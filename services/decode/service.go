@@ -24,6 +24,8 @@ type Deps struct {
 	// what tickets name. Empty: Register adds the receiver too, and tickets name
 	// Identity's.
 	KVAddresses []string
+	// KVMaxStreams bounds the streams of KV. 0: kvtransfer.DefaultMaxStreams.
+	KVMaxStreams int
 	// Engine computes. The service does not close it.
 	Engine     engine.Engine
 	Signals    worker.Signals
@@ -60,6 +62,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes, Encoding: encoding,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
+		MaxStreams:      deps.KVMaxStreams,
 		Logger:          deps.Logger,
 		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())

@@ -47,6 +47,9 @@ type Deps struct {
 	// what tickets for block stores name. Empty: Register adds the receiver too, and
 	// tickets name Identity's.
 	KVAddresses []string
+	// KVMaxStreams bounds the streams of KV that is received. 0:
+	// kvtransfer.DefaultMaxStreams.
+	KVMaxStreams int
 }
 
 // Service is one prefill worker.

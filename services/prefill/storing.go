@@ -36,6 +36,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 		Lease: fetchLease,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
+		MaxStreams:      deps.KVMaxStreams,
 		Logger:          deps.Logger,
 		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())

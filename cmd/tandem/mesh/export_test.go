@@ -58,8 +58,8 @@ func KVDial(o KVOptions) func(address string) (*grpc.ClientConn, error) {
 }
 
 // KVServices is what serves a receiver of KV on a listener.
-func KVServices(listener net.Listener, receiver receivesKV) []lifecycle.Service {
-	p := &process{registry: prometheus.NewRegistry()}
+func KVServices(o KVOptions, listener net.Listener, receiver receivesKV) []lifecycle.Service {
+	p := &process{options: Options{KV: o}, registry: prometheus.NewRegistry()}
 	e := new(kvEndpoint)
 	e.add(listener, addressOf(listener.Addr()))
 	p.addKV("decode-0", "decode", e, receiver, slog.New(slog.DiscardHandler))

@@ -131,7 +131,7 @@ func TestTransportOfAMesh(t *testing.T) {
 			o := upOptions(t)
 			folder := t.TempDir()
 			t.Setenv("TMPDIR", folder)
-			o.KV = mesh.KVOptions{Transport: c.transport, Socket: c.socket, Connections: 2}
+			o.KV.Transport, o.KV.Socket, o.KV.Connections = c.transport, c.socket, 2
 			got := serveOne(t, o)
 			if strings.Count(got, " ") != 0 || strings.HasPrefix(got, "unix://"+folder) != c.unix || !c.unix && !strings.HasPrefix(got, "127.0.0.1:") {
 				t.Errorf("KV went over %q", got)

@@ -2,6 +2,9 @@ package mesh_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -26,6 +29,23 @@ type receives struct{ *kvtransfer.Receiver }
 func (r receives) RegisterKV(registrar grpc.ServiceRegistrar) { r.Register(registrar) }
 func (r receives) KVMessageBytes() int                        { return r.MaxMessageBytes() }
 
+// newReceives is such a worker, and where it is to listen.
+func newReceives(t *testing.T) (net.Listener, receives) {
+	t.Helper()
+	listener, err := kvtransfer.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := kvtransfertest.Layout(3, 4096)
+	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{listener.Addr().String()},
+	}, kvtransfertest.NewPages(layout, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener, receives{receiver}
+}
+
 // bytesCodec sends bytes as they are.
 type bytesCodec struct{ encoding.CodecV2 }
 
@@ -38,17 +58,7 @@ func (bytesCodec) Name() string                         { return "proto" }
 // What a receiver never takes is refused by its size, before it is taken in: whoever
 // can connect could else make it hold much more than its windows.
 func TestKVMessageIsBounded(t *testing.T) {
-	listener, err := kvtransfer.Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	layout := kvtransfertest.Layout(3, 4096)
-	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Layout: layout, Addresses: []string{listener.Addr().String()},
-	}, kvtransfertest.NewPages(layout, 8))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener, receiver := newReceives(t)
 	conn, err := rpc.Dial(listener.Addr().String(), kvtransfer.Dialing(rpc.ClientConfig{}))
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +83,32 @@ func TestKVMessageIsBounded(t *testing.T) {
 				t.Errorf("a message of %d bytes: %v, want %v", size, err, want)
 			}
 		}
-	}, mesh.KVServices(listener, receives{receiver})...); err != nil {
+	}, mesh.KVServices(mesh.KVOptions{}, listener, receiver)...); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who connects when there are as many as may be is let go at once.
+func TestKVConnectionsAreBounded(t *testing.T) {
+	listener, receiver := newReceives(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if err := lifecycle.Run(ctx, quiet, 10*time.Second, func() {
+		defer stop()
+		for i, want := range []error{nil, io.EOF} {
+			conn, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			// A server of HTTP/2 speaks first.
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {
+				t.Errorf("connection %d: %v, want %v", i, err, want)
+			}
+		}
+	}, mesh.KVServices(mesh.KVOptions{MaxConnections: 1}, listener, receiver)...); err != nil {
 		t.Error(err)
 	}
 }

@@ -121,7 +121,9 @@ func (p *process) addKV(id, role string, e *kvEndpoint, receiver receivesKV, log
 		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
 	}))
 	receiver.RegisterKV(server)
+	gate := kvtransfer.NewGate(p.options.KV.MaxConnections, logger)
 	for _, listener := range e.listeners {
+		listener = gate.Limit(listener)
 		p.add(lifecycle.Service{
 			Name:  id + " kv server, " + listener.Addr().Network(),
 			Start: func(context.Context) error { server.SetServing(true); return nil },

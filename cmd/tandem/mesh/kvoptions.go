@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // Transports of KV that can be asked for.
@@ -33,6 +35,9 @@ type KVOptions struct {
 	// Connections are how many join a sender of KV, worker or block store, to a receiver, 1
 	// to maxKVConnections.
 	Connections int
+	// MaxStreams and MaxConnections bound what a receiver of KV has open, of all senders
+	// together: maxKVConnections at least, and as many connections as streams.
+	MaxStreams, MaxConnections int
 }
 
 // maxKVConnections is the most that the protocol allows between two workers.
@@ -41,6 +46,8 @@ const maxKVConnections = 8
 func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
 	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
+	fs.IntVar(&k.MaxStreams, "kv-max-streams", kvtransfer.DefaultMaxStreams, "streams of KV that a worker or a block store receives at a time, of all senders together, 8 or more: for one more, the sender that was idle for longest is let go")
+	fs.IntVar(&k.MaxConnections, "kv-max-connections", kvtransfer.DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, as many as --kv-max-streams or more: one more is closed at once")
 	fs.IntVar(&k.Connections, "kv-connections", 1, "connections over which a worker or a block store sends KV to each that receives it, 1 to 8: more can pay where one core cannot fill the network")
 }
 
@@ -50,6 +57,10 @@ func (k *KVOptions) validate() error {
 		return fmt.Errorf("--kv-transport: %q is none of %s, %s and %s", k.Transport, TransportAuto, TransportTCP, TransportUnix)
 	case k.Connections < 1 || k.Connections > maxKVConnections:
 		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", k.Connections, maxKVConnections)
+	case k.MaxStreams < maxKVConnections:
+		return fmt.Errorf("--kv-max-streams: %d is less than one sender may have, %d", k.MaxStreams, maxKVConnections)
+	case k.MaxConnections < k.MaxStreams:
+		return fmt.Errorf("--kv-max-connections: %d is less than the streams of --kv-max-streams, %d, each of which has one of its own", k.MaxConnections, k.MaxStreams)
 	case k.Socket == SocketAuto || k.Socket == SocketOff:
 	case !filepath.IsAbs(k.Socket):
 		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", k.Socket, SocketAuto, SocketOff)

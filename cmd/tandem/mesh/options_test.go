@@ -138,6 +138,8 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"listen", func(o *mesh.UpOptions) { o.Listen = "" }},
 		{"kv-connections", func(o *mesh.UpOptions) { o.KV.Connections = 0 }},
 		{"kv-connections", func(o *mesh.UpOptions) { o.KV.Connections = 9 }},
+		{"kv-max-streams", func(o *mesh.UpOptions) { o.KV.MaxStreams = 7 }},
+		{"kv-max-connections", func(o *mesh.UpOptions) { o.KV.MaxConnections = 1023 }},
 		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "shm" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "run/a.sock" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},

@@ -173,11 +173,13 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 				return rpc.Dial(address, rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})
 			},
 			KVConnections: p.options.KV.Connections,
+			KVMaxStreams:  p.options.KV.MaxStreams,
 			Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{
 		Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+		KVMaxStreams: p.options.KV.MaxStreams,
 	})
 }
 

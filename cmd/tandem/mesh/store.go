@@ -93,6 +93,7 @@ func (p *process) addStore(id string, place workerPlace) error {
 		Identity: identity, KVAddresses: place.kv.addresses, Signals: p.signals.NewPublisher(id, identity.Epoch),
 		Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: roleName(role), Logger: logger, Registerer: p.registry})),
 		KVConnections: p.options.KV.Connections,
+		KVMaxStreams:  p.options.KV.MaxStreams,
 		Logger:        logger, Registerer: p.registry, Tracer: p.tracing.Tracer("tandem-"+roleName(role), id),
 	})
 	if err != nil {

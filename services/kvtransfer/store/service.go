@@ -30,9 +30,12 @@ type Deps struct {
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
-	Signals       worker.Signals
-	Logger        *slog.Logger
-	Registerer    prometheus.Registerer
+	// KVMaxStreams bounds the streams of KV that is received. 0:
+	// kvtransfer.DefaultMaxStreams.
+	KVMaxStreams int
+	Signals      worker.Signals
+	Logger       *slog.Logger
+	Registerer   prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
 	Tracer trace.Tracer
 }

@@ -83,7 +83,7 @@ func (h *shelf) connect(s *Service) (err error) {
 	h.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: id.ID, Epoch: id.Epoch, Addresses: s.addresses, Layout: h.layout,
 		Lease: s.cfg.TransferLease, CreditBytes: max(s.cfg.TransferCreditBytes, kvtransfer.DefaultMaxChunkBytes, h.layout.SliceBytes),
-		MaxReservations: s.cfg.MaxPuts, Logger: s.deps.Logger, Tracer: s.deps.Tracer,
+		MaxReservations: s.cfg.MaxPuts, MaxStreams: s.deps.KVMaxStreams, Logger: s.deps.Logger, Tracer: s.deps.Tracer,
 	}, h.pages)
 	if err != nil {
 		return fmt.Errorf("kv receiver: %w", err)
