@@ -120,7 +120,7 @@ func (f *Fleet) decide(now time.Time, e *entry) (verdict, Refusal) {
 	case !wantPrefill:
 		record.Reason = fmt.Sprintf("%d uncached tokens on %s are fewer than %d: a transfer costs more than it saves",
 			decode.uncached, decode.worker.ref.ID, f.threshold())
-	case prefills.verdict == severed:
+	case prefills.verdict != found && prefills.whyBroken != "":
 		fallback = true
 		record.Reason = fmt.Sprintf("one worker does all, since KV does not get from %s at the moment: %s", prefills.broken, prefills.whyBroken)
 	case prefills.verdict != found:
@@ -187,8 +187,8 @@ func (f *Fleet) pair(l *looking, decodes outlook, decode *option) (*option, outl
 	first, prefills := decode, f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
 	candidates, none := record.Candidates, prefills
 	rest, others := decodes.options, decodes.others
-	for prefills.verdict != found && (forced || prefills.verdict == severed) {
-		if rest = without(rest, decode); len(rest) == 0 && prefills.verdict == severed {
+	for prefills.verdict != found && (forced || prefills.whyBroken != "") {
+		if rest = without(rest, decode); len(rest) == 0 && prefills.whyBroken != "" {
 			rest, others = others, nil
 		}
 		if len(rest) == 0 {

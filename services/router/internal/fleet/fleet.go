@@ -89,12 +89,12 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 	case Arrived:
 		f.arrived(now, e.Request)
 	case PromptDone:
-		pump = false // what it frees is time, and nobody waits for that
+		pump = false // what it frees is time, and nobody waits for that: but for a path
 		if d, ok := f.running[e.ID]; ok {
 			d.decode.computed(e.ID)
 			if d.prefill != nil {
 				d.prefill.computed(e.ID)
-				f.find(path{d.prefill.ref, d.decode.ref})
+				pump = f.find(path{d.prefill.ref, d.decode.ref})
 			}
 		}
 	case Fetched:
@@ -135,6 +135,13 @@ func (f *Fleet) Next() (time.Time, bool) {
 	}
 	earlier(f.queue.due)
 	earlier(f.pathsDue)
+	if len(f.queue.entries) > 0 {
+		for _, o := range f.paths {
+			if o.failures == 1 && o.until.After(f.now) {
+				earlier(o.until) // some may wait for it
+			}
+		}
+	}
 	for _, w := range f.order {
 		if !w.registered {
 			earlier(w.lostAt.Add(f.config.WorkerKeep))

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,9 +113,13 @@ func (m *machine) dispatched(t *rapid.T, a fleet.Dispatch) {
 		if now := m.records[ref.ID]; now != nil && now.GetEpoch() == ref.Epoch && now.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING {
 			t.Fatalf("%v drains", ref)
 		}
+		unreached := 0
 		for _, failure := range r.request.Failures {
 			if failure.Unreached == a.Decode && failure.Worker == a.Prefill {
-				t.Fatalf("%v did not reach %v in this request", a.Prefill, a.Decode)
+				unreached++
+			}
+			if unreached > 1 {
+				t.Fatalf("%v did not reach %v in this request, twice", a.Prefill, a.Decode)
 			}
 			if failure.Gone && failure.Worker == ref {
 				t.Fatalf("%v failed in this request", ref)
@@ -313,7 +318,7 @@ func TestFleetModel(t *testing.T) {
 					if to, ok := m.ref(t); ok && !failure.Gone && ref.ID[0] == 'p' && to.ID[0] == 'd' {
 						failure.Unreached, failure.Why = to, "no way"
 					}
-					r.Failures = []fleet.Failure{failure}
+					r.Failures = slices.Repeat([]fleet.Failure{failure}, rapid.IntRange(1, 2).Draw(t, "times"))
 				}
 				m.requests[r.ID] = &requestModel{request: r, waiting: true}
 				m.do(t, fleet.Arrived{Request: r})

@@ -89,8 +89,8 @@ func (f *Fleet) look(l *looking, role controlv1.Role, to *worker) outlook {
 		why, later, failedBefore := f.excluded(now, r, role, w, to)
 		if to != nil && (why == "" || later) {
 			p := path{w.ref, to.ref}
-			if severed := f.severed(now, r, p); severed != "" {
-				why, later = "KV does not get from it to "+to.ref.ID+": "+severed, false
+			if severed, soon := f.severed(now, r, p); severed != "" {
+				why, later = "KV does not get from it to "+to.ref.ID+": "+severed, soon
 				out.broken, out.whyBroken = p, severed
 			}
 		}

@@ -12,11 +12,14 @@ import (
 // Two workers that both answer may still be out of each other's reach: an address
 // that the decode worker gives out leads nowhere, or each wants another transport.
 // That speaks against neither, so it is the pair that is left alone for a while. Then
-// one request tries it again, and the others when that has found the way.
+// one request tries it again, and the others when that has found the way. The first
+// failure may be an accident, such as a connection that was cut: who has no other pair
+// waits for it and tries again, and only the second shows that the path is broken.
 
 const (
-	// pathLeast and pathMost are how long a pair is left alone at first and at last;
-	// it doubles from failure to failure.
+	// pathFirst is how long a pair is left alone after its first failure, pathLeast and
+	// pathMost how long after the second and at last; it doubles in between.
+	pathFirst = 100 * time.Millisecond
 	pathLeast = time.Second
 	pathMost  = 30 * time.Second
 	// pathKept is after how long without a try a pair's failures are forgotten.
@@ -59,17 +62,22 @@ func (r *Request) unreached() (p path, why string, ok bool) {
 	return path{}, "", false
 }
 
-// severed says why r's KV cannot go from one worker to another; empty if it can.
-func (f *Fleet) severed(now time.Time, r *Request, p path) string {
+// severed says why r's KV cannot go from one worker to another, empty if it can; and
+// whether it may soon.
+func (f *Fleet) severed(now time.Time, r *Request, p path) (why string, soon bool) {
 	if o := f.closed(now, p); o != nil {
-		return o.why
+		why, soon = o.why, o.failures == 1
 	}
+	times := 0
 	for _, failure := range r.Failures {
 		if p == (path{failure.Worker, failure.Unreached}) {
-			return sentence(failure.Why)
+			times++
+		}
+		if times > 1 { // one request does not run against it for ever
+			return sentence(failure.Why), false
 		}
 	}
-	return ""
+	return why, soon
 }
 
 // used notes that request id tries a path: if that failed before, nobody else does
@@ -80,7 +88,12 @@ func (f *Fleet) used(now time.Time, p path, id string) {
 	}
 }
 
-func (o *outage) wait() time.Duration { return min(pathLeast<<min(o.failures-1, 10), pathMost) }
+func (o *outage) wait() time.Duration {
+	if o.failures <= 1 {
+		return pathFirst
+	}
+	return min(pathLeast<<min(o.failures-2, 10), pathMost)
+}
 
 // lose takes in that no transfer of request id could begin on a path.
 func (f *Fleet) lose(now time.Time, p path, id, why string) {
@@ -105,11 +118,17 @@ func (f *Fleet) lose(now time.Time, p path, id, why string) {
 	if f.pathsDue.IsZero() {
 		f.pathsDue = now.Add(pathKept)
 	}
-	f.out = append(f.out, PathLost{Prefill: p.from, Decode: p.to, Why: o.why, Wait: o.wait()})
+	if o.failures > 1 {
+		f.out = append(f.out, PathLost{Prefill: p.from, Decode: p.to, Why: o.why, Wait: o.wait()})
+	}
 }
 
-// find takes in that a transfer began on a path.
-func (f *Fleet) find(p path) { delete(f.paths, p) }
+// find takes in that a transfer began on a path, and says whether that is news.
+func (f *Fleet) find(p path) bool {
+	_, news := f.paths[p]
+	delete(f.paths, p)
+	return news
+}
 
 // forgetWorker forgets the paths from and to one.
 func (f *Fleet) forgetWorker(ref Ref) {
