@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/int8kv"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
@@ -152,6 +153,41 @@ func TestPageChunk(t *testing.T) {
 		t.Errorf("the code sends %v, the page has %v: %v", sent, message, err)
 	}
 	data.Free()
+}
+
+// What the page has besides chunks is read as it says, by the code and by protobuf.
+func TestPageMessages(t *testing.T) {
+	digest, epoch, id := exampleLayout.Digest(), uint64(0x1112131415161718), uint64(0x0102030405060708)
+	commit := &kvtransferv1.Commit{TransferId: id, Epoch: epoch, Chunks: 1, SampledTokenIds: []uint32{17, 4093}}
+	commit.Crc32C = wire.CommitChecksum(commit)
+	for name, want := range map[string]*kvtransferv1.SenderMessage{
+		"sender hello": {Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
+			Sender: "p-1", Epoch: 0x2122232425262728, Version: 2, LayoutDigest: digest, Session: 0x3132333435363738, Stripes: 1,
+		}}},
+		"open message": {Message: &kvtransferv1.SenderMessage_Open{Open: &kvtransferv1.Open{
+			TransferId: id, Epoch: epoch, Secret: 0x4142434445464748, LayoutDigest: digest, Encoding: kvtransferv1.Encoding_ENCODING_NATIVE,
+		}}},
+		"commit message": {Message: &kvtransferv1.SenderMessage_Commit{Commit: commit}},
+	} {
+		encoded, message := exampleBytes(t, name), new(kvtransferv1.SenderMessage)
+		if err := proto.Unmarshal(encoded, message); err != nil || !proto.Equal(message, want) {
+			t.Errorf("%s: the page has %v, want %v: %v", name, message, want, err)
+		}
+		var in wire.Inbound
+		if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &in); err != nil || !proto.Equal(in.Message, want) {
+			t.Errorf("%s is taken for %v: %v", name, in.Message, err)
+		}
+		in.Free()
+		if again, err := (proto.MarshalOptions{Deterministic: true}).Marshal(want); err != nil || len(again) != len(encoded) {
+			t.Errorf("%s has %d bytes, the code makes %d: %v", name, len(encoded), len(again), err)
+		}
+	}
+	hello, answer := &kvtransferv1.ReceiverHello{
+		Receiver: "d-1", Epoch: epoch, Version: 2, CreditBytes: kvtransfer.DefaultCreditBytes, MaxChunkBytes: kvtransfer.DefaultMaxChunkBytes, LayoutDigest: digest,
+	}, new(kvtransferv1.ReceiverMessage)
+	if err := proto.Unmarshal(exampleBytes(t, "receiver hello"), answer); err != nil || !proto.Equal(answer.GetHello(), hello) {
+		t.Errorf("the page has %v, want %v: %v", answer, hello, err)
+	}
 }
 
 func TestPageCommit(t *testing.T) {
