@@ -90,11 +90,12 @@ func (m *machine) submitAny(t *rapid.T) {
 		if l.reason == scheduler.NoRoom && (waiting+s.Held+s.Quarantined > 0 || full/size+r.Spare > s.Total) {
 			want = scheduler.NoRoom
 		}
-		if l.reason == 0 && before.Free+before.Cached < full/size+r.Spare+spare {
+		lacking := (full - l.cached) / size
+		if l.reason == 0 && before.Free+before.Cached < lacking+r.Spare+spare {
 			t.Fatalf("%d: took blocks that others need, %d of them for other Restores: %+v", r.ID, spare, before)
 		}
-		if l.reason == 0 && arriving > 0 && (arriving+full/size)*4 > total {
-			t.Fatalf("%d: takes %d blocks where transfers fill %d of %d", r.ID, full/size, arriving, total)
+		if l.reason == 0 && arriving > 0 && (arriving+lacking)*4 > total {
+			t.Fatalf("%d: fills %d blocks where transfers fill %d of %d", r.ID, lacking, arriving, total)
 		}
 	case waiting >= m.config.MaxWaiting:
 		want = scheduler.QueueFull

@@ -28,13 +28,15 @@ func (s *Scheduler) restore(q *sequence) bool {
 		return false
 	}
 	arriving, spare := s.restoring()
-	if s.pool.Available()-q.blocksNeeded < spare+q.request.Spare {
-		return false
-	}
-	if arriving > 0 && (arriving+q.blocksNeeded)*restoreShare > s.pool.Total() {
-		return false
-	}
 	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
+	// What is cached of it and held by others takes nothing.
+	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare {
+		return false
+	}
+	lacking := q.blocksNeeded - s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)
+	if arriving > 0 && (arriving+lacking)*restoreShare > s.pool.Total() {
+		return false
+	}
 	if !s.acquire(q) {
 		return false
 	}

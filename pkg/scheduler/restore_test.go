@@ -60,3 +60,22 @@ func TestRestoresShare(t *testing.T) {
 	}
 	w.settle()
 }
+
+// What is there already takes no room, and leaves no less to others.
+func TestRestoreTakesWhatItLacks(t *testing.T) {
+	config := standard
+	config.ContextTokens = 80
+	for spare, taken := range map[int]bool{2: true, 3: false} {
+		w := newWorld(t, 20, config)
+		holds := w.submit(scheduler.Request{ID: 1, Kind: scheduler.Receive, Tokens: seeded(48, 1), MaxTokens: 2})
+		w.arrive(holds, 1)
+		if holds.released || len(holds.table) != 13 {
+			t.Fatal("the pool is not as it should be")
+		}
+		// Twelve of the seventeen blocks are there, and held: five are taken of seven.
+		if l := w.submit(scheduler.Request{ID: 2, Kind: scheduler.Restore, Tokens: seeded(68, 1), Spare: spare}); l.reserved != taken {
+			t.Errorf("leaving %d: taken %v", spare, l.reserved)
+		}
+		w.settle()
+	}
+}

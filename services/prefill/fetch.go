@@ -126,10 +126,8 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 		f.metrics.fetch(fetchDeclined)
 		return result
 	}
-	// Enough is left to compute the prompt while a fetch that hangs still has its
-	// blocks.
-	spare := (len(request.Tokens)+layout.BlockTokens-1)/layout.BlockTokens - from
-	running, joined := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare)
+	whole := (len(request.Tokens) + layout.BlockTokens - 1) / layout.BlockTokens
+	running, joined := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare{wanted: whole - from, least: whole - until})
 	if running == nil {
 		return result
 	}
@@ -158,6 +156,12 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 	}
 	return result
 }
+
+// spare is how many blocks a fetch leaves to the request that it is for. With wanted
+// the prompt can be computed while a fetch that hangs still has its blocks, with least
+// only behind what is fetched: should the fetch fail then, the request waits until
+// nothing of it can land any more, for two leases of the receiver at the most.
+type spare struct{ wanted, least int }
 
 // common is how many leading tokens are the same.
 func common(a, b []int32) int {
@@ -192,7 +196,7 @@ func (f *fetcher) wait(ctx context.Context, running *fetch, limit time.Duration)
 
 // join takes part in the fetch that runs for the same block from the same store, or
 // begins one. Nil: there is no room for the blocks now, or the worker stops.
-func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, spare int) (running *fetch, joined bool) {
+func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, left spare) (running *fetch, joined bool) {
 	key := asked{first: first, store: source.GetWorkerId(), epoch: source.GetEpoch()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +209,7 @@ func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1
 		return nil, false
 	}
 	running = &fetch{id: f.driver.Reserve(), asked: key, tokens: prefix.Tokens, began: time.Now(), done: make(chan struct{}), users: 1}
-	reserved, refusal := f.reserve(running.id, prefix, spare)
+	reserved, refusal := f.reserve(running.id, prefix, left)
 	if refusal != "" {
 		f.metrics.fetch(refusal)
 		return nil, false
@@ -227,7 +231,14 @@ func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1
 
 // reserve gets the blocks, which is at once or not at all: then refusal is what came
 // of the hint.
-func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, refusal string) {
+func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, left spare) (reserved scheduler.Reserved, refusal string) {
+	if reserved, refusal = f.restore(id, prefix, left.wanted); refusal == fetchNoRoom && left.least < left.wanted {
+		return f.restore(id, prefix, left.least)
+	}
+	return reserved, refusal
+}
+
+func (f *fetcher) restore(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, refusal string) {
 	refusal = fetchNoRoom
 	sequence := f.driver.Submit(scheduler.Request{ID: id, Kind: scheduler.Restore, Tokens: prefix.Tokens, Salt: prefix.Salt, Spare: spare})
 	for _, action := range sequence.Take() {
