@@ -13,6 +13,9 @@
 // only etcd lost is kept for a while. The choice is random among the near-best,
 // so that several routers do not all send to the same best worker.
 //
+// That KV has no way from a prefill worker to a decode worker speaks against neither:
+// it is the pair that is left alone for a while. In mode auto one worker then does all.
+//
 // Block stores are members too: their blocks are in the index, and a prefill worker
 // is told of those that it lacks. That is a hint; nothing waits for a store.
 package fleet

@@ -336,6 +336,9 @@ func TestFleetModel(t *testing.T) {
 					switch how := rapid.IntRange(0, 3).Draw(t, "how"); {
 					case how == 0 && r.prefill != (fleet.Ref{}):
 						e.Failures = []fleet.Failure{{Worker: r.prefill, Unreached: r.decode, Why: "no way"}}
+						if pair := [2]fleet.Ref{r.prefill, r.decode}; m.closed[pair].IsZero() {
+							m.closed[pair] = m.now.Add(100 * time.Millisecond)
+						}
 					case how <= 1:
 						e.Failures = []fleet.Failure{{Worker: r.decode, Busy: true}}
 					}
