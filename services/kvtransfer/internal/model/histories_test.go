@@ -123,6 +123,15 @@ var histories = []history{
 			settle{}),
 	},
 	{
+		name: "a ticket with another secret, and then the right one",
+		events: []event{
+			start{}, connect{stripes: 1}, up{0, 0}, down{0, 0}, connect{stripes: 1}, up{1, 0}, down{1, 0},
+			reserve{blocks: []kvcache.BlockID{0, 1}}, open{session: 0, id: 1, forged: wrongSecret}, write{0, 0}, up{0, 0}, down{0, 0},
+			open{session: 1, id: 1, again: true}, write{1, 0}, up{1, 0}, down{1, 0},
+			settle{},
+		},
+	},
+	{
 		name: "nobody is heard once a copy has ended",
 		events: after(begun(2),
 			offer{id: 1, layer: 0, count: 2}, write{0, 1}, ship{session: 0, stripe: 1}, up{0, 1},
