@@ -160,7 +160,7 @@ func (r *request) handle(event joining.Event) {
 		case joining.PromptDone:
 			r.service.dispatcher.handle(fleet.PromptDone{ID: r.key})
 		case joining.Fetched:
-			r.service.dispatcher.handle(fleet.Fetched{Store: a.Store, Verdict: a.Verdict})
+			r.service.dispatcher.handle(a.Fetched)
 			r.service.metrics.fetchedFrom(a.Verdict)
 		case joining.Release:
 			r.service.dispatcher.handle(fleet.Ended{ID: r.key, Failures: a.Failures})

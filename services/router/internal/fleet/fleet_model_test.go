@@ -298,7 +298,10 @@ func TestFleetModel(t *testing.T) {
 			},
 			"fetched": func(t *rapid.T) {
 				if ref, ok := m.ref(t); ok {
-					m.do(t, fleet.Fetched{Store: ref, Verdict: workerv1.FetchVerdict(rapid.Int32Range(0, 4).Draw(t, "verdict"))})
+					m.do(t, fleet.Fetched{
+						Store: ref, Worker: ref, Verdict: workerv1.FetchVerdict(rapid.Int32Range(0, 4).Draw(t, "verdict")),
+						Tokens: rapid.IntRange(0, 1<<31).Draw(t, "tokens"), Took: time.Duration(rapid.Int64Min(0).Draw(t, "took")),
+					})
 				}
 			},
 			"arrive": func(t *rapid.T) {

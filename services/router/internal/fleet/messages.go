@@ -110,10 +110,13 @@ type (
 	// PromptDone says that the prompt of a dispatched request is computed, so that a
 	// transfer of its KV has begun, if there is one.
 	PromptDone struct{ ID string }
-	// Fetched is what a worker that asked Dispatch.Source says of it.
+	// Fetched is what a worker that asked Dispatch.Source says of it, and how many
+	// tokens of the prompt it got, in what time.
 	Fetched struct {
-		Store   Ref
-		Verdict workerv1.FetchVerdict
+		Store, Worker Ref
+		Verdict       workerv1.FetchVerdict
+		Tokens        int
+		Took          time.Duration
 	}
 	// Ended ends a dispatched attempt. Unknown ones are ignored.
 	Ended struct {

@@ -34,6 +34,45 @@ type supply struct {
 	store  *worker // nil: no store has more
 	blocks int     // leading blocks of the prompt that it announced
 	tokens int     // of the prompt, those that the worker has aside
+	ms     float64 // how long the worker takes to fetch them
+}
+
+// How what a worker fetched is remembered.
+const (
+	// fetchWeight is what a fetch weighs after the next one.
+	fetchWeight = 0.8
+	// fetchForget is how long what was measured stands: a store that was slow once is
+	// predicted anew then.
+	fetchForget = time.Minute
+	// fetchLeastMs and fetchMostMs bound the time of a token, whatever a worker says.
+	fetchLeastMs, fetchMostMs = 1e-6, 1e3
+)
+
+// fetchSpeed is how fast a worker fetches: sums over its fetches, so that long ones,
+// which say more of the bandwidth, count for more.
+type fetchSpeed struct {
+	tokens, ms float64
+	at         time.Time // of the last one
+}
+
+// measure takes in a fetch. One that is mostly its round trips says nothing.
+func (s *fetchSpeed) measure(now time.Time, tokens int, took time.Duration) {
+	ms := float64(took)/float64(time.Millisecond) - fetchBaseMs
+	if tokens < fetchLeastTokens || ms <= 0 {
+		return
+	}
+	if now.Sub(s.at) > fetchForget {
+		s.tokens, s.ms = 0, 0
+	}
+	s.tokens, s.ms, s.at = fetchWeight*s.tokens+float64(tokens), fetchWeight*s.ms+ms, now
+}
+
+// perToken is how long a token takes, milliseconds; assumed where nothing was measured.
+func (s *fetchSpeed) perToken(now time.Time, assumed float64) float64 {
+	if s.tokens == 0 || now.Sub(s.at) > fetchForget {
+		return assumed
+	}
+	return min(max(s.ms/s.tokens, fetchLeastMs), fetchMostMs)
 }
 
 // supply is the most that a store has for w, which has cached tokens of the
@@ -57,9 +96,10 @@ func (f *Fleet) supply(l *looking, w *worker, cached int) supply {
 		blocks := p.held[s.ref.ID]
 		useful := min(blocks, (l.request.Tokens-1)/size)
 		if tokens := useful*size - cached; tokens >= fetchLeastTokens {
-			best = supply{s, blocks, tokens}
+			best = supply{store: s, blocks: blocks, tokens: tokens}
 		}
 	}
+	best.ms = fetchBaseMs + float64(best.tokens)*w.fetches.perToken(l.now, w.bytesPerToken()/f.config.TransferBytesPerSecond*1000)
 	return best
 }
 
@@ -77,8 +117,7 @@ func (f *Fleet) prefillTime(w *worker, step latency.Model, tokens, cached int, f
 		return ms, 0
 	}
 	have := cached + from.tokens
-	fetching := fetchBaseMs + float64(from.tokens)*w.bytesPerToken()/f.config.TransferBytesPerSecond*1000
-	if quicker := fetching + w.compute(step, tokens-have, have); quicker < ms {
+	if quicker := from.ms + w.compute(step, tokens-have, have); quicker < ms {
 		return quicker, from.tokens
 	}
 	return ms, 0
@@ -98,6 +137,9 @@ func (s supply) hint() *workerv1.BlockSource {
 // fetched takes in what came of a hint. One that was old says nothing of the store:
 // its announcements follow.
 func (f *Fleet) fetched(now time.Time, e Fetched) {
+	if w := f.worker(e.Worker); w != nil && e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
+		w.fetches.measure(now, e.Tokens, e.Took)
+	}
 	s := f.worker(e.Store)
 	switch {
 	case s == nil || s.record.GetRole() != controlv1.Role_ROLE_KVTRANSFER:

@@ -31,6 +31,8 @@ type worker struct {
 	refusals  int
 	hungAt    time.Time // when a request last gave it up for its silence
 
+	fetches fetchSpeed // from block stores
+
 	listing  bool      // an answer to ListBlocks is on its way
 	listNext time.Time // a failed one is not asked again before
 	unlisted bool      // the index needs a snapshot

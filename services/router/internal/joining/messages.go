@@ -129,11 +129,8 @@ type (
 	// PromptDone says that the workers of the present try have computed the
 	// prompt.
 	PromptDone struct{}
-	// Fetched says what the worker that asked Dispatched.Source says of it.
-	Fetched struct {
-		Store   fleet.Ref
-		Verdict workerv1.FetchVerdict
-	}
+	// Fetched is what the worker that asked Dispatched.Source says of it.
+	Fetched struct{ fleet.Fetched }
 	// Release says that a try is over and what failed in it.
 	Release struct {
 		Attempt  int

@@ -115,7 +115,10 @@ func (j *Join) fetched(e *workerv1.PrefillStarted) {
 	t := &j.try
 	t.fetched, t.fetchNs = min(e.GetFetchedTokens(), e.GetCachedTokens()), max(e.GetFetchNs(), 0)
 	if t.Source != nil && e.GetFetchVerdict() != workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED {
-		j.do(Fetched{Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Verdict: e.GetFetchVerdict()})
+		j.do(Fetched{fleet.Fetched{
+			Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Worker: t.Prefill, Verdict: e.GetFetchVerdict(),
+			Tokens: int(min(t.fetched, uint32(j.p.PromptTokens))), Took: time.Duration(t.fetchNs),
+		}})
 	}
 }
 

@@ -148,7 +148,10 @@ func (w *world) take(action joining.Action) {
 		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
 	case joining.Fetched:
-		if a.Store != (fleet.Ref{ID: "s", Epoch: w.epoch}) || a.Verdict != workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
+		if a.Fetched != (fleet.Fetched{
+			Store: fleet.Ref{ID: "s", Epoch: w.epoch}, Worker: fleet.Ref{ID: "p", Epoch: w.epoch},
+			Verdict: workerv1.FetchVerdict_FETCH_VERDICT_GIVEN, Tokens: fetchedTokens, Took: 20 * time.Millisecond,
+		}) {
 			w.t.Fatalf("fetched %v", a)
 		}
 		w.fetched++
