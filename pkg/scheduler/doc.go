@@ -28,11 +28,14 @@
 //
 // Where somebody else keeps blocks (SaveLimit), cached prefixes are saved there
 // before they are evicted, coldest first, once less than half of the pool is free
-// or was offered already; what sequences hold comes last. Blocks cannot be evicted while they are read for that: when
-// a request does not fit that would without the saves, they are asked to stop, and none
-// begins until it has them. What a save did not save is offered once more. A Restore brings a prefix back: it takes blocks at once or is refused,
-// leaves as many as its request says that it needs, and keeps what came
-// until that request has been submitted.
+// or was offered already; what sequences hold comes last. Blocks cannot be evicted
+// while they are read for that: when a request does not fit that would without the
+// saves, they are asked to stop, and none begins until it has them. What a save did
+// not save is offered once more.
+//
+// A Restore brings a prefix back: it takes blocks at once or is refused, leaves as
+// many as its request says that it needs, and keeps what came until that request has
+// been submitted.
 //
 // # Order and fairness
 //

@@ -48,8 +48,8 @@ type Request struct {
 	MaxTokens int
 	// Spare is how many blocks a Restore has to leave to others, beside those that it
 	// takes and those that other Restores have to leave until they are released: with
-	// those of the request that it is for, that request never waits for a transfer that
-	// hangs.
+	// all those of the request that it is for, that request never waits for a transfer
+	// that hangs.
 	Spare int
 	// Stop are the tokens that end the sequence. They are part of the output.
 	Stop []int32
