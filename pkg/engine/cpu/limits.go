@@ -17,8 +17,9 @@ const (
 	// undisturbedShare of the time a thread has a processor at least, on a machine that
 	// does nothing else.
 	undisturbedShare = 0.9
-	// barrierRounds is how many barriers are timed together.
-	barrierRounds = 100_000
+	// barrierRounds is how many barriers are timed together: a millisecond's worth, and
+	// not minutes where threads wait for a processor at each.
+	barrierRounds = 10_000
 )
 
 // MeasureLimits measures what the compute threads reach: multiply-adds, and reading
@@ -50,10 +51,10 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 }
 
 // MeasureBarrier measures how long the compute threads take to wait for each other,
-// in nanoseconds: the best of several means, each over 100,000 barriers, that budget
-// has room for, one at least. A single thread has nobody to wait for. It takes the
-// threads' turn for budget; where others want the processors too, one mean alone can
-// take seconds.
+// in nanoseconds: the best of the means, each over 10,000 barriers, that budget has
+// room for, one at least. A single thread has nobody to wait for. It takes the threads'
+// turn for budget, or for a mean, which takes a second or so where others want the
+// processors too.
 func (w *Weights) MeasureBarrier(ctx context.Context, budget time.Duration) (nanoseconds float64, err error) {
 	if err := w.acquire(); err != nil { // so that the pool stays
 		return 0, fmt.Errorf("measure the barrier: %w", err)

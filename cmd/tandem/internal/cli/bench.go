@@ -18,6 +18,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchSimulatedCommand(),
 		newBenchCompareCommand(),
 		newBenchClientCommand(),
+		newBenchEngineCommand(),
 		newBenchTokenizerCommand(),
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),

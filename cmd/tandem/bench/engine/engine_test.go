@@ -1,0 +1,252 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func plan() engine.Plan {
+	return engine.Plan{DType: "bf16", PromptTokens: 100, DecodeSteps: 5, Batch: 3, ContextTokens: 70, Rounds: 2}
+}
+
+func load(t *testing.T) *cpu.Weights {
+	t.Helper()
+	shape, err := model.Preset("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Open(dir, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cpu.Load(m, 1, "", nil)
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*math.Abs(b) }
+
+func TestMeasure(t *testing.T) {
+	w := load(t)
+	var done []int64
+	p := plan()
+	r, err := engine.Measure(t.Context(), w, p, func(now, total int64) { done = append(done, now, total) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Plan != p || r.Model != "tiny" || r.Threads != 1 || r.ISA != w.ISA() || r.WeightBytes != w.Bytes() || r.ChunkTokens != cpu.DefaultMaxBatchTokens {
+		t.Errorf("%+v", r)
+	}
+	if len(done) != 4 || done[0] != 1 || done[2] != 2 || done[3] != 2 {
+		t.Errorf("progress %v", done)
+	}
+	for name, x := range map[string]float64{
+		"prefill": r.Median.PrefillTokens, "decode": r.Median.DecodeTokens, "peak": r.Median.PeakGFLOPS, "read": r.Median.ReadGBytes,
+		"barrier": r.BarrierNs, "shortest step": r.DecodeStepMs.Min,
+	} {
+		if !(x > 0) {
+			t.Errorf("%s: %v", name, x)
+		}
+	}
+	for name, pair := range map[string][2]float64{
+		"prefill": {r.PrefillTokens, r.Median.PrefillTokens}, "decode": {r.DecodeTokens, r.Median.DecodeTokens},
+		"peak": {r.PeakGFLOPS, r.Median.PeakGFLOPS}, "read": {r.ReadGBytes, r.Median.ReadGBytes}, "step": {r.DecodeStepMs.P50, r.DecodeStepMs.Min},
+	} {
+		if pair[0] < pair[1] {
+			t.Errorf("%s: the best is %v, the median %v", name, pair[0], pair[1])
+		}
+	}
+	// The slices of tokens that steps return, and little else.
+	if r.AllocsPerStep < 1 || r.AllocsPerStep > 10 {
+		t.Errorf("%v allocations a step", r.AllocsPerStep)
+	}
+	if r.Valid != (r.Reason == "") {
+		t.Errorf("valid %v: %q", r.Valid, r.Reason)
+	}
+}
+
+// TestNoContext: decode can begin at the first token.
+func TestNoContext(t *testing.T) {
+	p := plan()
+	p.ContextTokens, p.PromptTokens, p.Rounds = 0, 1, 1
+	if _, err := engine.Measure(t.Context(), load(t), p, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMeasureStops(t *testing.T) {
+	w := load(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	p := plan()
+	p.Rounds = 1000
+	if _, err := engine.Measure(ctx, w, p, func(int64, int64) { cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled after a round: %v", err)
+	}
+}
+
+func TestFigures(t *testing.T) {
+	// Linear weights of a layer: queries 8·8, keys and values 8·8, output 8·8, FFN 3·8·10.
+	spec := model.Spec{HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, FFNSize: 10, VocabSize: 100}
+	const (
+		qkv  = 8 * 16.0
+		rest = 8*8.0 + 240
+		look = 4 * 8.0
+	)
+	// 25 tokens in chunks of 10: only the last token of the last layer goes on after its
+	// keys and values, and looks at 25 positions: half of 25² less 24².
+	counted, computed := engine.PrefillFLOPs(spec, 25, 10)
+	whole := 2*3*(qkv+rest)*25 + look*3*25*25/2 + 2*800
+	short := 2*(3*qkv+2*rest)*25 + 2*rest + look*(2*25*25/2.0+24.5) + 2*800
+	if !near(counted, whole) || !near(computed, short) {
+		t.Errorf("%v and %v, want %v and %v", counted, computed, whole, short)
+	}
+	spec.LayerWindows = []int{0, 0, 4}
+	counted, computed = engine.PrefillFLOPs(spec, 25, 25)
+	whole = 2*3*(qkv+rest)*25 + look*(2*25*25/2.0+4*25) + 2*800
+	short = 2*(3*qkv+2*rest)*25 + 2*rest + look*(2*25*25/2.0+4) + 2*800
+	if !near(counted, whole) || !near(computed, short) {
+		t.Errorf("with a window %v and %v, want %v and %v", counted, computed, whole, short)
+	}
+	spec.LayerWindows = nil
+	// Two steps of two sequences: the weights and the head once each, KV of 11 and 12
+	// positions.
+	got := engine.DecodeBytes(spec, engine.Plan{DecodeSteps: 2, Batch: 2, ContextTokens: 10})
+	if want := 2*2*(3*(qkv+rest)+800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
+		t.Errorf("%v bytes, want %v", got, want)
+	}
+}
+
+func TestSum(t *testing.T) {
+	r := &engine.Result{Plan: plan(), PrefillFLOPs: 4e9, PrefillFLOPsComputed: 3e9, DecodeStepBytes: 1e8}
+	ms := func(each ...int) (all []time.Duration) {
+		for _, n := range each {
+			all = append(all, time.Duration(n)*time.Millisecond)
+		}
+		return all
+	}
+	engine.Sum(r, ms(200, 100, 400), [][]time.Duration{ms(20, 20, 20, 20, 20), ms(30, 30, 30, 30, 30), ms(10, 20, 30, 20, 45)}, []latency.Limits{
+		{FLOPsPerSecond: 50e9, ReadBytesPerSecond: 10e9, Valid: true}, {FLOPsPerSecond: 48e9, ReadBytesPerSecond: 9.5e9, Valid: true},
+		{FLOPsPerSecond: 49e9, ReadBytesPerSecond: 9.8e9, Valid: true}, {FLOPsPerSecond: 47e9, ReadBytesPerSecond: 9e9, Valid: true},
+	})
+	for name, pair := range map[string][2]float64{
+		"prefill": {r.PrefillTokens, 1000}, "its median": {r.Median.PrefillTokens, 500}, "its spread": {r.Spread.PrefillTokens, 0.5},
+		"decode": {r.DecodeTokens, 150}, "its median ": {r.Median.DecodeTokens, 120}, "its spread ": {r.Spread.DecodeTokens, 0.2},
+		"peak": {r.PeakGFLOPS, 50}, "read": {r.ReadGBytes, 10}, "flops": {r.PrefillGFLOPS, 40}, "computed": {r.PrefillGFLOPSComputed, 30},
+		"of peak": {r.PrefillOfPeak, 0.8}, "of peak computed": {r.PrefillOfPeakComputed, 0.6},
+		"bytes": {r.DecodeGBytes, 5}, "of read": {r.DecodeOfRead, 0.5}, "allocations": {r.AllocsPerStep, 2}, "bytes of them": {r.AllocBytesPerStep, 8},
+		"shortest": {r.DecodeStepMs.Min, 10}, "middle": {r.DecodeStepMs.P50, 20},
+	} {
+		if !near(pair[0], pair[1]) {
+			t.Errorf("%s: %v, want %v", name, pair[0], pair[1])
+		}
+	}
+	if !r.Valid || r.Reason != "" {
+		t.Errorf("valid %v: %s", r.Valid, r.Reason)
+	}
+}
+
+func TestWhichRunsAreValid(t *testing.T) {
+	quick := latency.Limits{FLOPsPerSecond: 1000e9, ReadBytesPerSecond: 40e9, Valid: true}
+	shared, slow, half := quick, quick, quick
+	shared.Valid = false
+	slow.ReadBytesPerSecond = 33e9
+	half.FLOPsPerSecond = 890e9
+	for _, c := range []struct {
+		name    string
+		isa     string
+		threads int
+		limits  [2]latency.Limits
+		reason  string
+	}{
+		{"quiet", "avx512bf16", 2, [2]latency.Limits{quick, quick}, ""},
+		{"others had processors", "avx2", 2, [2]latency.Limits{shared, quick}, "in 1 of 2 rounds"},
+		{"reads apart", "avx2", 2, [2]latency.Limits{slow, quick}, "reading to 82% of the best"},
+		{"slow all the time", "avx512bf16", 2, [2]latency.Limits{half, half}, "900 GFLOP/s"},
+		{"slow memory all the time", "avx512bf16", 2, [2]latency.Limits{slow, slow}, "36 GB/s"},
+		{"one core", "avx512bf16", 1, [2]latency.Limits{half, half}, ""},
+		{"another processor", "avx512mixed", 2, [2]latency.Limits{slow, slow}, ""},
+	} {
+		r := &engine.Result{Plan: plan(), ISA: c.isa, Threads: c.threads}
+		engine.Sum(r, []time.Duration{1}, [][]time.Duration{{1, 1, 1, 1, 1}}, c.limits[:])
+		if r.Valid != (c.reason == "") || !strings.Contains(r.Reason, c.reason) {
+			t.Errorf("%s: valid %v: %s", c.name, r.Valid, r.Reason)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	w := load(t)
+	p := plan()
+	one := p.Bytes(w.Spec())
+	if one < w.Bytes() {
+		t.Errorf("%d bytes with weights of %d", one, w.Bytes())
+	}
+	e, err := w.NewEngine(p.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	capacity := e.Capacity()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A prompt of four blocks, three sequences of three.
+	if capacity.Blocks != 4+3*3 {
+		t.Errorf("%d blocks", capacity.Blocks)
+	}
+	p.ContextTokens += 320
+	if more := p.Bytes(w.Spec()) - one; more != int64(3*10*capacity.Layout.PageBytes()) {
+		t.Errorf("30 more blocks of %d bytes take %d", capacity.Layout.PageBytes(), more)
+	}
+}
+
+func TestPlansThatAreRefused(t *testing.T) {
+	w := load(t)
+	for _, c := range []struct {
+		want   string
+		change func(*engine.Plan)
+	}{
+		{"--dtype: the CPU engine has no int8 weights: pass bf16", func(p *engine.Plan) { p.DType = "int8" }},
+		{"--dtype: the CPU engine has no int4 weights: pass bf16", func(p *engine.Plan) { p.DType = "int4" }},
+		{"--dtype: \"fp8\"", func(p *engine.Plan) { p.DType = "fp8" }},
+		{"--prompt: 0", func(p *engine.Plan) { p.PromptTokens = 0 }},
+		{"--prompt: 513", func(p *engine.Plan) { p.PromptTokens = 513 }},
+		{"--decode: 0", func(p *engine.Plan) { p.DecodeSteps = 0 }},
+		{"--batch: 0", func(p *engine.Plan) { p.Batch = 0 }},
+		{"--batch: 513", func(p *engine.Plan) { p.Batch = 513 }},
+		{"--context: -1", func(p *engine.Plan) { p.ContextTokens = -1 }},
+		{"--context and --decode: 508 and 5", func(p *engine.Plan) { p.ContextTokens = 508 }},
+		{"--rounds: 0", func(p *engine.Plan) { p.Rounds = 0 }},
+		{"--limits: 1h", func(p *engine.Plan) { p.LimitsFor = time.Hour }},
+	} {
+		p := plan()
+		c.change(&p)
+		if _, err := engine.Measure(t.Context(), w, p, nil); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}

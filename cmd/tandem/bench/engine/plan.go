@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// Plan is what to measure.
+type Plan struct {
+	// DType is the type of the weights: bf16.
+	DType string `json:"dtype"`
+	// PromptTokens is the length of the prompt that prefill computes.
+	PromptTokens int `json:"prompt_tokens"`
+	// DecodeSteps of Batch sequences each are one round of decode; at its start each
+	// sequence has ContextTokens behind it.
+	DecodeSteps   int `json:"decode_steps"`
+	Batch         int `json:"batch"`
+	ContextTokens int `json:"context_tokens"`
+	// Rounds are prefill, decode and the limits in turn.
+	Rounds int `json:"rounds"`
+	// LimitsFor is how long a round measures the limits, at least; with 0 some 50 ms and
+	// with less memory than caches may hold.
+	LimitsFor time.Duration `json:"-"`
+}
+
+// maxBatch is the most sequences, each a token of a step.
+const maxBatch = cpu.DefaultMaxBatchTokens
+
+// Validate checks what can be checked without a model; the error names the flag and
+// says what to do.
+func (p Plan) Validate() error {
+	const most = 1 << 20
+	switch {
+	case p.DType == "int8" || p.DType == "int4":
+		return fmt.Errorf("--dtype: the CPU engine has no %s weights: pass bf16", p.DType)
+	case p.DType != "bf16":
+		return fmt.Errorf("--dtype: %q is no type of weights: pass bf16", p.DType)
+	case p.PromptTokens < 1 || p.PromptTokens > most:
+		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, most)
+	case p.DecodeSteps < 1 || p.DecodeSteps > most:
+		return fmt.Errorf("--decode: %d is outside 1 to %d", p.DecodeSteps, most)
+	case p.Batch < 1 || p.Batch > maxBatch:
+		return fmt.Errorf("--batch: %d is outside 1 to %d", p.Batch, maxBatch)
+	case p.ContextTokens < 0 || p.ContextTokens > most:
+		return fmt.Errorf("--context: %d is outside 0 to %d", p.ContextTokens, most)
+	case p.Rounds < 1 || p.Rounds > 1000:
+		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
+	case p.LimitsFor < 0 || p.LimitsFor > time.Minute:
+		return fmt.Errorf("--limits: %v is outside 0 to 1m", p.LimitsFor)
+	}
+	return nil
+}
+
+// ValidateFor checks the plan for a model of that name and context.
+func (p Plan) ValidateFor(name string, contextTokens int) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case p.PromptTokens > contextTokens:
+		return fmt.Errorf("--prompt: %d is more than the %d tokens that %s takes", p.PromptTokens, contextTokens, name)
+	case p.ContextTokens+p.DecodeSteps > contextTokens:
+		return fmt.Errorf("--context and --decode: %d and %d are together more than the %d tokens that %s takes", p.ContextTokens, p.DecodeSteps, contextTokens, name)
+	}
+	return nil
+}
+
+// Config is the engine that the plan needs. The plan is valid for its model.
+func (p Plan) Config() cpu.Config {
+	return cpu.Config{
+		Blocks:         blocksFor(p.PromptTokens) + p.Batch*blocksFor(p.ContextTokens+p.DecodeSteps),
+		BlockTokens:    cpu.DefaultBlockTokens,
+		MaxBatchTokens: cpu.DefaultMaxBatchTokens,
+		MaxSequences:   p.Batch,
+	}
+}
+
+// limitBytes is what the limits read, and something for everything else.
+const limitBytes = 512 << 20
+
+// Bytes is about the memory that loading the model and measuring takes.
+func (p Plan) Bytes(spec model.Spec) int64 {
+	config := p.Config()
+	token := int64(spec.Layers) * 2 * int64(spec.KVHeads*spec.HeadSize) * 2 // bf16 keys and values
+	kv := int64(config.Blocks) * int64(config.BlockTokens) * token
+	return cpu.WeightBytes(spec) + cpu.WorkspaceBytes(spec, config) + kv + limitBytes
+}
+
+func blocksFor(tokens int) int {
+	return (tokens + cpu.DefaultBlockTokens - 1) / cpu.DefaultBlockTokens
+}

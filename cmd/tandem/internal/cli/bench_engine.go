@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// benchEngineFlags are what `bench engine` is told.
+type benchEngineFlags struct {
+	plan               engine.Plan
+	model, preset, isa string
+	threads            int
+}
+
+func newBenchEngineCommand() *cobra.Command {
+	var f benchEngineFlags
+	var presets []string
+	for _, shape := range model.Presets() {
+		presets = append(presets, shape.Name)
+	}
+	cmd := &cobra.Command{
+		Use:   "engine",
+		Short: "Measure the CPU engine beside what the machine can do",
+		Long: `Computes a prompt and decodes tokens with the CPU engine, in this process and without
+a scheduler, again and again. In the same rounds, on the same threads, it measures the
+limits: multiply-adds of the instruction set in use, in registers alone, and reading
+memory. prefill_of_peak is the share of the first that prefill reaches, decode_of_read
+the share of the second that decode does; prefill_of_peak_computed does not count what
+the engine need not compute of the last layer. Figures are those of the best rounds;
+the middle ones and how far they are below stand beside.
+
+A run whose limits were disturbed says "valid": false, and why.
+
+Without --model, one of random weights is made first and removed at the end.`,
+		Example: `  tandem bench engine
+  tandem bench engine --prompt 4096 --rounds 3 --json
+  tandem bench engine --model models/fable --batch 8 --context 256`,
+		Args: exactly(),
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.model, "model", "", "directory of the model (default: one of --preset is made)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the model that is made: "+strings.Join(presets, ", "))
+	fs.StringVar(&f.plan.DType, "dtype", "bf16", "type of the weights: bf16")
+	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
+	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
+	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
+	fs.IntVar(&f.plan.ContextTokens, "context", 64, "tokens behind each of them when a round begins")
+	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best one here)")
+	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds of prefill, decode and limits in turn")
+	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command")
+	oneOf(cmd, "preset", presets...)
+	oneOf(cmd, "dtype", "bf16")
+	asJSON := addJSON(cmd, "print one JSON object")
+	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(cmd.Flags().Changed("preset")); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		result, err := f.measure(cmd.Context(), cmd.ErrOrStderr())
+		if err != nil {
+			return interruptedOr(cmd.Context(), err)
+		}
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+		}
+		return printBenchEngine(cmd.OutOrStdout(), result)
+	}
+	return cmd
+}
+
+// check finds mistakes on the command line.
+func (f *benchEngineFlags) check(presetGiven bool) error {
+	if f.threads < 0 || f.threads > 1023 {
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	}
+	if f.model != "" {
+		if presetGiven {
+			return errors.New("--model and --preset are both given: one is measured")
+		}
+		return f.plan.Validate()
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return fmt.Errorf("--preset: %w", err)
+	}
+	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
+}
+
+// measure loads the model, measures and frees everything again.
+func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (_ *engine.Result, err error) {
+	p := newProgress(stderr)
+	defer p.finish()
+	source := profileFlags{model: f.model}
+	if f.model == "" {
+		source.preset = f.preset
+	}
+	dir, remove, err := source.directory(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
+	if err != nil {
+		return nil, err
+	}
+	weights, err := f.load(m, p)
+	if err := errors.Join(err, m.Close()); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, weights.Close()) }()
+	return engine.Measure(ctx, weights, f.plan, func(done, total int64) { p.report("profile", done, total) })
+}
+
+// load packs the weights, if plan and memory allow.
+func (f *benchEngineFlags) load(m *model.Model, p *progress) (*cpu.Weights, error) {
+	spec := m.Spec()
+	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
+		return nil, err
+	}
+	needs := f.plan.Bytes(spec)
+	if left, known := memory.Available(os.DirFS("/")); known && needs > left.Bytes {
+		return nil, fmt.Errorf("measuring takes %s of memory and %s are left (%s): choose a smaller model, --batch, --context or --prompt", bytesText(needs), bytesText(left.Bytes), left.By)
+	}
+	return cpu.Load(m, f.threads, f.isa, func(done, total int64) { p.report("pack", done, total) })
+}
+
+// printBenchEngine writes the result for people.
+func printBenchEngine(out io.Writer, r *engine.Result) error {
+	fmt.Fprintf(out, "%s, %s weights of %s, %s, threads %d; rounds %d, in turns with the limits\n\n",
+		r.Model, r.DType, bytesText(r.WeightBytes), r.ISA, r.Threads, r.Rounds)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tbest\tmedian\tbelow the best\t\t")
+	for _, row := range []struct {
+		name                 string
+		best, median, spread float64
+		unit                 string
+	}{
+		{fmt.Sprintf("prefill of %d tokens", r.PromptTokens), r.PrefillTokens, r.Median.PrefillTokens, r.Spread.PrefillTokens, "tokens/s"},
+		{fmt.Sprintf("decode of %d after %d", r.Batch, r.ContextTokens), r.DecodeTokens, r.Median.DecodeTokens, r.Spread.DecodeTokens, "tokens/s"},
+		{"limit: multiply-adds", r.PeakGFLOPS, r.Median.PeakGFLOPS, r.Spread.PeakGFLOPS, "GFLOP/s"},
+		{"limit: reading memory", r.ReadGBytes, r.Median.ReadGBytes, r.Spread.ReadGBytes, "GB/s"},
+	} {
+		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.0f%%\t%s\t\n", row.name, row.best, row.median, 100*row.spread, row.unit)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nprefill  %.1f GFLOP/s of %.1f: %.2f of peak, %.2f by what is computed (of the last layer, only what becomes logits)\n",
+		r.PrefillGFLOPS, r.PeakGFLOPS, r.PrefillOfPeak, r.PrefillOfPeakComputed)
+	fmt.Fprintf(out, "decode   %.1f GB/s of %.1f: %.2f of reading; steps of %s\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfRead, bytesText(int64(r.DecodeStepBytes)))
+	fmt.Fprintf(out, "step     %.2f ms at best, %.2f ms in the middle; %.1f allocations of %.0f bytes together\n",
+		r.DecodeStepMs.Min, r.DecodeStepMs.P50, r.AllocsPerStep, r.AllocBytesPerStep)
+	_, err := fmt.Fprintf(out, "barrier  %.0f ns\n", r.BarrierNs)
+	if r.Valid {
+		_, err = fmt.Fprintln(out, "valid: the limits agree and had the machine")
+	} else {
+		_, err = fmt.Fprintf(out, "NOT VALID: %s\n", r.Reason)
+	}
+	return err
+}
