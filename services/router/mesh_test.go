@@ -1,9 +1,11 @@
 package router_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -121,6 +123,7 @@ type mesh struct {
 	queue     *queueReports
 	registry  *prometheus.Registry
 	spans     *tracetest.SpanRecorder
+	log       bytes.Buffer // of the router; slog writes one line at a time
 }
 
 type queueReports struct {
@@ -167,6 +170,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		m.service, err = router.New(config, router.Deps{
 			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Aliases: []string{"gpt-*", "other"}, Chat: template, ChatError: noTemplate}},
 			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
+			Logger:  slog.New(slog.NewTextHandler(&m.log, nil)),
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})
 		if err != nil {

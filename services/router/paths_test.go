@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -107,6 +108,35 @@ func TestNoWayForForcedKV(t *testing.T) {
 			if r.err != nil || r.text != story || r.finished.GetRoute().GetPrefill() != "p2" {
 				t.Errorf("text %q, error %v, route %v", r.text, r.err, r.finished.GetRoute())
 			}
+		}
+		m.quiet()
+	})
+}
+
+// However many pairs break, the log says so now and then, and how often it did not.
+func TestNoWayIsSaidNowAndThen(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(astray, prefillRecord("p1"), prefillRecord("p2"), prefillRecord("p3"))
+		m.start(nil, decodeRecord("d1"))
+		said := func() (lines []string) {
+			synctest.Wait() // nobody logs meanwhile
+			for line := range strings.Lines(m.log.String()) {
+				if strings.Contains(line, "kv does not get from") {
+					lines = append(lines, line)
+				}
+			}
+			return lines
+		}
+		for range 6 { // 3 tries each, of 3 pairs that have to fail twice
+			_ = m.generate(t.Context(), ask(dis, 100))
+		}
+		if lines := said(); len(lines) != 1 || !strings.Contains(lines[0], "worker=p") || !strings.Contains(lines[0], "decode_worker=d1") || !strings.Contains(lines[0], "unsaid=0") {
+			t.Errorf("said %q", lines)
+		}
+		time.Sleep(15 * time.Second)
+		_ = m.generate(t.Context(), ask(dis, 100))
+		if lines := said(); len(lines) != 2 || strings.Contains(lines[1], "unsaid=0") {
+			t.Errorf("said %q", lines)
 		}
 		m.quiet()
 	})
