@@ -20,6 +20,10 @@ func (w *world) checkStarts() {
 			if w.inFlight == nil || !slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == a.ID }) {
 				w.t.Fatalf("%d: started, but not in the next step", a.ID)
 			}
+		case scheduler.Resumed:
+			if w.inFlight == nil || !slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == a.ID }) {
+				w.t.Fatalf("%d: resumed, but not in the next step", a.ID)
+			}
 		case scheduler.RunStep:
 			if i != len(w.actions)-1 {
 				w.t.Fatalf("%T after RunStep", w.actions[i+1])
@@ -38,7 +42,8 @@ func (w *world) checkIdle() {
 	// What is read for saves may be held by others, too, such as what was restored.
 	onlySaves := s.Held+s.Quarantined == w.saves.held() && !slices.ContainsFunc(w.order, func(l *life) bool { return len(l.table) > 0 && !l.released })
 	for _, l := range w.order {
-		if l.live() && (l.started || l.arrived || s.Held+s.Quarantined == 0) {
+		running := l.table != nil && (l.started || l.arrived) && !(w.full(l) && s.Free+s.Cached == 0)
+		if l.live() && (running || s.Held+s.Quarantined == 0) {
 			w.t.Fatalf("%d: nothing runs, and it could", l.request.ID)
 		}
 		if l.live() && l.table == nil && onlySaves && !w.saves.allStopped() {
@@ -47,12 +52,15 @@ func (w *world) checkIdle() {
 	}
 }
 
+// full says whether a sequence has filled its blocks.
+func (w *world) full(l *life) bool { return l.computed >= len(l.table)*w.config.BlockTokens }
+
 // taken checks what a sequence got its blocks with, and whom it overtook.
 func (w *world) taken(l *life) {
 	if l.cached%w.config.BlockTokens != 0 {
 		w.t.Fatalf("%d: %d cached tokens are not whole blocks", l.request.ID, l.cached)
 	}
-	kv, _ := alone(l.request.Tokens[:l.cached], 0, 0, 0, nil)
+	kv, _ := alone(l.prompt[:l.cached], 0, 0, 0, nil)
 	if got := w.pages.read(l.table, l.cached); !slices.Equal(got, kv) {
 		w.t.Fatalf("%d: the cached blocks hold the KV of other tokens", l.request.ID)
 	}
@@ -105,10 +113,13 @@ func (w *world) checkStep(a scheduler.RunStep) {
 		w.t.Fatalf("step of %d sequences with %d tokens, %d of them prompt", len(a.Parts), total, prompt)
 	}
 	for _, l := range w.order {
-		if !l.live() || !l.started || in[l.request.ID] {
+		if !l.live() || !l.started || in[l.request.ID] || l.table == nil {
 			continue
 		}
-		if l.computed >= len(l.request.Tokens) {
+		if l.computed >= len(l.prompt) {
+			if s := w.scheduler.PoolStats(); w.full(l) && s.Free+s.Cached == 0 {
+				continue // nobody can be preempted for it
+			}
 			w.t.Fatalf("%d: decodes and was left out", l.request.ID)
 		}
 		l.skipped++
@@ -119,7 +130,10 @@ func (w *world) checkStep(a scheduler.RunStep) {
 }
 
 func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
-	size, prompt := w.config.BlockTokens, len(l.request.Tokens)
+	size, prompt := w.config.BlockTokens, len(l.prompt)
+	if w.full(l) && !part.Prompt && len(work.Blocks) == len(l.table)+1 && slices.Equal(work.Blocks[:len(l.table)], l.table) {
+		l.table = work.Blocks
+	}
 	all := l.tokens()
 	end := work.Start + len(work.Tokens)
 	if work.Start != l.computed || len(work.Tokens) == 0 || end > len(all) || !slices.Equal(work.Tokens, all[work.Start:end]) {
@@ -231,22 +245,33 @@ func (w *world) checkLoad() {
 		StepInFlight:      w.inFlight != nil,
 	}
 	for _, l := range w.order {
-		switch n := len(l.request.Tokens); {
+		switch n := len(l.prompt); {
 		case !l.live():
 		case l.table == nil:
 			want.WaitingSequences++
-			if l.request.Kind != scheduler.Receive {
+			if l.request.Kind != scheduler.Receive || l.preempted {
 				want.WaitingTokens += n
 			}
 		case (l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore) && !l.arrived:
 			want.ReservedSequences++
 		default:
 			want.RunningSequences++
-			want.RunningContextTokens += n + len(l.output)
+			want.RunningContextTokens += len(l.tokens())
 			want.RunningPromptTokens += max(0, n-l.computed)
 		}
 	}
-	if got := w.scheduler.Load(); got != want {
+	got := w.scheduler.Load()
+	most := 0 // that all who have blocks could still need
+	for _, l := range w.order {
+		if l.live() && l.table != nil && (l.request.Kind == scheduler.Full || l.request.Kind == scheduler.Receive) {
+			total := min(l.request.MaxTokens-l.request.Generated+len(l.request.Tokens), w.config.ContextTokens) - 1
+			most += max((total+w.config.BlockTokens-1)/w.config.BlockTokens-len(l.table), 0)
+		}
+	}
+	if want.BlocksExpected = got.BlocksExpected; got.BlocksExpected > min(most, got.BlocksFree) {
+		w.t.Fatalf("%d blocks are expected to be needed, at most %d can be, and %d are free", got.BlocksExpected, most, got.BlocksFree)
+	}
+	if got != want {
 		w.t.Fatalf("load %+v, want %+v", got, want)
 	}
 }

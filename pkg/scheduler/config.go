@@ -29,6 +29,9 @@ type Config struct {
 	// MaxOvertakes is how many later requests may be taken before a waiting one;
 	// 0 means DefaultMaxOvertakes.
 	MaxOvertakes int
+	// OutputShare is which share of the tokens that it may generate a sequence is
+	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.
+	OutputShare float64
 }
 
 // DefaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.
@@ -57,6 +60,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: a queue of %d; give at least 1", c.MaxWaiting)
 	case c.MaxOvertakes < 0:
 		return fmt.Errorf("scheduler: %d overtakes; give 0 for the default or more", c.MaxOvertakes)
+	case !(c.OutputShare >= 0 && c.OutputShare <= 1):
+		return fmt.Errorf("scheduler: an output share of %v; give 0 for the default, or more than 0 and at most 1", c.OutputShare)
 	}
 	return nil
 }

@@ -18,8 +18,18 @@
 //
 // # Blocks
 //
-// A sequence gets all blocks that it could ever need before it runs, so nothing
-// that runs can run out of them. Full blocks whose KV is complete are published
+// A sequence begins with the blocks of its prompt and of one token more, and takes
+// another when its last is full. It is admitted when there are enough, besides, for
+// what it and all others who have blocks are expected to grow by: for the share of
+// the tokens which they may generate that sequences lately did (Config.OutputShare at
+// first). Where that was wrong and there is no block left, the least urgent one of
+// those that no transfer reads or writes, by priority and then the last to arrive, is
+// preempted: its blocks go back, it waits again and computes again what the prefix
+// cache has lost by then, to the same bits, and until others have ended everything is
+// expected. So the most urgent one always runs to its end. One that needs a block and
+// is the least urgent itself waits with what it has.
+//
+// Full blocks whose KV is complete are published
 // to the prefix cache at once and found by later requests. Blocks go back when
 // the sequence is over, no step in flight contains it, and no transfer reads or
 // writes it; while a transfer could still write them they are in quarantine.

@@ -17,6 +17,8 @@ type Load struct {
 	RunningPromptTokens int
 	// BlocksFree could be had by a new sequence, cached ones included.
 	BlocksFree int
+	// BlocksExpected of those are expected to be needed by sequences that have some.
+	BlocksExpected int
 	// BlocksReserved wait for KV.
 	BlocksReserved int
 	// BlocksQuarantined wait until nothing can write them.
@@ -32,6 +34,7 @@ func (s *Scheduler) Load() Load {
 	stats := s.pool.Stats()
 	l := Load{
 		BlocksFree:        stats.Free + stats.Cached,
+		BlocksExpected:    min(s.reserveForGrowth(), stats.Free+stats.Cached),
 		BlocksReserved:    stats.Reserved,
 		BlocksQuarantined: stats.Quarantined,
 		BlocksTotal:       stats.Total,

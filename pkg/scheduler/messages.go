@@ -138,8 +138,8 @@ type Action interface{ action() }
 // Reserved says that a Receive or Restore sequence has its blocks.
 type Reserved struct {
 	ID SequenceID
-	// Blocks is the block table of the whole prompt and completion. The first
-	// CachedTokens/BlockTokens of them hold their KV.
+	// Blocks is the block table of the whole prompt, and of a token more unless it is
+	// a Restore. The first CachedTokens/BlockTokens of them hold their KV.
 	Blocks []kvcache.BlockID
 	// CachedTokens of the prompt came from the prefix cache.
 	CachedTokens int
@@ -153,6 +153,21 @@ type Started struct {
 	CachedTokens int
 	// Waited in this scheduler's queue, from Submit on; for Receive from
 	// KVArrived on.
+	Waited time.Duration
+}
+
+// Preempted says that a sequence gave its blocks to others and waits again. What it
+// sampled stands; nothing is sampled twice.
+type Preempted struct{ ID SequenceID }
+
+// Resumed is Started of a sequence that was preempted after it had started. What is
+// not in the prefix cache any more is computed again, what it had generated included.
+type Resumed struct {
+	ID     SequenceID
+	Blocks []kvcache.BlockID
+	// CachedTokens of what it had computed are still in the prefix cache.
+	CachedTokens int
+	// Waited since Preempted.
 	Waited time.Duration
 }
 
@@ -267,6 +282,8 @@ type BlocksChanged struct{ Stored, Removed []kvcache.Hash }
 
 func (Reserved) action()      {}
 func (Started) action()       {}
+func (Preempted) action()     {}
+func (Resumed) action()       {}
 func (RunStep) action()       {}
 func (Sampled) action()       {}
 func (Finished) action()      {}

@@ -240,6 +240,7 @@ func TestSchedulerAgainstModel(t *testing.T) {
 			ChunkTokens:    size * rapid.IntRange(1, 4).Draw(t, "chunk blocks"),
 			MaxWaiting:     rapid.SampledFrom([]int{8, 4, 2, 1}).Draw(t, "waiting"),
 			MaxOvertakes:   rapid.IntRange(1, 5).Draw(t, "overtakes"),
+			OutputShare:    rapid.SampledFrom([]float64{0.01, 0, 0.3, 0.01}).Draw(t, "output share"),
 		}
 		m := &machine{world: newWorld(t, rapid.SampledFrom([]int{20, 12, 30, 8, 4, 1}).Draw(t, "blocks"), config)}
 		actions := map[string]func(*rapid.T){

@@ -28,12 +28,15 @@ func (s *Scheduler) plan(now time.Time) bool {
 	clear(st.batch.Sequences)
 	st.members, st.parts, st.batch.Sequences = st.members[:0], st.parts[:0], st.batch.Sequences[:0]
 
+	s.grow(now)
 	s.join(now)
 	s.prompts = s.prompts[:0]
 	for _, q := range s.running {
-		if q.phase == decoding {
+		switch {
+		case q.stalled:
+		case q.phase == decoding:
 			s.addDecode(st, q)
-		} else {
+		default:
 			s.prompts = append(s.prompts, q)
 		}
 	}
@@ -63,12 +66,13 @@ func (s *Scheduler) join(now time.Time) {
 }
 
 func (s *Scheduler) start(now time.Time, q *sequence) {
-	s.act(Started{
-		ID:           q.request.ID,
-		Blocks:       q.table,
-		CachedTokens: q.cached * s.config.BlockTokens,
-		Waited:       now.Sub(q.since),
-	})
+	cached, waited := q.cached*s.config.BlockTokens, now.Sub(q.since)
+	if q.started {
+		s.act(Resumed{ID: q.request.ID, Blocks: q.table, CachedTokens: cached, Waited: waited})
+		return
+	}
+	q.started = true
+	s.act(Started{ID: q.request.ID, Blocks: q.table, CachedTokens: cached, Waited: waited})
 }
 
 // addDecode adds one token of a sequence that decodes. If more than one was

@@ -18,6 +18,7 @@ func (s *Scheduler) reserve() {
 		case q.request.Kind == Receive && s.acquire(q):
 			s.admit(i)
 			q.phase, q.held = receiving, true
+			s.receiving = append(s.receiving, q)
 			s.pool.Reserve(q.private())
 			s.act(Reserved{
 				ID:           q.request.ID,
@@ -33,18 +34,21 @@ func (s *Scheduler) reserve() {
 	}
 }
 
-// acquire gets a sequence its blocks, or says that they are not to be had.
+// acquire gets a sequence the blocks that it begins with, if enough are left for what
+// it and the others are expected to grow by.
 func (s *Scheduler) acquire(q *sequence) bool {
 	if q.triedAt == s.freed+1 {
 		return false // nothing changed since it last did not fit
 	}
-	table, cached, chain, ok := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
-	if !ok {
+	first, spare := q.firstBlocks(s.config.BlockTokens), s.reserveForGrowth()+s.growth(q)
+	need := s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, first)
+	if need+spare > s.pool.Available() {
 		q.triedAt = s.freed + 1
-		s.giveWay(q)
+		s.giveWay(q, need+spare)
 		return false
 	}
-	q.table, q.cached, q.chain = table, cached, chain
+	table, cached, chain, _ := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, first)
+	q.table, q.cached, q.chain = slices.Grow(table, q.blocksNeeded-first), cached, chain
 	q.published = cached
 	q.computed = cached * s.config.BlockTokens
 	q.hashes = nil

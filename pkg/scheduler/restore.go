@@ -30,7 +30,7 @@ func (s *Scheduler) restore(q *sequence) bool {
 	arriving, spare := s.restoring()
 	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
 	// What is cached of it and held by others takes nothing.
-	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare {
+	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.reserveForGrowth() {
 		return false
 	}
 	lacking := q.blocksNeeded - s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)
@@ -41,6 +41,7 @@ func (s *Scheduler) restore(q *sequence) bool {
 		return false
 	}
 	q.phase, q.held = receiving, true
+	s.receiving = append(s.receiving, q)
 	s.sequences[q.request.ID] = q
 	s.overtake(q)
 	s.pool.Reserve(q.private())

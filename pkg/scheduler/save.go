@@ -57,9 +57,10 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	s.freed++
 }
 
-// giveWay stops the saves if q, which does not fit, would without them. Where it would
-// not, they go on: what it waits for are others, who may take longer.
-func (s *Scheduler) giveWay(q *sequence) {
+// giveWay stops the saves if q, which needs so many blocks and does not fit, would
+// without them. Where it would not, they go on: what it waits for are others, who may
+// take longer.
+func (s *Scheduler) giveWay(q *sequence, need int) {
 	q.hindered = false
 	if len(s.saves) == 0 {
 		return
@@ -69,7 +70,6 @@ func (s *Scheduler) giveWay(q *sequence) {
 		s.pinned = append(s.pinned, saved.blocks...)
 	}
 	slices.Sort(s.pinned)
-	need := s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded)
 	if need <= s.pool.Available()+s.pool.Pinned(slices.Compact(s.pinned)) {
 		q.hindered = true
 		s.stopSaves()

@@ -20,6 +20,7 @@ type Scheduler struct {
 	sequences map[SequenceID]*sequence
 	waiting   []*sequence // for blocks, or for a place; in the order of before
 	arrived   []*sequence // Receive with KV, waiting for a place
+	receiving []*sequence // Receive and Restore, having blocks that a transfer writes
 	running   []*sequence // in the batch: prompts and decodes, as they came
 	ticket    uint64      // last arrival number
 	freed     uint64      // grows when a sequence that did not fit might fit now
@@ -29,7 +30,9 @@ type Scheduler struct {
 	turn     int
 	inFlight *step
 	prompts  []*sequence // scratch of plan
+	growing  []*sequence // scratch of grow
 	block    []int32     // scratch of publish: one block of tokens
+	forecast forecast
 
 	saves     []*save
 	saveLimit int
@@ -47,9 +50,13 @@ func New(config Config) (*Scheduler, error) {
 	if config.MaxOvertakes == 0 {
 		config.MaxOvertakes = DefaultMaxOvertakes
 	}
+	if config.OutputShare == 0 {
+		config.OutputShare = 1
+	}
 	return &Scheduler{
-		config: config,
-		pool:   config.Pool,
+		config:   config,
+		forecast: forecast(config.OutputShare),
+		pool:     config.Pool,
 		// A prompt always finds room for one block beside all who decode.
 		slots:     min(config.MaxSequences, config.MaxBatchTokens-config.BlockTokens+1),
 		sequences: make(map[SequenceID]*sequence),
@@ -136,13 +143,19 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 		refuse(QueueFull)
 		return
 	}
-	q.hashes = s.pool.BlockHashes(r.Salt, r.Tokens)
-	if r.Kind != Receive {
-		// The last token is computed in any case: there are no logits without.
-		q.hashes = q.hashes[:min(len(q.hashes), (len(r.Tokens)-1)/s.config.BlockTokens)]
-	}
+	q.hashes = s.hashesOf(&q.request)
 	s.sequences[r.ID] = q
 	s.enqueue(q)
+}
+
+// hashesOf is of the blocks that a request may find in the prefix cache.
+func (s *Scheduler) hashesOf(r *Request) []kvcache.Hash {
+	hashes := s.pool.BlockHashes(r.Salt, r.Tokens)
+	if r.Kind == Receive {
+		return hashes
+	}
+	// The last token is computed in any case: there are no logits without.
+	return hashes[:min(len(hashes), (len(r.Tokens)-1)/s.config.BlockTokens)]
 }
 
 func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
@@ -151,6 +164,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 		return
 	}
 	q.kvArrived, q.held, q.unshared = true, false, e.Approximate
+	s.receiving = without(s.receiving, q)
 	if q.phase == over {
 		s.release(q)
 		return
@@ -259,6 +273,7 @@ func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
 	case prefilling, decoding:
 		s.running = without(s.running, q)
 	case receiving:
+		s.receiving = without(s.receiving, q)
 		if q.held {
 			s.pool.Quarantine(q.private())
 			q.quarantined = true
@@ -268,6 +283,9 @@ func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
 		q.held = false // nothing to read or to write
 	}
 	q.phase = over
+	if q.grows() && (reason == Stopped || reason == Length) {
+		s.forecast.observe(q.length()-(q.totalTokens-q.mayGenerate), q.mayGenerate)
+	}
 	s.act(Finished{
 		ID:             q.request.ID,
 		Reason:         reason,

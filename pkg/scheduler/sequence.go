@@ -30,12 +30,13 @@ type sequence struct {
 
 	// Waiting.
 	hashes       []kvcache.Hash // of the blocks that it may find in the cache
-	blocksNeeded int
-	totalTokens  int    // the most that prompt and completion can become
-	overtaken    int    // later ones that were taken before it
-	aged         bool   // overtaken as often as allowed
-	triedAt      uint64 // Scheduler.freed when it last did not fit
-	hindered     bool   // it would have fitted then, but for saves
+	blocksNeeded int            // the most that it can come to need
+	totalTokens  int            // the most that prompt and completion can become
+	mayGenerate  int            // how many of those came after the request's tokens
+	overtaken    int            // later ones that were taken before it
+	aged         bool           // overtaken as often as allowed
+	triedAt      uint64         // Scheduler.freed when it last did not fit
+	hindered     bool           // it would have fitted then, but for saves
 
 	// Having blocks.
 	table     []kvcache.BlockID
@@ -52,6 +53,8 @@ type sequence struct {
 	kvArrived   bool
 	quarantined bool
 	unshared    bool // its KV is approximate: nothing of it is published
+	stalled     bool // it waits for a block that its next token needs
+	started     bool // Started was said
 
 	prefillCompute, decodeCompute time.Duration
 }
@@ -63,11 +66,12 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	if left := r.MaxTokens - r.Generated; left < c.ContextTokens-len(r.Tokens) {
 		q.totalTokens = len(r.Tokens) + left
 	}
+	q.mayGenerate = q.totalTokens - len(r.Tokens)
 	positions := q.totalTokens - 1 // the last token's KV is never computed
-	if r.Kind == PrefillOnly || r.Kind == Restore {
+	if !q.grows() {
 		positions = len(r.Tokens)
 	}
-	q.blocksNeeded = (positions + c.BlockTokens - 1) / c.BlockTokens
+	q.blocksNeeded = blocksOf(positions, c.BlockTokens)
 	q.held = r.Kind == PrefillOnly
 	return q
 }

@@ -36,7 +36,9 @@ type world struct {
 	steps    int
 	cache    map[kvcache.Hash]bool // BlocksChanged added up
 	saves    saves
-	actions  []scheduler.Action // of the last event
+
+	preemptions int
+	actions     []scheduler.Action // of the last event
 }
 
 // life is a sequence as its driver knows it.
@@ -54,6 +56,9 @@ type life struct {
 	computed int
 	output   []int32 // sampled elsewhere, then here
 	skipped  int     // steps in a row without a chunk of its prompt
+
+	prompt    []int32 // what is computed in chunks: of one that was preempted, all that it had
+	preempted bool    // at least once
 
 	finished *scheduler.Finished
 	released bool
@@ -122,7 +127,7 @@ func (l *life) tokens() []int32 { return append(slices.Clone(l.request.Tokens), 
 func (l *life) live() bool { return !l.refused && l.finished == nil }
 
 func (w *world) submit(r scheduler.Request) *life {
-	l := &life{request: r}
+	l := &life{request: r, prompt: r.Tokens}
 	w.lives[r.ID] = l
 	w.order = append(w.order, l)
 	w.handle(scheduler.Submit{Request: r})
@@ -196,6 +201,10 @@ func (w *world) handle(event scheduler.Event) {
 			w.reserved(a)
 		case scheduler.Started:
 			w.started(a)
+		case scheduler.Preempted:
+			w.preempted(a)
+		case scheduler.Resumed:
+			w.resumed(a)
 		case scheduler.Sampled:
 			w.sampled(a)
 		case scheduler.Finished:
@@ -241,17 +250,60 @@ func (w *world) started(a scheduler.Started) {
 		w.t.Fatalf("%d: started twice, or at the wrong time", a.ID)
 	}
 	l.started = true
+	if l.preempted {
+		w.begins(l, a.Blocks, a.CachedTokens)
+		return
+	}
 	if l.request.Kind == scheduler.Receive {
 		if !slices.Equal(l.table, a.Blocks) || l.cached != a.CachedTokens {
 			w.t.Fatalf("%d: started with other blocks than it reserved", a.ID)
 		}
 		return
 	}
-	if a.CachedTokens >= len(l.request.Tokens) {
-		w.t.Fatalf("%d: nothing left to compute", a.ID)
+	w.begins(l, a.Blocks, a.CachedTokens)
+}
+
+// begins gives a sequence that computes its own prompt its blocks.
+func (w *world) begins(l *life, blocks []kvcache.BlockID, cached int) {
+	if l.table != nil || cached >= len(l.prompt) {
+		w.t.Fatalf("%d: it has blocks, or nothing left to compute", l.request.ID)
 	}
-	l.table, l.cached, l.computed = a.Blocks, a.CachedTokens, a.CachedTokens
+	l.table, l.cached, l.computed = blocks, cached, cached
 	w.taken(l)
+}
+
+func (w *world) preempted(a scheduler.Preempted) {
+	l := w.life(a.ID)
+	if w.inFlight != nil || !l.live() || l.table == nil || !preemptible(l) || w.touched(l) != "" {
+		w.t.Fatalf("%d: preempted at the wrong time", a.ID)
+	}
+	for _, other := range w.order {
+		if other != l && other.live() && other.table != nil && preemptible(other) && w.touched(other) == "" && lessUrgent(other, l) {
+			w.t.Fatalf("%d: preempted before %d", a.ID, other.request.ID)
+		}
+	}
+	l.preempted, l.prompt, l.table, l.cached, l.computed, l.overtaken, l.skipped = true, l.tokens(), nil, 0, 0, 0, 0
+	w.preemptions++
+}
+
+// preemptible says whether a sequence that has blocks may have to give them up.
+func preemptible(l *life) bool {
+	return l.request.Kind == scheduler.Full || l.request.Kind == scheduler.Receive && l.arrived
+}
+
+func lessUrgent(a, b *life) bool {
+	if a.request.Priority != b.request.Priority {
+		return a.request.Priority < b.request.Priority
+	}
+	return a.request.ID > b.request.ID
+}
+
+func (w *world) resumed(a scheduler.Resumed) {
+	l := w.life(a.ID)
+	if !l.started || !l.preempted || !l.live() {
+		w.t.Fatalf("%d: resumed at the wrong time", a.ID)
+	}
+	w.begins(l, a.Blocks, a.CachedTokens)
 }
 
 func (w *world) sampled(a scheduler.Sampled) {

@@ -24,6 +24,8 @@ type Config struct {
 	ChunkTokens int
 	// MaxWaiting is the most sequences that may wait.
 	MaxWaiting int
+	// OutputShare is scheduler.Config's.
+	OutputShare float64
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block.
 	LayerDone func(run scheduler.RunStep, layer int)
@@ -71,6 +73,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 		MaxSequences:   capacity.MaxSequences,
 		ChunkTokens:    cfg.ChunkTokens,
 		MaxWaiting:     cfg.MaxWaiting,
+		OutputShare:    cfg.OutputShare,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
@@ -212,6 +215,10 @@ func (d *Driver) act(action scheduler.Action) {
 		d.deliver(a.ID, a)
 	case scheduler.Started:
 		d.deliver(a.ID, a)
+	case scheduler.Preempted:
+		d.cfg.Metrics.preempted()
+	case scheduler.Resumed:
+		d.cfg.Metrics.resumed(a)
 	case scheduler.Sampled:
 		d.deliver(a.ID, a)
 	case scheduler.Finished:

@@ -19,6 +19,8 @@ type Metrics struct {
 	stepTokens prometheus.Counter
 	failures   prometheus.Counter
 	ends       *prometheus.CounterVec
+	preempts   prometheus.Counter
+	waits      prometheus.Counter
 	blocks     *prometheus.GaugeVec
 	sequences  *prometheus.GaugeVec
 	reach      *reach // nil: not counted
@@ -41,6 +43,12 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_worker_sequences_total", Help: "Sequences that ended, by how.", ConstLabels: labels,
 		}, []string{"end"}),
+		preempts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_worker_preemptions_total", Help: "Times that a running sequence had to give its blocks to others.", ConstLabels: labels,
+		}),
+		waits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_worker_preempted_seconds_total", Help: "Time that preempted sequences waited until they ran again.", ConstLabels: labels,
+		}),
 		blocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_worker_kv_blocks", Help: "KV blocks by state.", ConstLabels: labels,
 		}, []string{"state"}),
@@ -48,7 +56,7 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 			Name: "tandem_worker_sequences", Help: "Sequences that wait and that run.", ConstLabels: labels,
 		}, []string{"state"}),
 	}
-	for _, c := range []prometheus.Collector{m.steps, m.stepTokens, m.failures, m.ends, m.blocks, m.sequences} {
+	for _, c := range []prometheus.Collector{m.steps, m.stepTokens, m.failures, m.ends, m.preempts, m.waits, m.blocks, m.sequences} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err
 		}
@@ -120,6 +128,18 @@ func batchLabel(sequences int) string {
 func (m *Metrics) stepFailed() {
 	if m != nil {
 		m.failures.Inc()
+	}
+}
+
+func (m *Metrics) preempted() {
+	if m != nil {
+		m.preempts.Inc()
+	}
+}
+
+func (m *Metrics) resumed(a scheduler.Resumed) {
+	if m != nil {
+		m.waits.Add(a.Waited.Seconds())
 	}
 }
 

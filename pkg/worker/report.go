@@ -57,7 +57,7 @@ func (d *Driver) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 		WaitingTokens:        uint64(load.WaitingTokens),
 		RunningSequences:     uint32(load.RunningSequences),
 		RunningContextTokens: uint64(load.RunningContextTokens),
-		BlocksFree:           uint32(load.BlocksFree),
+		BlocksFree:           uint32(load.BlocksFree - load.BlocksExpected),
 		BlocksReserved:       uint32(load.BlocksReserved),
 		BlocksQuarantined:    uint32(load.BlocksQuarantined),
 		BlocksTotal:          uint32(load.BlocksTotal),
