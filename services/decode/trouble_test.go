@@ -325,7 +325,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() decode.Config {
-		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, TransferLease: time.Second, TransferCreditBytes: 1}
+		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1, TransferLease: time.Second, TransferCreditBytes: 1}
 	}
 	for _, c := range []struct {
 		name   string
@@ -336,6 +336,8 @@ func TestConfig(t *testing.T) {
 		{"no chunk", func(c *decode.Config) { c.ChunkTokens = 0 }, "decode-chunk-tokens"},
 		{"chunk of no whole blocks", func(c *decode.Config) { c.ChunkTokens = 33 }, "decode-chunk-tokens"},
 		{"no queue", func(c *decode.Config) { c.MaxWaiting = 0 }, "decode-max-waiting"},
+		{"no output", func(c *decode.Config) { c.OutputShare = 0 }, "decode-output-share"},
+		{"more output than there may be", func(c *decode.Config) { c.OutputShare = 1.1 }, "decode-output-share"},
 		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
 		{"no credit", func(c *decode.Config) { c.TransferCreditBytes = -1 }, "decode-transfer-credit-bytes"},
 		{"native KV", func(c *decode.Config) { c.KVEncoding = "native" }, ""},
