@@ -8,11 +8,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// pages is an engine.Pages over memory outside the Go heap: block after block,
-// the slices of all layers of a block side by side.
+// pages is an engine.Pages over memory outside the Go heap.
 type pages struct {
-	layout kvcache.Layout
-	blocks int
+	at     kvcache.PageMap
 	memory kernels.Memory
 
 	mu     sync.RWMutex // held to copy; held exclusively to unmap
@@ -20,22 +18,23 @@ type pages struct {
 }
 
 func newPages(layout kvcache.Layout, blocks int) (*pages, error) {
-	memory, err := kernels.Allocate(blocks * layout.PageBytes())
+	at := kvcache.PageMap{Layout: layout, Blocks: blocks}
+	memory, err := kernels.Allocate(at.Bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%d KV blocks: %w", blocks, err)
 	}
-	return &pages{layout: layout, blocks: blocks, memory: memory}, nil
+	return &pages{at: at, memory: memory}, nil
 }
 
 // Layout implements engine.Pages.
-func (p *pages) Layout() kvcache.Layout { return p.layout }
+func (p *pages) Layout() kvcache.Layout { return p.at.Layout }
 
 // View implements engine.Pages. It is nil for a slice that does not exist and
 // after the engine was closed.
 func (p *pages) View(layer int, block kvcache.BlockID) []byte {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.closed || p.check(layer, block) != nil {
+	if p.closed || p.at.Check(layer, block) != nil {
 		return nil
 	}
 	return p.slice(layer, block)
@@ -61,13 +60,8 @@ func (p *pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 
 // each visits slices after it has checked all of them.
 func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(slice []byte, at int)) error {
-	if want := len(blocks) * p.layout.SliceBytes; bytes != want {
-		return fmt.Errorf("%d bytes for %d slices of %d: want %d", bytes, len(blocks), p.layout.SliceBytes, want)
-	}
-	for _, b := range blocks {
-		if err := p.check(layer, b); err != nil {
-			return err
-		}
+	if err := p.at.CheckAll(layer, blocks, bytes); err != nil {
+		return err
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -75,25 +69,13 @@ func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 		return errClosed
 	}
 	for i, b := range blocks {
-		visit(p.slice(layer, b), i*p.layout.SliceBytes)
-	}
-	return nil
-}
-
-func (p *pages) check(layer int, block kvcache.BlockID) error {
-	if layer < 0 || layer >= p.layout.Layers {
-		return fmt.Errorf("layer %d is not one of %d", layer, p.layout.Layers)
-	}
-	if block < 0 || int(block) >= p.blocks {
-		return fmt.Errorf("block %d is not one of %d", block, p.blocks)
+		visit(p.slice(layer, b), i*p.at.Layout.SliceBytes)
 	}
 	return nil
 }
 
 func (p *pages) slice(layer int, block kvcache.BlockID) []byte {
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	end := at + p.layout.SliceBytes
-	return p.memory.Bytes()[at:end:end]
+	return p.at.Slice(p.memory.Bytes(), layer, block)
 }
 
 func (p *pages) isClosed() bool {

@@ -14,12 +14,10 @@ import (
 // errPagesClosed is what the pages of a shelf give that was cleared away.
 var errPagesClosed = errors.New("the store's pages are unmapped")
 
-// pages is an engine.Pages over memory outside the Go heap: block after block,
-// the slices of all layers of a block side by side. The kernel gives the memory
-// as it is first written.
+// pages is an engine.Pages over memory outside the Go heap. The kernel gives the
+// memory as it is first written.
 type pages struct {
-	layout kvcache.Layout
-	blocks int
+	at kvcache.PageMap
 
 	mu     sync.RWMutex // held to copy; held exclusively to unmap
 	memory []byte       // nil once closed
@@ -29,12 +27,13 @@ var _ engine.Pages = (*pages)(nil)
 
 // newPages maps so many blocks, all zero.
 func newPages(layout kvcache.Layout, blocks int) (*pages, error) {
-	memory, err := unix.Mmap(-1, 0, blocks*layout.PageBytes(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	at := kvcache.PageMap{Layout: layout, Blocks: blocks}
+	memory, err := unix.Mmap(-1, 0, at.Bytes(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, fmt.Errorf("map %d blocks of %d bytes: %w", blocks, layout.PageBytes(), err)
 	}
 	adviseHuge(memory)
-	return &pages{layout: layout, blocks: blocks, memory: memory}, nil
+	return &pages{at: at, memory: memory}, nil
 }
 
 // close unmaps. Nobody may use a View any more; Read and Write fail from now on.
@@ -53,14 +52,14 @@ func (p *pages) close() error {
 }
 
 // Layout implements engine.Pages.
-func (p *pages) Layout() kvcache.Layout { return p.layout }
+func (p *pages) Layout() kvcache.Layout { return p.at.Layout }
 
 // View implements engine.Pages. It is nil for a slice that does not exist and
 // after close.
 func (p *pages) View(layer int, block kvcache.BlockID) []byte {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.memory == nil || p.check(layer, block) != nil {
+	if p.memory == nil || p.at.Check(layer, block) != nil {
 		return nil
 	}
 	return p.slice(layer, block)
@@ -86,13 +85,8 @@ func (p *pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 
 // each visits slices after it has checked all of them.
 func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(slice []byte, at int)) error {
-	if want := len(blocks) * p.layout.SliceBytes; bytes != want {
-		return fmt.Errorf("%d bytes for %d slices of %d: want %d", bytes, len(blocks), p.layout.SliceBytes, want)
-	}
-	for _, b := range blocks {
-		if err := p.check(layer, b); err != nil {
-			return err
-		}
+	if err := p.at.CheckAll(layer, blocks, bytes); err != nil {
+		return err
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -100,23 +94,11 @@ func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 		return errPagesClosed
 	}
 	for i, b := range blocks {
-		visit(p.slice(layer, b), i*p.layout.SliceBytes)
-	}
-	return nil
-}
-
-func (p *pages) check(layer int, block kvcache.BlockID) error {
-	if layer < 0 || layer >= p.layout.Layers {
-		return fmt.Errorf("layer %d is not one of %d", layer, p.layout.Layers)
-	}
-	if block < 0 || int(block) >= p.blocks {
-		return fmt.Errorf("block %d is not one of %d", block, p.blocks)
+		visit(p.slice(layer, b), i*p.at.Layout.SliceBytes)
 	}
 	return nil
 }
 
 func (p *pages) slice(layer int, block kvcache.BlockID) []byte {
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	end := at + p.layout.SliceBytes
-	return p.memory[at:end:end]
+	return p.at.Slice(p.memory, layer, block)
 }
