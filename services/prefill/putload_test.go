@@ -2,11 +2,23 @@ package prefill_test
 
 import (
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// delayed is a connection whose writes take a while.
+type delayed struct {
+	net.Conn
+	each time.Duration
+}
+
+func (d delayed) Write(b []byte) (int, error) {
+	time.Sleep(d.each)
+	return d.Conn.Write(b)
+}
 
 // TestPutsUnderLoad: where one prompt alone fills most of the pool and others wait for its
 // blocks, they are put before they are evicted, and nobody waits for it.

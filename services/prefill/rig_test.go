@@ -95,17 +95,6 @@ type network struct {
 	delays      map[string]time.Duration // of each write, by address
 }
 
-// delayed is a connection whose writes take a while.
-type delayed struct {
-	net.Conn
-	each time.Duration
-}
-
-func (d delayed) Write(b []byte) (int, error) {
-	time.Sleep(d.each)
-	return d.Conn.Write(b)
-}
-
 func newNetwork() *network {
 	return &network{listeners: map[string]*bufconn.Listener{}, connections: map[string][]net.Conn{}}
 }

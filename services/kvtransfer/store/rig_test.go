@@ -119,7 +119,7 @@ func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testS
 func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, logger *slog.Logger) *testStore {
 	t.Helper()
 	listener, address := n.listen(t)
-	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}, began: make(chan struct{})}, record: &registration{}, peer: store.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
 	var err error
 	s.service, err = store.New(cfg, store.Deps{
 		Identity: worker.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
@@ -129,6 +129,11 @@ func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, lo
 		t.Fatal(err)
 	}
 	s.process = startProcess(t, s.cables, s.service.Register, s.service.Run)
+	select {
+	case <-s.signals.began: // before Run nothing is taken
+	case <-t.Context().Done():
+		t.Fatal("the store does not begin")
+	}
 	s.service.Join(func(record *controlv1.WorkerRecord) worker.Registration {
 		s.record.record = record
 		return s.record
@@ -154,11 +159,15 @@ type signals struct {
 	known map[uint64]bool
 	wrong string
 	load  *controlv1.LoadReport
+	began chan struct{} // closed with the first report; nil: nobody waits
 }
 
 func (s *signals) Load(report *controlv1.LoadReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.load == nil && s.began != nil {
+		close(s.began)
+	}
 	s.load = report
 }
 
