@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -96,6 +98,41 @@ func TestNoContext(t *testing.T) {
 	p.ContextTokens, p.PromptTokens, p.Rounds = 0, 1, 1
 	if _, err := engine.Measure(t.Context(), load(t), p, nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestContexts: each sequence has the context in blocks of its own, since memory that
+// was never written is read faster.
+func TestContexts(t *testing.T) {
+	p := plan()
+	e, err := load(t).NewEngine(p.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	tables, err := engine.Prepare(t.Context(), e, p)
+	if err != nil || len(tables) != p.Batch {
+		t.Fatalf("%v, %v", tables, err)
+	}
+	seen := make(map[kvcache.BlockID]bool)
+	for i, table := range tables {
+		for b, block := range table {
+			if seen[block] {
+				t.Errorf("block %d is in two tables", block)
+			}
+			seen[block] = true
+			whole := p.ContextTokens / e.Capacity().Layout.BlockTokens // decode writes the next
+			for layer := range e.Model().Layers {
+				slice := e.Pages().View(layer, block)
+				if b < whole && (!bytes.Equal(slice, e.Pages().View(layer, tables[0][b])) || bytes.Count(slice, []byte{0}) > len(slice)/4) {
+					t.Errorf("sequence %d, layer %d, block %d of it: not the context", i, layer, b)
+				}
+			}
+		}
 	}
 }
 

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"context"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -14,6 +17,19 @@ func PrefillFLOPs(spec model.Spec, prompt, chunk int) (counted, computed float64
 
 // DecodeBytes are those of all steps of a plan.
 func DecodeBytes(spec model.Spec, p Plan) float64 { return decodeBytes(spec, p) }
+
+// Prepare computes the contexts that decode begins with, and gives their block tables.
+func Prepare(ctx context.Context, e engine.Engine, p Plan) ([][]kvcache.BlockID, error) {
+	r := newRun(e, p)
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+	var tables [][]kvcache.BlockID
+	for _, s := range r.next.Sequences {
+		tables = append(tables, s.Blocks)
+	}
+	return tables, nil
+}
 
 // Sum makes a result of one prompt and one round of decode for each of measured but the
 // last.
