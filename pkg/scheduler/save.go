@@ -20,8 +20,8 @@ type save struct {
 // save begins as many saves as there may be: of those blocks that would be evicted
 // first, then of those that sequences hold, which are evicted as soon as they are let
 // go where room is so short. Each is drawn when its save begins, so that none that is
-// gone is ever waited for. The blocks that are read for one cannot be evicted meanwhile, so none begins
-// while somebody waits who would have enough without them.
+// gone is ever waited for. The blocks that are read for one cannot be evicted
+// meanwhile, so none begins while somebody waits who would have enough without them.
 func (s *Scheduler) save() {
 	for len(s.saves) < s.saveLimit && !s.draining && !s.hindered() {
 		stats := s.pool.Stats()
