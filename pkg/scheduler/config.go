@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -24,6 +25,10 @@ type Config struct {
 	// ChunkTokens is the most prompt tokens of one step: a multiple of
 	// BlockTokens.
 	ChunkTokens int
+	// StepBudget is how much longer a step may take for the prompts in it than with
+	// those that decode alone; 0 is without a bound. It is kept by what steps took so
+	// far, and a block of a prompt is computed in any case.
+	StepBudget time.Duration
 	// MaxWaiting is the most requests that wait for blocks or for a place.
 	MaxWaiting int
 	// MaxOvertakes is how many later requests may be taken before a waiting one;
@@ -56,6 +61,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: %d sequences at a time; give at least 1", c.MaxSequences)
 	case c.ChunkTokens < c.BlockTokens || c.ChunkTokens%c.BlockTokens != 0:
 		return fmt.Errorf("scheduler: chunks of %d tokens are not a multiple of the block size %d", c.ChunkTokens, c.BlockTokens)
+	case c.StepBudget < 0:
+		return fmt.Errorf("scheduler: a step budget of %v; give 0 for none, or more", c.StepBudget)
 	case c.MaxWaiting < 1:
 		return fmt.Errorf("scheduler: a queue of %d; give at least 1", c.MaxWaiting)
 	case c.MaxOvertakes < 0:

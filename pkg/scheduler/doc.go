@@ -12,9 +12,11 @@
 // (continuous batching): first one token of every sequence that decodes, none
 // left out, then prompt chunks with what is left of Config.MaxBatchTokens, at
 // most Config.ChunkTokens of them, so that a long prompt does not stall those
-// that decode. Chunks begin at block boundaries and end at them, but for the
-// last of a prompt. A token is drawn after the last token of a prompt and after
-// every decoded one.
+// that decode, and while any decode no more than Config.StepBudget allows, by what
+// steps took so far. Where a step is long enough for an empty one's time not to
+// matter, no further prompt is added: it would delay those that are in it. Chunks
+// begin at block boundaries and end at them, but for the last of a prompt. A token
+// is drawn after the last token of a prompt and after every decoded one.
 //
 // # Blocks
 //
@@ -29,8 +31,8 @@
 // expected. So the most urgent one always runs to its end. One that needs a block and
 // is the least urgent itself waits with what it has.
 //
-// Full blocks whose KV is complete are published
-// to the prefix cache at once and found by later requests. Blocks go back when
+// Full blocks whose KV is complete are published to the prefix cache at once and
+// found by later requests. Blocks go back when
 // the sequence is over, no step in flight contains it, and no transfer reads or
 // writes it; while a transfer could still write them they are in quarantine.
 //
@@ -49,8 +51,9 @@
 //
 // # Order and fairness
 //
-// Requests wait by priority, then deadline, then arrival, and are taken in this
-// order. One that does not fit now does not block those behind it: they may
+// Requests wait by priority, then by how much of their prompts is to be computed (to
+// the next power of two, shorter ones first), then deadline, then arrival, and are
+// taken in this order; those that were preempted come first. One that does not fit now does not block those behind it: they may
 // overtake. But only Config.MaxOvertakes requests that came later may be taken
 // before a waiting one, for whatever reason: bigger, less urgent, or of a kind
 // that needs a place in the batch. After that it goes to the front, and as long

@@ -129,7 +129,8 @@ func (s *Scheduler) leastUrgent() *sequence {
 	return last
 }
 
-// preempt takes all blocks from a sequence, which goes back to the queue. What was
+// preempt takes all blocks from a sequence, which goes back to the front of the queue:
+// nobody overtakes it. What was
 // computed stays in the prefix cache until others need its place; what is gone by then
 // is computed again, to the same bits.
 func (s *Scheduler) preempt(now time.Time, q *sequence) {
@@ -151,7 +152,7 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	r.Kind = Full // whatever it was, all that is left to do is here
 	q.phase, q.since, q.kvArrived, q.stalled = waiting, now, false, false
 	q.table, q.chain, q.cached, q.published, q.computed = nil, kvcache.Chain{}, 0, 0, 0
-	q.overtaken, q.aged, q.skipped, q.triedAt = 0, false, 0, 0
+	q.overtaken, q.aged, q.skipped, q.triedAt = s.config.MaxOvertakes, true, 0, 0
 	q.hashes = s.hashesOf(r)
 	s.enqueue(q)
 }

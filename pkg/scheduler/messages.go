@@ -62,8 +62,8 @@ type Request struct {
 	Salt string
 	// Priority: higher first among those that wait.
 	Priority int32
-	// Deadline: earlier first among those that wait with equal priority; zero is
-	// last. The driver cancels what is late, not the scheduler.
+	// Deadline: earlier first among those that wait with equal priority and prompts of
+	// about the same length; zero is last. The driver cancels what is late, not the scheduler.
 	Deadline time.Time
 }
 

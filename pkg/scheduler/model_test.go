@@ -194,7 +194,11 @@ func (m *machine) stepDone(t *rapid.T) {
 	if m.inFlight == nil {
 		t.Skip("no step in flight")
 	}
-	m.finishStep(time.Millisecond)
+	tokens := 0
+	for _, work := range m.inFlight.Batch.Sequences {
+		tokens += len(work.Tokens)
+	}
+	m.finishStep(time.Duration(1+tokens) * time.Millisecond)
 }
 
 func (m *machine) stepFails(t *rapid.T) {
@@ -240,6 +244,7 @@ func TestSchedulerAgainstModel(t *testing.T) {
 			ChunkTokens:    size * rapid.IntRange(1, 4).Draw(t, "chunk blocks"),
 			MaxWaiting:     rapid.SampledFrom([]int{8, 4, 2, 1}).Draw(t, "waiting"),
 			MaxOvertakes:   rapid.IntRange(1, 5).Draw(t, "overtakes"),
+			StepBudget:     rapid.SampledFrom([]time.Duration{0, 3 * time.Millisecond, 100 * time.Millisecond}).Draw(t, "step budget"),
 			OutputShare:    rapid.SampledFrom([]float64{0.01, 0, 0.3, 0.01}).Draw(t, "output share"),
 		}
 		m := &machine{world: newWorld(t, rapid.SampledFrom([]int{20, 12, 30, 8, 4, 1}).Draw(t, "blocks"), config)}

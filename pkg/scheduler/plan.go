@@ -37,6 +37,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 		case q.phase == decoding:
 			s.addDecode(st, q)
 		default:
+			q.sized(len(q.request.Tokens) - q.computed)
 			s.prompts = append(s.prompts, q)
 		}
 	}
@@ -94,15 +95,16 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
 // in one order.
 func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
+	room := s.roomBeside(&st.batch, budget)
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
 	next, queueOpen := 0, true
-	for i := 0; budget > 0; {
+	for i := 0; room.tokens > 0; {
 		if len(s.running) >= s.slots || i >= len(s.waiting) {
 			queueOpen = false
 		}
 		if next < len(running) && (!queueOpen || before(running[next], s.waiting[i]) < 0) {
-			budget -= s.addChunk(st, running[next], budget)
+			s.addChunk(st, running[next], room)
 			next++
 			continue
 		}
@@ -111,12 +113,12 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 		}
 		q := s.waiting[i]
 		switch {
-		case q.request.Kind != Receive && s.chunkFits(q, budget) && s.acquire(q):
+		case q.request.Kind != Receive && room.fits(len(q.request.Tokens)) && s.acquire(q):
 			s.admit(i)
 			q.phase = prefilling
 			s.running = append(s.running, q)
 			s.start(now, q)
-			budget -= s.addChunk(st, q, budget)
+			s.addChunk(st, q, room)
 			i = 0
 		case q.aged:
 			queueOpen = false
@@ -132,21 +134,12 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 	}
 }
 
-// chunkFits says whether a request that starts now would surely get a chunk.
-func (s *Scheduler) chunkFits(q *sequence, budget int) bool {
-	return budget >= s.config.BlockTokens || budget >= len(q.request.Tokens)
-}
-
-// addChunk adds as much of a sequence's prompt as budget allows and says how
-// many tokens that is: whole blocks, or all that is left.
-func (s *Scheduler) addChunk(st *step, q *sequence, budget int) int {
+// addChunk adds as much of a sequence's prompt as there is room for.
+func (s *Scheduler) addChunk(st *step, q *sequence, room *room) {
 	size, prompt := s.config.BlockTokens, q.request.Tokens
-	n := len(prompt) - q.computed
-	if n > budget {
-		n = budget - budget%size
-	}
+	n := room.take(q.computed, len(prompt)-q.computed)
 	if n == 0 {
-		return 0
+		return
 	}
 	q.skipped = 0
 	end := q.computed + n
@@ -160,5 +153,4 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget int) int {
 	}
 	first := q.computed / size
 	st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first}, work)
-	return n
 }

@@ -4,6 +4,8 @@ import "slices"
 
 // enqueue puts a sequence where it belongs in the queue.
 func (s *Scheduler) enqueue(q *sequence) {
+	tokens := q.request.Tokens
+	q.sized(len(tokens) - s.pool.Cached(q.request.Salt, q.hashes, tokens)*s.config.BlockTokens)
 	i, _ := slices.BinarySearchFunc(s.waiting, q, before)
 	s.waiting = slices.Insert(s.waiting, i, q)
 }

@@ -33,6 +33,8 @@ type Scheduler struct {
 	growing  []*sequence // scratch of grow
 	block    []int32     // scratch of publish: one block of tokens
 	forecast forecast
+	cost     cost
+	room     room // scratch of addPrompts
 
 	saves     []*save
 	saveLimit int
@@ -213,6 +215,9 @@ func (s *Scheduler) stepDone(e StepDone) {
 	s.inFlight = nil
 	if e.Err == nil && len(e.Tokens) != len(st.members) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
+	}
+	if e.Err == nil {
+		s.cost.observe(&st.batch, e.Compute)
 	}
 	for i, q := range st.members {
 		part, work := st.parts[i], st.batch.Sequences[i]

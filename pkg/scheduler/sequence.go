@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -33,6 +34,7 @@ type sequence struct {
 	blocksNeeded int            // the most that it can come to need
 	totalTokens  int            // the most that prompt and completion can become
 	mayGenerate  int            // how many of those came after the request's tokens
+	size         int            // about how much is left of its prompt: see sized
 	overtaken    int            // later ones that were taken before it
 	aged         bool           // overtaken as often as allowed
 	triedAt      uint64         // Scheduler.freed when it last did not fit
@@ -131,10 +133,16 @@ func before(a, b *sequence) int {
 		cmp.Compare(a.class(), b.class()),
 		a.byAge(b),
 		cmp.Compare(b.request.Priority, a.request.Priority),
+		cmp.Compare(a.size, b.size),
 		compareDeadlines(a.request.Deadline, b.request.Deadline),
 		cmp.Compare(a.ticket, b.ticket),
 	)
 }
+
+// sized notes how much of a prompt is left to compute, to the next power of two:
+// shorter ones come first, and those that differ by less than that by deadline and
+// arrival.
+func (q *sequence) sized(left int) { q.size = bits.Len(uint(max(left, 0))) }
 
 // class puts prompts that starve before all, then requests that were overtaken
 // as often as allowed, then the rest.

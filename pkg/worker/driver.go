@@ -24,7 +24,8 @@ type Config struct {
 	ChunkTokens int
 	// MaxWaiting is the most sequences that may wait.
 	MaxWaiting int
-	// OutputShare is scheduler.Config's.
+	// StepBudget and OutputShare are scheduler.Config's.
+	StepBudget  time.Duration
 	OutputShare float64
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block.
@@ -73,6 +74,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 		MaxSequences:   capacity.MaxSequences,
 		ChunkTokens:    cfg.ChunkTokens,
 		MaxWaiting:     cfg.MaxWaiting,
+		StepBudget:     cfg.StepBudget,
 		OutputShare:    cfg.OutputShare,
 	})
 	if err != nil {

@@ -40,7 +40,8 @@ type MemberConfig struct {
 	Engine      engine.Engine
 	ChunkTokens int
 	MaxWaiting  int
-	// OutputShare is scheduler.Config's.
+	// StepBudget and OutputShare are scheduler.Config's.
+	StepBudget  time.Duration
 	OutputShare float64
 	// LayerDone is Config.LayerDone.
 	LayerDone func(run scheduler.RunStep, layer int)
@@ -79,7 +80,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, OutputShare: cfg.OutputShare, LayerDone: cfg.LayerDone,
+		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, LayerDone: cfg.LayerDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, hashValues(stored), hashValues(removed))
 		},

@@ -18,6 +18,9 @@ type Config struct {
 	ChunkTokens int
 	// MaxWaiting is the most sequences that may wait.
 	MaxWaiting int
+	// StepBudget is how much longer prompts that are computed here may make a step of
+	// those that decode; 0 is without a bound.
+	StepBudget time.Duration
 	// OutputShare is which share of the tokens that it may generate a sequence is
 	// expected to generate before others have shown it, above 0 and at most 1.
 	OutputShare float64
@@ -35,6 +38,7 @@ type Config struct {
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ChunkTokens, "decode-chunk-tokens", 256, "most prompt tokens that a decode worker computes in one step; a multiple of the block size")
 	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "most sequences that may wait on a decode worker")
+	fs.DurationVar(&c.StepBudget, "decode-step-budget", 50*time.Millisecond, "how much longer the prompts that a decode worker computes itself may make a step, and with it the gap between the tokens of those that it decodes; a block of a prompt is computed in any case; 0 for no bound but --decode-chunk-tokens")
 	fs.Float64Var(&c.OutputShare, "decode-output-share", 1, "which share of its max_tokens a request is expected to generate until some have ended, above 0 and at most 1: what a decode worker keeps KV blocks free for; with less more run at a time, and some may have to give way and be computed again")
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", 10*time.Second, "how long a KV reservation lives without a sign of life from its sender")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a decode worker on one connection of a prefill worker (--kv-connections)")
@@ -48,6 +52,8 @@ func (c *Config) Validate(blockTokens int) error {
 		return fmt.Errorf("decode-chunk-tokens: %d is not a positive multiple of the block size %d", c.ChunkTokens, blockTokens)
 	case c.MaxWaiting <= 0:
 		return fmt.Errorf("decode-max-waiting: %d is not above 0", c.MaxWaiting)
+	case c.StepBudget < 0:
+		return fmt.Errorf("decode-step-budget: %v is under 0", c.StepBudget)
 	case !(c.OutputShare > 0 && c.OutputShare <= 1):
 		return fmt.Errorf("decode-output-share: %v is not above 0 and at most 1", c.OutputShare)
 	case c.TransferLease < time.Second:

@@ -74,7 +74,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	running := new(reservations)
 	member, err := worker.NewMember(worker.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, OutputShare: cfg.OutputShare,
+		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
+		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
 		Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
 	})
 	if err != nil {

@@ -336,6 +336,7 @@ func TestConfig(t *testing.T) {
 		{"no chunk", func(c *decode.Config) { c.ChunkTokens = 0 }, "decode-chunk-tokens"},
 		{"chunk of no whole blocks", func(c *decode.Config) { c.ChunkTokens = 33 }, "decode-chunk-tokens"},
 		{"no queue", func(c *decode.Config) { c.MaxWaiting = 0 }, "decode-max-waiting"},
+		{"negative step budget", func(c *decode.Config) { c.StepBudget = -1 }, "decode-step-budget"},
 		{"no output", func(c *decode.Config) { c.OutputShare = 0 }, "decode-output-share"},
 		{"more output than there may be", func(c *decode.Config) { c.OutputShare = 1.1 }, "decode-output-share"},
 		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
