@@ -102,12 +102,20 @@ double tdm_limit_peak(tdm_pool *pool, int threads, const tdm_kernels *k, int var
 	return kinds[i].variants[variant].flops * kinds[i].variants[variant].chains * (double)rounds * threads;
 }
 
-// A variant reads its part in 1 or 4 streams of 64-byte lines, and asks for lines
-// ahead or leaves that to the processor.
+// A variant reads blocks, or its whole part as one, each in some streams of 64-byte
+// lines: how many a core needs to keep memory busy differs, and so does whether it
+// gains from threads that read next to each other, and from being asked for lines
+// ahead.
+enum { ONE, FOUR, EIGHT, STREAM_KINDS };
 static const struct {
 	int streams;
+	size_t block; // 0: the whole part
 	size_t ahead;
-} reads[TDM_READ_VARIANTS] = {{1, 0}, {1, 512}, {1, 2048}, {4, 0}, {4, 512}, {4, 2048}};
+	int dealt; // threads take blocks in turn
+} reads[TDM_READ_VARIANTS] = {
+	{ONE, 0, 0, 0},          {ONE, 0, 2048, 0},         {FOUR, 0, 512, 0},      {EIGHT, 0, 0, 0},
+	{FOUR, 128 << 10, 0, 0}, {FOUR, 128 << 10, 2048, 0}, {EIGHT, 128 << 10, 0, 0}, {FOUR, 1 << 20, 512, 1},
+};
 
 typedef struct read_job {
 	const uint8_t *memory;
@@ -116,45 +124,58 @@ typedef struct read_job {
 } read_job;
 
 typedef uint64_t line __attribute__((vector_size(64), aligned(64), may_alias));
+// read_lines reads blocks of memory, with `skip` bytes between two that it leaves out.
+typedef void read_lines(const uint8_t *p, size_t bytes, size_t block, size_t skip, size_t ahead);
 
-#define READ_LINES(NAME, ATTRIBUTE)                                                                    \
-	ATTRIBUTE static void NAME(const uint8_t *p, size_t bytes, int streams, size_t ahead) {            \
-		line sum = {0}, other = {0};                                                                   \
-		size_t part = bytes / (size_t)streams;                                                         \
-		for (size_t at = 0; at < part; at += 128)                                                      \
-			for (int s = 0; s < streams; s++) {                                                        \
-				const uint8_t *q = p + (size_t)s * part + at;                                          \
-				if (ahead) {                                                                           \
-					__builtin_prefetch(q + ahead);                                                     \
-					__builtin_prefetch(q + ahead + 64);                                                \
-				}                                                                                      \
-				sum ^= *(const line *)q;                                                               \
-				other ^= *(const line *)(q + 64);                                                      \
-			}                                                                                          \
-		uint64_t all = 0;                                                                              \
-		sum ^= other;                                                                                  \
-		for (int i = 0; i < 8; i++)                                                                    \
-			all ^= sum[i];                                                                             \
-		__asm__ volatile("" ::"r"(all));                                                               \
+#define READ_LINES(NAME, STREAMS, ATTRIBUTE)                                                                   \
+	ATTRIBUTE static void NAME(const uint8_t *p, size_t bytes, size_t block, size_t skip, size_t ahead) {      \
+		line sum = {0}, other = {0};                                                                           \
+		const size_t part = block / STREAMS;                                                                   \
+		for (size_t b = 0; b < bytes; b += block + skip)                                                       \
+			for (size_t at = 0; at < part; at += 128) {                                                        \
+				_Pragma("GCC unroll 8") for (int s = 0; s < STREAMS; s++) {                                    \
+					const uint8_t *q = p + b + (size_t)s * part + at;                                          \
+					if (ahead) {                                                                               \
+						__builtin_prefetch(q + ahead);                                                         \
+						__builtin_prefetch(q + ahead + 64);                                                    \
+					}                                                                                          \
+					sum ^= *(const line *)q;                                                                   \
+					other ^= *(const line *)(q + 64);                                                          \
+				}                                                                                              \
+			}                                                                                                  \
+		uint64_t all = 0;                                                                                      \
+		sum ^= other;                                                                                          \
+		for (int i = 0; i < 8; i++)                                                                            \
+			all ^= sum[i];                                                                                     \
+		__asm__ volatile("" ::"r"(all));                                                                       \
 	}
-READ_LINES(read_plain, )
+#define READERS(NAME, ATTRIBUTE)        \
+	READ_LINES(NAME##_1, 1, ATTRIBUTE)  \
+	READ_LINES(NAME##_4, 4, ATTRIBUTE)  \
+	READ_LINES(NAME##_8, 8, ATTRIBUTE)  \
+	static read_lines *const NAME[STREAM_KINDS] = {NAME##_1, NAME##_4, NAME##_8};
+READERS(read_plain, )
 #if defined(__x86_64__)
-READ_LINES(read_avx2, __attribute__((target("avx2"))))
-READ_LINES(read_avx512, __attribute__((target("avx512f"))))
+READERS(read_avx2, __attribute__((target("avx2"))))
+READERS(read_avx512, __attribute__((target("avx512f"))))
 #endif
 
 static void run_read(void *argument, const tdm_team *team) {
 	const read_job *j = argument;
-	size_t part = j->bytes / (size_t)team->threads;
-	const uint8_t *from = j->memory + part * (size_t)team->thread;
-	void (*read)(const uint8_t *, size_t, int, size_t) = read_plain;
+	const size_t part = j->bytes / (size_t)team->threads, thread = (size_t)team->thread;
+	const size_t block = reads[j->variant].block ? reads[j->variant].block : part;
+	read_lines *const *readers = read_plain;
 #if defined(__x86_64__)
 	if (__builtin_cpu_supports("avx512f"))
-		read = read_avx512;
+		readers = read_avx512;
 	else if (__builtin_cpu_supports("avx2"))
-		read = read_avx2;
+		readers = read_avx2;
 #endif
-	read(from, part, reads[j->variant].streams, reads[j->variant].ahead);
+	read_lines *read = readers[reads[j->variant].streams];
+	if (reads[j->variant].dealt)
+		read(j->memory + thread * block, j->bytes - thread * block, block, ((size_t)team->threads - 1) * block, reads[j->variant].ahead);
+	else
+		read(j->memory + thread * part, part, block, 0, reads[j->variant].ahead);
 }
 
 double tdm_limit_read(tdm_pool *pool, int threads, const uint8_t *memory, size_t bytes, int variant) {

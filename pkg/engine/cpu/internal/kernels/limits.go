@@ -30,7 +30,7 @@ type Reached struct {
 // larger than any cache. It must not overlap another computation on the pool.
 func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (Reached, error) {
 	var r Reached
-	readBytes = roundUp(readBytes, p.threads<<16)
+	readBytes = roundUp(readBytes, p.threads<<20)
 	memory, err := Allocate(readBytes)
 	if err != nil {
 		return r, fmt.Errorf("measure the speed of memory: %w", err)
