@@ -172,12 +172,17 @@ func (g *rig) end(t *testing.T, p phase, e ending, number int, want []uint32) ti
 			t.Fatalf("the request ended before it was %s: %v", p.name, c.err)
 		}
 		leave, left := e.happen(g, c)
+		allowed := []codes.Code{e.want}
+		if e.deadline && p.complete {
+			// The prefill worker's word of the deadline can come before the router's own.
+			allowed = append(allowed, codes.OK)
+		}
 		if e.deadline || e.want != codes.OK {
-			c.check(t, want, e.want)
+			c.check(t, want, allowed...)
 		}
 		happened := time.Now()
 		release()
-		c.check(t, want, e.want)
+		c.check(t, want, allowed...)
 		took := freeAfter(t, happened, g.held, left)
 		leave()
 		return took
@@ -188,7 +193,7 @@ func (g *rig) end(t *testing.T, p phase, e ending, number int, want []uint32) ti
 // another request, which waits for its engine.
 func queued() phase {
 	number := 1_000_000
-	return phase{"queued", func(g *rig) (<-chan struct{}, func()) {
+	return phase{name: "queued", hold: func(g *rig) (<-chan struct{}, func()) {
 		gate := g.decode.gate
 		reached := make(chan struct{})
 		blocked := gate.close(1)

@@ -22,21 +22,24 @@ type phase struct {
 	// hold sees to it that the next request does not get past the phase. reached is
 	// closed when it is there.
 	hold func(g *rig) (reached <-chan struct{}, release func())
+	// complete: it may have all its tokens, and only wait for the prefill worker's last
+	// word.
+	complete bool
 }
 
 // phases are those of a disaggregated request, in order.
 func phases() []phase {
 	return []phase{
-		{"reserved", holdMessage(faults.ToReceiver, "open", 1)},
-		{"opened", holdMessage(faults.ToSender, "accept", 1)},
-		{"computing", func(g *rig) (<-chan struct{}, func()) {
+		{name: "reserved", hold: holdMessage(faults.ToReceiver, "open", 1)},
+		{name: "opened", hold: holdMessage(faults.ToSender, "accept", 1)},
+		{name: "computing", hold: func(g *rig) (<-chan struct{}, func()) {
 			gate := g.prefill.gate
 			return gate.close(0), gate.open
 		}},
-		{"transferring", holdMessage(faults.ToReceiver, "chunk", 6)},
-		{"committing", holdMessage(faults.ToReceiver, "commit", 1)},
-		{"committed", holdMessage(faults.ToSender, "committed", 1)},
-		{"decoding", func(g *rig) (<-chan struct{}, func()) {
+		{name: "transferring", hold: holdMessage(faults.ToReceiver, "chunk", 6)},
+		{name: "committing", hold: holdMessage(faults.ToReceiver, "commit", 1)},
+		{name: "committed", hold: holdMessage(faults.ToSender, "committed", 1), complete: true},
+		{name: "decoding", hold: func(g *rig) (<-chan struct{}, func()) {
 			gate := g.decode.gate
 			return gate.close(3), gate.open
 		}},
