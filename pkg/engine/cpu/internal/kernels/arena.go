@@ -1,9 +1,15 @@
 package kernels
 
+/*
+#include "tdm_kernels.h"
+*/
+import "C"
+
 import "unsafe"
 
 // arena cuts one Memory into 64-byte aligned parts. It is used twice: first
-// without memory, to add up, then with it, to hand out.
+// without memory, to add up, then with it, to hand out. Under AddressSanitizer
+// there are gaps between the parts, which nobody may touch.
 type arena struct {
 	memory Memory
 	used   int
@@ -11,13 +17,14 @@ type arena struct {
 
 func (a *arena) take(bytes int) unsafe.Pointer {
 	at := a.used
-	a.used += roundUp(bytes, 64)
+	a.used += roundUp(bytes, 64) + C.TDM_GAP
 	if a.memory.start == nil {
 		return nil
 	}
 	if a.used > a.memory.size {
 		return nil // lay is deterministic, so both passes agree
 	}
+	a.memory.forbid(at+bytes, a.used)
 	return unsafe.Add(a.memory.start, at)
 }
 
@@ -27,7 +34,9 @@ func build(lay func(*arena)) (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
-	lay(&arena{memory: memory})
+	a := arena{memory: memory}
+	lay(&a)
+	memory.forbid(a.used, memory.size)
 	return memory, nil
 }
 

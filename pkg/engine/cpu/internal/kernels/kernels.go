@@ -9,7 +9,9 @@
 package kernels
 
 /*
-#cgo CFLAGS: -std=c11 -O3
+#cgo CFLAGS: -std=c11
+#cgo !asan CFLAGS: -O3
+#cgo asan CFLAGS: -O1
 #cgo LDFLAGS: -lm -lpthread
 #include "tdm_kernels.h"
 */
@@ -88,6 +90,12 @@ func Allocate(size int) (Memory, error) {
 
 // Bytes is the memory. It must not be used after Free.
 func (m Memory) Bytes() []byte { return unsafe.Slice((*byte)(m.start), m.size) }
+
+// forbid lets AddressSanitizer report whoever touches the bytes from offset first
+// up to end.
+func (m Memory) forbid(first, end int) {
+	C.tdm_forbid(unsafe.Add(m.start, first), C.size_t(end-first))
+}
 
 // Free unmaps the memory. Freeing the zero Memory does nothing.
 func (m Memory) Free() { C.tdm_release(m.start, C.size_t(m.size)) }

@@ -29,6 +29,19 @@ enum {
 	TDM_PRODUCT_ROWS = 192   // rows of a product item
 };
 
+// TDM_GAP is the bytes that nobody may touch between two parts of one memory:
+// none, but under AddressSanitizer, which finds there what runs over a part's end.
+#if defined(__SANITIZE_ADDRESS__)
+#define TDM_GAP 4096
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TDM_GAP 4096
+#endif
+#endif
+#ifndef TDM_GAP
+#define TDM_GAP 0
+#endif
+
 enum { TDM_STORE, TDM_ADD, TDM_SWIGLU };
 
 // tdm_product is out = a * transpose(w).
@@ -114,9 +127,12 @@ unsigned tdm_flush_enter(void);
 void tdm_flush_leave(unsigned saved);
 
 // tdm_allocate maps zeroed memory outside every heap, page-aligned; NULL if
-// there is none. tdm_release gives it back.
+// there is none. tdm_release gives it back. Under AddressSanitizer nobody may
+// touch a page before it and one after it, nor what tdm_forbid names inside it;
+// elsewhere tdm_forbid does nothing.
 void *tdm_allocate(size_t bytes);
 void tdm_release(void *memory, size_t bytes);
+void tdm_forbid(void *memory, size_t bytes);
 
 // Pool: threads-1 threads of its own, and the caller of tdm_pool_run. Idle
 // threads spin for some microseconds, then sleep.
