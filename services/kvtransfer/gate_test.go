@@ -45,7 +45,13 @@ func TestGateBoundsConnections(t *testing.T) {
 		gate := kvtransfer.NewGate(3, slog.New(slog.NewTextHandler(&said, nil)))
 		accepted := make(chan net.Conn, 10)
 		tcp, unix := make(callers), make(callers)
-		for _, l := range []net.Listener{gate.Limit(tcp), gate.Limit(unix)} {
+		limited := []net.Listener{gate.Limit(tcp), gate.Limit(unix)}
+		defer func() {
+			for _, l := range limited {
+				_ = l.Close()
+			}
+		}()
+		for _, l := range limited {
 			go func() {
 				for {
 					c, err := l.Accept()
@@ -55,7 +61,6 @@ func TestGateBoundsConnections(t *testing.T) {
 					accepted <- c
 				}
 			}()
-			defer func() { _ = l.Close() }()
 		}
 		for i, l := range []callers{tcp, unix, tcp, unix, tcp} {
 			if refused := l.call(); refused != (i >= 3) {
