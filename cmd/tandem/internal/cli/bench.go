@@ -19,6 +19,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchCompareCommand(),
 		newBenchClientCommand(),
 		newBenchEngineCommand(),
+		newBenchSchedulerCommand(),
 		newBenchTokenizerCommand(),
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),

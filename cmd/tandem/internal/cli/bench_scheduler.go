@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/scheduler"
+	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// benchSchedulerFlags are what `bench scheduler` is told.
+type benchSchedulerFlags struct {
+	plan    scheduler.Plan
+	budgets []time.Duration
+	chunks  []int
+	shares  []float64
+
+	virtual, engine bool
+	profile         string
+	terms           latency.Terms
+	jitter          float64
+
+	model, preset, isa string
+	threads            int
+	limit              time.Duration
+}
+
+func newBenchSchedulerCommand() *cobra.Command {
+	var f benchSchedulerFlags
+	var presets []string
+	for _, shape := range model.Presets() {
+		presets = append(presets, shape.Name)
+	}
+	cmd := &cobra.Command{
+		Use:   "scheduler",
+		Short: "Measure what the scheduler does to short requests beside long ones",
+		Long: `Runs long and short prompts on one worker that computes prompts and decodes, under one
+policy after the other: every combination of --step-budget, --chunk-tokens and
+--output-share. It says how long first tokens and the gaps between tokens took, how
+long those that decode were stalled by the prompts of others, by how much prompts made
+steps longer than the budget allows, and what was preempted and computed again.
+
+The scenario mix is a stream of requests by a Poisson process. In long-prompt some
+sequences decode, and then one long prompt comes: the gaps of those that decode, before
+and while it is computed, stand side by side.
+
+On virtual time, the default, the worker's scheduler is driven alone, and steps take
+what --profile says, or base-ms + per-token-ms·T + per-square-ms·Σ(end²−start²) +
+per-context-token-ms·Σend: about what a model of 8 billion parameters takes on a GPU of
+200 TFLOP/s and 1.5 TB/s. The same seed gives the same figures, but for the scheduler's
+own time. With --engine the CPU engine computes, in this process and in real time, and
+what decodes would have taken without prompts is fitted to the steps that had none.`,
+		Example: `  tandem bench scheduler
+  tandem bench scheduler --step-budget 0s,20ms,50ms --chunk-tokens 512,2048 --json
+  tandem bench scheduler --blocks 600 --output-share 1,0.25
+  tandem bench scheduler --scenario long-prompt --profile 200m.json
+  tandem bench scheduler --scenario long-prompt --engine --step-budget 0s,100ms`,
+		Args: exactly(),
+	}
+	p := &f.plan
+	fs := cmd.Flags()
+	fs.StringVar(&p.Scenario, "scenario", scheduler.Mix, "what comes: mix or long-prompt")
+	fs.Uint64Var(&p.Seed, "seed", 1, "seed of arrivals, lengths and tokens")
+	fs.DurationSliceVar(&f.budgets, "step-budget", []time.Duration{0, 50 * time.Millisecond}, "how much longer prompts may make a step of those that decode; 0s: no bound")
+	fs.IntSliceVar(&f.chunks, "chunk-tokens", nil, "most prompt tokens of a step (default: --batch-tokens)")
+	fs.Float64SliceVar(&f.shares, "output-share", []float64{1}, "share of --max-tokens that a request is expected to generate until some have ended")
+	fs.IntVar(&p.Requests, "requests", 2000, "mix: requests (with --engine 20)")
+	fs.Float64Var(&p.Rate, "rate", 8, "mix: requests a second (with --engine 0.5)")
+	fs.Float64Var(&p.LongShare, "long-share", 0.05, "mix: share of requests with long prompts (with --engine 0.15)")
+	fs.IntVar(&p.ShortTokens, "short-prompt", 256, "tokens of a short prompt: in a mix the mean (with --engine 64), in long-prompt of each that decodes")
+	fs.IntVar(&p.LongTokens, "long-prompt", 8192, "tokens of a long prompt: in a mix the mean (with --engine 1024), in long-prompt of the one (16384)")
+	fs.IntVar(&p.OutputTokens, "output", 128, "mix: mean of the tokens that a request generates (with --engine 32)")
+	fs.IntVar(&p.MaxTokens, "max-tokens", 512, "mix: tokens that a request may generate")
+	fs.IntVar(&p.Decodes, "decodes", 8, "long-prompt: sequences that decode")
+	fs.IntVar(&p.BeforeSteps, "before", 200, "long-prompt: steps of all of them before the prompt comes")
+	fs.IntVar(&p.Blocks, "blocks", 4096, "KV blocks (with --engine 512; long-prompt: as many as it needs)")
+	fs.IntVar(&p.BlockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
+	fs.IntVar(&p.BatchTokens, "batch-tokens", 2048, "most tokens of a step (with --engine 512)")
+	fs.IntVar(&p.Sequences, "sequences", 128, "most sequences of a step (with --engine 64)")
+
+	fs.BoolVar(&f.virtual, "virtual", false, "on virtual time, as without --engine")
+	fs.StringVar(&f.profile, "profile", "", "virtual time: step times, as 'tandem profile --out' wrote them")
+	fs.Float64Var(&f.terms.BaseMs, "base-ms", 10.7, "virtual time: milliseconds of a step")
+	fs.Float64Var(&f.terms.PerTokenMs, "per-token-ms", 0.08, "virtual time: milliseconds of each token computed")
+	fs.Float64Var(&f.terms.PerSquareMs, "per-square-ms", 1.3e-6, "virtual time: milliseconds times the square of a chunk's end less that of its start")
+	fs.Float64Var(&f.terms.PerContextTokenMs, "per-context-token-ms", 8.7e-5, "virtual time: milliseconds of each token of context")
+	fs.Float64Var(&f.jitter, "jitter", 0, "virtual time: spread of steps, the standard deviation of their time over its mean")
+
+	fs.BoolVar(&f.engine, "engine", false, "compute with the CPU engine, in real time")
+	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: one of --preset is made)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the model that is made: "+strings.Join(presets, ", "))
+	fs.IntVar(&f.threads, "threads", 0, "engine: compute threads (default: as many as the process may use)")
+	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best one here)")
+	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time of one policy; one that takes longer is an error")
+	oneOf(cmd, "scenario", scheduler.Mix, scheduler.LongPrompt)
+	oneOf(cmd, "preset", presets...)
+	asJSON := addJSON(cmd, "print one JSON object")
+	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f.complete(cmd.Flags())
+		if err := f.check(cmd.Flags()); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		measure := f.onVirtualTime
+		if f.engine {
+			measure = f.onEngine
+		}
+		result, err := measure(cmd.Context(), cmd.ErrOrStderr())
+		if err != nil {
+			return interruptedOr(cmd.Context(), err)
+		}
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+		}
+		return printBenchScheduler(cmd.OutOrStdout(), result)
+	}
+	return cmd
+}
+
+// complete fills in defaults that depend on other flags, and makes the policies.
+func (f *benchSchedulerFlags) complete(fs *pflag.FlagSet) {
+	p := &f.plan
+	set := func(when bool, name string, field *int, value int) {
+		if when && !fs.Changed(name) {
+			*field = value
+		}
+	}
+	alone := p.Scenario == scheduler.LongPrompt
+	set(alone, "long-prompt", &p.LongTokens, 16384)
+	set(alone, "blocks", &p.Blocks, 0)
+	set(f.engine && !alone, "blocks", &p.Blocks, 512)
+	set(f.engine, "sequences", &p.Sequences, cpu.DefaultMaxSequences)
+	set(f.engine, "batch-tokens", &p.BatchTokens, cpu.DefaultMaxBatchTokens)
+	set(f.engine && !alone, "requests", &p.Requests, 20)
+	set(f.engine && !alone, "short-prompt", &p.ShortTokens, 64)
+	set(f.engine && !alone, "long-prompt", &p.LongTokens, 1024)
+	set(f.engine && !alone, "output", &p.OutputTokens, 32)
+	if f.engine && !fs.Changed("rate") {
+		p.Rate = 0.5
+	}
+	if f.engine && !fs.Changed("long-share") {
+		p.LongShare = 0.15
+	}
+	if !fs.Changed("chunk-tokens") {
+		f.chunks = []int{p.BatchTokens - p.BatchTokens%max(p.BlockTokens, 1)}
+	}
+	for _, share := range f.shares {
+		for _, chunk := range f.chunks {
+			for _, budget := range f.budgets {
+				if len(p.Policies) <= scheduler.MaxPolicies { // one more than allowed is refused
+					p.Policies = append(p.Policies, scheduler.Policy{StepBudget: budget, ChunkTokens: chunk, OutputShare: share})
+				}
+			}
+		}
+	}
+}
+
+// check finds mistakes on the command line.
+func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
+	for _, group := range []struct {
+		refused bool
+		problem string
+		names   []string
+	}{
+		{f.engine, "is for virtual time, and --engine is real: leave one out", []string{"virtual", "profile", "base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms", "jitter"}},
+		{!f.engine, "is for the CPU engine: give --engine, or leave it out", []string{"model", "preset", "threads", "isa", "limit"}},
+		{f.profile != "", "is said by --profile: leave one out", []string{"base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms"}},
+		{f.plan.Scenario == scheduler.LongPrompt, "is for --scenario mix: leave it out", []string{"requests", "rate", "long-share", "output", "max-tokens"}},
+		{f.plan.Scenario == scheduler.Mix, "is for --scenario long-prompt: leave it out", []string{"decodes", "before"}},
+	} {
+		for _, name := range group.names {
+			if group.refused && fs.Changed(name) {
+				return fmt.Errorf("--%s %s", name, group.problem)
+			}
+		}
+	}
+	if !f.engine {
+		if !(f.jitter >= 0 && f.jitter <= latency.MaxJitter) {
+			return fmt.Errorf("--jitter: %v is outside 0 to %d", f.jitter, latency.MaxJitter)
+		}
+		if err := f.ownProfile().Validate(); err != nil {
+			return fmt.Errorf("--base-ms, --per-token-ms, --per-square-ms, --per-context-token-ms: %w", err)
+		}
+		return f.plan.Validate()
+	}
+	switch {
+	case f.threads < 0 || f.threads > 1023:
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.limit <= 0 || f.limit > 24*time.Hour:
+		return fmt.Errorf("--limit: %v is not above 0s and at most 24h", f.limit)
+	case f.model != "" && fs.Changed("preset"):
+		return errors.New("--model and --preset are both given: one is measured")
+	case f.model != "":
+		return f.plan.Validate()
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return fmt.Errorf("--preset: %w", err)
+	}
+	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
+}
+
+// ownProfile is the profile of the single terms.
+func (f *benchSchedulerFlags) ownProfile() *latency.Profile {
+	regimes := []latency.Regime{{Terms: f.terms}}
+	return &latency.Profile{Version: latency.ProfileVersion, Prefill: regimes, Decode: regimes}
+}
+
+func (f *benchSchedulerFlags) onVirtualTime(ctx context.Context, stderr io.Writer) (*scheduler.Result, error) {
+	profile := f.ownProfile()
+	if f.profile != "" {
+		file, err := os.Open(f.profile)
+		if err != nil {
+			return nil, fmt.Errorf("--profile: %w", err)
+		}
+		defer file.Close()
+		if profile, err = latency.ReadProfile(file); err != nil {
+			return nil, fmt.Errorf("--profile: %s: %w", f.profile, err)
+		}
+	}
+	p := newProgress(stderr)
+	defer p.finish()
+	return scheduler.Virtual(ctx, f.plan, scheduler.Device{Profile: profile, Jitter: f.jitter}, func(done, total int64) { p.report("profile", done, total) })
+}
+
+// onEngine loads the model, measures and frees everything again.
+func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (_ *scheduler.Result, err error) {
+	p := newProgress(stderr)
+	defer p.finish()
+	source := profileFlags{model: f.model}
+	if f.model == "" {
+		source.preset = f.preset
+	}
+	dir, remove, err := source.directory(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
+	if err != nil {
+		return nil, err
+	}
+	weights, err := f.load(m, p)
+	if err := errors.Join(err, m.Close()); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, weights.Close()) }()
+	return scheduler.Real(ctx, weights, f.plan, f.limit, func(done, total int64) { p.report("profile", done, total) })
+}
+
+// load packs the weights, if plan and memory allow.
+func (f *benchSchedulerFlags) load(m *model.Model, p *progress) (*cpu.Weights, error) {
+	spec := m.Spec()
+	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
+		return nil, err
+	}
+	needs := f.plan.Bytes(spec)
+	if left, known := memory.Available(os.DirFS("/")); known && needs > left.Bytes {
+		return nil, fmt.Errorf("measuring takes %s of memory and %s are left (%s): choose a smaller model, fewer --blocks or a shorter --long-prompt", bytesText(needs), bytesText(left.Bytes), left.By)
+	}
+	return cpu.Load(m, f.threads, f.isa, func(done, total int64) { p.report("pack", done, total) })
+}
