@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/scheduler"
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -33,7 +35,7 @@ type benchSchedulerFlags struct {
 	jitter          float64
 
 	model, preset, isa string
-	threads            int
+	layers, threads    int
 	limit              time.Duration
 }
 
@@ -101,6 +103,7 @@ what decodes would have taken without prompts is fitted to the steps that had no
 	fs.BoolVar(&f.engine, "engine", false, "compute with the CPU engine, in real time")
 	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: one of --preset is made)")
 	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the model that is made: "+strings.Join(presets, ", "))
+	fs.IntVar(&f.layers, "layers", 0, "engine: layers of the model that is made, where those of --preset take too long (default: as many as it has)")
 	fs.IntVar(&f.threads, "threads", 0, "engine: compute threads (default: as many as the process may use)")
 	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best one here)")
 	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time of one policy; one that takes longer is an error")
@@ -175,7 +178,7 @@ func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 		names   []string
 	}{
 		{f.engine, "is for virtual time, and --engine is real: leave one out", []string{"virtual", "profile", "base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms", "jitter"}},
-		{!f.engine, "is for the CPU engine: give --engine, or leave it out", []string{"model", "preset", "threads", "isa", "limit"}},
+		{!f.engine, "is for the CPU engine: give --engine, or leave it out", []string{"model", "preset", "layers", "threads", "isa", "limit"}},
 		{f.profile != "", "is said by --profile: leave one out", []string{"base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms"}},
 		{f.plan.Scenario == scheduler.LongPrompt, "is for --scenario mix: leave it out", []string{"requests", "rate", "long-share", "output", "max-tokens"}},
 		{f.plan.Scenario == scheduler.Mix, "is for --scenario long-prompt: leave it out", []string{"decodes", "before"}},
@@ -200,14 +203,14 @@ func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	case f.limit <= 0 || f.limit > 24*time.Hour:
 		return fmt.Errorf("--limit: %v is not above 0s and at most 24h", f.limit)
-	case f.model != "" && fs.Changed("preset"):
-		return errors.New("--model and --preset are both given: one is measured")
+	case f.model != "" && (fs.Changed("preset") || fs.Changed("layers")):
+		return errors.New("--model and --preset or --layers are both given: one is measured")
 	case f.model != "":
 		return f.plan.Validate()
 	}
-	shape, err := model.Preset(f.preset)
+	shape, err := f.shape()
 	if err != nil {
-		return fmt.Errorf("--preset: %w", err)
+		return err
 	}
 	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
 }
@@ -235,15 +238,48 @@ func (f *benchSchedulerFlags) onVirtualTime(ctx context.Context, stderr io.Write
 	return scheduler.Virtual(ctx, f.plan, scheduler.Device{Profile: profile, Jitter: f.jitter}, func(done, total int64) { p.report("profile", done, total) })
 }
 
+// shape is that of the model that is made.
+func (f *benchSchedulerFlags) shape() (model.Shape, error) {
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return model.Shape{}, fmt.Errorf("--preset: %w", err)
+	}
+	switch {
+	case f.layers < 0 || f.layers > shape.Layers:
+		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0, for all, to the %d of %s", f.layers, shape.Layers, shape.Name)
+	case f.layers > 0 && f.layers < shape.Layers:
+		shape.Name, shape.Layers = fmt.Sprintf("%s-%d-layers", shape.Name, f.layers), f.layers
+	}
+	return shape, nil
+}
+
+// directory is the model's; remove undoes what was written for it.
+func (f *benchSchedulerFlags) directory(ctx context.Context, p *progress) (dir string, remove func() error, err error) {
+	if f.model != "" {
+		dir, err = modeldir.Find(f.model)
+		return dir, func() error { return nil }, err
+	}
+	shape, err := f.shape()
+	if err != nil {
+		return "", nil, err
+	}
+	parent, err := os.MkdirTemp("", "tandem-bench-")
+	if err != nil {
+		return "", nil, fmt.Errorf("make room for the random weights: %w", err)
+	}
+	remove = func() error { return os.RemoveAll(parent) }
+	dir = filepath.Join(parent, shape.Name)
+	if err := model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: p.report}); err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return dir, remove, nil
+}
+
 // onEngine loads the model, measures and frees everything again.
 func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (_ *scheduler.Result, err error) {
 	p := newProgress(stderr)
 	defer p.finish()
-	source := profileFlags{model: f.model}
-	if f.model == "" {
-		source.preset = f.preset
-	}
-	dir, remove, err := source.directory(ctx, p)
+	dir, remove, err := f.directory(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -74,13 +74,13 @@ func TestBenchSchedulerWithAProfile(t *testing.T) {
 }
 
 func TestBenchSchedulerOnTheEngine(t *testing.T) {
-	args := strings.Fields("bench scheduler --engine --preset tiny --threads 1 --requests 8 --rate 200 --short-prompt 20 --long-prompt 100 --output 10 --max-tokens 20 --step-budget 0s,5ms")
+	args := strings.Fields("bench scheduler --engine --preset tiny --layers 1 --threads 1 --requests 8 --rate 200 --short-prompt 20 --long-prompt 100 --output 10 --max-tokens 20 --step-budget 0s,5ms")
 	got := run(t.Context(), "", nil, append(args, "--json")...)
 	if got.status != 0 {
 		t.Fatalf("%+v", got)
 	}
 	said := last(t, got.stdout)
-	if said["clock"] != "real" || said["model"] != "tiny" || said["threads"] != 1.0 || said["sequences"] != 64.0 || said["batch_tokens"] != 512.0 {
+	if said["clock"] != "real" || said["model"] != "tiny-1-layers" || said["threads"] != 1.0 || said["sequences"] != 64.0 || said["batch_tokens"] != 512.0 {
 		t.Errorf("%s", got.stdout)
 	}
 	for _, row := range policies(t, got.stdout, 2) {
@@ -88,7 +88,7 @@ func TestBenchSchedulerOnTheEngine(t *testing.T) {
 			t.Errorf("%v", row)
 		}
 	}
-	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains(got.stdout, "real time: tiny on") || !strings.Contains(got.stdout, "between steps") {
+	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains(got.stdout, "real time: tiny-1-layers on") || !strings.Contains(got.stdout, "between steps") {
 		t.Errorf("for people: %+v", got)
 	}
 }
@@ -125,6 +125,9 @@ func TestBenchSchedulerRefuses(t *testing.T) {
 		{"--engine --threads -1", 2, "--threads"},
 		{"--engine --preset huge", 2, "--preset"},
 		{"--engine --preset tiny --model x", 2, "both"},
+		{"--engine --layers 2 --model x", 2, "both"},
+		{"--layers 2", 2, "--layers is for the CPU engine"},
+		{"--engine --layers 17", 2, "the 16 of bench-200m"},
 		{"--engine --preset tiny", 2, "512 that tiny takes"},
 		{"--engine --model /nowhere", 1, "/nowhere"},
 		{"--engine --model " + bundled + " --long-prompt 100000 --blocks 10000", 1, "fable takes"},
