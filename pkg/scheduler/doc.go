@@ -27,14 +27,15 @@
 // first). Where that was wrong and there is no block left, the least urgent one of
 // those that no transfer reads or writes, by priority and then the last to arrive, is
 // preempted: its blocks go back, it waits again and computes again what the prefix
-// cache has lost by then, to the same bits, and until others have ended everything is
-// expected. So the most urgent one always runs to its end. One that needs a block and
-// is the least urgent itself waits with what it has.
+// cache has lost by then, to the same bits (but for KV that came approximate), and
+// until others have ended everything is expected. So the most urgent one always runs
+// to its end. One that needs a block and is the least urgent itself waits with what
+// it has.
 //
 // Full blocks whose KV is complete are published to the prefix cache at once and
-// found by later requests. Blocks go back when
-// the sequence is over, no step in flight contains it, and no transfer reads or
-// writes it; while a transfer could still write them they are in quarantine.
+// found by later requests. Blocks go back when the sequence is over, no step in
+// flight contains it, and no transfer reads or writes it; while a transfer could
+// still write them they are in quarantine.
 //
 // # Saving and restoring
 //
@@ -53,13 +54,15 @@
 //
 // Requests wait by priority, then by how much of their prompts is to be computed (to
 // the next power of two, shorter ones first), then deadline, then arrival, and are
-// taken in this order; those that were preempted come first. One that does not fit now does not block those behind it: they may
-// overtake. But only Config.MaxOvertakes requests that came later may be taken
-// before a waiting one, for whatever reason: bigger, less urgent, or of a kind
-// that needs a place in the batch. After that it goes to the front, and as long
-// as it does not fit nothing else is taken. So a large request waits for no more
-// than a bounded number of small ones, and small ones wait behind a large one
-// only until what runs has ended.
+// taken in this order; those that were preempted come first. One that does not fit
+// now does not block those behind it: they may overtake. But only
+// Config.MaxOvertakes requests that came later may be taken before a waiting one,
+// for whatever reason: bigger, less urgent, or of a kind that needs a place in the
+// batch. After that it goes to the front, and as long as it does not fit nothing
+// else is taken. So a large request waits for no more than a bounded number of
+// small ones, and small ones wait behind a large one only until what runs has
+// ended. Those whose KV has arrived join the batch by priority, deadline and
+// arrival.
 //
 // Prompts that already run share the prompt budget of a step by the same order;
 // one that got nothing for maxSkippedSteps steps comes first in the next.

@@ -92,7 +92,7 @@ func (s *Scheduler) grow(now time.Time) {
 	for _, q := range s.growing {
 		for q.phase == decoding && !s.lengthen(q) {
 			victim := s.leastUrgent()
-			if victim == q && len(s.arrived) == 0 {
+			if victim == q && (len(s.arrived) == 0 || len(s.running) < s.slots) {
 				q.stalled = true
 				s.stopSaves()
 				break
@@ -130,9 +130,9 @@ func (s *Scheduler) leastUrgent() *sequence {
 }
 
 // preempt takes all blocks from a sequence, which goes back to the front of the queue:
-// nobody overtakes it. What was
-// computed stays in the prefix cache until others need its place; what is gone by then
-// is computed again, to the same bits.
+// nobody overtakes it. What was computed stays in the prefix cache until others need its
+// place; what is gone by then is computed again, to the same bits, unless they came
+// approximate.
 func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	if q.phase == ready {
 		s.arrived = without(s.arrived, q)
@@ -152,6 +152,7 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	r.Kind = Full // whatever it was, all that is left to do is here
 	q.phase, q.since, q.kvArrived, q.stalled = waiting, now, false, false
 	q.table, q.chain, q.cached, q.published, q.computed = nil, kvcache.Chain{}, 0, 0, 0
+	q.unshared = false // what it computes from now on is its own
 	q.overtaken, q.aged, q.skipped, q.triedAt = s.config.MaxOvertakes, true, 0, 0
 	q.hashes = s.hashesOf(r)
 	s.enqueue(q)

@@ -30,6 +30,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 
 	s.grow(now)
 	s.join(now)
+	s.expect()
 	s.prompts = s.prompts[:0]
 	for _, q := range s.running {
 		switch {

@@ -121,3 +121,49 @@ func TestForecastIsLearned(t *testing.T) {
 	}
 	w.settle()
 }
+
+// TestArrivedIsNotStarved: one whose long prompt has arrived joins the batch before
+// short ones that came later.
+func TestArrivedIsNotStarved(t *testing.T) {
+	w := newWorld(t, 400, scheduler.Config{
+		BlockTokens: 2, ContextTokens: 200, MaxBatchTokens: 64, MaxSequences: 2, ChunkTokens: 16, MaxWaiting: 64,
+	})
+	id := 0
+	receive := func(n int) *life {
+		id++
+		l := w.submit(scheduler.Request{ID: scheduler.SequenceID(id), Kind: scheduler.Receive, Tokens: long(n, id), MaxTokens: 4, Stop: never})
+		w.arrive(l, 1)
+		return l
+	}
+	for range 3 {
+		receive(3)
+	}
+	big := receive(100)
+	for range 6 {
+		receive(3)
+		w.finishStep(time.Millisecond)
+	}
+	if !big.started {
+		t.Error("it waits behind short ones")
+	}
+	w.settle()
+}
+
+// TestNobodyGivesWayForAPlaceThatIsFree: one that waits for a block keeps what it has
+// when another's KV arrives, as long as there are places for both.
+func TestNobodyGivesWayForAPlaceThatIsFree(t *testing.T) {
+	w := crowded(t, 8)
+	a := w.submit(scheduler.Request{ID: 1, Kind: scheduler.Receive, Tokens: []int32{5, 1, 2, 3, 4, 5, 6, 7}, MaxTokens: 2, Stop: never})
+	b := w.submit(scheduler.Request{ID: 2, Tokens: []int32{1, 1, 2}, MaxTokens: 9, Stop: never})
+	for w.inFlight != nil {
+		w.finishStep(time.Millisecond)
+	}
+	if b.finished != nil {
+		t.Fatal("there is room for both: the test shows nothing")
+	}
+	w.arrive(a, 1)
+	w.settle()
+	if w.preemptions != 0 {
+		t.Errorf("%d preemptions", w.preemptions)
+	}
+}

@@ -14,6 +14,7 @@ func (s *Scheduler) enqueue(q *sequence) {
 // yet, and the prefill elsewhere begins when they have them, so it happens at
 // every event and not only between steps.
 func (s *Scheduler) reserve() {
+	s.expect()
 	for i := 0; i < len(s.waiting); {
 		q := s.waiting[i]
 		switch {
@@ -36,19 +37,28 @@ func (s *Scheduler) reserve() {
 	}
 }
 
+// expect sums up, before sequences are admitted, how much those that have blocks are
+// expected to grow.
+func (s *Scheduler) expect() {
+	if s.expected = 0; len(s.waiting) > 0 {
+		s.expected = s.reserveForGrowth()
+	}
+}
+
 // acquire gets a sequence the blocks that it begins with, if enough are left for what
 // it and the others are expected to grow by.
 func (s *Scheduler) acquire(q *sequence) bool {
 	if q.triedAt == s.freed+1 {
 		return false // nothing changed since it last did not fit
 	}
-	first, spare := q.firstBlocks(s.config.BlockTokens), s.reserveForGrowth()+s.growth(q)
+	first, growth := q.firstBlocks(s.config.BlockTokens), s.growth(q)
 	need := s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, first)
-	if need+spare > s.pool.Available() {
+	if need += s.expected + growth; need > s.pool.Available() {
 		q.triedAt = s.freed + 1
-		s.giveWay(q, need+spare)
+		s.giveWay(q, need)
 		return false
 	}
+	s.expected += growth
 	table, cached, chain, _ := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, first)
 	q.table, q.cached, q.chain = slices.Grow(table, q.blocksNeeded-first), cached, chain
 	q.published = cached

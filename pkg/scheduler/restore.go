@@ -27,10 +27,11 @@ func (s *Scheduler) restore(q *sequence) bool {
 	if s.starved() || len(s.waiting) > 0 && s.waiting[0].aged {
 		return false
 	}
+	s.expected = s.reserveForGrowth()
 	arriving, spare := s.restoring()
 	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
 	// What is cached of it and held by others takes nothing.
-	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.reserveForGrowth() {
+	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.expected {
 		return false
 	}
 	lacking := q.blocksNeeded - s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)

@@ -76,11 +76,12 @@ func (s *Scheduler) giveWay(q *sequence, need int) {
 	}
 }
 
-// hindered says whether somebody waits for blocks that are read for saves. Until it
+// hindered says whether somebody waits for blocks that are read for saves, or may be. Until it
 // has tried again it does, whatever has ended meanwhile: else the next save would take
 // them.
 func (s *Scheduler) hindered() bool {
-	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.hindered })
+	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.hindered }) ||
+		slices.ContainsFunc(s.running, func(q *sequence) bool { return q.stalled })
 }
 
 // starved says whether somebody waits for blocks that are not to be had now.

@@ -33,6 +33,7 @@ type Scheduler struct {
 	growing  []*sequence // scratch of grow
 	block    []int32     // scratch of publish: one block of tokens
 	forecast forecast
+	expected int // growth of all who have blocks; kept while sequences are admitted
 	cost     cost
 	room     room // scratch of addPrompts
 
@@ -191,6 +192,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	}
 	q.since = now
 	q.phase = ready
+	q.sized(0)
 	s.arrived = append(s.arrived, q)
 }
 
@@ -288,8 +290,10 @@ func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
 		q.held = false // nothing to read or to write
 	}
 	q.phase = over
-	if q.grows() && (reason == Stopped || reason == Length) {
-		s.forecast.observe(q.length()-(q.totalTokens-q.mayGenerate), q.mayGenerate)
+	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && generated > 0 && reason != Failed {
+		// Also if it was cancelled: whoever waits for words and not for a token ends
+		// it so.
+		s.forecast.observe(generated, q.mayGenerate)
 	}
 	s.act(Finished{
 		ID:             q.request.ID,
