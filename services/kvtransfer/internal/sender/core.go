@@ -54,6 +54,7 @@ type Core struct {
 // stripe is one stream of the session, as its writer sees it.
 type stripe struct {
 	credit, most int
+	granted      int    // bytes, since the credit timer was set
 	control      []note // what goes before any chunk
 	asleep       bool   // the writer got nothing and waits for Wake
 	wake         Action
@@ -71,7 +72,7 @@ type timerKind int
 const (
 	transferTimer timerKind = iota // an answer, or the next Renew
 	writerTimer                    // the stream takes what was given to it
-	creditTimer                    // a Grant comes
+	creditTimer                    // a chunk's worth is granted
 	idleTimer                      // there is something to do
 )
 
@@ -281,7 +282,7 @@ func (c *Core) tick() {
 		case writerTimer:
 			c.closeStream(fmt.Errorf("the receiver took nothing over stripe %d for %s", due.stripe, c.patience))
 		case creditTimer:
-			c.closeStream(fmt.Errorf("the receiver granted nothing over stripe %d for %s", due.stripe, c.patience))
+			c.closeStream(fmt.Errorf("the receiver granted %d bytes over stripe %d in %s, less than a chunk takes", c.stripes[due.stripe].granted, due.stripe, c.patience))
 		case idleTimer:
 			c.closeStream(nil)
 		}

@@ -139,7 +139,8 @@ func (c *Core) grant(of int, bytes uint64) {
 		return
 	}
 	s.credit += int(bytes)
-	if len(c.ring) == 0 || c.room(of) >= c.need() {
+	s.granted += int(bytes)
+	if len(c.ring) == 0 || max(c.room(of), s.granted) >= c.need() {
 		c.deadlines.Clear(timer{what: creditTimer, stripe: of})
 	}
 }

@@ -54,11 +54,14 @@ func (c *Core) wake() {
 	}
 }
 
-// awaitCredit gives the receiver its time for a Grant. Waiting for one cannot last:
-// all that is on its way will be granted again, and that makes a chunk at least.
+// awaitCredit gives the receiver its time to grant what the next chunk takes. It can:
+// all that is on its way will be granted again, and that makes a chunk at least. Where
+// more than that has to come back, since the stripe has begun to share, the receiver has
+// that time for each chunk's worth.
 func (c *Core) awaitCredit(of int) {
 	if t := (timer{what: creditTimer, stripe: of}); !c.deadlines.Has(t) {
 		c.deadlines.Set(t, c.now.Add(c.patience))
+		c.stripes[of].granted = 0
 	}
 }
 

@@ -189,3 +189,35 @@ func TestAWaitForCreditEndsWithTheCrowd(t *testing.T) {
 		t.Error("the session has ended")
 	}
 }
+
+// A receiver has its time for each chunk's worth that it grants, however much has to come
+// back before the next chunk may go: when a second transfer begins, that is most of the
+// credit.
+func TestASlowReceiverIsNotLostToASecondTransfer(t *testing.T) {
+	const stripes, chunk = 4, 256 / 4 / 4
+	for _, test := range []struct {
+		each uint64 // what a stripe grants in a tenth of the patience
+		lost bool
+	}{{chunk, false}, {chunk / 8, false}, {chunk / 16, true}} {
+		c := busyWith(stripes, 1<<10, 256, 1000)
+		onTheWay(c, stripes)
+		handle(c, start, sender.Open{Ticket: &kvtransferv1.Ticket{TransferId: 2, Blocks: 1000}, Lease: lease})
+		for i := range stripes {
+			handle(c, start, sender.WriterReady{Stripe: i})
+		}
+		handle(c, start, sender.Received{Message: accept(2)})
+		handle(c, start, sender.Offer{ID: 2, Blocks: make([]kvcache.BlockID, 1000)})
+		for tenths := time.Duration(1); tenths <= 25 && !c.Lost(); tenths++ {
+			at := start.Add(tenths * lease / 10)
+			for i := range stripes {
+				handle(c, at, sender.Received{Stripe: i, Message: grant(test.each)})
+				for len(handle(c, at, sender.WriterReady{Stripe: i})) > 0 { // Renew
+				}
+			}
+			handle(c, at, sender.Tick{})
+		}
+		if c.Lost() != test.lost {
+			t.Errorf("%d bytes granted in each tenth: lost %v", test.each, c.Lost())
+		}
+	}
+}
