@@ -25,7 +25,7 @@ func (d delayed) Write(b []byte) (int, error) {
 func TestPutsUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(t, "store-1")
-		s.network.delays = map[string]time.Duration{"store-1:1": time.Millisecond}
+		s.network.wrap = map[string]func(net.Conn) net.Conn{"store-1:1": func(c net.Conn) net.Conn { return delayed{c, time.Millisecond} }}
 		g := s.worker("prefill-1", nil)
 		var clients sync.WaitGroup
 		for client := range maxWaiting {

@@ -92,7 +92,7 @@ type network struct {
 	mu          sync.Mutex
 	listeners   map[string]*bufconn.Listener
 	connections map[string][]net.Conn
-	delays      map[string]time.Duration // of each write, by address
+	wrap        map[string]func(net.Conn) net.Conn // what a connection to an address is
 }
 
 func newNetwork() *network {
@@ -119,10 +119,10 @@ func (n *network) dial(address string) (*grpc.ClientConn, error) {
 		if err == nil {
 			n.mu.Lock()
 			n.connections[address] = append(n.connections[address], conn)
-			each := n.delays[address]
+			wrap := n.wrap[address]
 			n.mu.Unlock()
-			if each > 0 {
-				return delayed{conn, each}, nil
+			if wrap != nil {
+				return wrap(conn), nil
 			}
 		}
 		return conn, err
