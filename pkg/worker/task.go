@@ -29,8 +29,9 @@ const (
 	// ReasonTransferFailed: the KV did not arrive.
 	ReasonTransferFailed = "TRANSFER_FAILED"
 	// ReasonTransferUnreachable: no transfer to the receiver could begin, since none
-	// of its addresses leads to it or the two sides do not agree on how to speak. It
-	// says nothing against either worker, only of the path between the two.
+	// of its addresses leads to it, the two sides do not agree on how to speak, or the
+	// receiver refused the connection or did not answer in time. It says nothing against
+	// either worker, only of the path between the two.
 	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE"
 	// ReasonEngineFailed: the engine failed or stopped.
 	ReasonEngineFailed = "ENGINE_FAILED"

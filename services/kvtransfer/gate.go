@@ -19,6 +19,7 @@ const refusalEvery = time.Minute
 // What is over the bound is accepted and closed at once. Left in the listener's queue,
 // as netutil.LimitListener leaves it, it would look like a receiver that hangs: its
 // sender would wait for its connect timeout and not go on to the ticket's next address.
+// A sender for which there is no other takes the receiver to be out of reach.
 // It is safe for concurrent use.
 type Gate struct {
 	most   int

@@ -3,6 +3,7 @@ package prefill_test
 import (
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // TestBadRequestsAreRefusedUncomputed: each names its field.
@@ -102,6 +104,37 @@ func TestTicketsThatReceiversRefuse(t *testing.T) {
 				g.idle()
 				g.works(p, 6)
 			})
+		})
+	}
+}
+
+// Of a receiver that has no connection left, or does not answer, an address that leads
+// nowhere is not the only thing to be said.
+func TestReceiversThatTakeNoConnection(t *testing.T) {
+	for _, full := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t)
+			p := g.newPeer("decode-1", 11)
+			listener := g.network.listen("busy:1")
+			if full {
+				defer serve(t, kvtransfer.NewGate(1, nil).Limit(listener), p.receiver.Register)()
+				other, err := listener.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = other.Close() }()
+			} else {
+				defer func() { _ = listener.Close() }()
+			}
+			request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
+			request.Ticket.Addresses = []string{"busy:1"}
+			a := g.run(t.Context(), request)
+			wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferUnreachable)
+			if !strings.Contains(a.err.Error(), "no transfer to the decode worker could begin") {
+				t.Error(a.err)
+			}
+			g.idle()
+			g.works(p, 6)
 		})
 	}
 }

@@ -143,10 +143,11 @@ func openError(err error) error {
 		return s.Err()
 	}
 	reason := worker.ReasonTransferFailed
+	// No address that leads to it, a connection that it refused, an answer that is late.
 	if _, isBroken := errors.AsType[*kvtransfer.BrokenError](err); isBroken {
 		reason = worker.ReasonTransferUnreachable
 	}
-	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("the decode worker cannot be reached: %v", err), 0)
+	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("no transfer to the decode worker could begin: %v", err), 0)
 }
 
 // mismatch reports that a refusal is not of this transfer but of all between these

@@ -25,7 +25,7 @@ func astray(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage wor
 	if stage != workertest.Start {
 		return nil
 	}
-	return rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "the decode worker cannot be reached: nobody there", 0)
+	return rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "no transfer to the decode worker could begin: nobody there", 0)
 }
 
 // value is what a counter or gauge without labels says.

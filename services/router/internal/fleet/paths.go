@@ -10,11 +10,12 @@ import (
 )
 
 // Two workers that both answer may still be out of each other's reach: an address
-// that the decode worker gives out leads nowhere, or each wants another transport.
-// That speaks against neither, so it is the pair that is left alone for a while. Then
-// one request tries it again, and the others when that has found the way. The first
-// failure may be an accident, such as a connection that was cut: who has no other pair
-// waits for it and tries again, and only the second shows that the path is broken.
+// that the decode worker gives out leads nowhere, each wants another transport, or the
+// decode worker has no connection left there or answers too late. That speaks against
+// neither, so it is the pair that is left alone for a while. Then one request tries it
+// again, and the others when that has found the way. The first failure may be an
+// accident, such as a connection that was cut: who has no other pair waits for it and
+// tries again, and only the second shows that the path is broken.
 
 const (
 	// pathFirst is how long a pair is left alone after its first failure, pathLeast and
@@ -171,8 +172,8 @@ func (f *Fleet) BrokenPaths() int { return len(f.paths) }
 // to a decode worker, for why.
 func Unreachable(prefill, decode, why string, retryAfter time.Duration) Refusal {
 	return Refusal{Code: codes.Unavailable, Reason: ReasonUnreachable, RetryAfter: max(retryAfter, time.Second),
-		Message: fmt.Sprintf("KV does not get from %s to %s (%s): see that the --kv-advertise of %s leads there from the host of %s, and that their --kv-transport have one in common; mode auto does without",
-			prefill, decode, sentence(why), decode, prefill)}
+		Message: fmt.Sprintf("KV does not get from %s to %s (%s): see that the --kv-advertise of %s leads there from the host of %s, that %s answers in time and has connections left (--kv-max-connections; its log says when not), and that their --kv-transport have one in common; mode auto does without",
+			prefill, decode, sentence(why), decode, prefill, decode)}
 }
 
 // sentence is what a worker says of a path, as one line of bounded length.

@@ -159,7 +159,7 @@ func TestNextTryOfUnreached(t *testing.T) {
 		if r.Attempt == 4 {
 			names := strings.Contains(refusal.Message, "p1 to d1") || strings.Contains(refusal.Message, "p2 to d1")
 			if !answered || refusal.Code != codes.Unavailable || refusal.Reason != fleet.ReasonUnreachable || !names ||
-				!strings.Contains(refusal.Message, "--kv-advertise") || !strings.Contains(refusal.Message, nobodyThere) || refusal.RetryAfter < time.Second {
+				!strings.Contains(refusal.Message, "--kv-advertise") || !strings.Contains(refusal.Message, "--kv-max-connections") || !strings.Contains(refusal.Message, nobodyThere) || refusal.RetryAfter < time.Second {
 				t.Errorf("answered %v: %+v, %v", answered, refusal, d)
 			}
 			break
