@@ -37,8 +37,6 @@ type vllmFamily struct {
 	value func([]*dto.Metric) *dto.Metric
 	// keep are labels that stay, under another name.
 	keep map[string]string
-	// kind, if it is not the source's.
-	kind *dto.MetricType
 }
 
 // vllmFamilies are all of the view.
@@ -61,13 +59,7 @@ var vllmFamilies = []vllmFamily{
 	{name: "vllm:kv_cache_usage_perc", source: "tandem_worker_kv_blocks", help: "KV-cache usage. 1 means 100 percent usage.", value: blocksInUse},
 	{name: "vllm:prefix_cache_queries_total", source: "tandem_worker_prefix_cache_lookup_tokens_total", help: "Prefix cache queries, in terms of number of queried tokens."},
 	{name: "vllm:prefix_cache_hits_total", source: "tandem_worker_prefix_cache_hit_tokens_total", help: "Prefix cache hits, in terms of number of cached tokens."},
-	// The scheduler reserves all blocks of a sequence before it runs, and never
-	// takes them away: 0 is the truth for each worker.
-	{
-		name: "vllm:num_preemptions_total", source: "tandem_worker_sequences", help: "Cumulative number of preemption from the engine.",
-		value: func([]*dto.Metric) *dto.Metric { return &dto.Metric{Counter: &dto.Counter{Value: proto.Float64(0)}} },
-		kind:  dto.MetricType_COUNTER.Enum(),
-	},
+	{name: "vllm:num_preemptions_total", source: "tandem_worker_preemptions_total", help: "Cumulative number of preemption from the engine."},
 }
 
 // blocksInUse is the share of a worker's KV blocks that Allocate could not give.
@@ -100,9 +92,6 @@ func vllmView(families []*dto.MetricFamily, model string) []*dto.MetricFamily {
 			continue
 		}
 		family := &dto.MetricFamily{Name: proto.String(v.name), Help: proto.String(v.help), Type: source.Type}
-		if v.kind != nil {
-			family.Type = v.kind
-		}
 		for _, group := range v.groups(source.GetMetric(), model) {
 			sample := sum(group.samples)
 			if v.value != nil {
