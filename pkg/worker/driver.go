@@ -58,6 +58,7 @@ type Driver struct {
 	model     latency.Model
 	draining  bool
 	changed   chan struct{} // closed and replaced when the load changes
+	stepping  stepping
 	traces    traces
 }
 
@@ -198,8 +199,15 @@ func (d *Driver) handle(event scheduler.Event) {
 }
 
 func (d *Driver) handleLocked(event scheduler.Event) {
+	_, stepEnded := event.(scheduler.StepDone)
+	if stepEnded {
+		d.stepping.ended()
+	}
 	for _, action := range d.core.Handle(time.Now(), event) {
 		d.act(action)
+	}
+	if stepEnded {
+		d.stepping.stalls()
 	}
 	close(d.changed)
 	d.changed = make(chan struct{})
@@ -208,6 +216,9 @@ func (d *Driver) handleLocked(event scheduler.Event) {
 func (d *Driver) act(action scheduler.Action) {
 	switch a := action.(type) {
 	case scheduler.RunStep:
+		for _, part := range a.Parts {
+			d.stepping.add(d.sequences[part.ID], part)
+		}
 		d.steps <- a
 	case scheduler.BlocksChanged:
 		if d.cfg.BlocksChanged != nil {
@@ -216,16 +227,34 @@ func (d *Driver) act(action scheduler.Action) {
 	case scheduler.Reserved:
 		d.deliver(a.ID, a)
 	case scheduler.Started:
+		if s := d.sequences[a.ID]; s != nil && s.preempted { // before it had started
+			s.preempted = false
+			d.cfg.Metrics.resumed(a.Waited)
+		}
 		d.deliver(a.ID, a)
 	case scheduler.Preempted:
 		d.cfg.Metrics.preempted()
+		if s := d.sequences[a.ID]; s != nil {
+			s.preempted, s.decoding = true, false
+		}
+		d.deliver(a.ID, a)
 	case scheduler.Resumed:
-		d.cfg.Metrics.resumed(a)
+		d.cfg.Metrics.resumed(a.Waited)
+		if s := d.sequences[a.ID]; s != nil {
+			s.preempted = false
+		}
+		d.deliver(a.ID, a)
 	case scheduler.Sampled:
+		if s := d.sequences[a.ID]; s != nil {
+			s.decoding = true
+		}
 		d.deliver(a.ID, a)
 	case scheduler.Finished:
-		if s := d.sequences[a.ID]; s != nil && !s.restore { // one that restores is no request
-			d.cfg.Metrics.finished(a.Reason)
+		if s := d.sequences[a.ID]; s != nil {
+			s.decoding = false
+			if !s.restore { // one that restores is no request
+				d.cfg.Metrics.finished(a.Reason)
+			}
 		}
 		d.deliver(a.ID, a)
 	case scheduler.Refused:
@@ -313,47 +342,5 @@ func (d *Driver) Idle(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%d sequences left: %w", left, ctx.Err())
 		}
-	}
-}
-
-// Sequence is one submitted request. Its actions are kept until they are taken:
-// their number is bounded by the tokens that it may generate.
-type Sequence struct {
-	id      scheduler.SequenceID
-	restore bool
-	driver  *Driver
-	notify  chan struct{}
-
-	mu      sync.Mutex
-	pending []scheduler.Action
-}
-
-// ID is the sequence's id.
-func (s *Sequence) ID() scheduler.SequenceID { return s.id }
-
-// Cancel ends the sequence, whatever it does. It may be called any number of
-// times, also after the end.
-func (s *Sequence) Cancel() { s.driver.handle(scheduler.Cancel{ID: s.id}) }
-
-// Ready receives when there may be actions to take. The last action of a sequence
-// is Refused or Finished.
-func (s *Sequence) Ready() <-chan struct{} { return s.notify }
-
-// Take returns the actions since the last call, oldest first. It does not wait.
-func (s *Sequence) Take() []scheduler.Action {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	actions := s.pending
-	s.pending = nil
-	return actions
-}
-
-func (s *Sequence) put(action scheduler.Action) {
-	s.mu.Lock()
-	s.pending = append(s.pending, action)
-	s.mu.Unlock()
-	select {
-	case s.notify <- struct{}{}:
-	default:
 	}
 }

@@ -137,9 +137,9 @@ func (m *Metrics) preempted() {
 	}
 }
 
-func (m *Metrics) resumed(a scheduler.Resumed) {
+func (m *Metrics) resumed(waited time.Duration) {
 	if m != nil {
-		m.waits.Add(a.Waited.Seconds())
+		m.waits.Add(waited.Seconds())
 	}
 }
 

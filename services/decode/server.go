@@ -60,6 +60,7 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		server: s, stream: stream, spans: spans, id: sequence.ID,
 		requestID:    request.GetTask().GetEnvelope().GetRequestId(),
 		promptTokens: len(sequence.Tokens),
+		pauses:       request.GetPauses(),
 		lost:         make(chan error, 1),
 	}
 	if spans != nil {
@@ -77,6 +78,7 @@ type generation struct {
 	id           scheduler.SequenceID
 	requestID    string
 	promptTokens int
+	pauses       bool // the router asked to hear of them
 
 	// lost receives how the transfer ended, if it did without a commit. It has
 	// room for the one end that there is.
@@ -191,6 +193,16 @@ func (g *generation) other(action scheduler.Action) error {
 		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{
 			QueueNs: a.Waited.Nanoseconds(), CachedTokens: uint32(g.cachedTokens), Approximate: g.approximate,
 		}}})
+	case scheduler.Preempted:
+		if !g.pauses {
+			return nil
+		}
+		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Paused{Paused: &workerv1.Paused{}}})
+	case scheduler.Resumed:
+		if !g.pauses {
+			return nil
+		}
+		return g.stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Resumed{Resumed: &workerv1.Resumed{}}})
 	case scheduler.Refused:
 		g.ended = true
 		return worker.RefusedError(a.Reason)

@@ -41,7 +41,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 }
 
 func (r *request) openDecode(a joining.OpenDecode) {
-	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch}
+	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true}
 	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
 			return workerv1.NewDecodeClient(conn).Run(ctx, request)

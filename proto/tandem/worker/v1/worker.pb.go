@@ -716,7 +716,10 @@ type DecodeRequest struct {
 	// no Reserved with a ticket, and tokens start with the first.
 	PrefillHere bool `protobuf:"varint,2,opt,name=prefill_here,json=prefillHere,proto3" json:"prefill_here,omitempty"`
 	// Incarnation epoch of the worker meant; another one refuses.
-	WorkerEpoch   uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
+	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
+	// Say when the sequence is Paused and Resumed. Routers of earlier versions do not
+	// know these messages and do not ask.
+	Pauses        bool `protobuf:"varint,4,opt,name=pauses,proto3" json:"pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -772,8 +775,17 @@ func (x *DecodeRequest) GetWorkerEpoch() uint64 {
 	return 0
 }
 
+func (x *DecodeRequest) GetPauses() bool {
+	if x != nil {
+		return x.Pauses
+	}
+	return false
+}
+
 // DecodeEvent is one message of a decode's answer: Reserved, Admitted, any
-// number of Tokens, then Ended. A failure is a gRPC status.
+// number of Tokens, then Ended. Once it has its blocks a sequence may be Paused,
+// any number of times, which is said if the request asks. A failure is a gRPC
+// status.
 type DecodeEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.
@@ -784,6 +796,8 @@ type DecodeEvent struct {
 	//	*DecodeEvent_Admitted
 	//	*DecodeEvent_Tokens
 	//	*DecodeEvent_Ended
+	//	*DecodeEvent_Paused
+	//	*DecodeEvent_Resumed
 	Event         isDecodeEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -862,6 +876,24 @@ func (x *DecodeEvent) GetEnded() *Ended {
 	return nil
 }
 
+func (x *DecodeEvent) GetPaused() *Paused {
+	if x != nil {
+		if x, ok := x.Event.(*DecodeEvent_Paused); ok {
+			return x.Paused
+		}
+	}
+	return nil
+}
+
+func (x *DecodeEvent) GetResumed() *Resumed {
+	if x != nil {
+		if x, ok := x.Event.(*DecodeEvent_Resumed); ok {
+			return x.Resumed
+		}
+	}
+	return nil
+}
+
 type isDecodeEvent_Event interface {
 	isDecodeEvent_Event()
 }
@@ -886,6 +918,16 @@ type DecodeEvent_Ended struct {
 	Ended *Ended `protobuf:"bytes,4,opt,name=ended,proto3,oneof"`
 }
 
+type DecodeEvent_Paused struct {
+	// The sequence waits for others, which have the blocks that it needs.
+	Paused *Paused `protobuf:"bytes,5,opt,name=paused,proto3,oneof"`
+}
+
+type DecodeEvent_Resumed struct {
+	// The sequence that waited runs again.
+	Resumed *Resumed `protobuf:"bytes,6,opt,name=resumed,proto3,oneof"`
+}
+
 func (*DecodeEvent_Reserved) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Admitted) isDecodeEvent_Event() {}
@@ -893,6 +935,10 @@ func (*DecodeEvent_Admitted) isDecodeEvent_Event() {}
 func (*DecodeEvent_Tokens) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Ended) isDecodeEvent_Event() {}
+
+func (*DecodeEvent_Paused) isDecodeEvent_Event() {}
+
+func (*DecodeEvent_Resumed) isDecodeEvent_Event() {}
 
 // Reserved says that the sequence has its blocks.
 type Reserved struct {
@@ -1079,6 +1125,85 @@ func (x *Tokens) GetLogprobs() []*v1.TokenLogprobs {
 	return nil
 }
 
+// Paused says that nothing comes of the sequence until others have ended: it gave
+// its blocks to them, or they have the one that its next token needs. What comes
+// next is Resumed, Tokens, or if it did not run yet Admitted; or Paused again, if
+// it gave its blocks away after it had waited for one.
+type Paused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Paused) Reset() {
+	*x = Paused{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Paused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Paused) ProtoMessage() {}
+
+func (x *Paused) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Paused.ProtoReflect.Descriptor instead.
+func (*Paused) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+}
+
+// Resumed says that a sequence that gave its blocks away has blocks again. Before
+// its next token it computes again what is not in the prefix cache any more, which
+// may take as long as a prompt; so it does after an Admitted that follows Paused.
+type Resumed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resumed) Reset() {
+	*x = Resumed{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resumed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resumed) ProtoMessage() {}
+
+func (x *Resumed) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
+func (*Resumed) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
+}
+
 // Ended is the last message of a sequence.
 type Ended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1094,7 +1219,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1231,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1244,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ended) GetReason() v1.FinishReason {
@@ -1158,7 +1283,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1295,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1308,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrainRequest) GetEpoch() uint64 {
@@ -1215,7 +1340,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1352,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1365,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -1273,7 +1398,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1410,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1423,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 // ListBlocksResponse is the prefix cache.
@@ -1316,7 +1441,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1453,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1466,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListBlocksResponse) GetEpoch() uint64 {
@@ -1419,16 +1544,19 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\x12\x17\n" +
 	"\atail_ns\x18\x04 \x01(\x03R\x06tailNs\x12\x1c\n" +
-	"\ttransport\x18\x05 \x01(\tR\ttransport\"\x81\x01\n" +
+	"\ttransport\x18\x05 \x01(\tR\ttransport\"\x99\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
 	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +
-	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\"\xef\x01\n" +
+	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x12\x16\n" +
+	"\x06pauses\x18\x04 \x01(\bR\x06pauses\"\xda\x02\n" +
 	"\vDecodeEvent\x128\n" +
 	"\breserved\x18\x01 \x01(\v2\x1a.tandem.worker.v1.ReservedH\x00R\breserved\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.tandem.worker.v1.AdmittedH\x00R\badmitted\x122\n" +
 	"\x06tokens\x18\x03 \x01(\v2\x18.tandem.worker.v1.TokensH\x00R\x06tokens\x12/\n" +
-	"\x05ended\x18\x04 \x01(\v2\x17.tandem.worker.v1.EndedH\x00R\x05endedB\a\n" +
+	"\x05ended\x18\x04 \x01(\v2\x17.tandem.worker.v1.EndedH\x00R\x05ended\x122\n" +
+	"\x06paused\x18\x05 \x01(\v2\x18.tandem.worker.v1.PausedH\x00R\x06paused\x125\n" +
+	"\aresumed\x18\x06 \x01(\v2\x19.tandem.worker.v1.ResumedH\x00R\aresumedB\a\n" +
 	"\x05event\"e\n" +
 	"\bReserved\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12#\n" +
@@ -1440,7 +1568,9 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x06Tokens\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\rR\x06offset\x12\x1b\n" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
-	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x9c\x01\n" +
+	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\b\n" +
+	"\x06Paused\"\t\n" +
+	"\aResumed\"\x9c\x01\n" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
@@ -1485,7 +1615,7 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(FetchVerdict)(0),           // 0: tandem.worker.v1.FetchVerdict
 	(*Task)(nil),                // 1: tandem.worker.v1.Task
@@ -1500,52 +1630,56 @@ var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*Reserved)(nil),            // 10: tandem.worker.v1.Reserved
 	(*Admitted)(nil),            // 11: tandem.worker.v1.Admitted
 	(*Tokens)(nil),              // 12: tandem.worker.v1.Tokens
-	(*Ended)(nil),               // 13: tandem.worker.v1.Ended
-	(*DrainRequest)(nil),        // 14: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 15: tandem.worker.v1.DrainProgress
-	(*ListBlocksRequest)(nil),   // 16: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 17: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 18: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 19: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 20: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 21: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 22: tandem.inference.v1.TokenLogprobs
-	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
+	(*Paused)(nil),              // 13: tandem.worker.v1.Paused
+	(*Resumed)(nil),             // 14: tandem.worker.v1.Resumed
+	(*Ended)(nil),               // 15: tandem.worker.v1.Ended
+	(*DrainRequest)(nil),        // 16: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 17: tandem.worker.v1.DrainProgress
+	(*ListBlocksRequest)(nil),   // 18: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 19: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 20: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 21: tandem.inference.v1.Sampling
+	(*v11.Ticket)(nil),          // 22: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 23: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 24: tandem.inference.v1.TokenLogprobs
+	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	18, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	19, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	20, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	21, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
 	1,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	20, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	22, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
 	3,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
 	5,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
 	6,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
 	7,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
 	0,  // 8: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
-	21, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	22, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	23, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	24, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
 	1,  // 11: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
 	10, // 12: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
 	11, // 13: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
 	12, // 14: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	13, // 15: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	20, // 16: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	22, // 17: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	21, // 18: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	23, // 19: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	14, // 20: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	16, // 21: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	2,  // 22: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	8,  // 23: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	15, // 24: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	17, // 25: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	4,  // 26: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	9,  // 27: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	24, // [24:28] is the sub-list for method output_type
-	20, // [20:24] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 15: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	13, // 16: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
+	14, // 17: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
+	22, // 18: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	24, // 19: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	23, // 20: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	25, // 21: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	16, // 22: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	18, // 23: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 24: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	8,  // 25: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	17, // 26: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	19, // 27: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 28: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	9,  // 29: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	26, // [26:30] is the sub-list for method output_type
+	22, // [22:26] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1564,6 +1698,8 @@ func file_tandem_worker_v1_worker_proto_init() {
 		(*DecodeEvent_Admitted)(nil),
 		(*DecodeEvent_Tokens)(nil),
 		(*DecodeEvent_Ended)(nil),
+		(*DecodeEvent_Paused)(nil),
+		(*DecodeEvent_Resumed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1571,7 +1707,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -69,7 +69,7 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 				}
 				send(d)
 			}
-			switch rapid.IntRange(0, 9).Draw(t, "event") {
+			switch rapid.IntRange(0, 10).Draw(t, "event") {
 			case 0:
 				decode(rapid.SampledFrom([]*workerv1.DecodeEvent{nil, {}, {Event: &workerv1.DecodeEvent_Tokens{}}, {Event: &workerv1.DecodeEvent_Ended{}}}).Draw(t, "empty"))
 			case 1, 2:
@@ -97,6 +97,8 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 			case 8:
 				prefill(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{Bytes: math.MaxUint64, TransferNs: number()}}})
 			case 9:
+				decode(rapid.SampledFrom([]*workerv1.DecodeEvent{paused, resumed}).Draw(t, "pause"))
+			case 10:
 				side := rapid.SampledFrom([]joining.Side{joining.Decode, joining.Prefill}).Draw(t, "side")
 				if s := (joining.Stream{Attempt: attempt, Side: side}); open[s] {
 					delete(open, s)

@@ -53,6 +53,8 @@ type try struct {
 	base                                       int // tokens before it
 	asked, at, reservedAt, firstAt, admittedAt time.Time
 	reserved, started, first, sent, admitted   bool
+	paused                                     bool // decode waits for others; nothing came of it since
+	catchesUp                                  bool // decode may compute again what it has sent
 	workerQueue, decodeQueue                   time.Duration
 	cached, fetched                            uint32
 	decodeNext                                 int     // offset that decode has to send next
@@ -248,9 +250,10 @@ func echo(err error) bool {
 // mayExplain reports that the side whose stream is still open may yet say why the
 // other one ended with err. Prefill gives a transfer up when the first token is
 // also the last, and either gives it up when it is refused or dies: it is that
-// one which failed, and how decides what comes next.
+// one which failed, and how decides what comes next. A decode that has ended well
+// has nothing to explain.
 func (t *try) mayExplain(side Side, err error) bool {
-	if !t.disaggregated() || !echo(err) {
+	if !t.disaggregated() || !echo(err) || side == Decode && t.ended != nil {
 		return false
 	}
 	return rpc.Reason(err) == worker.ReasonTransferFailed || side == Decode || !t.first

@@ -10,9 +10,11 @@ const ReasonWorkerSilent = "WORKER_SILENT"
 // Silence is how long a worker may say nothing, by what it is at. What it says
 // next is what ends the wait, whatever else happens. Every field has to be set.
 type Silence struct {
-	// Queue: while the sequence waits for its turn or for room on the worker.
+	// Queue: while the sequence waits for its turn or for room on the worker, also if
+	// it ran before and had to give way.
 	Queue time.Duration
-	// Prompt: while the prompt is computed or its KV is sent.
+	// Prompt: while the prompt is computed or its KV is sent, or a sequence that gave
+	// way is computed again.
 	Prompt time.Duration
 	// Tokens: between tokens, and from the last one to the end.
 	Tokens time.Duration
@@ -36,6 +38,10 @@ func (j *Join) silence() (Side, time.Time) {
 func (j *Join) decodeSilence() time.Time {
 	t, limit := &j.try, j.p.Silence
 	switch {
+	case t.paused:
+		return t.decodeAt.Add(limit.Queue)
+	case t.catchesUp:
+		return t.decodeAt.Add(limit.Prompt)
 	case t.admitted && (t.disaggregated() || t.first):
 		return t.decodeAt.Add(limit.Tokens)
 	case t.admitted:

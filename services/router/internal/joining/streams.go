@@ -38,6 +38,7 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 			return
 		}
 		t.admitted, t.admittedAt = true, now
+		t.catchesUp, t.paused = t.paused, false
 		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
 		j.lossy = j.lossy || e.Admitted.GetApproximate()
 		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
@@ -53,6 +54,18 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 		j.accept()
 	case *workerv1.DecodeEvent_Tokens:
 		j.decodeTokens(now, e.Tokens)
+	case *workerv1.DecodeEvent_Paused:
+		if !t.reserved && !t.admitted {
+			j.broken(now, Decode, "paused before it had blocks")
+			return
+		}
+		t.paused = true
+	case *workerv1.DecodeEvent_Resumed:
+		if !t.paused || !t.admitted {
+			j.broken(now, Decode, "resumed what was not paused")
+			return
+		}
+		t.paused, t.catchesUp = false, true
 	case *workerv1.DecodeEvent_Ended:
 		if t.ended != nil {
 			j.broken(now, Decode, "ended twice")
@@ -92,6 +105,7 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 		j.broken(now, Decode, problem)
 		return
 	}
+	t.paused, t.catchesUp = false, false
 	t.decodeNext += len(e.GetTokenIds())
 	for i, id := range e.GetTokenIds() {
 		d := drawn{token: int32(id)}

@@ -234,7 +234,9 @@ func (w *world) decodeScript(attempt, base int, here bool) []joining.Event {
 		message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Reserved{Reserved: reserved}}),
 		message(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: &workerv1.Admitted{QueueNs: int64(time.Second)}}}),
 	}
+	script = w.mayPause(script, 1, message(paused))
 	for {
+		script = w.mayPause(script, len(script), message(paused), message(resumed))
 		tokens := &workerv1.Tokens{Offset: uint32(base)}
 		last, reason := false, inferencev1.FinishReason(0)
 		for range rapid.IntRange(1, 3).Draw(w.t, "run") {
@@ -280,7 +282,7 @@ func (w *world) held(id joining.Stream, s *stream) bool {
 		return false
 	}
 	m, ok := s.script[0].(joining.DecodeMessage)
-	if !ok || m.Event.GetAdmitted() == nil {
+	if !ok || m.Event.GetAdmitted() == nil && m.Event.GetPaused() == nil {
 		return false
 	}
 	t := w.tries[id.Attempt]

@@ -1,0 +1,110 @@
+package worker
+
+import (
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Sequence is one submitted request. Its actions are kept until they are taken:
+// their number is bounded by the tokens that it may generate.
+//
+// Preempted, as a Sequence gives it, says that nothing comes of it until others have
+// ended. Also one that has all its blocks, and waits for one more, gives it; then
+// what follows is the next token, or what else becomes of it, and not Resumed.
+type Sequence struct {
+	id      scheduler.SequenceID
+	restore bool
+	driver  *Driver
+	notify  chan struct{}
+
+	// Under the driver's lock:
+	preempted bool   // and not yet started again
+	decoding  bool   // every step computes a token of it, unless it lacks a block
+	step      uint64 // the last that it was in
+
+	mu      sync.Mutex
+	pending []scheduler.Action
+}
+
+// ID is the sequence's id.
+func (s *Sequence) ID() scheduler.SequenceID { return s.id }
+
+// Cancel ends the sequence, whatever it does. It may be called any number of
+// times, also after the end.
+func (s *Sequence) Cancel() { s.driver.handle(scheduler.Cancel{ID: s.id}) }
+
+// Ready receives when there may be actions to take. The last action of a sequence
+// is Refused or Finished.
+func (s *Sequence) Ready() <-chan struct{} { return s.notify }
+
+// Take returns the actions since the last call, oldest first. It does not wait.
+func (s *Sequence) Take() []scheduler.Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	actions := s.pending
+	s.pending = nil
+	return actions
+}
+
+func (s *Sequence) put(action scheduler.Action) {
+	s.mu.Lock()
+	if _, is := action.(scheduler.Preempted); is {
+		s.pending = beforePause(s.pending)
+	}
+	s.pending = append(s.pending, action)
+	s.mu.Unlock()
+	select {
+	case s.notify <- struct{}{}:
+	default:
+	}
+}
+
+// beforePause is what is worth saying before a Preempted: not that the sequence was
+// preempted before, nor that it had resumed, if nothing came of it in between. So
+// there are no more pauses than tokens.
+func beforePause(pending []scheduler.Action) []scheduler.Action {
+	for n := len(pending); n > 0; n-- {
+		switch pending[n-1].(type) {
+		case scheduler.Preempted, scheduler.Resumed:
+		default:
+			return pending[:n]
+		}
+	}
+	return nil
+}
+
+// stepping is which sequences are in the steps, by which those are found that decode
+// and are not: the scheduler has no block for their next token. It is under the
+// driver's lock.
+type stepping struct {
+	number    uint64      // of the step that is in flight, or is the next
+	now, last []*Sequence // in that step, and in the one before
+}
+
+// add takes in a sequence of the step that begins.
+func (p *stepping) add(s *Sequence, part scheduler.Part) {
+	if s == nil {
+		return
+	}
+	s.step, s.decoding = p.number, !part.Prompt
+	p.now = append(p.now, s)
+}
+
+// ended says that the step in flight has ended.
+func (p *stepping) ended() {
+	p.number++
+	p.now, p.last = p.last[:0], p.now
+}
+
+// stalls says of each sequence that decoded in the last step, goes on, and is in no
+// step now, that it waits. It is called once the scheduler has taken in the end of
+// that step.
+func (p *stepping) stalls() {
+	for _, s := range p.last {
+		if s.decoding && s.step != p.number {
+			s.put(scheduler.Preempted{ID: s.id})
+		}
+	}
+	clear(p.last)
+}
