@@ -176,37 +176,3 @@ func (f *Fleet) disaggregates(r *Request, uncached int) bool {
 	_, _, unreached := r.unreached()
 	return !unreached && uncached >= f.threshold()
 }
-
-// pair looks for prefill workers that can send to decode. If there are none because
-// KV does not get there, or disaggregation is forced, other decode workers will do:
-// one that no prefill worker can send to is no choice then, however cheap. If none
-// does, it is decode that is returned.
-func (f *Fleet) pair(l *looking, decodes outlook, decode *option) (*option, outlook) {
-	record, forced := l.record, l.request.Mode == inferencev1.Mode_MODE_DISAGGREGATED
-	looked := len(record.Candidates)
-	first, prefills := decode, f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
-	candidates, none := record.Candidates, prefills
-	rest, others := decodes.options, decodes.others
-	for prefills.verdict != found && (forced || prefills.whyBroken != "") {
-		if rest = without(rest, decode); len(rest) == 0 && prefills.whyBroken != "" {
-			rest, others = others, nil
-		}
-		if len(rest) == 0 {
-			break
-		}
-		decode = f.choose(rest)
-		record.Candidates = record.Candidates[:looked:looked] // each worker once
-		prefills = f.look(l, controlv1.Role_ROLE_PREFILL, decode.worker)
-		if none.verdict > prefills.verdict {
-			none = prefills
-		}
-	}
-	if prefills.verdict == found {
-		return decode, prefills
-	}
-	if none.verdict == severed && decodes.full > 0 && forced {
-		none.verdict = wait // it may be another one's turn that KV gets to
-	}
-	record.Candidates = candidates
-	return first, none
-}

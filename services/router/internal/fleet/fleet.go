@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"container/list"
 	"fmt"
 	"time"
 
@@ -26,6 +27,9 @@ type Fleet struct {
 	queue   queue
 	running map[string]*dispatched
 	paths   map[path]*outage // bounded by maxPaths
+	// accidents are those of paths that are left alone after a first failure, the next
+	// to be tried first.
+	accidents list.List
 	// pathsDue is when to look for paths to forget; zero if there are none.
 	pathsDue time.Time
 	tenants  map[string]int // requests, waiting and running
@@ -59,6 +63,7 @@ func New(config Config, random Rand) *Fleet {
 // backwards.
 func (f *Fleet) Handle(now time.Time, event Event) []Action {
 	f.now, f.out = now, nil
+	f.rested(now)
 	// The queue is looked through only when that can come to something: load
 	// reports and KV events come all the time.
 	pump := true
@@ -94,7 +99,7 @@ func (f *Fleet) Handle(now time.Time, event Event) []Action {
 			d.decode.computed(e.ID)
 			if d.prefill != nil {
 				d.prefill.computed(e.ID)
-				pump = f.find(path{d.prefill.ref, d.decode.ref})
+				pump = f.forgetPath(path{d.prefill.ref, d.decode.ref}) // a transfer began on it
 			}
 		}
 	case Fetched:
@@ -136,10 +141,8 @@ func (f *Fleet) Next() (time.Time, bool) {
 	earlier(f.queue.due)
 	earlier(f.pathsDue)
 	if len(f.queue.entries) > 0 {
-		for _, o := range f.paths {
-			if o.failures == 1 && o.until.After(f.now) {
-				earlier(o.until) // some may wait for it
-			}
+		if o := f.accident(); o != nil {
+			earlier(o.until) // some may wait for it
 		}
 	}
 	for _, w := range f.order {

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"container/list"
 	"fmt"
 	"strings"
 	"time"
@@ -42,7 +43,8 @@ type outage struct {
 	failures        int // in a row
 	failedAt, until time.Time
 	why             string
-	probe           string // the last request that was to try it again
+	probe           string        // the last request that was to try it again
+	place           *list.Element // among Fleet.accidents; nil: it is not there
 }
 
 // closed is the outage of a path that is left alone now; nil if it may be used.
@@ -85,8 +87,54 @@ func (f *Fleet) severed(now time.Time, r *Request, p path) (why string, soon boo
 // until it is known what came of it.
 func (f *Fleet) used(now time.Time, p path, id string) {
 	if o := f.paths[p]; o != nil {
-		o.probe, o.until = id, now.Add(o.wait())
+		o.probe = id
+		f.rest(now, o)
 	}
+}
+
+// rest lets a path be left alone from now on.
+func (f *Fleet) rest(now time.Time, o *outage) {
+	o.until = now.Add(o.wait())
+	f.strike(o)
+	if o.failures == 1 {
+		// The wait is the same for all, so they are in order.
+		o.place = f.accidents.PushBack(o)
+	}
+}
+
+// strike takes an outage out of accidents.
+func (f *Fleet) strike(o *outage) {
+	if o.place != nil {
+		f.accidents.Remove(o.place)
+		o.place = nil
+	}
+}
+
+// accident is the outage of those after a first failure that ends next; nil if there
+// is none.
+func (f *Fleet) accident() *outage {
+	if next := f.accidents.Front(); next != nil {
+		return next.Value.(*outage)
+	}
+	return nil
+}
+
+// rested strikes the accidents whose paths may be tried again.
+func (f *Fleet) rested(now time.Time) {
+	for o := f.accident(); o != nil && !now.Before(o.until); o = f.accident() {
+		f.strike(o)
+	}
+}
+
+// forgetPath forgets that a path was broken, if it was.
+func (f *Fleet) forgetPath(p path) (known bool) {
+	o := f.paths[p]
+	if o == nil {
+		return false
+	}
+	f.strike(o)
+	delete(f.paths, p)
+	return true
 }
 
 func (o *outage) wait() time.Duration {
@@ -115,7 +163,7 @@ func (f *Fleet) lose(now time.Time, p path, id, why string) {
 		return
 	}
 	o.failures, o.failedAt, o.probe = o.failures+1, now, ""
-	o.until = now.Add(o.wait())
+	f.rest(now, o)
 	if f.pathsDue.IsZero() {
 		f.pathsDue = now.Add(pathKept)
 	}
@@ -124,18 +172,11 @@ func (f *Fleet) lose(now time.Time, p path, id, why string) {
 	}
 }
 
-// find takes in that a transfer began on a path, and says whether that is news.
-func (f *Fleet) find(p path) bool {
-	_, news := f.paths[p]
-	delete(f.paths, p)
-	return news
-}
-
 // forgetWorker forgets the paths from and to one.
 func (f *Fleet) forgetWorker(ref Ref) {
 	for p := range f.paths {
 		if p.from == ref || p.to == ref {
-			delete(f.paths, p)
+			f.forgetPath(p)
 		}
 	}
 }
@@ -146,7 +187,7 @@ func (f *Fleet) expirePaths(now time.Time) {
 	for p, o := range f.paths {
 		end := o.failedAt.Add(pathKept)
 		if !now.Before(end) {
-			delete(f.paths, p)
+			f.forgetPath(p)
 		} else if f.pathsDue.IsZero() || end.Before(f.pathsDue) {
 			f.pathsDue = end
 		}
@@ -162,7 +203,7 @@ func (f *Fleet) forgetOldest() {
 			oldest, at = p, o.failedAt
 		}
 	}
-	delete(f.paths, oldest)
+	f.forgetPath(oldest)
 }
 
 // BrokenPaths is how many paths are known on which the last transfer could not begin.
