@@ -17,9 +17,6 @@ type Nomination struct {
 // then they are held. No block of it is nominated for itself any more, unless Unsaved
 // says so, or it is evicted and published again. False: there is none.
 func (p *Pool) Nominate() (Nomination, bool) {
-	if p.unoffered == 0 {
-		return Nomination{}, false
-	}
 	if !p.nominates {
 		p.nominates = true
 		for _, id := range p.idle.ids {
@@ -27,6 +24,9 @@ func (p *Pool) Nominate() (Nomination, bool) {
 				p.unsaved.push(id)
 			}
 		}
+	}
+	if p.unoffered == 0 {
+		return Nomination{}, false
 	}
 	return p.nominate(p.unsaved.ids[0]), true
 }

@@ -126,6 +126,23 @@ func TestUnsavedBlocksAreNominatedOnceMore(t *testing.T) {
 	}
 }
 
+// A Nominate that finds nothing is the first, too: what is published after it is
+// nominated while it is held.
+func TestHeldBlocksAreNominatedOfAnEmptyPool(t *testing.T) {
+	p := newPool(8)
+	if n, ok := p.Nominate(); ok {
+		t.Fatalf("%+v of an empty pool", n)
+	}
+	table, ok := p.Allocate(nil, 2)
+	if !ok {
+		t.Fatal("no blocks")
+	}
+	p.Publish(p.Root(""), table[0], []int32{1, 2})
+	if n, ok := p.NominateHeld(); !ok || !slices.Equal(n.Blocks, table[:1]) {
+		t.Errorf("%+v, %v", n, ok)
+	}
+}
+
 // TestHeldBlocksAreNominated: of those that are published from then on, each once, the
 // oldest with all that follows it.
 func TestHeldBlocksAreNominated(t *testing.T) {
