@@ -278,16 +278,6 @@ func (f *Fleet) choose(options []*option) *option {
 // nearBestMs is the difference of cost that no prediction can resolve.
 const nearBestMs = 0.5
 
-func without(options []*option, gone *option) []*option {
-	var out []*option
-	for _, o := range options {
-		if o != gone {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
 // option is one worker that was looked at for one request.
 type option struct {
 	worker    *worker

@@ -113,10 +113,12 @@ func (f *Fleet) strike(o *outage) {
 // accident is the outage of those after a first failure that ends next; nil if there
 // is none.
 func (f *Fleet) accident() *outage {
-	if next := f.accidents.Front(); next != nil {
-		return next.Value.(*outage)
+	next := f.accidents.Front()
+	if next == nil {
+		return nil
 	}
-	return nil
+	o, _ := next.Value.(*outage) // nothing else is in the list
+	return o
 }
 
 // rested strikes the accidents whose paths may be tried again.
