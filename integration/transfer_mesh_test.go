@@ -152,7 +152,7 @@ func (g *rig) startDecode() (before *rigWorker) {
 	// proxy: so there are listeners before there is a worker.
 	w.proxy = faults.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
-	service, err := decode.New(decode.Config{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1, TransferLease: rigLease, TransferCreditBytes: 1 << 20}, decode.Deps{
+	service, err := decode.New(decode.Config{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1, TransferLease: rigLease, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
 		Identity: identity, KVAddresses: []string{w.proxy.Address()}, Engine: e,
 		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})

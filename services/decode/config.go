@@ -27,10 +27,9 @@ type Config struct {
 	// TransferLease is how long a reservation lives without a sign of life.
 	TransferLease time.Duration
 	// TransferCreditBytes is how much KV may be on its way on one stream: a sender has
-	// one, or several.
+	// one, or several. kvtransfer.CheckCreditBytes bounds it.
 	TransferCreditBytes int
-	// KVEncoding is how prefill workers are asked to send KV: "native", which "" is
-	// too, or "int8".
+	// KVEncoding is how prefill workers are asked to send KV: "native" or "int8".
 	KVEncoding string
 }
 
@@ -58,8 +57,9 @@ func (c *Config) Validate(blockTokens int) error {
 		return fmt.Errorf("decode-output-share: %v is not above 0 and at most 1", c.OutputShare)
 	case c.TransferLease < time.Second:
 		return fmt.Errorf("decode-transfer-lease: %v is under 1s", c.TransferLease)
-	case c.TransferCreditBytes <= 0:
-		return fmt.Errorf("decode-transfer-credit-bytes: %d is not above 0", c.TransferCreditBytes)
+	}
+	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
+		return fmt.Errorf("decode-transfer-credit-bytes: %w", err)
 	}
 	_, err := c.encoding()
 	return err
@@ -67,7 +67,7 @@ func (c *Config) Validate(blockTokens int) error {
 
 func (c *Config) encoding() (kvtransferv1.Encoding, error) {
 	switch c.KVEncoding {
-	case "", "native":
+	case "native":
 		return kvtransferv1.Encoding_ENCODING_NATIVE, nil
 	case "int8":
 		return kvtransferv1.Encoding_ENCODING_INT8, nil

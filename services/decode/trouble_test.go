@@ -325,7 +325,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() decode.Config {
-		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1, TransferLease: time.Second, TransferCreditBytes: 1}
+		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1, TransferLease: time.Second, TransferCreditBytes: 1 << 20, KVEncoding: "native"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -341,6 +341,10 @@ func TestConfig(t *testing.T) {
 		{"more output than there may be", func(c *decode.Config) { c.OutputShare = 1.1 }, "decode-output-share"},
 		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
 		{"no credit", func(c *decode.Config) { c.TransferCreditBytes = -1 }, "decode-transfer-credit-bytes"},
+		{"credit for less than a chunk", func(c *decode.Config) { c.TransferCreditBytes = 1 }, "decode-transfer-credit-bytes"},
+		{"the most credit", func(c *decode.Config) { c.TransferCreditBytes = 1 << 40 }, ""},
+		{"more credit than a receiver gives", func(c *decode.Config) { c.TransferCreditBytes = 1<<40 + 1 }, "decode-transfer-credit-bytes"},
+		{"KV in an encoding without a name", func(c *decode.Config) { c.KVEncoding = "" }, "decode-kv-encoding"},
 		{"native KV", func(c *decode.Config) { c.KVEncoding = "native" }, ""},
 		{"KV in int8", func(c *decode.Config) { c.KVEncoding = "int8" }, ""},
 		{"KV in no known encoding", func(c *decode.Config) { c.KVEncoding = "int4" }, "decode-kv-encoding"},

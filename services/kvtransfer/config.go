@@ -129,6 +129,16 @@ func (c ReceiverConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// CheckCreditBytes checks what is to be a ReceiverConfig's CreditBytes before its layout
+// is known: one chunk of DefaultMaxChunkBytes at least, and 1 TiB at most. A receiver of
+// larger slices needs one of those.
+func CheckCreditBytes(bytes int) error {
+	if bytes < DefaultMaxChunkBytes || int64(bytes) > largestCreditBytes {
+		return fmt.Errorf("%d is outside %d (one chunk) to %d (1 TiB)", bytes, DefaultMaxChunkBytes, int64(largestCreditBytes))
+	}
+	return nil
+}
+
 // SenderConfig configures a Sender. WorkerID, Epoch, Layout and Dial have to be
 // set.
 type SenderConfig struct {

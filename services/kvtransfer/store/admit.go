@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,9 +43,18 @@ func (s *Service) admit(ctx context.Context, layout kvcache.Layout, digest uint6
 			s.mu.Lock()
 		} else if err = s.replace(layout); err != nil {
 			s.mu.Unlock()
-			return rpc.Error(codes.ResourceExhausted, ReasonFull, fmt.Sprintf("no place for blocks: %v", err), 0)
+			return unplaced(err)
 		}
 	}
+}
+
+// unplaced refuses blocks for which no shelf could be put up. Only where memory is short
+// is the store full; what else is wrong does not pass by waiting.
+func unplaced(err error) error {
+	if errors.Is(err, errNoMemory) {
+		return rpc.Error(codes.ResourceExhausted, ReasonFull, err.Error(), 0)
+	}
+	return status.Errorf(codes.Internal, "the store cannot take blocks of this model: %v", err)
 }
 
 // refusal is why nothing new is taken. s.mu is held.

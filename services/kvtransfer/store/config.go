@@ -18,7 +18,8 @@ type Config struct {
 	// TransferLease is how long room is reserved without a sign of life.
 	TransferLease time.Duration
 	// TransferCreditBytes is how much KV may be on its way on one stream: a worker has
-	// one, or several.
+	// one, or several. kvtransfer.CheckCreditBytes bounds it; slices that are larger get
+	// one of theirs.
 	TransferCreditBytes int
 	// MaxPuts and MaxFetches are the most transfers at a time in either direction.
 	MaxPuts, MaxFetches int
@@ -46,14 +47,15 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
 	case c.TransferLease < time.Second:
 		return fmt.Errorf("store-transfer-lease: %v is under 1s", c.TransferLease)
-	case c.TransferCreditBytes <= 0:
-		return fmt.Errorf("store-transfer-credit-bytes: %d is not above 0", c.TransferCreditBytes)
 	case c.MaxPuts <= 0 || c.MaxPuts > maxTransfers:
 		return fmt.Errorf("store-max-puts: %d is outside 1 to %d", c.MaxPuts, maxTransfers)
 	case c.MaxFetches <= 0 || c.MaxFetches > maxTransfers:
 		return fmt.Errorf("store-max-fetches: %d is outside 1 to %d", c.MaxFetches, maxTransfers)
 	case c.FetchTimeout <= 0:
 		return fmt.Errorf("store-fetch-timeout: %v is not above 0", c.FetchTimeout)
+	}
+	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
+		return fmt.Errorf("store-transfer-credit-bytes: %w", err)
 	}
 	return nil
 }

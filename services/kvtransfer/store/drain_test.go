@@ -99,6 +99,30 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 	})
 }
 
+// What a store keeps connected for the next fetch it gives up with its record.
+func TestDrainedStoreEndsItsSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
+		if _, err := s.put(w, prefix(5, 100), 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), run(9, 5), 0); err != nil {
+			t.Fatal(err)
+		}
+		if streams := w.receiver.Stats().Streams; streams != 1 {
+			t.Errorf("the store has %d streams open after a fetch, want 1", streams)
+		}
+		_, client := s.raw(n)
+		drained(t, draining(t, client, &workerv1.DrainRequest{Epoch: 77}, 0))
+		time.Sleep(2 * time.Second)
+		if streams := w.receiver.Stats().Streams; streams != 0 {
+			t.Errorf("the store has drained and keeps %d streams", streams)
+		}
+		s.settle()
+	})
+}
+
 // What is left after the grace is ended.
 func TestDrainCutsAfterItsGrace(t *testing.T) {
 	for _, direction := range []string{"put", "fetch"} {

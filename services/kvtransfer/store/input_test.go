@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -187,5 +189,32 @@ func FuzzRequests(f *testing.F) {
 			t.Errorf("%v", err)
 		}
 		service.CheckMisuses(t)
+	})
+}
+
+// A store that cannot receive says so: one that called itself full would be asked again
+// and again, and nobody would look for what is wrong.
+func TestStoreThatCannotReceiveIsNotFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		said := &signals{known: map[uint64]bool{}, began: make(chan struct{})}
+		service, err := store.New(config(), store.Deps{
+			Identity: worker.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER}, // no address for tickets
+			Signals:  said, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- service.Run(ctx) }()
+		<-said.began
+		err = service.Offer(t.Context(), offerOf(layout(), 1, 2))
+		if status.Code(err) != codes.Internal || rpc.Reason(err) != "" || !strings.Contains(err.Error(), "addresses: at least one is needed") {
+			t.Errorf("%v (reason %q)", err, rpc.Reason(err))
+		}
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
 	})
 }

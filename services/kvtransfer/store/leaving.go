@@ -107,7 +107,9 @@ func (l *leaving) drain(ctx context.Context, cleanup time.Duration) {
 	l.depart(ctx, cleanup)
 }
 
-// departWhenIdle removes the record once the store has left and is idle.
+// departWhenIdle removes the record once the store has left and is idle, and gives up its
+// sessions with workers: what it keeps connected takes the places of others there, until
+// its process ends.
 func (l *leaving) departWhenIdle(ctx context.Context) {
 	select {
 	case <-l.drains:
@@ -123,6 +125,7 @@ func (l *leaving) departWhenIdle(ctx context.Context) {
 	}
 	if l.service.idle(ctx) == nil {
 		l.depart(ctx, departTimeout)
+		l.service.closeSender()
 	}
 }
 
@@ -170,6 +173,16 @@ func (s *Service) idle(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// closeSender ends the sessions in which blocks were sent.
+func (s *Service) closeSender() {
+	s.mu.Lock()
+	h := s.shelf
+	s.mu.Unlock()
+	if h != nil {
+		h.closeSender(s.deps.Logger)
 	}
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -53,12 +54,15 @@ func blocksOf(memoryBytes int64, layout kvcache.Layout) int {
 	return int(min(memoryBytes/BlockBytes(layout), maxBlocks))
 }
 
+// errNoMemory is why there is no shelf: the memory for its pages cannot be had.
+var errNoMemory = errors.New("no place for blocks")
+
 // newShelf is an empty shelf whose receiver runs. One block of layout fits at least.
 func (s *Service) newShelf(layout kvcache.Layout) (*shelf, error) {
 	blocks := blocksOf(s.cfg.MemoryBytes, layout)
 	memory, err := newPages(layout, blocks)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoMemory, err)
 	}
 	h := &shelf{
 		layout: layout, digest: layout.Digest(), blocks: blocks, pages: memory, done: make(chan struct{}), used: time.Now(),
@@ -82,7 +86,7 @@ func (h *shelf) connect(s *Service) (err error) {
 	id := s.deps.Identity
 	h.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: id.ID, Epoch: id.Epoch, Addresses: s.addresses, Layout: h.layout,
-		Lease: s.cfg.TransferLease, CreditBytes: max(s.cfg.TransferCreditBytes, kvtransfer.DefaultMaxChunkBytes, h.layout.SliceBytes),
+		Lease: s.cfg.TransferLease, CreditBytes: max(s.cfg.TransferCreditBytes, h.layout.SliceBytes),
 		MaxReservations: s.cfg.MaxPuts, MaxStreams: s.deps.KVMaxStreams, Logger: s.deps.Logger, Tracer: s.deps.Tracer,
 	}, h.pages)
 	if err != nil {
@@ -98,14 +102,19 @@ func (h *shelf) connect(s *Service) (err error) {
 	return nil
 }
 
-// clear ends what moves blocks, and unmaps them when it has ended.
-func (h *shelf) clear(logger *slog.Logger) {
+// closeSender ends the sessions in which blocks were sent, once or again.
+func (h *shelf) closeSender(logger *slog.Logger) {
 	closing, cancel := context.WithTimeout(context.Background(), clearTimeout)
 	defer cancel()
-	h.stop()
 	if err := h.sender.Close(closing); err != nil {
 		logger.Warn("kv sender did not close in time", slog.Any("error", err))
 	}
+}
+
+// clear ends what moves blocks, and unmaps them when it has ended.
+func (h *shelf) clear(logger *slog.Logger) {
+	h.stop()
+	h.closeSender(logger)
 	<-h.done
 	if h.err != nil {
 		logger.Error("kv receiver ends", slog.Any("error", h.err))
