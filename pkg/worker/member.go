@@ -147,8 +147,19 @@ func (m *Member) departWhenIdle(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	if m.driver.Idle(ctx) == nil {
+	if m.Drained(ctx) == nil {
 		m.depart(ctx, departTimeout)
+	}
+}
+
+// Drained waits until the worker takes nothing new and nothing is left of what it ran.
+// Its error is that of ctx.
+func (m *Member) Drained(ctx context.Context) error {
+	select {
+	case <-m.drains:
+		return m.driver.Idle(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -176,6 +187,7 @@ func markDraining(record *controlv1.WorkerRecord) {
 func (m *Member) Leave(grace time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.driver.Drain() // before Drained asks what is left
 	if !m.leaving {
 		m.leaving = true
 		close(m.drains)
@@ -184,7 +196,6 @@ func (m *Member) Leave(grace time.Duration) {
 			m.registration.Update(markDraining)
 		}
 	}
-	m.driver.Drain()
 	if grace > 0 {
 		if m.cut != nil {
 			m.cut.Stop()

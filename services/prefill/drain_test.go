@@ -68,6 +68,32 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 	})
 }
 
+// What a worker keeps connected for the next request it gives up when it has drained:
+// its process may stay for long, and the receivers have places for so many.
+func TestDrainedWorkerEndsItsKVSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		p := g.newPeer("decode-1", 11)
+		g.works(p, 1)
+		time.Sleep(time.Minute)
+		if streams := p.receiver.Stats().Streams; streams != 1 {
+			t.Errorf("a minute after a request there are %d streams, want 1", streams)
+		}
+		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
+		for err == nil {
+			_, err = drain.Recv()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if streams := p.receiver.Stats().Streams; streams != 0 {
+			t.Errorf("the worker has drained and keeps %d streams", streams)
+		}
+		g.idle()
+	})
+}
+
 func TestDrainWithGraceCuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)

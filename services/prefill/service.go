@@ -128,20 +128,34 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
+// closeSender ends the sessions with receivers of KV.
+func (s *Service) closeSender(ctx context.Context) {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
+	defer cancel()
+	if err := s.sender.Close(closing); err != nil {
+		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
+	}
+}
+
+// closeWhenDrained gives up the sessions of a worker that has drained: what it keeps
+// connected takes the places of others at the receivers, until its process ends.
+func (s *Service) closeWhenDrained(ctx context.Context) {
+	if s.Drained(ctx) == nil {
+		s.closeSender(ctx)
+	}
+}
+
 // Run computes and sends until ctx ends. It returns when all that it started has
-// stopped.
+// stopped. Once the worker has drained it has no sessions with receivers of KV.
 func (s *Service) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	var storeErr error
 	if s.storing != nil {
 		beside.Go(func() { storeErr = s.storing.run(ctx) })
 	}
+	beside.Go(func() { s.closeWhenDrained(ctx) })
 	runErr := s.Member.Run(ctx)
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
-	defer cancel()
-	if err := s.sender.Close(closing); err != nil {
-		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
-	}
+	s.closeSender(ctx)
 	beside.Wait() // for puts too, which end with the sender
 	return errors.Join(runErr, storeErr)
 }

@@ -36,7 +36,8 @@ type KVOptions struct {
 	// to maxKVConnections.
 	Connections int
 	// MaxStreams and MaxConnections bound what a receiver of KV has open, of all senders
-	// together: maxKVConnections at least, and as many connections as streams.
+	// together: maxKVConnections streams at least, and maxKVConnections more connections
+	// than streams, since a sender is connected before an idle one is let go for it.
 	MaxStreams, MaxConnections int
 }
 
@@ -47,7 +48,7 @@ func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
 	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
 	fs.IntVar(&k.MaxStreams, "kv-max-streams", kvtransfer.DefaultMaxStreams, "streams of KV that a worker or a block store receives at a time, of all senders together, 8 or more: for one more, the sender that was idle for longest is let go")
-	fs.IntVar(&k.MaxConnections, "kv-max-connections", kvtransfer.DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, as many as --kv-max-streams or more: one more is closed at once")
+	fs.IntVar(&k.MaxConnections, "kv-max-connections", kvtransfer.DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, 8 more than --kv-max-streams at least, so that a sender gets in for which an idle one is let go: one more is closed at once")
 	fs.IntVar(&k.Connections, "kv-connections", 1, "connections over which a worker or a block store sends KV to each that receives it, 1 to 8: more can pay where one core cannot fill the network")
 }
 
@@ -59,8 +60,9 @@ func (k *KVOptions) validate() error {
 		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", k.Connections, maxKVConnections)
 	case k.MaxStreams < maxKVConnections:
 		return fmt.Errorf("--kv-max-streams: %d is less than one sender may have, %d", k.MaxStreams, maxKVConnections)
-	case k.MaxConnections < k.MaxStreams:
-		return fmt.Errorf("--kv-max-connections: %d is less than the streams of --kv-max-streams, %d, each of which has one of its own", k.MaxConnections, k.MaxStreams)
+	case k.MaxConnections < k.MaxStreams || k.MaxConnections-k.MaxStreams < maxKVConnections:
+		return fmt.Errorf("--kv-max-connections: %d is less than %d more than --kv-max-streams, %d: each stream has one of its own, and a sender that comes needs up to %d before an idle one can be let go for it",
+			k.MaxConnections, maxKVConnections, k.MaxStreams, maxKVConnections)
 	case k.Socket == SocketAuto || k.Socket == SocketOff:
 	case !filepath.IsAbs(k.Socket):
 		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", k.Socket, SocketAuto, SocketOff)
