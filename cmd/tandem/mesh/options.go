@@ -123,6 +123,33 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 
 // Validate checks ranges. What depends on the model is checked when it is loaded.
 func (o *Options) Validate() error {
+	if err := o.validateShared(); err != nil {
+		return err
+	}
+	return o.validateModel()
+}
+
+// validateShared checks what every part has, block stores too.
+func (o *Options) validateShared() error {
+	switch {
+	case o.StopTimeout <= 0:
+		return fmt.Errorf("--stop-timeout: %v is not above 0", o.StopTimeout)
+	case o.StartTimeout <= 0:
+		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
+	case o.LeaseTTL < time.Second:
+		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
+	}
+	if err := o.Trace.validate(); err != nil {
+		return err
+	}
+	if err := o.KV.validate(); err != nil {
+		return err
+	}
+	return o.Store.validate()
+}
+
+// validateModel checks what registerModelFlags sets: everything but block stores.
+func (o *Options) validateModel() error {
 	e := o.Engine
 	switch {
 	case e.Name != EngineCPU && e.Name != EngineSimulated:
@@ -137,26 +164,11 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", e.MaxSequences)
 	case e.MaxBatchTokens < e.MaxSequences || e.MaxBatchTokens > 1<<20:
 		return fmt.Errorf("--max-batch-tokens: %d is outside %d (--max-sequences) to %d", e.MaxBatchTokens, e.MaxSequences, 1<<20)
-	case o.StopTimeout <= 0:
-		return fmt.Errorf("--stop-timeout: %v is not above 0", o.StopTimeout)
-	case o.StartTimeout <= 0:
-		return fmt.Errorf("--start-timeout: %v is not above 0", o.StartTimeout)
-	case o.LeaseTTL < time.Second:
-		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
 	}
 	for _, alias := range o.ModelAliases {
 		if err := router.CheckAlias(alias); err != nil {
 			return fmt.Errorf("--model-alias: %w", err)
 		}
-	}
-	if err := o.Trace.validate(); err != nil {
-		return err
-	}
-	if err := o.KV.validate(); err != nil {
-		return err
-	}
-	if err := o.Store.validate(); err != nil {
-		return err
 	}
 	if err := e.checkBlocks(); err != nil {
 		return err
@@ -177,9 +189,6 @@ func (o *Options) Validate() error {
 	}
 	if err := o.Decode.Validate(e.BlockTokens); err != nil {
 		return fmt.Errorf("--%w", err)
-	}
-	if err := o.checkCredit(0); err != nil {
-		return err
 	}
 	if err := o.Router.Budget.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)

@@ -122,6 +122,10 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode-transfer-lease", func(o *mesh.UpOptions) { o.Decode.TransferLease = 0 }},
 		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 0 }},
 		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 4096 }},
+		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 2 << 40 }},
+		{"decode-kv-encoding", func(o *mesh.UpOptions) { o.Decode.KVEncoding = "" }},
+		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.Config.TransferCreditBytes = 1 }},
+		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.Config.TransferCreditBytes = 1<<40 + 1 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
 		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
@@ -140,6 +144,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"kv-connections", func(o *mesh.UpOptions) { o.KV.Connections = 9 }},
 		{"kv-max-streams", func(o *mesh.UpOptions) { o.KV.MaxStreams = 7 }},
 		{"kv-max-connections", func(o *mesh.UpOptions) { o.KV.MaxConnections = 1023 }},
+		{"kv-max-connections", func(o *mesh.UpOptions) { o.KV.MaxConnections = o.KV.MaxStreams + 7 }},
 		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "shm" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "run/a.sock" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},
@@ -209,6 +214,41 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 			o.Advertise = ""
 			c.change(&o)
 			wantFlag(t, o.Validate(), c.flag, fs)
+		})
+	}
+}
+
+// What environments and files say to other parts is nothing to a block store.
+func TestStoreIgnoresSettingsOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name, flag string // flag: it is the store's own after all
+		change     func(*mesh.ServeOptions)
+	}{
+		{"decode", "", func(o *mesh.ServeOptions) { o.Decode.ChunkTokens = 33 }},
+		{"prefill", "", func(o *mesh.ServeOptions) { o.Prefill.MaxWaiting = 0 }},
+		{"router", "", func(o *mesh.ServeOptions) { o.Router.QueueLimit = 0 }},
+		{"engine", "", func(o *mesh.ServeOptions) { o.Engine.Name = "gpu" }},
+		{"aliases", "", func(o *mesh.ServeOptions) { o.ModelAliases = []string{"["} }},
+		{"store", "store-max-puts", func(o *mesh.ServeOptions) { o.Store.Config.MaxPuts = 0 }},
+		{"kv", "kv-connections", func(o *mesh.ServeOptions) { o.KV.Connections = 99 }},
+		{"trace", "trace-sample", func(o *mesh.ServeOptions) { o.Trace.Share = 2 }},
+		{"all parts", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var o mesh.ServeOptions
+			fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+			o.RegisterFlags(fs)
+			c.change(&o)
+			o.Target = "kvtransfer"
+			if c.flag != "" {
+				wantFlag(t, o.Validate(), c.flag, fs)
+			} else if err := o.Validate(); err != nil {
+				t.Errorf("a store: %v", err)
+			}
+			o.Target = "decode"
+			if o.Validate() == nil {
+				t.Error("a worker takes it")
+			}
 		})
 	}
 }

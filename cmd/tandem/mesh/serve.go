@@ -89,7 +89,7 @@ func targets() map[string]controlv1.Role {
 	}
 }
 
-// Validate checks ranges.
+// Validate checks ranges, of a block store only those of what means something to it.
 func (o *ServeOptions) Validate() error {
 	switch {
 	case targets()[o.Target] == controlv1.Role_ROLE_UNSPECIFIED:
@@ -104,6 +104,9 @@ func (o *ServeOptions) Validate() error {
 	}
 	if err := checkKVPlace(o.KVListen, o.KVAdvertise); err != nil {
 		return err
+	}
+	if targets()[o.Target] == controlv1.Role_ROLE_KVTRANSFER {
+		return o.validateShared()
 	}
 	return o.Options.Validate()
 }
@@ -158,8 +161,10 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 			o.Listen = "127.0.0.1:7070"
 		}
 	}
-	if err := o.Engine.SimulatedDevice.checkTroubled([]string{o.ID}); err != nil {
-		return err
+	if role != controlv1.Role_ROLE_KVTRANSFER {
+		if err := o.Engine.SimulatedDevice.checkTroubled([]string{o.ID}); err != nil {
+			return err
+		}
 	}
 	listeners, err := listenAll(named{"--listen", o.Listen}, named{"--http", o.HTTP}, named{"--metrics", o.Metrics})
 	if err != nil {
