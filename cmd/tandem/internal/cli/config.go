@@ -139,6 +139,9 @@ func validateFile(of *cobra.Command, file string) error {
 		if exit, is := errors.AsType[*exitError](err); is && exit.cause != nil {
 			err = exit.cause // the command line of `config validate` is right
 		}
+		if _, is := errors.AsType[*fileError](err); is {
+			return err
+		}
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil

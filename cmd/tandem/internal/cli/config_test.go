@@ -51,7 +51,7 @@ func TestConfig(t *testing.T) {
 	// Values are checked as the command checks them.
 	for _, c := range []struct{ target, text, want string }{
 		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill, decode and kvtransfer"},
-		{"serve", "target: decode\nlease-ttl: 1ms\n", "--lease-ttl: 1ms is under 1s"},
+		{"serve", "target: decode\nlease-ttl: 1ms\n", "tandem: " + file + ":2: --lease-ttl: 1ms is under 1s"},
 		{"serve", "block-tokens: 33\n", "--block-tokens"},
 		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},
 		{"up", "log-level: loud\n", "log level"},
@@ -65,9 +65,15 @@ func TestConfig(t *testing.T) {
 	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, "--lease-ttl: 1ms is under 1s") {
 		t.Errorf("got %+v", got)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "--lease-ttl: 1ms is under 1s")
-	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "--kv-transport: \"pigeon\" is none of")
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "tandem: "+file+":4: --lease-ttl: 1ms is under 1s")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "tandem: environment variable TANDEM_KV_TRANSPORT: --kv-transport: \"pigeon\" is none of")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_CONNECTIONS=99"}, "up"), 1, "tandem: environment variable TANDEM_KV_CONNECTIONS: --kv-connections: 99 is outside 1 to 8")
 	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file, "--lease-ttl=2ms"), 2, "--lease-ttl: 2ms is under 1s: see 'tandem serve --help'")
+	// A store has nothing against what environments say to others.
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LEASE_TTL=3ms"}, "serve", "--target=kvtransfer"), 1, "--lease-ttl: 3ms")
+	if got := run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LISTEN=nowhere"}, "serve", "--target=kvtransfer"); strings.Contains(got.stderr, "chunk-tokens") {
+		t.Errorf("got %+v", got)
+	}
 	write("max-sequences: 4000\n") // against the default of another flag
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--max-batch-tokens: 1024 is outside 4000 (--max-sequences) to 1048576")
 	write("listne: x\n")

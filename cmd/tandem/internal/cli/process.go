@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
@@ -43,14 +45,27 @@ func (f processFlags) build(stderr io.Writer) (*slog.Logger, *prometheus.Registr
 
 // settingsError is the error of checking the settings of cmd. It begins with the flag
 // that it is about, and is a mistake on the command line unless that flag was set in
-// the environment or a file.
+// the environment or a file: then the variable, or the file and its line, come first.
 func settingsError(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}
 	name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "--"), " ")
-	if f := cmd.Flags().Lookup(strings.TrimSuffix(name, ":")); f != nil && f.Changed && !onCommandLine(cmd, f.Name) {
-		return err
+	f := cmd.Flags().Lookup(strings.TrimSuffix(name, ":"))
+	if f == nil || !f.Changed || onCommandLine(cmd, f.Name) {
+		return &exitError{status: exitUsage, message: usageError(cmd, err.Error()).Error(), cause: err}
 	}
-	return &exitError{status: exitUsage, message: usageError(cmd, err.Error()).Error(), cause: err}
+	if source := settings.Source(f); source != settings.EnvironmentName(f.Name) {
+		return &fileError{source: source, cause: err}
+	}
+	return fmt.Errorf("environment variable %s: %w", settings.EnvironmentName(f.Name), err)
 }
+
+// fileError is about a value that stands in a configuration file: source is FILE:LINE.
+type fileError struct {
+	source string
+	cause  error
+}
+
+func (e *fileError) Error() string { return e.source + ": " + e.cause.Error() }
+func (e *fileError) Unwrap() error { return e.cause }

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
 
@@ -34,7 +34,7 @@ mesh and exits.`,
 		if err := options.CheckTarget(func(flag string) bool { return onCommandLine(cmd, flag) }); err != nil {
 			return usageError(cmd, err.Error())
 		}
-		return settingsError(cmd, errors.Join(logging.validate(), options.Validate()))
+		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		logger, registry, err := logging.build(cmd.ErrOrStderr())

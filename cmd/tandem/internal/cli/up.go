@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -37,7 +37,7 @@ by hand.`,
 	logging := addProcessFlags(cmd)
 	// Before anything else; `config validate` runs it as well.
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		return settingsError(cmd, errors.Join(logging.validate(), options.Validate()))
+		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		logger, registry, err := logging.build(cmd.ErrOrStderr())
