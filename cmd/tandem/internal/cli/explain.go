@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -204,9 +205,25 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		if t.Detail.Fetch > 0 {
 			fmt.Fprintf(w, "%.2f ms of prefill were spent on fetching KV from a block store\n", t.Detail.Fetch)
 		}
-		fmt.Fprintf(w, "first token after %.2f ms, second %.2f ms later, then %.2f ms a token\n", t.Ttft, t.SecondToken, t.Tpot)
+		fmt.Fprintln(w, tokenTimes(*t))
 	}
 	return nil
+}
+
+// tokenTimes says when the tokens came. Tpot is the mean of all gaps between them; that
+// before the second token, which has the transfer in it, stands by itself here and is
+// taken out of the mean.
+func tokenTimes(t timingJSON) string {
+	line := fmt.Sprintf("first token after %.2f ms", t.Ttft)
+	if t.Tpot <= 0 {
+		return line
+	}
+	line += fmt.Sprintf(", second %.2f ms later", t.SecondToken)
+	all := t.Total - t.Ttft // from the first token to the last
+	if later := math.Round(all/t.Tpot) - 1; later >= 1 {
+		line += fmt.Sprintf(", then %.2f ms a token", (all-t.SecondToken)/later)
+	}
+	return line
 }
 
 func orElse(text, otherwise string) string {

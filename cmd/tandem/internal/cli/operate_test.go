@@ -143,6 +143,27 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// The gap before the second token is told once: it is not in the mean of those after it.
+func TestExplainTokenTimes(t *testing.T) {
+	for _, c := range []struct {
+		name                      string
+		ttft, second, tpot, total int64 // ms
+		want                      string
+	}{
+		{"one token", 100, 0, 0, 100, "\nfirst token after 100.00 ms\n"},
+		{"two", 100, 30, 30, 130, "\nfirst token after 100.00 ms, second 30.00 ms later\n"},
+		{"more", 100, 50, 20, 180, "\nfirst token after 100.00 ms, second 50.00 ms later, then 10.00 ms a token\n"},
+	} {
+		router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+			return &controlv1.ExplainResponse{RequestId: "r1", Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
+				Timings: &inferencev1.Timings{TtftNs: c.ttft * 1e6, SecondTokenNs: c.second * 1e6, TpotNs: c.tpot * 1e6, TotalNs: c.total * 1e6}}, nil
+		}}
+		if got := run(t.Context(), "", nil, "explain", "r1", "--addr", router.start(t)); !strings.HasSuffix(got.stdout, c.want) {
+			t.Errorf("%s: output lacks %q:\n%s", c.name, c.want, got.stdout)
+		}
+	}
+}
+
 func TestProbe(t *testing.T) {
 	router := &fakeRouter{}
 	addr := router.start(t)
