@@ -240,6 +240,8 @@ func (g *generation) failure(err error) error {
 	}
 	g.result.Error = errorOf(err, line.Error())
 	g.result.Usage.CompletionTokens = uint32(len(g.result.TokenIDs))
+	// Of a request that was not accepted nothing has come, the id neither.
+	g.result.RequestID = orElse(g.result.RequestID, g.flags.requestID)
 	return line
 }
 

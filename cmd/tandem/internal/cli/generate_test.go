@@ -290,6 +290,9 @@ func TestGenerateEndsBadly(t *testing.T) {
 		{"no workers", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
 		}, nil, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
+		{"no workers, with an id", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
+		}, []string{"--request-id=myid"}, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
 		{"in the middle", after(rpc.Errorf(codes.DataLoss, "CHECKSUM", "a block is broken")), nil, "a block is broken", "DATA_LOSS", "CHECKSUM", "", 0, 2},
 		{"no result", after(nil), nil, "ended the stream without a result", "INTERNAL", "INCOMPLETE_STREAM", "", 0, 2},
 		{"out of time", func(_ *inferencev1.GenerateRequest, s stream) error {
@@ -328,6 +331,18 @@ func TestGenerateEndsBadly(t *testing.T) {
 			want := map[string]any{"code": c.code, "reason": c.reason, "field": c.field, "retry_after_ms": c.retry, "message": failed["message"]}
 			if diff := cmp.Diff(want, failed); diff != "" || result["finish_reason"] != "error" {
 				t.Errorf("finish_reason %v, error (-want +got):\n%s", result["finish_reason"], diff)
+			}
+			id := "" // what the router called it, else what the caller did
+			if c.tokens > 0 {
+				id = "r1"
+			}
+			for _, arg := range c.args {
+				if given, is := strings.CutPrefix(arg, "--request-id="); is {
+					id = given
+				}
+			}
+			if result["request_id"] != id {
+				t.Errorf("request_id %q, want %q", result["request_id"], id)
 			}
 			if n := len(result["token_ids"].([]any)); n != c.tokens {
 				t.Errorf("%d tokens, want %d", n, c.tokens)
