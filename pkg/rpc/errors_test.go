@@ -66,14 +66,15 @@ func TestListenExplains(t *testing.T) {
 		t.Fatal(err)
 	}
 	for address, want := range map[string]string{
-		taken.Addr().String():                   "already in use",
-		"unix://" + socket:                      "already in use",
-		"unix://" + file:                        "is no socket and was left alone",
-		"unix://relative":                       "absolute",
-		"unix:///" + strings.Repeat("x", 200):   "107",
-		"7070":                                  "host:port",
-		"203.0.113.1:0":                         "no such address",
-		"unix://" + filepath.Join(file, "deep"): "listen on",
+		taken.Addr().String():                          "already in use",
+		"unix://" + socket:                             "already in use",
+		"unix://" + file:                               "is no socket and was left alone",
+		"unix://relative":                              "absolute",
+		"unix:///" + strings.Repeat("x", 200):          "107",
+		"7070":                                         "host:port",
+		"203.0.113.1:0":                                "no such address",
+		"unix://" + filepath.Join(file, "deep"):        "listen on",
+		"unix://" + filepath.Join(folder, "none", "s"): "mkdir -p " + filepath.Join(folder, "none") + ")",
 	} {
 		_, err := rpc.Listen(address)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

@@ -81,6 +81,8 @@ func explainListen(address string, err error) error {
 		return explained{fmt.Sprintf("listen on %s: the address is already in use: stop the process that listens there, or choose another address", address), err}
 	case errors.Is(err, syscall.EACCES):
 		return explained{fmt.Sprintf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to", address), err}
+	case errors.Is(err, syscall.ENOENT):
+		return explained{fmt.Sprintf("listen on %s: its folder is not there: make it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, unixScheme))), err}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return explained{fmt.Sprintf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0", address), err}
 	}
