@@ -67,7 +67,7 @@ const (
 	mostRequests = 1 << 20
 	mostTokens   = 1 << 20
 	mostSteps    = 1 << 20
-	mostBlocks   = 1 << 24
+	mostBlocks   = 1 << 22
 )
 
 // Validate names the first flag that is wrong, and says what to do.
@@ -86,6 +86,8 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--batch-tokens: %d is outside %d, a block, to %d", p.BatchTokens, p.BlockTokens, mostTokens)
 	case p.Sequences < 1 || p.Sequences > p.BatchTokens:
 		return fmt.Errorf("--sequences: %d is outside 1 to %d, the tokens of a step", p.Sequences, p.BatchTokens)
+	case p.leastBlocks() > mostBlocks:
+		return fmt.Errorf("--long-prompt, --short-prompt, --decodes, --before and --max-tokens: %d blocks are needed, more than %d: make them less", p.leastBlocks(), mostBlocks)
 	case p.Blocks > mostBlocks || p.blocks() < p.leastBlocks():
 		return fmt.Errorf("--blocks: %d is outside %d, which the longest request needs, to %d", p.Blocks, p.leastBlocks(), mostBlocks)
 	}

@@ -197,6 +197,9 @@ func TestPlansThatAreRefused(t *testing.T) {
 		{"--sequences", func(p *scheduler.Plan) { p.Sequences = 0 }},
 		{"--blocks: 195 is outside 196", func(p *scheduler.Plan) { p.Blocks = 195 }},
 		{"--decodes", func(p *scheduler.Plan) { p.Scenario, p.Decodes, p.BeforeSteps = scheduler.LongPrompt, 64, 1 }},
+		{"--long-prompt, --short-prompt, --decodes", func(p *scheduler.Plan) {
+			p.Scenario, p.Decodes, p.BeforeSteps, p.Sequences, p.BatchTokens = scheduler.LongPrompt, 1000, 1<<20, 1<<20, 1<<20
+		}},
 		{"--before", func(p *scheduler.Plan) { p.Scenario, p.Decodes = scheduler.LongPrompt, 8 }},
 		{"--step-budget, --chunk-tokens and --output-share: together 0", func(p *scheduler.Plan) { p.Policies = nil }},
 		{"--step-budget", func(p *scheduler.Plan) { p.Policies[0].StepBudget = -1 }},

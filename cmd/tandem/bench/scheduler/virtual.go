@@ -30,13 +30,12 @@ const (
 	// countEvery is at how many steps allocations are counted once, which takes longer
 	// than the scheduler does.
 	countEvery = 16
-	// progressEvery and checkEvery are at how many steps the caller is told, and its
-	// context looked at.
+	// checkEvery is at how many steps the context is looked at once.
 	checkEvery = 256
 )
 
-// Virtual runs every policy of the plan on virtual time. progress, if set, is told of
-// the tokens that were drawn, of those of all policies.
+// Virtual runs every policy of the plan on virtual time. progress, if set, is told after
+// each policy how many are done.
 func Virtual(ctx context.Context, p Plan, d Device, progress func(done, total int64)) (*Result, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
