@@ -95,13 +95,19 @@ func TestKVConnectionsAreBounded(t *testing.T) {
 	defer stop()
 	if err := lifecycle.Run(ctx, quiet, 10*time.Second, func() {
 		defer stop()
+		var open []net.Conn
+		defer func() {
+			for _, conn := range open {
+				_ = conn.Close()
+			}
+		}()
 		for i, want := range []error{nil, io.EOF} {
 			conn, err := net.Dial("tcp", listener.Addr().String())
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			defer func() { _ = conn.Close() }()
+			open = append(open, conn)
 			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 			// A server of HTTP/2 speaks first.
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {

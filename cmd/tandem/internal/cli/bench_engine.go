@@ -166,11 +166,11 @@ func printBenchEngine(out io.Writer, r *engine.Result) error {
 	fmt.Fprintf(out, "decode   %.1f GB/s of %.1f: %.2f of reading; steps of %s\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfRead, bytesText(int64(r.DecodeStepBytes)))
 	fmt.Fprintf(out, "step     %.2f ms at best, %.2f ms in the middle; %.1f allocations of %.0f bytes together\n",
 		r.DecodeStepMs.Min, r.DecodeStepMs.P50, r.AllocsPerStep, r.AllocBytesPerStep)
-	_, err := fmt.Fprintf(out, "barrier  %.0f ns\n", r.BarrierNs)
-	if r.Valid {
-		_, err = fmt.Fprintln(out, "valid: the limits agree and had the machine")
-	} else {
-		_, err = fmt.Fprintf(out, "NOT VALID: %s\n", r.Reason)
+	fmt.Fprintf(out, "barrier  %.0f ns\n", r.BarrierNs)
+	verdict := "valid: the limits agree and had the machine"
+	if !r.Valid {
+		verdict = "NOT VALID: " + r.Reason
 	}
+	_, err := fmt.Fprintln(out, verdict)
 	return err
 }
