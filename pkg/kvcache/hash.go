@@ -14,7 +14,8 @@ type Hash uint64
 // RootHash is the parent of the first block of a prompt. Blocks are shared only
 // under one model, one arithmetic class and one salt.
 func RootHash(modelDigest, arithmeticClass, salt string) Hash {
-	text := []byte("tandem block root/1")
+	var stack [256]byte // holds a digest, a class and most salts without allocating
+	text := append(stack[:0], "tandem block root/1"...)
 	for _, field := range []string{modelDigest, arithmeticClass, salt} {
 		// The length in front keeps "ab","c" and "a","bc" apart.
 		text = binary.LittleEndian.AppendUint64(text, uint64(len(field)))

@@ -44,6 +44,7 @@ type Pool struct {
 	unofferedEvictions          uint64
 	misuses                     uint64
 	matched                     []BlockID // scratch of Acquire
+	root                        Chain     // the last one that was asked for: looking up the same salt again does not hash
 }
 
 type block struct {

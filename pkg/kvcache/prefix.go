@@ -26,12 +26,15 @@ const (
 
 // Root is where the blocks of a prompt under salt begin.
 func (p *Pool) Root(salt string) Chain {
-	return Chain{
-		kind:  chainRoot,
-		hash:  RootHash(p.modelDigest, p.arithmeticClass, salt),
-		salt:  salt,
-		block: none,
+	if p.root.kind != chainRoot || p.root.salt != salt {
+		p.root = Chain{
+			kind:  chainRoot,
+			hash:  RootHash(p.modelDigest, p.arithmeticClass, salt),
+			salt:  salt,
+			block: none,
+		}
 	}
+	return p.root
 }
 
 // BlockHashes is the hash of each full block of tokens under salt.

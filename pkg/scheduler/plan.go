@@ -13,6 +13,8 @@ type step struct {
 	members []*sequence
 	parts   []Part
 	batch   engine.Batch
+	// promptMs is what the prompts were taken to add, 0 if that was not known.
+	promptMs float64
 }
 
 func (st *step) add(q *sequence, part Part, work engine.Sequence) {
@@ -127,6 +129,10 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 		default:
 			i++
 		}
+	}
+	st.promptMs = 0
+	if room.model.Samples >= costKnown {
+		st.promptMs = room.takenMs
 	}
 	for _, q := range running {
 		if !q.inStep {

@@ -10,20 +10,57 @@ import (
 
 // cost is what steps take, by the tokens that they compute and by the positions that
 // those look at, which is what tells the end of a long prompt from its beginning.
-type cost struct{ steps latency.StepTime }
+type cost struct {
+	steps latency.StepTime
+	// alone is of steps without prompts: what prompts added is measured against it.
+	alone latency.StepTime
+	// excess is by how many times more than the model of steps says prompts add, at
+	// most, but in one of rareExcess steps; 0 stands for 1.
+	excess float64
+}
 
 // costKnown is the number of steps from which on a cost is believed.
 const costKnown = 16
 
-func (c *cost) observe(b *engine.Batch, took time.Duration) {
-	tokens, positions := 0, 0
-	for i := range b.Sequences {
-		q := &b.Sequences[i]
+// The excess grows by excessGain when prompts added more than it allows for, and falls
+// by a share of that when they did not, so that it settles where one of rareExcess steps
+// is over (stochastic approximation of a quantile; Robbins and Monro, 1951). A single
+// step, however long, counts no more than another.
+const (
+	excessGain = 0.1
+	rareExcess = 20
+	maxExcess  = 16
+)
+
+func (c *cost) observe(st *step, took time.Duration) {
+	var tokens, positions, decodes, behind int
+	for i := range st.batch.Sequences {
+		q := &st.batch.Sequences[i]
 		tokens += len(q.Tokens)
 		positions += lookedAt(q.Start, len(q.Tokens))
+		if !st.parts[i].Prompt {
+			decodes, behind = decodes+1, behind+lookedAt(q.Start, 1)
+		}
 	}
 	c.steps.Observe(tokens, positions, took)
+	if decodes == len(st.parts) {
+		c.alone.Observe(tokens, positions, took)
+		return
+	}
+	model := c.alone.Model()
+	if decodes == 0 || model.Samples < costKnown || st.promptMs == 0 {
+		return
+	}
+	added := (took - model.Predict(decodes, behind)).Seconds() * 1e3
+	if added > st.promptMs*c.allowance() {
+		c.excess = min(c.allowance()*(1+excessGain), maxExcess)
+	} else {
+		c.excess = c.allowance() * (1 - excessGain/(rareExcess-1))
+	}
 }
+
+// allowance is by how many times prompts are taken to add more than the model says.
+func (c *cost) allowance() float64 { return max(c.excess, 1) }
 
 // lookedAt is how many positions n tokens from start on look at, themselves included.
 func lookedAt(start, n int) int { return n*start + n*(n+1)/2 }
@@ -42,6 +79,7 @@ type room struct {
 
 	bounded bool // by time, too
 	leftMs  float64
+	takenMs float64
 	model   latency.Model
 }
 
@@ -51,7 +89,7 @@ func (s *Scheduler) roomBeside(decodes *engine.Batch, most int) *room {
 	r := &s.room
 	*r = room{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
 	r.bounded = s.config.StepBudget > 0 && len(decodes.Sequences) > 0
-	r.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond)
+	r.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond) / s.cost.allowance()
 	switch {
 	case r.model.Samples >= costKnown:
 		if enough := enoughTimes * r.model.BaseMs; enough < r.model.PerTokenMs*float64(most) {
@@ -87,6 +125,7 @@ func (r *room) take(start, left int) int {
 		r.leftMs = 0
 	}
 	r.leftMs -= r.ms(start, n)
+	r.takenMs += r.ms(start, n)
 	r.taken += n
 	if r.tokens -= n; r.taken >= r.enough || r.bounded && r.leftMs <= 0 {
 		r.tokens = 0

@@ -144,3 +144,38 @@ func TestPromptsDoNotWaitForEachOther(t *testing.T) {
 		w.settle()
 	}
 }
+
+// TestStepBudgetOfUnevenSteps: the budget is kept, too, where the first token of a prompt
+// adds much more than the others, which a model of tokens and positions takes for the
+// time of an empty step once every step has some.
+func TestStepBudgetOfUnevenSteps(t *testing.T) {
+	const budget = 5 * time.Millisecond
+	w := roomy(t, scheduler.Config{StepBudget: budget})
+	for i := range 4 {
+		w.submit(scheduler.Request{ID: scheduler.SequenceID(i + 1), Tokens: long(4, i), MaxTokens: 300, Stop: never})
+	}
+	adds := func() time.Duration {
+		var d time.Duration
+		for i, part := range w.inFlight.Parts {
+			if part.Prompt {
+				d = max(d, 3*time.Millisecond) + time.Duration(len(w.inFlight.Batch.Sequences[i].Tokens))*50*time.Microsecond
+			}
+		}
+		return d
+	}
+	over, steps := 0, 0
+	for id := scheduler.SequenceID(100); steps < 200; {
+		if len(w.inFlight.Parts) < 6 && steps >= 40 {
+			w.submit(scheduler.Request{ID: id, Tokens: long(150, int(id)), MaxTokens: 1, Stop: never})
+			id++
+		}
+		more := adds()
+		if steps++; steps > 100 && more > budget {
+			over++
+		}
+		w.finishStep(2*time.Millisecond + more)
+	}
+	if over > 10 {
+		t.Errorf("%d of 100 steps are over the budget", over)
+	}
+}

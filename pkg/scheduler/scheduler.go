@@ -219,7 +219,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
 	}
 	if e.Err == nil {
-		s.cost.observe(&st.batch, e.Compute)
+		s.cost.observe(st, e.Compute)
 	}
 	for i, q := range st.members {
 		part, work := st.parts[i], st.batch.Sequences[i]
