@@ -46,6 +46,9 @@ type Capacity struct {
 	MaxSequences int
 	// Threads is the number of compute threads, for people.
 	Threads int
+	// BytesPerWeight is what a step reads for each weight of a linear layer; 0: 2, as
+	// for bf16.
+	BytesPerWeight float64
 	// Layout describes the pages.
 	Layout kvcache.Layout
 }

@@ -14,7 +14,8 @@ type Limited interface {
 	Limits() latency.Limits
 }
 
-// elementBytes is the size of a weight and of an element of KV: bf16.
+// elementBytes is the size of an element of KV, and of a weight where the engine does
+// not say: bf16.
 const elementBytes = 2
 
 // Cost is what a part of a step needs of a device at least.
@@ -37,6 +38,7 @@ type Cost struct {
 // those that are not, an upper bound for a mixture of both.
 type Costs struct {
 	layerWeights float64 // of all layers' linear parts
+	weightBytes  float64 // of one weight
 	headWeights  float64
 	attention    float64 // FLOPs of one token looking at one position, in one layer
 	contextBytes float64 // KV of one position in one layer
@@ -46,7 +48,19 @@ type Costs struct {
 // windowedLayers are the layers with one sliding window, in tokens; 0: they see all.
 type windowedLayers struct{ window, count float64 }
 
-// NewCosts counts for a model.
+// CostsOf counts for an engine's model and weights.
+func CostsOf(e Engine) Costs { return NewCosts(e.Model()).WithWeights(e.Capacity().BytesPerWeight) }
+
+// WithWeights are the costs with weights of so many bytes each; 0: 2.
+func (c Costs) WithWeights(bytesPerWeight float64) Costs {
+	c.weightBytes = bytesPerWeight
+	if bytesPerWeight == 0 {
+		c.weightBytes = elementBytes
+	}
+	return c
+}
+
+// NewCosts counts for a model with weights in bf16.
 func NewCosts(spec model.Spec) Costs {
 	hidden := float64(spec.HiddenSize)
 	q, kv := float64(spec.Heads*spec.HeadSize), float64(spec.KVHeads*spec.HeadSize)
@@ -61,6 +75,7 @@ func NewCosts(spec model.Spec) Costs {
 	}
 	return Costs{
 		layerWeights: float64(spec.Layers) * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
+		weightBytes:  elementBytes,
 		headWeights:  hidden * float64(spec.VocabSize),
 		attention:    4 * q,
 		contextBytes: 2 * kv * elementBytes,
@@ -77,9 +92,9 @@ func (c Costs) Step(w latency.StepWork) (prefill, decode Cost) {
 		first = &decode
 	}
 	if !w.Empty() {
-		first.ReadBytes += c.layerWeights * elementBytes
+		first.ReadBytes += c.layerWeights * c.weightBytes
 		if w.Prefill.Samples+w.Decode.Samples > 0 {
-			first.ReadBytes += c.headWeights * elementBytes
+			first.ReadBytes += c.headWeights * c.weightBytes
 		}
 	}
 	return prefill, decode

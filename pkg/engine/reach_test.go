@@ -40,6 +40,21 @@ func TestCosts(t *testing.T) {
 	}
 }
 
+// TestWeightBytes: weights that are not two bytes each are read as what they are, and
+// the cost of computing stays.
+func TestWeightBytes(t *testing.T) {
+	spec := model.Spec{HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, FFNSize: 10, VocabSize: 100}
+	const weights, head, kv = 3 * 432.0, 800.0, 3 * 2 * 4 * 2.0
+	token := engine.Sequence{Tokens: make([]int32, 1), Start: 20, Sample: &engine.Sample{}}
+	work := engine.Batch{Sequences: []engine.Sequence{token}}.Work()
+	_, plain := engine.NewCosts(spec).Step(work)
+	for bytes, want := range map[float64]float64{0: 2, 2: 2, 1.25: 1.25} {
+		if _, got := engine.NewCosts(spec).WithWeights(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != want*(weights+head)+21*kv {
+			t.Errorf("%v bytes a weight: %+v", bytes, got)
+		}
+	}
+}
+
 // TestWindowedCosts: of three layers, two have a window of 8 tokens.
 func TestWindowedCosts(t *testing.T) {
 	spec := model.Spec{HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, FFNSize: 10, VocabSize: 100, LayerWindows: []int{8, 0, 8}}

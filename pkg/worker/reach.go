@@ -57,7 +57,7 @@ func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, 
 	of := func(phase string) costCounters {
 		return costCounters{flops.WithLabelValues(phase), readBytes.WithLabelValues(phase), seconds.WithLabelValues(phase)}
 	}
-	m.reach = &reach{engine.NewCosts(e.Model()), of("prefill"), of("decode")}
+	m.reach = &reach{engine.CostsOf(e), of("prefill"), of("decode")}
 	return nil
 }
 

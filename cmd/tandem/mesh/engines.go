@@ -129,7 +129,7 @@ func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress)
 	if err != nil {
 		return err
 	}
-	weights, err := cpu.Load(m, o.Engine.Threads, "", func(done, total int64) { progress("pack", done, total) })
+	weights, err := cpu.LoadAs(m, o.Engine.CPUWeights, o.Engine.Threads, "", func(done, total int64) { progress("pack", done, total) })
 	// The engine has packed what it needs; the mapped files are not read again.
 	err = errors.Join(err, m.Close())
 	if err != nil {
@@ -210,7 +210,7 @@ func (e *engines) outsideBytes() int64 {
 	}
 	config := e.options.cpuConfig()
 	config.Threads = e.weights.Threads()
-	return e.weights.Bytes() + int64(len(e.made))*(config.KVBytes+cpu.WorkspaceBytes(e.spec, config))
+	return e.weights.Bytes() + int64(len(e.made))*(config.KVBytes+cpu.WorkspaceBytes(e.spec, e.weights.Type(), config))
 }
 
 // close frees all engines, then the weights.

@@ -21,8 +21,14 @@ func TestAutoKVMemory(t *testing.T) {
 	if left, known := memory.Available(os.DirFS("/")); known && left.Bytes < 6<<30 {
 		t.Skipf("%d MiB are available: it stands for less", left.Bytes>>20)
 	}
+	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+		t.Run(string(kind), func(t *testing.T) { autoKVMemory(t, kind) })
+	}
+}
+
+func autoKVMemory(t *testing.T, kind cpu.WeightType) {
 	o := upOptions(t)
-	o.Engine.Name, o.Engine.KVMemory = mesh.EngineCPU, mesh.Auto
+	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPUWeights = mesh.EngineCPU, mesh.Auto, kind
 	ctx, stop := context.WithCancel(t.Context())
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
 	go func() {
@@ -34,9 +40,10 @@ func TestAutoKVMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		workspace := cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
-		if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < cpu.WeightBytes(spec) || rest > 2*cpu.WeightBytes(spec) {
-			t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, cpu.WeightBytes(spec))
+		workspace := cpu.WorkspaceBytes(spec, kind, cpu.Config{BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
+		weights := cpu.WeightBytes(spec, kind)
+		if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < weights || rest > 2*weights {
+			t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, weights)
 		}
 		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
 		if err != nil {
@@ -46,6 +53,9 @@ func TestAutoKVMemory(t *testing.T) {
 		for _, w := range view.GetWorkers() {
 			if got := w.GetRecord().GetCapacity().GetBlocks(); got != 1<<30/65536 {
 				t.Errorf("%s has %d blocks of 64 KiB", w.GetRecord().GetId(), got)
+			}
+			if got := w.GetRecord().GetLayout().GetArithmeticClass(); got != kind.ArithmeticClass() {
+				t.Errorf("%s computes %q", w.GetRecord().GetId(), got)
 			}
 		}
 		if err != nil || len(view.GetWorkers()) != 2 || conn.Close() != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/services/decode"
 	"github.com/tandem-serving/tandem/services/prefill"
@@ -64,6 +65,8 @@ type EngineOptions struct {
 	Name string
 	// Threads computes; 0: as many as the process may use.
 	Threads int
+	// CPUWeights is the type of the CPU engine's weights.
+	CPUWeights cpu.WeightType
 	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, less where
 	// that is not there, and a full context of the model in any case.
 	KVMemory ByteSize
@@ -110,6 +113,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16, or int8, which takes about half the memory and time of decode; all workers that pass KV to each other need the same")
 	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
@@ -156,6 +160,10 @@ func (o *Options) validateModel() error {
 		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
+	case e.CPUWeights.Validate() != nil:
+		return fmt.Errorf("--cpu-weights: %w", e.CPUWeights.Validate())
+	case e.CPUWeights != cpu.BF16 && e.Name != EngineCPU:
+		return fmt.Errorf("--cpu-weights: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:
 		return fmt.Errorf("--context-tokens: %d holds no prompt and answer: pass 2 or more, or 0 for all that the model has", o.ContextTokens)
 	case e.KVMemory < 0:

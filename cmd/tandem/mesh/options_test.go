@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -99,6 +100,8 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"engine", func(o *mesh.UpOptions) { o.Engine.Name = "gpu" }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = -1 }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = 5000 }},
+		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.CPUWeights = "int4" }},
+		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeights = mesh.EngineSimulated, cpu.Int8 }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},

@@ -19,6 +19,8 @@ type room struct {
 	// block is one KV block, full the blocks of a full context.
 	block, full int64
 	left        memory.Left
+	// remedy is what else than more memory may help where the weights do not fit.
+	remedy string
 }
 
 // restBytes is what a process takes beside weights, workspaces and KV pages: Go's
@@ -36,10 +38,15 @@ func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) ro
 	config.Threads = e.Threads
 	block := int64(simulated.SliceBytes(spec, e.BlockTokens)) * int64(spec.Layers)
 	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	remedy := "use a smaller model"
+	if e.CPUWeights == cpu.BF16 {
+		remedy = "pass --cpu-weights int8, or use a smaller model"
+	}
 	return room{
-		spec: spec, workers: int64(workers), block: block, full: blocks * block, left: left,
-		weights:   cpu.WeightBytes(spec),
-		workspace: cpu.WorkspaceBytes(spec, config),
+		remedy: remedy,
+		spec:   spec, workers: int64(workers), block: block, full: blocks * block, left: left,
+		weights:   cpu.WeightBytes(spec, e.CPUWeights),
+		workspace: cpu.WorkspaceBytes(spec, e.CPUWeights, config),
 	}
 }
 
@@ -60,8 +67,8 @@ func (r room) checkWeights() error {
 		return nil
 	}
 	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process %s at least, but it may take %s (%s): "+
-		"give it more memory, or use a smaller model; a model cannot be divided among several machines",
-		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(leastRestBytes), gib(r.left.Bytes), r.left.By)
+		"give it more memory, or %s; a model cannot be divided among several machines",
+		r.spec.Name, gib(r.weights), gib(r.workers*r.workspace), gib(leastRestBytes), gib(r.left.Bytes), r.left.By, r.remedy)
 }
 
 // checkKV refuses KV memory that was asked for and is not there. Pages take memory

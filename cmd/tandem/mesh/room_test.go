@@ -50,7 +50,7 @@ const rest = 192 * mib
 // bare has room for the weights and for workers to compute, and not for one block.
 func bare(spec model.Spec, workers int64) int64 {
 	e := mesh.DefaultOptions().Engine
-	return rest + mib + cpu.WeightBytes(spec) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
+	return rest + mib + cpu.WeightBytes(spec, cpu.BF16) + workers*cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{
 		Threads: threads, BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
 	})
 }
@@ -120,6 +120,22 @@ func TestSimulatedNeedsNoRoom(t *testing.T) {
 	}
 }
 
+// TestRoomForInt8: a model that does not fit in bf16 does in int8.
+func TestRoomForInt8(t *testing.T) {
+	o := mesh.DefaultOptions()
+	o.Engine.Threads = threads
+	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 12*gib); err == nil || !strings.Contains(err.Error(), "--cpu-weights int8") {
+		t.Errorf("15 GiB of weights in 12: %v", err)
+	}
+	o.Engine.CPUWeights = cpu.Int8
+	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 12*gib); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 6*gib); err == nil || strings.Contains(err.Error(), "--cpu-weights") {
+		t.Errorf("8 GiB of weights in 6: %v", err)
+	}
+}
+
 // TestAutoIsWithinRoom: what Auto stands for holds a full context, is whole blocks,
 // and either fits or is warned about; and it is refused only if the weights alone
 // are too much.
@@ -132,9 +148,9 @@ func TestAutoIsWithinRoom(t *testing.T) {
 		left := rapid.Int64Range(1, 1<<40).Draw(t, "left")
 		o := mesh.DefaultOptions()
 		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
-		weights := cpu.WeightBytes(spec)
+		weights := cpu.WeightBytes(spec, cpu.BF16)
 		if err != nil {
-			if fixed := 64*mib + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
+			if fixed := 64*mib + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{
 				BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences,
 			}); fixed <= left {
 				t.Fatalf("refused %d of %d bytes: %v", fixed, left, err)

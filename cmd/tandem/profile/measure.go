@@ -24,7 +24,7 @@ const (
 // ones and ends when a third of the time is over.
 func measure(ctx context.Context, e engine.Engine, points []*Point, o Options) ([]*Point, error) {
 	order := slices.Clone(points)
-	costs := engine.NewCosts(e.Model())
+	costs := engine.CostsOf(e)
 	size := func(p *Point) float64 {
 		prefill, decode := costs.Step(p.work)
 		return prefill.FLOPs + decode.FLOPs

@@ -92,7 +92,7 @@ func Measure(ctx context.Context, e engine.Engine, o Options) (*Result, error) {
 	if err := result.fit(); err != nil {
 		return nil, err
 	}
-	result.reach(engine.NewCosts(e.Model()))
+	result.reach(engine.CostsOf(e))
 	if o.Layers {
 		if result.Profile.Layers, err = layers(ctx, e, measured, o.Duration/10); err != nil {
 			return nil, err

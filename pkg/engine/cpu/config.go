@@ -84,7 +84,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	case c.Blocks == 0 && c.KVBytes == 0:
 		return c, errors.New("no KV memory: set the number of blocks or the bytes")
 	}
-	page := int64(c.layout(spec).PageBytes())
+	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large in every type
 	if c.Blocks == 0 {
 		c.Blocks = int(min(c.KVBytes/page, maxBlocks))
 		if c.Blocks == 0 {
@@ -97,16 +97,16 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	return c, nil
 }
 
-func (c Config) layout(spec model.Spec) kvcache.Layout {
+func (c Config) layout(spec model.Spec, kind WeightType) kvcache.Layout {
 	return kvcache.Layout{
 		ModelDigest:     spec.Digest,
-		ArithmeticClass: ArithmeticClass,
+		ArithmeticClass: kind.ArithmeticClass(),
 		Layers:          spec.Layers,
 		KVHeads:         spec.KVHeads,
 		HeadSize:        spec.HeadSize,
 		ElementType:     "bf16",
 		BlockTokens:     c.BlockTokens,
 		Order:           Order,
-		SliceBytes:      shapeOf(spec, c.BlockTokens).SliceBytes(),
+		SliceBytes:      shapeOf(spec, kind, c.BlockTokens).SliceBytes(),
 	}
 }

@@ -2,7 +2,8 @@
 // no library besides, so that go build is all it takes.
 //
 // What it computes is defined bit for bit, whatever the batch, the chunking, the
-// number of threads and the instruction set: docs/decisions/0002-cpu-arithmetic.md.
+// number of threads and the instruction set: docs/decisions/0002-cpu-arithmetic.md,
+// with int8 weights 0011-int8-weights.md.
 //
 // cmd and services construct it; everything else knows the engine.Engine
 // interface only. Weights own the packed weights and the compute threads, which

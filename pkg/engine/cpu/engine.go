@@ -48,13 +48,13 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 	if err := w.acquire(); err != nil {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
-	layout := config.layout(w.spec)
+	layout := config.layout(w.spec, w.kind)
 	kv, err := newPages(layout, config.Blocks)
 	if err != nil {
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, config.BlockTokens), config.limits(w.spec), kv.memory)
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config.BlockTokens), config.limits(w.spec), kv.memory)
 	if err != nil {
 		kv.free()
 		w.release()
@@ -65,6 +65,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		MaxBatchTokens: config.MaxBatchTokens,
 		MaxSequences:   config.MaxSequences,
 		Threads:        config.Threads,
+		BytesPerWeight: w.kind.BytesPerWeight(),
 		Layout:         layout,
 	}
 	return &cpuEngine{

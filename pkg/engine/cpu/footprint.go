@@ -7,13 +7,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// WeightBytes is about what Load will allocate for a model, without its weights:
-// matrices in bf16 in whole panels, norms and biases in float32.
-func WeightBytes(s model.Spec) int64 {
-	panels := func(rows, columns int) int64 {
-		rows = (rows + kernels.Lanes - 1) / kernels.Lanes * kernels.Lanes
-		return 4 * int64(rows) * int64((columns+1)/2)
-	}
+// WeightBytes is about what LoadAs will allocate for a model, without its weights:
+// matrices in whole panels, norms and biases in float32, and in bf16 the embedding,
+// where it is not the output matrix as it is packed.
+func WeightBytes(s model.Spec, kind WeightType) int64 {
+	shape := shapeOf(s, kind, DefaultBlockTokens)
+	panels := func(rows, columns int) int64 { return int64(shape.PanelBytes(rows, columns)) }
 	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
 	ffn := (s.FFNSize + kernels.Lanes - 1) / kernels.Lanes * kernels.Lanes
 	floats := 2 * s.HiddenSize
@@ -25,18 +24,18 @@ func WeightBytes(s model.Spec) int64 {
 	}
 	layer := 4*int64(floats) + panels(q+2*kv, s.HiddenSize) + panels(s.HiddenSize, q) + panels(2*ffn, s.HiddenSize) + panels(s.HiddenSize, s.FFNSize)
 	total := int64(s.Layers)*layer + 4*int64(s.HiddenSize) + panels(s.VocabSize, s.HiddenSize)
-	if !s.TiedEmbeddings {
+	if !s.TiedEmbeddings || kind == Int8 {
 		total += 2 * int64(s.VocabSize) * int64(s.HiddenSize)
 	}
 	return total
 }
 
-// WorkspaceBytes is what an engine allocates to compute in, beside its KV pages:
+// WorkspaceBytes is what an engine on weights of a type allocates to compute in, beside its KV pages:
 // activations of a batch, scratch of the threads, block tables. Threads of 0 are as
 // many as Load takes then. It is 0 for what the engine refuses.
-func WorkspaceBytes(s model.Spec, c Config) int64 {
+func WorkspaceBytes(s model.Spec, kind WeightType, c Config) int64 {
 	c = c.withDefaults(runtime.GOMAXPROCS(0))
-	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, c.BlockTokens), c.limits(s))
+	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, kind, c.BlockTokens), c.limits(s))
 	if err != nil {
 		return 0
 	}

@@ -1,7 +1,6 @@
 package cpu_test
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -15,59 +14,42 @@ func TestFootprint(t *testing.T) {
 		if shape.VocabSize > 512 {
 			continue
 		}
-		dir := filepath.Join(t.TempDir(), shape.Name)
-		if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		m, err := model.Open(dir, model.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := cpu.Load(m, 2, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if said, took := cpu.WeightBytes(m.Spec()), w.Bytes(); took < said || float64(took) > 1.02*float64(said) {
-			t.Errorf("%s: %d bytes said, %d taken", shape.Name, said, took)
-		}
-		for _, config := range []cpu.Config{
-			{Blocks: 4},
-			{Blocks: 1, Threads: 1, BlockTokens: 16, MaxBatchTokens: 1, MaxSequences: 1},
-			{Blocks: 1, BlockTokens: 256, MaxBatchTokens: 1000, MaxSequences: 999},
-		} {
-			e, err := w.NewEngine(config)
-			if err != nil {
-				t.Fatal(err)
+		m := synthesize(t, shape)
+		for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+			w := loadAs(t, m, kind, 2)
+			if said, took := cpu.WeightBytes(m.Spec(), kind), w.Bytes(); took < said || float64(took) > 1.02*float64(said) {
+				t.Errorf("%s, %s: %d bytes said, %d taken", shape.Name, kind, said, took)
 			}
-			if config.Threads == 0 {
-				config.Threads = w.Threads()
+			for _, config := range []cpu.Config{
+				{Blocks: 4},
+				{Blocks: 1, Threads: 1, BlockTokens: 16, MaxBatchTokens: 1, MaxSequences: 1},
+				{Blocks: 1, BlockTokens: 256, MaxBatchTokens: 1000, MaxSequences: 999},
+			} {
+				e := newEngine(t, w, config)
+				if got := e.Capacity(); got.BytesPerWeight != kind.BytesPerWeight() || got.Layout.ArithmeticClass != "cpu/"+string(kind)+"/bf16/1" {
+					t.Errorf("%s: %v bytes a weight, class %s", kind, got.BytesPerWeight, got.Layout.ArithmeticClass)
+				}
+				if config.Threads == 0 {
+					config.Threads = w.Threads()
+				}
+				if said, took := cpu.WorkspaceBytes(m.Spec(), kind, config), cpu.WorkspaceOf(e); said != took || took < 1<<10 {
+					t.Errorf("%s, %s: %d bytes said for a workspace of %+v, %d taken", shape.Name, kind, said, config, took)
+				}
 			}
-			if said, took := cpu.WorkspaceBytes(m.Spec(), config), cpu.WorkspaceOf(e); said != took || took < 1<<10 {
-				t.Errorf("%s: %d bytes said for a workspace of %+v, %d taken", shape.Name, said, config, took)
-			}
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := m.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }
 
 // TestWorkspaceOfWhatIsRefused: sizes that no engine has take nothing.
 func TestWorkspaceOfWhatIsRefused(t *testing.T) {
-	if got := cpu.WorkspaceBytes(model.Spec{}, cpu.Config{}); got != 0 {
+	if got := cpu.WorkspaceBytes(model.Spec{}, cpu.BF16, cpu.Config{}); got != 0 {
 		t.Errorf("a model without heads: %d bytes", got)
 	}
 	spec := model.Spec{HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512}
-	if got := cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: 5}); got != 0 {
+	if got := cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{BlockTokens: 5}); got != 0 {
 		t.Errorf("blocks of 5 tokens: %d bytes", got)
 	}
-	one, many := cpu.WorkspaceBytes(spec, cpu.Config{Threads: 1}), cpu.WorkspaceBytes(spec, cpu.Config{Threads: 64})
+	one, many := cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{Threads: 1}), cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{Threads: 64})
 	if one == 0 || many <= one {
 		t.Errorf("%d bytes for one thread, %d for 64", one, many)
 	}

@@ -16,18 +16,24 @@ import (
 // golden pins the arithmetic class: SHA-256 of the logits and KV pages of
 // TestGolden's prompt. On any processor, with any compiler and at any later
 // time, this engine computes these bits. Who changes them changes the class:
-// cpu.ArithmeticClass and docs/decisions/0002-cpu-arithmetic.md.
+// cpu.WeightType.ArithmeticClass and docs/decisions/0002-cpu-arithmetic.md.
 const golden = "253745cf88662b0a40066d9d14caabea43e5a3a0699ab214317d5c3ec73f8e6c"
+
+// goldenInt8 is the same of the class with int8 weights:
+// docs/decisions/0011-int8-weights.md.
+const goldenInt8 = "5122d932f77493c164ee06130a2084b3870a6fb71602e22d35e40d4d451b1a03"
 
 // goldenFamilies pins what the other families add, over all of testdata/families.
 const goldenFamilies = "063be86e37b884fcef9238dbd8a5bc5c465105d4c3d357cf27863f5a5cd2d80d"
 
 func TestGolden(t *testing.T) {
-	e := newEngine(t, loadFable(t, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
-	sum := sha256.New()
-	addBits(t, sum, e, prompt(288, 4096), 280)
-	if got := hex.EncodeToString(sum.Sum(nil)); got != golden {
-		t.Errorf("digest of logits and pages is %s, the class's is %s", got, golden)
+	for kind, want := range map[cpu.WeightType]string{cpu.BF16: golden, cpu.Int8: goldenInt8} {
+		e := newEngine(t, loadFableAs(t, kind, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
+		sum := sha256.New()
+		addBits(t, sum, e, prompt(288, 4096), 280)
+		if got := hex.EncodeToString(sum.Sum(nil)); got != want {
+			t.Errorf("%s: digest of logits and pages is %s, the class's is %s", kind, got, want)
+		}
 	}
 }
 

@@ -13,6 +13,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
+// inEachType runs a test for every arithmetic class.
+func inEachType(t *testing.T, test func(t *testing.T, kind cpu.WeightType)) {
+	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+		t.Run(string(kind), func(t *testing.T) { test(t, kind) })
+	}
+}
+
 // sameBits compares rows of logits bit for bit.
 func sameBits(t *testing.T, what string, got, want [][]float32) {
 	t.Helper()
@@ -69,8 +76,10 @@ func dirty(t *testing.T, e engine.Engine) {
 
 // TestChunkingAndThreads: one chunk or many, one thread or three, over more
 // than two attention splits.
-func TestChunkingAndThreads(t *testing.T) {
-	w := loadFable(t, 3)
+func TestChunkingAndThreads(t *testing.T) { inEachType(t, chunkingAndThreads) }
+
+func chunkingAndThreads(t *testing.T, kind cpu.WeightType) {
+	w := loadFableAs(t, kind, 3)
 	r := rand.New(rand.NewPCG(1, 1))
 	tokens := randomTokens(r, 600, w.Spec().VocabSize)
 	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 600, Threads: 1}), tokens, table(0, 19))
@@ -86,8 +95,10 @@ func TestChunkingAndThreads(t *testing.T) {
 
 // TestBatches: sequences of random lengths advance by random steps in random
 // company, each on blocks strewn over the pool.
-func TestBatches(t *testing.T) {
-	w := loadFable(t, 2)
+func TestBatches(t *testing.T) { inEachType(t, batches) }
+
+func batches(t *testing.T, kind cpu.WeightType) {
+	w := loadFableAs(t, kind, 2)
 	r := rand.New(rand.NewPCG(2, 2))
 	e := newEngine(t, w, cpu.Config{Blocks: 100, MaxBatchTokens: 256, MaxSequences: 8})
 	dirty(t, e)
@@ -136,8 +147,10 @@ func TestBatches(t *testing.T) {
 
 // TestInstructionSets: every implementation gives the bits of the portable one,
 // through a whole model.
-func TestInstructionSets(t *testing.T) {
-	w := loadFable(t, 2)
+func TestInstructionSets(t *testing.T) { inEachType(t, instructionSets) }
+
+func instructionSets(t *testing.T, kind cpu.WeightType) {
+	w := loadFableAs(t, kind, 2)
 	r := rand.New(rand.NewPCG(3, 3))
 	tokens := randomTokens(r, 24, w.Spec().VocabSize)
 	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 2, ISA: "portable"}), tokens, table(0, 2))
@@ -160,8 +173,10 @@ func TestInstructionSets(t *testing.T) {
 
 // TestHandOver copies pages to other blocks of another engine, one with another
 // instruction set and number of threads, and goes on there.
-func TestHandOver(t *testing.T) {
-	w := loadFable(t, 2)
+func TestHandOver(t *testing.T) { inEachType(t, handOver) }
+
+func handOver(t *testing.T, kind cpu.WeightType) {
+	w := loadFableAs(t, kind, 2)
 	r := rand.New(rand.NewPCG(4, 4))
 	tokens := randomTokens(r, 400, w.Spec().VocabSize)
 	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 13}), tokens, table(0, 13))

@@ -32,7 +32,12 @@ func synthesize(t testing.TB, shape model.Shape) *model.Model {
 
 func load(t testing.TB, m *model.Model, threads int) *cpu.Weights {
 	t.Helper()
-	w, err := cpu.Load(m, threads, "", nil)
+	return loadAs(t, m, cpu.BF16, threads)
+}
+
+func loadAs(t testing.TB, m *model.Model, kind cpu.WeightType, threads int) *cpu.Weights {
+	t.Helper()
+	w, err := cpu.LoadAs(m, kind, threads, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,25 +71,32 @@ func TestShapes(t *testing.T) {
 		shape.ContextTokens, shape.RopeTheta = 512, 10000
 		t.Run(fmt.Sprintf("%d-%d-%d-%d-%d", shape.HiddenSize, shape.Heads, shape.KVHeads, shape.HeadSize, shape.FFNSize), func(t *testing.T) {
 			m := synthesize(t, shape)
-			w := load(t, m, 2)
 			tokens := randomTokens(r, 40, shape.VocabSize)
-			want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 4, ISA: "portable"}), tokens, table(0, 2))
-			for _, set := range kernels.Usable() {
-				e := newEngine(t, w, cpu.Config{Blocks: 5, ISA: set.Name(), BlockTokens: 16})
-				dirty(t, e)
-				sameBits(t, set.Name(), feed(t, r, e, tokens, 0, table(1, 3)), want)
-			}
 			plain := forward(t, m, tokens)
-			var size, difference float64
-			for p := range want {
-				for i := range want[p] {
-					d := float64(want[p][i]) - plain[p][i]
-					size += plain[p][i] * plain[p][i]
-					difference += d * d
+			for _, class := range []struct {
+				kind cpu.WeightType
+				most float64
+			}{{cpu.BF16, 0.03}, {cpu.Int8, 0.06}} {
+				w := loadAs(t, m, class.kind, 2)
+				want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 4, ISA: "portable"}), tokens, table(0, 2))
+				for _, set := range kernels.Usable() {
+					e := newEngine(t, w, cpu.Config{Blocks: 5, ISA: set.Name(), BlockTokens: 16})
+					dirty(t, e)
+					sameBits(t, string(class.kind)+" "+set.Name(), feed(t, r, e, tokens, 0, table(1, 3)), want)
 				}
-			}
-			if relative := math.Sqrt(difference / size); !(relative < 0.03) {
-				t.Errorf("logits are off by %.4f of their size", relative)
+				var size, difference float64
+				for p := range want {
+					for i := range want[p] {
+						d := float64(want[p][i]) - plain[p][i]
+						size += plain[p][i] * plain[p][i]
+						difference += d * d
+					}
+				}
+				relative := math.Sqrt(difference / size)
+				t.Logf("%s: logits are off by %.4f of their size", class.kind, relative)
+				if !(relative < class.most) {
+					t.Errorf("%s: logits are off by %.4f of their size", class.kind, relative)
+				}
 			}
 		})
 	}

@@ -11,15 +11,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// ArithmeticClass names the bits that this package computes. Any change of them
-// changes it.
-const ArithmeticClass = "cpu/bf16/bf16/1"
-
 // Weights are a model's weights, packed for the processor, and the compute
 // threads that use them: one per process and model, however many engines. It is
 // safe for concurrent use.
 type Weights struct {
 	spec   model.Spec
+	kind   WeightType
 	packed *kernels.Weights
 	pool   *kernels.Pool
 	set    kernels.Set
@@ -31,7 +28,12 @@ type Weights struct {
 	closed  bool
 }
 
-// Load packs the weights of m and starts the compute threads. threads 0 takes
+// Load is LoadAs in bf16.
+func Load(m *model.Model, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
+	return LoadAs(m, BF16, threads, isa, progress)
+}
+
+// LoadAs packs the weights of m in a type and starts the compute threads. threads 0 takes
 // the cores that this process may use (affinity and cgroup, as GOMAXPROCS counts
 // them); more threads than cores are slower, not faster. isa is an instruction
 // set by name ("avx512bf16", "avx512mixed", "avx512", "avx2", "portable"), "" the best one: it
@@ -39,7 +41,10 @@ type Weights struct {
 //
 // progress, if set, is called on the caller's goroutine with the bytes of the
 // checkpoint that are done. m is not needed any more once Load returns.
-func Load(m *model.Model, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
+func LoadAs(m *model.Model, kind WeightType, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
+	if err := kind.Validate(); err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
 	if threads < 0 {
 		return nil, fmt.Errorf("load weights: %d threads: use 0 for all cores, or a positive number", threads)
 	}
@@ -55,12 +60,12 @@ func Load(m *model.Model, threads int, isa string, progress func(done, total int
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
 	spec := m.Spec()
-	packed, err := kernels.NewWeights(pool, shapeOf(spec, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
+	packed, err := kernels.NewWeights(pool, shapeOf(spec, kind, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
 	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
-	w := &Weights{spec: spec, packed: packed, pool: pool, set: set}
+	w := &Weights{spec: spec, kind: kind, packed: packed, pool: pool, set: set}
 	if err := w.pack(m, progress); err != nil {
 		packed.Free()
 		pool.Close()
@@ -75,7 +80,7 @@ func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
 	}
 	layers := make([]model.LayerWeights, w.spec.Layers)
 	ends := bytesOf(m.FinalNorm(), m.Output())
-	if !w.spec.TiedEmbeddings {
+	if !w.spec.TiedEmbeddings || w.kind == Int8 {
 		ends += bytesOf(m.Embedding())
 	}
 	total := ends
@@ -108,6 +113,9 @@ func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
 
 // Spec describes the model.
 func (w *Weights) Spec() model.Spec { return w.spec }
+
+// Type is the type that they are packed in.
+func (w *Weights) Type() WeightType { return w.kind }
 
 // Bytes is the size of the packed weights in memory.
 func (w *Weights) Bytes() int64 { return int64(w.packed.Bytes()) }
@@ -154,11 +162,11 @@ func (w *Weights) Close() error {
 	return nil
 }
 
-func shapeOf(s model.Spec, blockTokens int) kernels.Shape {
+func shapeOf(s model.Spec, kind WeightType, blockTokens int) kernels.Shape {
 	return kernels.Shape{
 		Hidden: s.HiddenSize, Heads: s.Heads, KVHeads: s.KVHeads, HeadSize: s.HeadSize,
 		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: blockTokens, NormEps: s.RMSNormEps,
-		QKVBias: s.QKVBias, QKNorm: s.QKNorm,
+		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Int8: kind == Int8,
 	}
 }
 

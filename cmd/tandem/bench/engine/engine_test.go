@@ -22,10 +22,15 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func plan() engine.Plan {
-	return engine.Plan{DType: "bf16", PromptTokens: 100, DecodeSteps: 5, Batch: 3, ContextTokens: 70, Rounds: 2}
+	return engine.Plan{DType: cpu.BF16, PromptTokens: 100, DecodeSteps: 5, Batch: 3, ContextTokens: 70, Rounds: 2}
 }
 
 func load(t *testing.T) *cpu.Weights {
+	t.Helper()
+	return loadAs(t, cpu.BF16)
+}
+
+func loadAs(t *testing.T, kind cpu.WeightType) *cpu.Weights {
 	t.Helper()
 	shape, err := model.Preset("tiny")
 	if err != nil {
@@ -39,7 +44,7 @@ func load(t *testing.T) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(m, 1, "", nil)
+	w, err := cpu.LoadAs(m, kind, 1, "", nil)
 	if err := errors.Join(err, m.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +177,28 @@ func TestFigures(t *testing.T) {
 	spec.LayerWindows = nil
 	// Two steps of two sequences: the weights and the head once each, KV of 11 and 12
 	// positions.
-	got := engine.DecodeBytes(spec, engine.Plan{DecodeSteps: 2, Batch: 2, ContextTokens: 10})
+	got := engine.DecodeBytes(spec, engine.Plan{DType: cpu.BF16, DecodeSteps: 2, Batch: 2, ContextTokens: 10})
 	if want := 2*2*(3*(qkv+rest)+800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
 		t.Errorf("%v bytes, want %v", got, want)
+	}
+	// In int8 a weight is a byte, and a scale for every 128 of them.
+	got = engine.DecodeBytes(spec, engine.Plan{DType: cpu.Int8, DecodeSteps: 2, Batch: 2, ContextTokens: 10})
+	if want := 2*(1+4.0/128)*(3*(qkv+rest)+800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
+		t.Errorf("%v bytes in int8, want %v", got, want)
+	}
+}
+
+// TestInt8: weights of another type are measured as they are.
+func TestInt8(t *testing.T) {
+	p := plan()
+	p.DType, p.Rounds = cpu.Int8, 1
+	w := loadAs(t, cpu.Int8)
+	r, err := engine.Measure(t.Context(), w, p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.DType != cpu.Int8 || r.WeightBytes != w.Bytes() || !near(r.DecodeStepBytes, engine.DecodeBytes(w.Spec(), p)/float64(p.DecodeSteps)) {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -267,8 +291,8 @@ func TestPlansThatAreRefused(t *testing.T) {
 		want   string
 		change func(*engine.Plan)
 	}{
-		{"--dtype: the CPU engine has no int8 weights: pass bf16", func(p *engine.Plan) { p.DType = "int8" }},
-		{"--dtype: the CPU engine has no int4 weights: pass bf16", func(p *engine.Plan) { p.DType = "int4" }},
+		{"--dtype: int8, but the weights are in bf16", func(p *engine.Plan) { p.DType = cpu.Int8 }},
+		{"--dtype: the CPU engine has no int4 weights: pass bf16 or int8", func(p *engine.Plan) { p.DType = "int4" }},
 		{"--dtype: \"fp8\"", func(p *engine.Plan) { p.DType = "fp8" }},
 		{"--prompt: 0", func(p *engine.Plan) { p.PromptTokens = 0 }},
 		{"--prompt: 513", func(p *engine.Plan) { p.PromptTokens = 513 }},

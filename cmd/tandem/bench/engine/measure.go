@@ -26,6 +26,9 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 	if err := p.ValidateFor(w.Spec().Name, w.Spec().ContextTokens); err != nil {
 		return nil, err
 	}
+	if p.DType != w.Type() {
+		return nil, fmt.Errorf("--dtype: %s, but the weights are in %s", p.DType, w.Type())
+	}
 	e, err := w.NewEngine(p.Config())
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)

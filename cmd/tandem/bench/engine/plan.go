@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 
 // Plan is what to measure.
 type Plan struct {
-	// DType is the type of the weights: bf16.
-	DType string `json:"dtype"`
+	// DType is the type of the weights.
+	DType cpu.WeightType `json:"dtype"`
 	// PromptTokens is the length of the prompt that prefill computes.
 	PromptTokens int `json:"prompt_tokens"`
 	// DecodeSteps of Batch sequences each are one round of decode; at its start each
@@ -34,10 +35,10 @@ const maxBatch = cpu.DefaultMaxBatchTokens
 func (p Plan) Validate() error {
 	const most = 1 << 20
 	switch {
-	case p.DType == "int8" || p.DType == "int4":
-		return fmt.Errorf("--dtype: the CPU engine has no %s weights: pass bf16", p.DType)
-	case p.DType != "bf16":
-		return fmt.Errorf("--dtype: %q is no type of weights: pass bf16", p.DType)
+	case p.DType == "int4":
+		return errors.New("--dtype: the CPU engine has no int4 weights: pass bf16 or int8")
+	case p.DType.Validate() != nil:
+		return fmt.Errorf("--dtype: %w", p.DType.Validate())
 	case p.PromptTokens < 1 || p.PromptTokens > most:
 		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, most)
 	case p.DecodeSteps < 1 || p.DecodeSteps > most:
@@ -86,7 +87,7 @@ func (p Plan) Bytes(spec model.Spec) int64 {
 	config := p.Config()
 	token := int64(spec.Layers) * 2 * int64(spec.KVHeads*spec.HeadSize) * 2 // bf16 keys and values
 	kv := int64(config.Blocks) * int64(config.BlockTokens) * token
-	return cpu.WeightBytes(spec) + cpu.WorkspaceBytes(spec, config) + kv + limitBytes
+	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, p.DType, config) + kv + limitBytes
 }
 
 func blocksFor(tokens int) int {

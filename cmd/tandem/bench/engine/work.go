@@ -77,9 +77,9 @@ func flops(costs engine.Costs, work latency.StepWork) float64 {
 }
 
 // decodeBytes is what steps of batch sequences read, all together: for each the weights
-// once, and the KV.
+// once, as they are packed, and the KV.
 func decodeBytes(spec model.Spec, p Plan) float64 {
-	costs := engine.NewCosts(spec)
+	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight())
 	var sum float64
 	for step := range p.DecodeSteps {
 		var work latency.StepWork

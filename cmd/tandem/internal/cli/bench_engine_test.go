@@ -69,8 +69,7 @@ func TestBenchEngineRefuses(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"--dtype int8", 2, "no int8 weights: pass bf16"},
-		{"--dtype int4", 2, "no int4 weights: pass bf16"},
+		{"--dtype int4", 2, "no int4 weights: pass bf16 or int8"},
 		{"--dtype f32", 2, "--dtype"},
 		{"--threads -1", 2, "--threads"},
 		{"--prompt 0", 2, "--prompt"},

@@ -51,8 +51,10 @@ type inspectJSON struct {
 	Sampling samplingJSON `json:"sampling"`
 	// ChatTemplate says whether conversations can be rendered.
 	ChatTemplate chatTemplateJSON `json:"chat_template"`
-	// PackedWeightBytes is about what the weights take in the CPU engine's memory.
+	// PackedWeightBytes is about what the weights take in the CPU engine's memory,
+	// PackedInt8Bytes with --cpu-weights int8.
 	PackedWeightBytes int64 `json:"packed_weight_bytes"`
+	PackedInt8Bytes   int64 `json:"packed_int8_bytes"`
 	// KVBytesPerToken holds keys and values of all layers.
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// KVBytesFullContext is what one sequence of ContextTokens takes.
@@ -136,14 +138,14 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 	if err != nil {
 		return inspectJSON{}, err
 	}
-	kv, packed := int64(spec.Layers*simulated.SliceBytes(spec, 1)), cpu.WeightBytes(spec)
+	kv, packed := int64(spec.Layers*simulated.SliceBytes(spec, 1)), cpu.WeightBytes(spec, cpu.BF16)
 	inspected := inspectJSON{
 		Directory: dir, Name: spec.Name, Digest: spec.Digest, Architecture: spec.Architecture, Family: spec.Family(),
 		Parameters: spec.Parameters(), WeightType: spec.WeightType, WeightBytes: weights,
 		VocabSize: spec.VocabSize, HiddenSize: spec.HiddenSize, Layers: spec.Layers, Heads: spec.Heads,
 		KVHeads: spec.KVHeads, HeadSize: spec.HeadSize, FFNSize: spec.FFNSize, ContextTokens: spec.ContextTokens,
 		RMSNormEps: spec.RMSNormEps, RopeTheta: spec.RopeTheta, TiedEmbeddings: spec.TiedEmbeddings,
-		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed,
+		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed, PackedInt8Bytes: cpu.WeightBytes(spec, cpu.Int8),
 		EOS: append([]int32{}, spec.EOS...),
 		Sampling: samplingJSON{
 			Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,

@@ -1,7 +1,7 @@
 // Package kernels is the C of the CPU engine and the thinnest Go around it: a
 // compute pool, packed weights and a workspace that runs one batch through the
 // layers. tdm_kernels.h states the contract of the C, and
-// docs/decisions/0002-cpu-arithmetic.md what it computes.
+// docs/decisions/0002-cpu-arithmetic.md and 0011-int8-weights.md what it computes.
 //
 // Only engine/cpu imports it. It checks sizes where a mistake would write out of
 // bounds; what a batch may contain is checked by engine/cpu. It starts threads,
@@ -30,6 +30,8 @@ const (
 	Lanes = C.TDM_LANES
 	// SplitTokens is the size of an attention split; block sizes divide it.
 	SplitTokens = C.TDM_SPLIT
+	// Group is how many elements share a scale in int8.
+	Group = C.TDM_GROUP
 )
 
 // Set is one implementation of the kernels.
@@ -130,6 +132,9 @@ type Shape struct {
 	NormEps                                                   float32
 	// QKVBias and QKNorm are whether the model has them.
 	QKVBias, QKNorm bool
+	// Int8: the weights of linear layers and the activations that they are multiplied
+	// with are int8; otherwise bf16.
+	Int8 bool
 }
 
 func (s Shape) check() error {

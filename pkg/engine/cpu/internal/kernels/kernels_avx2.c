@@ -5,6 +5,7 @@
 #endif
 
 #include "tdm_kernels.h"
+#include "tdm_quantize.h"
 #include "tdm_scalar.h"
 #include <immintrin.h>
 #ifdef __clang__
@@ -101,9 +102,10 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_rows.h"
 #include "vec_tile_widen.h"
 #include "vec_product.h"
+#include "avx2_int8.h"
 #include "vec_attention.h"
 
-const tdm_kernels tdm_avx2 = {"avx2", 1, product, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_quantize, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

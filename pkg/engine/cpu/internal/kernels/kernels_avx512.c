@@ -26,7 +26,7 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_product.h"
 #include "vec_attention.h"
 
-const tdm_kernels tdm_avx512 = {"avx512", 1, product, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx2_product_int8, tdm_avx2_quantize, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

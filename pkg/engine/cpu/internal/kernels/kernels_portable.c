@@ -2,6 +2,7 @@
 // this one, bit for bit. It is the only one on processors other than x86-64.
 
 #include "tdm_kernels.h"
+#include "tdm_quantize.h"
 #include "tdm_scalar.h"
 
 static float silu(float x) {
@@ -11,14 +12,34 @@ static float silu(float x) {
 
 static float chain(const tdm_product *p, int row, int panel, int lane) {
 	const uint32_t *a = p->a + (size_t)row * p->lda;
-	const uint32_t *w = p->w + (size_t)panel * p->pairs * TDM_LANES + lane;
+	const uint32_t *w = (const uint32_t *)p->w + (size_t)panel * p->pairs * TDM_LANES + lane;
 	float acc = 0;
 	for (size_t k = 0; k < p->pairs; k++)
 		acc = tdm_dot(acc, a[k], w[k * TDM_LANES]);
 	return acc;
 }
 
-static void product(const tdm_product *p, int unit, int row0, int row1) {
+// chain_int8 is the chain over groups; a group's sum is exact.
+static float chain_int8(const tdm_product *p, int row, int panel, int lane) {
+	const int8_t *a = p->q.values + (size_t)row * p->groups * TDM_GROUP;
+	const float *scales = p->q.scales + (size_t)row * p->groups;
+	const uint8_t *w = (const uint8_t *)p->w + (size_t)panel * p->groups * TDM_GROUP_BYTES;
+	float acc = 0;
+	for (size_t g = 0; g < p->groups; g++, a += TDM_GROUP, w += TDM_GROUP_BYTES) {
+		const int8_t *values = (const int8_t *)(w + TDM_LANES * sizeof(float));
+		float scale;
+		memcpy(&scale, w + (size_t)lane * sizeof scale, sizeof scale);
+		int32_t sum = 0;
+		for (int k = 0; k < TDM_GROUP; k++)
+			sum += a[k] * values[(k / 4 * TDM_LANES + lane) * 4 + k % 4];
+		acc = tdm_fma((float)sum, tdm_mul(scales[g], scale), acc);
+	}
+	return acc;
+}
+
+typedef float chain_function(const tdm_product *p, int row, int panel, int lane);
+
+static void run_product(const tdm_product *p, int unit, int row0, int row1, chain_function *chain) {
 	int first = unit * TDM_UNIT_PANELS, last = first + TDM_UNIT_PANELS;
 	if (last > p->panels)
 		last = p->panels;
@@ -41,6 +62,12 @@ static void product(const tdm_product *p, int unit, int row0, int row1) {
 		}
 	}
 }
+
+static void product(const tdm_product *p, int unit, int row0, int row1) { run_product(p, unit, row0, row1, chain); }
+
+static void product_int8(const tdm_product *p, int unit, int row0, int row1) { run_product(p, unit, row0, row1, chain_int8); }
+
+static void quantize(int8_t *values, float *scales, const uint16_t *x, int n) { tdm_quantize(values, scales, x, n); }
 
 static float rms_scale(const float *x, int n, float inv_n, float eps) {
 	float lanes[TDM_LANES] = {0};
@@ -184,4 +211,4 @@ static void exps(float *out, const float *x, int n) {
 		out[i] = tdm_exp(x[i]);
 }
 
-const tdm_kernels tdm_portable = {"portable", 0, product, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, quantize, norm, adjust, rotate, attention, exps};

@@ -14,23 +14,48 @@ static int draw(tdm_step *s, int counter) {
 
 static int panels_of(int n) { return (n + TDM_LANES - 1) / TDM_LANES; }
 static int pairs_of(int k) { return (k + 1) / 2; }
+static size_t groups_of(int k) { return ((size_t)k + TDM_GROUP - 1) / TDM_GROUP; }
 
 // run_product draws (unit, rows) items; the rows of a unit are neighbours, so
 // that its weights stay in this core's cache.
 static void run_product(tdm_step *s, int counter, const tdm_product *p) {
 	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
 	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
+	void (*product)(const tdm_product *, int, int, int) = p->q.values ? s->kernels->product_int8 : s->kernels->product;
 	for (int i = draw(s, counter); i < items; i = draw(s, counter)) {
 		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
-		s->kernels->product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
+		product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
 	}
 }
 
-static void norm_rows(tdm_step *s, const tdm_team *team, const float *weight) {
-	const tdm_shape *m = &s->shape;
+// quantize_row turns row r of a product's activations into int8, if products are.
+static void quantize_row(tdm_step *s, int r, const uint16_t *x, int n) {
+	const size_t first = (size_t)r * groups_of(n);
+	if (s->quantized.values)
+		s->kernels->quantize(s->quantized.values + first * TDM_GROUP, s->quantized.scales + first, x, n);
+}
+
+// quantize_rows does so with activations that all threads took part in, behind a
+// barrier, and waits for them again.
+static void quantize_rows(tdm_step *s, const tdm_team *team, const uint16_t *x, size_t ldx, int n) {
+	if (!s->quantized.values)
+		return;
 	for (int r = team->thread; r < s->rows; r += team->threads)
-		s->kernels->norm(s->normed + (size_t)r * s->ldn, s->x + (size_t)r * s->ldx, weight,
-			m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
+		quantize_row(s, r, x + (size_t)r * ldx, n);
+	tdm_pool_barrier(team);
+}
+
+// norm_row writes the norm of row `from` of the residual stream to row `to`.
+static void norm_row(tdm_step *s, int to, int from, const float *weight) {
+	const tdm_shape *m = &s->shape;
+	uint16_t *out = s->normed + (size_t)to * s->ldn;
+	s->kernels->norm(out, s->x + (size_t)from * s->ldx, weight, m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
+	quantize_row(s, to, out, m->hidden);
+}
+
+static void norm_rows(tdm_step *s, const tdm_team *team, const float *weight) {
+	for (int r = team->thread; r < s->rows; r += team->threads)
+		norm_row(s, r, r, weight);
 }
 
 static uint8_t *slice_of(tdm_step *s, int32_t block) {
@@ -65,8 +90,8 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 	}
 }
 
-static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const uint32_t *w, int k, int n, int mode, void *out, size_t ldo) {
-	return (tdm_product){(const uint32_t *)a, lda / 2, w, (size_t)pairs_of(k), s->rows,
+static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const void *w, int k, int n, int mode, void *out, size_t ldo) {
+	return (tdm_product){(const uint32_t *)a, lda / 2, s->quantized, w, (size_t)pairs_of(k), groups_of(k), s->rows,
 		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo};
 }
 
@@ -99,19 +124,21 @@ static void rest_job(void *argument, const tdm_team *team) {
 	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
 	run_attention(s, team);
 	tdm_pool_barrier(team);
+	quantize_rows(s, team, s->mixed, s->ldq, q);
 	run_product(s, DRAW_O, &o);
 	tdm_pool_barrier(team);
 	norm_rows(s, team, w->ffn_norm);
 	tdm_pool_barrier(team);
 	run_product(s, DRAW_GATE_UP, &gate_up);
 	tdm_pool_barrier(team);
+	quantize_rows(s, team, s->inner, s->ldf, m->ffn);
 	run_product(s, DRAW_DOWN, &down);
 	if (s->kernels->flushes)
 		tdm_flush_leave(mode);
 }
 
 // WORK_PER_THREAD is how many multiply-adds are worth another thread. A layer has
-// seven barriers; on a machine whose cores also run the rest of the process, each
+// seven barriers, in int8 nine; on a machine whose cores also run the rest of the process, each
 // can cost a thread's time slice, so that a small model's token is computed sooner
 // by one thread than by two (docs/benchmarks.md has the figures).
 enum { WORK_PER_THREAD = 2 << 20 };
@@ -182,15 +209,14 @@ static void head_job(void *argument, const tdm_team *team) {
 	p.rows = s->head_rows;
 	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
 	for (int i = team->thread; i < s->head_rows; i += team->threads)
-		s->kernels->norm(s->normed + (size_t)i * s->ldn, s->x + (size_t)(s->head_row0 + i) * s->ldx, s->final_norm,
-			m->hidden, 1.0f / (float)m->hidden, m->norm_eps);
+		norm_row(s, i, s->head_row0 + i, s->final_norm);
 	tdm_pool_barrier(team);
 	run_product(s, DRAW_HEAD, &p);
 	if (s->kernels->flushes)
 		tdm_flush_leave(mode);
 }
 
-void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, int row0, int rows) {
+void tdm_head(tdm_step *s, const float *norm, const void *output, int row0, int rows) {
 	s->final_norm = norm;
 	s->output = output;
 	s->head_row0 = row0;

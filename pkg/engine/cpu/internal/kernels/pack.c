@@ -1,11 +1,13 @@
 // Checkpoint matrices into panels.
 
 #include "tdm_kernels.h"
+#include "tdm_quantize.h"
 #include "tdm_scalar.h"
 
-// tdm_pack is a matrix on its way into panels.
+// tdm_pack is a matrix on its way into panels, which pack_row knows.
 typedef struct tdm_pack {
-	uint16_t *panels;
+	void (*pack_row)(const struct tdm_pack *p, int r);
+	void *panels;
 	const uint8_t *source;
 	int type, rows, columns, row0, step;
 } tdm_pack;
@@ -36,12 +38,37 @@ void tdm_to_float(float *out, const uint8_t *source, int type, size_t n) {
 		out[i] = element(source, type, i);
 }
 
-static void pack_row(const tdm_pack *p, int r) {
-	size_t at = (size_t)p->row0 + (size_t)(r / TDM_LANES) * (size_t)p->step + (size_t)(r % TDM_LANES);
-	size_t pairs = ((size_t)p->columns + 1) / 2, base = (size_t)r * (size_t)p->columns;
-	uint16_t *to = p->panels + (at / TDM_LANES * pairs * TDM_LANES + at % TDM_LANES) * 2;
+// packed_row is where row r is in the packed matrix.
+static size_t packed_row(const tdm_pack *p, int r) {
+	return (size_t)p->row0 + (size_t)(r / TDM_LANES) * (size_t)p->step + (size_t)(r % TDM_LANES);
+}
+
+static void pack_pairs(const tdm_pack *p, int r) {
+	size_t at = packed_row(p, r), pairs = ((size_t)p->columns + 1) / 2, base = (size_t)r * (size_t)p->columns;
+	uint16_t *to = (uint16_t *)p->panels + (at / TDM_LANES * pairs * TDM_LANES + at % TDM_LANES) * 2;
 	for (size_t k = 0; k < (size_t)p->columns; k++)
 		to[k / 2 * TDM_LANES * 2 + k % 2] = tdm_bf16(element(p->source, p->type, base + k));
+}
+
+static void pack_quads(const tdm_pack *p, int r) {
+	size_t at = packed_row(p, r), lane = at % TDM_LANES, columns = (size_t)p->columns, base = (size_t)r * columns;
+	size_t groups = (columns + TDM_GROUP - 1) / TDM_GROUP;
+	uint8_t *to = (uint8_t *)p->panels + at / TDM_LANES * groups * TDM_GROUP_BYTES;
+	for (size_t first = 0; first < columns; first += TDM_GROUP, to += TDM_GROUP_BYTES) {
+		size_t n = columns - first < TDM_GROUP ? columns - first : TDM_GROUP;
+		float x[TDM_GROUP], reciprocal;
+		uint32_t largest = 0;
+		for (size_t k = 0; k < n; k++) {
+			x[k] = tdm_widen(tdm_bf16(element(p->source, p->type, base + first + k)));
+			uint32_t magnitude = tdm_bits(x[k]) & 0x7fffffffu; // ordered as the numbers are, NaN last
+			largest = magnitude > largest ? magnitude : largest;
+		}
+		float scale = tdm_scale(tdm_float(largest), &reciprocal);
+		memcpy(to + lane * sizeof scale, &scale, sizeof scale);
+		int8_t *values = (int8_t *)to + TDM_LANES * sizeof scale;
+		for (size_t k = 0; k < n && reciprocal != 0; k++)
+			values[(k / 4 * TDM_LANES + lane) * 4 + k % 4] = tdm_int8(x[k], reciprocal);
+	}
 }
 
 static void pack(void *argument, const tdm_team *team) {
@@ -50,11 +77,16 @@ static void pack(void *argument, const tdm_team *team) {
 	int first = (int)((int64_t)groups * team->thread / team->threads) * TDM_LANES;
 	int last = (int)((int64_t)groups * (team->thread + 1) / team->threads) * TDM_LANES;
 	for (int r = first; r < last && r < p->rows; r++)
-		pack_row(p, r);
+		p->pack_row(p, r);
 }
 
 void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step) {
-	tdm_pack p = {panels, source, type, rows, columns, row0, step};
+	tdm_pack p = {pack_pairs, panels, source, type, rows, columns, row0, step};
+	tdm_pool_run(pool, threads, pack, &p);
+}
+
+void tdm_pack_int8(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step) {
+	tdm_pack p = {pack_quads, panels, source, type, rows, columns, row0, step};
 	tdm_pool_run(pool, threads, pack, &p);
 }
 

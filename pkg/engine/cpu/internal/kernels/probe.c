@@ -5,10 +5,27 @@
 
 void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs,
 	int rows, int panels, int n, int mode, void *out, size_t ldo) {
-	const tdm_product p = {a, lda, w, pairs, rows, panels, n, mode, out, ldo};
+	const tdm_product p = {.a = a, .lda = lda, .w = w, .pairs = pairs, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	for (int unit = 0; unit * TDM_UNIT_PANELS < panels; unit++)
 		k->product(&p, unit, 0, rows);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_product_int8(const tdm_kernels *k, int8_t *values, float *scales, const uint8_t *w, size_t groups,
+	int rows, int panels, int n, int mode, void *out, size_t ldo) {
+	const tdm_product p = {.q = {values, scales}, .w = w, .groups = groups, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	for (int unit = 0; unit * TDM_UNIT_PANELS < panels; unit++)
+		k->product_int8(&p, unit, 0, rows);
+	if (k->flushes)
+		tdm_flush_leave(saved);
+}
+
+void tdm_probe_quantize(const tdm_kernels *k, int8_t *values, float *scales, const uint16_t *x, int n) {
+	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
+	k->quantize(values, scales, x, n);
 	if (k->flushes)
 		tdm_flush_leave(saved);
 }

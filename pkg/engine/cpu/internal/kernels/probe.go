@@ -47,12 +47,9 @@ func (s Set) probeProduct(a []uint16, rows, k int, weights [][]uint16, n, mode i
 	}
 	defer panels.Free()
 	for i, w := range weights {
-		data := make([]byte, 0, 2*len(w))
-		for _, x := range w {
-			data = binary.LittleEndian.AppendUint16(data, x)
-		}
-		if len(data) != 2*n*k {
-			return fmt.Errorf("%d weights for %d x %d", len(w), n, k)
+		data, err := littleEndian(w, n, k)
+		if err != nil {
+			return err
 		}
 		C.tdm_pack_matrix(pool.c, 1, (*C.uint16_t)(panels.start), (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16,
 			C.int(n), C.int(k), C.int(i*Lanes), C.int(len(weights)*Lanes))
@@ -119,4 +116,77 @@ func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvca
 		}
 	}
 	return out
+}
+
+// ProbeQuantize turns a row of bf16 into groups in int8.
+func (s Set) ProbeQuantize(x []uint16) (values []int8, scales []float32) {
+	groups := (len(x) + Group - 1) / Group
+	values, scales = make([]int8, groups*Group), make([]float32, groups)
+	C.tdm_probe_quantize(s.c, (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)),
+		(*C.uint16_t)(unsafe.SliceData(x)), C.int(len(x)))
+	return values, scales
+}
+
+// ProbeProductInt8 is ProbeProduct in int8: both matrices are quantised, w as the
+// checkpoint's matrix of bf16 that it is. The product is added to out, or replaces it.
+func (s Set) ProbeProductInt8(a []uint16, rows, k int, w []uint16, n int, add bool, out []float32) error {
+	if len(out) != rows*n {
+		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
+	}
+	mode := C.TDM_STORE
+	if add {
+		mode = C.TDM_ADD
+	}
+	return s.probeProductInt8(a, rows, k, [][]uint16{w}, n, mode, unsafe.Pointer(unsafe.SliceData(out)))
+}
+
+// ProbeSwiGLUInt8 is ProbeSwiGLU in int8.
+func (s Set) ProbeSwiGLUInt8(a []uint16, rows, k int, gate, up []uint16, n int, out []uint16) error {
+	if len(out) != rows*n {
+		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
+	}
+	return s.probeProductInt8(a, rows, k, [][]uint16{gate, up}, n, C.TDM_SWIGLU, unsafe.Pointer(unsafe.SliceData(out)))
+}
+
+func (s Set) probeProductInt8(a []uint16, rows, k int, weights [][]uint16, n, mode int, out unsafe.Pointer) error {
+	pool, err := NewPool(1)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	groups, perMatrix := (k+Group-1)/Group, roundUp(n, Lanes)
+	panels, err := Allocate(Shape{Int8: true}.PanelBytes(len(weights)*perMatrix, k))
+	if err != nil {
+		return err
+	}
+	defer panels.Free()
+	for i, w := range weights {
+		data, err := littleEndian(w, n, k)
+		if err != nil {
+			return err
+		}
+		C.tdm_pack_int8(pool.c, 1, (*C.uint8_t)(panels.start), (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16,
+			C.int(n), C.int(k), C.int(i*Lanes), C.int(len(weights)*Lanes))
+	}
+	var values []int8
+	var scales []float32
+	for r := range rows {
+		v, s := s.ProbeQuantize(a[r*k : (r+1)*k])
+		values, scales = append(values, v...), append(scales, s...)
+	}
+	C.tdm_probe_product_int8(s.c, (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)), (*C.uint8_t)(panels.start), C.size_t(groups),
+		C.int(rows), C.int(len(weights)*perMatrix/Lanes), C.int(n), C.int(mode), out, C.size_t(n))
+	return nil
+}
+
+// littleEndian is a matrix as a checkpoint has it.
+func littleEndian(w []uint16, n, k int) ([]byte, error) {
+	if len(w) != n*k {
+		return nil, fmt.Errorf("%d weights for %d x %d", len(w), n, k)
+	}
+	data := make([]byte, 0, 2*len(w))
+	for _, x := range w {
+		data = binary.LittleEndian.AppendUint16(data, x)
+	}
+	return data, nil
 }

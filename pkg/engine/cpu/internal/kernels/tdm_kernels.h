@@ -1,10 +1,15 @@
-// Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md defines
-// what they compute, bit for bit; kernels_portable.c is that definition as code.
+// Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md and
+// 0011-int8-weights.md define what they compute, bit for bit; kernels_portable.c is
+// that definition as code.
 //
 // Words used here:
 //   pair    two neighbouring bf16 elements in one uint32, the even one in the
 //           low half
 //   panel   16 output rows of a weight matrix, [k/2][16] pairs, 64-byte aligned
+//   group   128 elements of K that share a scale in int8; one that K does not fill
+//           is filled with zeros
+//   panel   in int8: for each group the scales of 16 output rows, float[16], then
+//           the values, int8 [128/4][16][4]
 //   unit    4 panels, the grain of work of a product
 //   row     one token of the batch
 //   slice   one layer's part of a KV page: keys, then values
@@ -23,6 +28,8 @@
 enum {
 	TDM_LANES = 16,        // virtual lanes of every sum, and rows of a panel
 	TDM_UNIT_PANELS = 4,   // panels of a unit
+	TDM_GROUP = 128,       // elements of a group
+	TDM_GROUP_BYTES = 64 + 16 * TDM_GROUP, // of a group in a panel
 	TDM_SPLIT = 256,       // tokens of an attention split
 	TDM_ATTENTION_ROWS = 32, // rows of an attention item, unless one token has more heads
 	TDM_SEE_ALL = 1 << 30, // window of a query that sees every token; positions stay below half of it
@@ -44,12 +51,20 @@ enum {
 
 enum { TDM_STORE, TDM_ADD, TDM_SWIGLU };
 
+// tdm_quantized are rows of activations in int8.
+typedef struct tdm_quantized {
+	int8_t *values; // [row][group][128]
+	float *scales;  // [row][group]
+} tdm_quantized;
+
 // tdm_product is out = a * transpose(w).
 typedef struct tdm_product {
 	const uint32_t *a; // activations, rows of pairs; an odd last element is paired with zero
 	size_t lda;        // pairs from row to row
-	const uint32_t *w; // packed panels
+	tdm_quantized q;   // activations of product_int8, instead of a
+	const void *w;     // packed panels, of pairs or in int8
 	size_t pairs;      // pairs of K
+	size_t groups;     // groups of K
 	int rows;          // rows of a
 	int panels;        // panels of w
 	int n;             // outputs of a row; not more are written
@@ -91,6 +106,10 @@ typedef struct tdm_kernels {
 	int flushes; // whether threads must run with FTZ and DAZ set
 	// product computes the outputs of one unit for rows [row0, row1).
 	void (*product)(const tdm_product *p, int unit, int row0, int row1);
+	// product_int8 is product from p->q and panels in int8.
+	void (*product_int8)(const tdm_product *p, int unit, int row0, int row1);
+	// quantize turns a row of n bf16 elements into groups in int8.
+	void (*quantize)(int8_t *values, float *scales, const uint16_t *x, int n);
 	// norm writes bf16(x * rms(x) * weight) for one row of n elements.
 	void (*norm)(uint16_t *out, const float *x, const float *weight, int n, float inv_n, float eps);
 	// adjust adds the bias to a row of qkv, then normalises its query and key
@@ -110,6 +129,9 @@ typedef struct tdm_kernels {
 extern const tdm_kernels tdm_portable;
 #if defined(__x86_64__)
 extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed;
+// What AVX2 computes in int8, which other sets use too.
+void tdm_avx2_product_int8(const tdm_product *p, int unit, int row0, int row1);
+void tdm_avx2_quantize(int8_t *values, float *scales, const uint16_t *x, int n);
 #endif
 
 // tdm_kernels_at is the i-th implementation, best first, or NULL after the
@@ -160,6 +182,8 @@ enum { TDM_BF16, TDM_F16, TDM_F32 };
 // panels that were zero, on `threads` threads of the pool. Row r becomes row
 // row0 + r/16*step + r%16 of the packed matrix.
 void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
+// tdm_pack_int8 does the same to panels in int8.
+void tdm_pack_int8(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
 // tdm_to_bf16 rounds n elements.
 void tdm_to_bf16(uint16_t *out, const uint8_t *source, int type, size_t n);
 // tdm_to_float widens n elements to flushed floats.
@@ -174,7 +198,7 @@ typedef struct tdm_shape {
 typedef struct tdm_layer_weights {
 	const float *attention_norm, *ffn_norm;
 	const float *qkv_bias, *q_norm, *k_norm; // NULL: none
-	const uint32_t *qkv, *o, *gate_up, *down; // panels
+	const void *qkv, *o, *gate_up, *down; // panels
 	int window; // of attention, in tokens; TDM_SEE_ALL: no limit
 } tdm_layer_weights;
 
@@ -212,6 +236,7 @@ typedef struct tdm_step {
 	uint16_t *q;       size_t ldq;   // rotated queries
 	uint16_t *mixed;                 // attention's output, ldq
 	uint16_t *inner;   size_t ldf;   // SwiGLU's output
+	tdm_quantized quantized;         // the product's activations; NULL: weights are bf16
 	float *scratch;    size_t scratch_floats; // a thread
 	float *logits;     size_t ldl;
 
@@ -221,7 +246,7 @@ typedef struct tdm_step {
 	const uint32_t *embedding_panels;
 	const uint16_t *embedding_rows;
 	const float *final_norm;
-	const uint32_t *output;
+	const void *output;
 	int head_row0, head_rows;
 	_Atomic int next[8];
 } tdm_step;
@@ -234,6 +259,6 @@ void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows);
 void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index);
 void tdm_layer_rest(tdm_step *s);
 // tdm_head writes the logits of `rows` rows from row0 on.
-void tdm_head(tdm_step *s, const float *norm, const uint32_t *output, int row0, int rows);
+void tdm_head(tdm_step *s, const float *norm, const void *output, int row0, int rows);
 
 #endif

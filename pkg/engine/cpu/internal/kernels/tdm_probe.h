@@ -6,6 +6,9 @@
 
 void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs,
 	int rows, int panels, int n, int mode, void *out, size_t ldo);
+void tdm_probe_product_int8(const tdm_kernels *k, int8_t *values, float *scales, const uint8_t *w, size_t groups,
+	int rows, int panels, int n, int mode, void *out, size_t ldo);
+void tdm_probe_quantize(const tdm_kernels *k, int8_t *values, float *scales, const uint16_t *x, int n);
 void tdm_probe_norm(const tdm_kernels *k, uint16_t *out, const float *x, const float *weight, int n, float eps);
 void tdm_probe_exps(const tdm_kernels *k, float *out, const float *x, int n);
 void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const float *q_norm, const float *k_norm, float eps,

@@ -88,7 +88,7 @@ VEC void finish(const tdm_product *job, const float *c, int row, int panel, int 
 static void product(const tdm_product *job, int unit, int row0, int row1) {
 	const int panel = unit * TDM_UNIT_PANELS;
 	const int panels = job->panels - panel < TDM_UNIT_PANELS ? job->panels - panel : TDM_UNIT_PANELS;
-	const uint32_t *w = job->w + (size_t)panel * job->pairs * TDM_LANES;
+	const uint32_t *w = (const uint32_t *)job->w + (size_t)panel * job->pairs * TDM_LANES;
 	_Alignas(64) float c[PRODUCT_ROWS * TDM_UNIT_PANELS * TDM_LANES];
 	_Alignas(64) operand buffer[PRODUCT_ROWS * 2 * (PRODUCT_BLOCK < SIZE_MAX ? PRODUCT_BLOCK : 1)];
 	for (int row = row0; row < row1; row += PRODUCT_ROWS) {

@@ -61,12 +61,12 @@ type Weights struct {
 	layers    *C.tdm_layer_weights
 	count     int
 	finalNorm *C.float
-	output    *C.uint32_t
-	embedding *C.uint16_t // nil: the embedding is the output matrix
+	output    unsafe.Pointer
+	embedding *C.uint16_t // nil: the embedding is the output matrix, in bf16
 }
 
 // NewWeights allocates room for the packed weights. Sizes that follow from the
-// shape only; BlockTokens does not matter.
+// shape only; BlockTokens does not matter. A tied embedding is a copy in int8.
 func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error) {
 	shape.BlockTokens = SplitTokens
 	if err := shape.check(); err != nil {
@@ -84,10 +84,10 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 			l := C.tdm_layer_weights{
 				attention_norm: take[C.float](a, shape.Hidden),
 				ffn_norm:       take[C.float](a, shape.Hidden),
-				qkv:            panels(a, q+2*kv, shape.Hidden),
-				o:              panels(a, shape.Hidden, q),
-				gate_up:        panels(a, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
-				down:           panels(a, shape.Hidden, shape.FFN),
+				qkv:            shape.panels(a, q+2*kv, shape.Hidden),
+				o:              shape.panels(a, shape.Hidden, q),
+				gate_up:        shape.panels(a, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
+				down:           shape.panels(a, shape.Hidden, shape.FFN),
 				window:         windowOf(0),
 			}
 			if shape.QKVBias {
@@ -101,8 +101,8 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 			}
 		}
 		w.finalNorm = take[C.float](a, shape.Hidden)
-		w.output = panels(a, shape.Vocab, shape.Hidden)
-		if !tied {
+		w.output = shape.panels(a, shape.Vocab, shape.Hidden)
+		if !tied || shape.Int8 {
 			w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
 		}
 	})
@@ -112,9 +112,17 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 	return w, nil
 }
 
+// PanelBytes is the size of a packed matrix.
+func (s Shape) PanelBytes(rows, columns int) int {
+	if s.Int8 {
+		return (rows + Lanes - 1) / Lanes * ((columns + Group - 1) / Group) * C.TDM_GROUP_BYTES
+	}
+	return roundUp(rows, Lanes) * ((columns + 1) / 2) * 4
+}
+
 // panels reserves a packed matrix.
-func panels(a *arena, rows, columns int) *C.uint32_t {
-	return take[C.uint32_t](a, roundUp(rows, Lanes)*((columns+1)/2))
+func (s Shape) panels(a *arena, rows, columns int) unsafe.Pointer {
+	return a.take(s.PanelBytes(rows, columns))
 }
 
 // Bytes is the size of the packed weights.
@@ -150,7 +158,7 @@ func (w *Weights) PackLayer(i int, m LayerMatrices) error {
 	}
 	l.window = windowOf(m.Window)
 	for _, v := range []struct {
-		to                        *C.uint32_t
+		to                        unsafe.Pointer
 		m                         Matrix
 		rows, columns, row0, step int
 	}{
@@ -170,7 +178,7 @@ func (w *Weights) PackLayer(i int, m LayerMatrices) error {
 }
 
 // PackEnds packs what is before and after the layers. The embedding is left out
-// if it is tied: the output matrix is it.
+// if it is tied and the output matrix is it.
 func (w *Weights) PackEnds(embedding, finalNorm, output Matrix) error {
 	s := w.shape
 	if err := widen(w.finalNorm, finalNorm, s.Hidden); err != nil {
@@ -195,12 +203,16 @@ func widen(to *C.float, m Matrix, n int) error {
 	return nil
 }
 
-func (w *Weights) pack(to *C.uint32_t, m Matrix, rows, columns, row0, step int) error {
+func (w *Weights) pack(to unsafe.Pointer, m Matrix, rows, columns, row0, step int) error {
 	if err := m.check(rows, columns); err != nil {
 		return err
 	}
 	code, _, _ := m.elementType()
-	C.tdm_pack_matrix(w.pool.c, C.int(w.pool.threads), (*C.uint16_t)(unsafe.Pointer(to)),
-		(*C.uint8_t)(unsafe.SliceData(m.Data)), code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
+	source := (*C.uint8_t)(unsafe.SliceData(m.Data))
+	if w.shape.Int8 {
+		C.tdm_pack_int8(w.pool.c, C.int(w.pool.threads), (*C.uint8_t)(to), source, code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
+		return nil
+	}
+	C.tdm_pack_matrix(w.pool.c, C.int(w.pool.threads), (*C.uint16_t)(to), source, code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
 	return nil
 }

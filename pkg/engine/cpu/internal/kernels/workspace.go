@@ -44,10 +44,14 @@ type Workspace struct {
 }
 
 // NewWorkspace allocates for limits. pages is the KV memory, one page after the
-// other, all layers of a page side by side.
+// other, all layers of a page side by side. shape is that of the weights, but for
+// BlockTokens.
 func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
 	if threads > w.pool.threads {
 		return nil, fmt.Errorf("workspace for %d of %d threads", threads, w.pool.threads)
+	}
+	if shape.Int8 != w.shape.Int8 {
+		return nil, fmt.Errorf("%w: weights are of another type", errShape)
 	}
 	k, s, err := planWorkspace(threads, shape, limits)
 	if err != nil {
@@ -109,6 +113,12 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	s.q = goSlice[C.uint16_t](a, limits.Rows*int(s.ldq), &k.q)
 	s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
 	s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
+	if k.shape.Int8 {
+		groups := (max(k.shape.Hidden, k.shape.Heads*k.shape.HeadSize, k.shape.FFN) + Group - 1) / Group
+		rows := max(limits.Rows, limits.HeadRows)
+		s.quantized.values = take[C.int8_t](a, rows*groups*Group)
+		s.quantized.scales = take[C.float](a, rows*groups)
+	}
 	s.scratch = take[C.float](a, int(s.threads)*int(s.scratch_floats))
 	s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
 	s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
@@ -160,9 +170,9 @@ func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (co
 // Embed plans the batch's attention and fills the residual stream.
 func (k *Workspace) Embed() {
 	k.plan()
-	panels := k.weights.output
-	if k.weights.embedding != nil {
-		panels = nil
+	var panels *C.uint32_t
+	if k.weights.embedding == nil {
+		panels = (*C.uint32_t)(k.weights.output)
 	}
 	C.tdm_embed(k.step, panels, k.weights.embedding)
 }
