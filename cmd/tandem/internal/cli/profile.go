@@ -24,6 +24,7 @@ import (
 // profileFlags are what `profile` is told.
 type profileFlags struct {
 	model, preset, out   string
+	weights              cpu.WeightType
 	threads, blockTokens int
 	kvMemory             mesh.ByteSize
 	maxContext, maxChunk int
@@ -63,6 +64,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.model, "model", "", "directory of the model (default: the bundled one)")
 	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, or int8")
 	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
 	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
 	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
@@ -75,6 +77,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.entry, "entry", "", "model in that file, such as facebook/opt-13b")
 	flags.StringVar(&f.tensorParallel, "tensor-parallel", "1", "degree of tensor parallelism in that file")
 	oneOf(cmd, "preset", presets...)
+	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8))
 	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
 	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -117,6 +120,8 @@ func (f *profileFlags) check() error {
 		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
 	case f.distServe == "" && f.entry != "":
 		return errors.New("--entry needs --from-distserve, the file that it is in")
+	case f.weights.Validate() != nil:
+		return fmt.Errorf("--cpu-weights: %w", f.weights.Validate())
 	case f.threads < 0 || f.threads > 1023:
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	case f.duration < time.Second || f.duration > 24*time.Hour:
@@ -181,7 +186,7 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 	if err != nil {
 		return nil, err
 	}
-	weights, err := cpu.Load(m, f.threads, "", func(done, total int64) { p.report("pack", done, total) })
+	weights, err := cpu.LoadAs(m, f.weights, f.threads, "", func(done, total int64) { p.report("pack", done, total) })
 	if err := errors.Join(err, m.Close()); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package kernels
 
 /*
+#include "tdm_limits.h"
 #include "tdm_probe.h"
 */
 import "C"
@@ -8,6 +9,7 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -189,4 +191,36 @@ func littleEndian(w []uint16, n, k int) ([]byte, error) {
 		data = binary.LittleEndian.AppendUint16(data, x)
 	}
 	return data, nil
+}
+
+// ProbeSpeed is the least time of so many products of rows x k by k x n, on the calling
+// thread. What they compute does not matter.
+func (s Set) ProbeSpeed(int8 bool, rows, k, n, times int) (time.Duration, error) {
+	shape := Shape{Int8: int8}
+	weights := shape.PanelBytes(n, k)
+	values, outputs := roundUp(2*rows*roundUp(k, Group), 64), 4*rows*n // scales lie behind them
+	memory, err := Allocate(roundUp(weights, 64) + 2*values + outputs)
+	if err != nil {
+		return 0, err
+	}
+	defer memory.Free()
+	C.tdm_limit_touch((*C.uint8_t)(memory.start), C.size_t(memory.size))
+	a := unsafe.Add(memory.start, roundUp(weights, 64))
+	scales, out := unsafe.Add(a, values), unsafe.Add(a, 2*values)
+	panels, pairs, groups := roundUp(n, Lanes)/Lanes, (k+1)/2, (k+Group-1)/Group
+	var least time.Duration
+	for i := range times {
+		began := time.Now()
+		if int8 {
+			C.tdm_probe_product_int8(s.c, (*C.int8_t)(a), (*C.float)(scales), (*C.uint8_t)(memory.start), C.size_t(groups),
+				C.int(rows), C.int(panels), C.int(n), C.TDM_STORE, out, C.size_t(n))
+		} else {
+			C.tdm_probe_product(s.c, (*C.uint32_t)(a), C.size_t(pairs), (*C.uint32_t)(memory.start), C.size_t(pairs),
+				C.int(rows), C.int(panels), C.int(n), C.TDM_STORE, out, C.size_t(n))
+		}
+		if took := time.Since(began); i == 0 || took < least {
+			least = took
+		}
+	}
+	return least, nil
 }
