@@ -50,7 +50,7 @@ func long(t *testing.T, blocks int) (s *shop, g *rig, p *peer, tokens []uint32) 
 	return s, g, p, tokens
 }
 
-// frozen is a connection of a peer that hangs after so many writes.
+// frozen is a connection of a peer that hangs after so many bytes.
 type frozen struct {
 	net.Conn
 	left *atomic.Int64
@@ -58,8 +58,15 @@ type frozen struct {
 }
 
 func (f frozen) Write(b []byte) (int, error) {
-	if f.left.Add(-1) < 0 {
+	now := int64(len(b))
+	if left := f.left.Add(-now); left < 0 {
+		now = max(now+left, 0)
+		if n, err := f.Conn.Write(b[:now]); err != nil {
+			return n, err
+		}
 		<-f.thaw
+		n, err := f.Conn.Write(b[now:])
+		return int(now) + n, err
 	}
 	return f.Conn.Write(b)
 }
@@ -71,11 +78,11 @@ func TestStoreThatHangsWhileItSends(t *testing.T) {
 	const blocks, lease = poolBlocks - 1, 3 * time.Second
 	var longest time.Duration
 	fetched := false
-	for writes := int64(0); writes < 50 && !fetched; writes++ {
+	for bytes := int64(0); bytes < 1<<24 && !fetched; bytes = max(256, bytes*2) {
 		synctest.Test(t, func(t *testing.T) {
 			s, g, p, tokens := long(t, blocks)
 			var left atomic.Int64
-			left.Store(writes)
+			left.Store(bytes)
 			thaw := make(chan struct{})
 			defer close(thaw)
 			s.network.mu.Lock()
@@ -86,11 +93,11 @@ func TestStoreThatHangsWhileItSends(t *testing.T) {
 			took := time.Since(began)
 			longest = max(longest, took)
 			if took > 2*lease+time.Second {
-				t.Errorf("%d writes: took %v", writes, took)
+				t.Errorf("%d bytes: took %v", bytes, took)
 			}
 			fetched = started.GetFetchedTokens() != 0
 			if result := map[bool]string{true: "fetched", false: "slow"}[fetched]; g.fetches(result) != 1 {
-				t.Errorf("%d writes: %v, which is not counted as %s", writes, started, result)
+				t.Errorf("%d bytes: %v, which is not counted as %s", bytes, started, result)
 			}
 			time.Sleep(time.Minute)
 			g.idle()

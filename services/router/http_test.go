@@ -62,6 +62,7 @@ func TestRefusedOverHTTP(t *testing.T) {
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), `"error"`) {
 			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 		}
+		synctest.Wait() // the answer comes before the span's end
 		if got := attributeOf(the(t, m.ended(), "tandem.generate"), "error.type"); got != "503" {
 			t.Errorf("error.type is %q", got)
 		}
