@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -104,42 +102,26 @@ func (f *benchEngineFlags) check(presetGiven bool) error {
 	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
 }
 
-// measure loads the model, measures and frees everything again.
-func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (_ *engine.Result, err error) {
-	p := newProgress(stderr)
-	defer p.finish()
-	source := profileFlags{model: f.model}
-	if f.model == "" {
-		source.preset = f.preset
-	}
-	dir, remove, err := source.directory(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
-	if err != nil {
-		return nil, err
-	}
-	weights, err := f.load(m, p)
-	if err := errors.Join(err, m.Close()); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, weights.Close()) }()
-	return engine.Measure(ctx, weights, f.plan, func(done, total int64) { p.report("profile", done, total) })
+// measure measures with the model's weights.
+func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (result *engine.Result, err error) {
+	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
+		result, err = engine.Measure(ctx, weights, f.plan, func(done, total int64) { report("profile", done, total) })
+		return err
+	})
+	return result, err
 }
 
 // load packs the weights, if plan and memory allow.
-func (f *benchEngineFlags) load(m *model.Model, p *progress) (*cpu.Weights, error) {
+func (f *benchEngineFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
 		return nil, err
 	}
-	needs := f.plan.Bytes(spec)
-	if left, known := memory.Available(os.DirFS("/")); known && needs > left.Bytes {
-		return nil, fmt.Errorf("measuring takes %s of memory and %s are left (%s): choose a smaller model, --batch, --context or --prompt", bytesText(needs), bytesText(left.Bytes), left.By)
+	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, --batch, --context or --prompt"); err != nil {
+		return nil, err
 	}
-	return cpu.LoadAs(m, f.plan.DType, f.threads, f.isa, func(done, total int64) { p.report("pack", done, total) })
+	return cpu.LoadAs(m, f.plan.DType, f.threads, f.isa, progress)
 }
 
 // printBenchEngine writes the result for people.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,8 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/scheduler"
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
-	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -253,58 +250,24 @@ func (f *benchSchedulerFlags) shape() (model.Shape, error) {
 	return shape, nil
 }
 
-// directory is the model's; remove undoes what was written for it.
-func (f *benchSchedulerFlags) directory(ctx context.Context, p *progress) (dir string, remove func() error, err error) {
-	if f.model != "" {
-		dir, err = modeldir.Find(f.model)
-		return dir, func() error { return nil }, err
-	}
-	shape, err := f.shape()
-	if err != nil {
-		return "", nil, err
-	}
-	parent, err := os.MkdirTemp("", "tandem-bench-")
-	if err != nil {
-		return "", nil, fmt.Errorf("make room for the random weights: %w", err)
-	}
-	remove = func() error { return os.RemoveAll(parent) }
-	dir = filepath.Join(parent, shape.Name)
-	if err := model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: p.report}); err != nil {
-		return "", nil, errors.Join(err, remove())
-	}
-	return dir, remove, nil
-}
-
-// onEngine loads the model, measures and frees everything again.
-func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (_ *scheduler.Result, err error) {
-	p := newProgress(stderr)
-	defer p.finish()
-	dir, remove, err := f.directory(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
-	if err != nil {
-		return nil, err
-	}
-	weights, err := f.load(m, p)
-	if err := errors.Join(err, m.Close()); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, weights.Close()) }()
-	return scheduler.Real(ctx, weights, f.plan, f.limit, func(done, total int64) { p.report("profile", done, total) })
+// onEngine measures with the model's weights.
+func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (result *scheduler.Result, err error) {
+	m := measuredModel{name: f.model, shape: f.shape, load: f.load}
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
+		result, err = scheduler.Real(ctx, weights, f.plan, f.limit, func(done, total int64) { report("profile", done, total) })
+		return err
+	})
+	return result, err
 }
 
 // load packs the weights, if plan and memory allow.
-func (f *benchSchedulerFlags) load(m *model.Model, p *progress) (*cpu.Weights, error) {
+func (f *benchSchedulerFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
 		return nil, err
 	}
-	needs := f.plan.Bytes(spec)
-	if left, known := memory.Available(os.DirFS("/")); known && needs > left.Bytes {
-		return nil, fmt.Errorf("measuring takes %s of memory and %s are left (%s): choose a smaller model, fewer --blocks or a shorter --long-prompt", bytesText(needs), bytesText(left.Bytes), left.By)
+	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, fewer --blocks or a shorter --long-prompt"); err != nil {
+		return nil, err
 	}
-	return cpu.Load(m, f.threads, f.isa, func(done, total int64) { p.report("pack", done, total) })
+	return cpu.Load(m, f.threads, f.isa, progress)
 }

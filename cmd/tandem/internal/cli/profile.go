@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/cmd/tandem/profile"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -151,46 +149,26 @@ func (f *profileFlags) convert() (*profileReport, error) {
 	return &profileReport{Profile: converted, Valid: true}, nil
 }
 
-// directory is the model's; remove undoes what was written for it.
-func (f *profileFlags) directory(ctx context.Context, p *progress) (dir string, remove func() error, err error) {
-	if f.preset == "" {
-		dir, err = modeldir.Find(f.model)
-		return dir, func() error { return nil }, err
+// measure measures with the model's weights.
+func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
+	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
+	if f.preset != "" {
+		m.name = ""
 	}
-	shape, err := model.Preset(f.preset)
-	if err != nil {
-		return "", nil, err
-	}
-	parent, err := os.MkdirTemp("", "tandem-profile-")
-	if err != nil {
-		return "", nil, fmt.Errorf("make room for the random weights: %w", err)
-	}
-	remove = func() error { return os.RemoveAll(parent) }
-	dir = filepath.Join(parent, shape.Name)
-	if err := model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: p.report}); err != nil {
-		return "", nil, errors.Join(err, remove())
-	}
-	return dir, remove, nil
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, said func(stage string, done, total int64)) error {
+		report, err = f.with(ctx, weights, said)
+		return err
+	})
+	return report, err
 }
 
-// measure loads the model, measures and frees everything again.
-func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
-	p := newProgress(stderr)
-	defer p.finish()
-	dir, remove, err := f.directory(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
-	m, err := model.OpenContext(ctx, dir, model.Options{Progress: p.report})
-	if err != nil {
-		return nil, err
-	}
-	weights, err := cpu.LoadAs(m, f.weights, f.threads, "", func(done, total int64) { p.report("pack", done, total) })
-	if err := errors.Join(err, m.Close()); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, weights.Close()) }()
+// load packs the weights.
+func (f *profileFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
+	return cpu.LoadAs(m, f.weights, f.threads, "", progress)
+}
+
+// with profiles an engine on loaded weights.
+func (f *profileFlags) with(ctx context.Context, weights *cpu.Weights, said func(stage string, done, total int64)) (_ *profileReport, err error) {
 	e, err := weights.NewEngine(cpu.Config{
 		KVBytes: int64(f.kvMemory), BlockTokens: f.blockTokens, MaxBatchTokens: f.maxChunk + f.maxSequences, MaxSequences: f.maxSequences,
 	})
@@ -210,7 +188,7 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 		return nil, err
 	}
 	result, err := profile.Measure(ctx, e, profile.Options{
-		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: p.report,
+		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: said,
 	})
 	if err != nil {
 		return nil, err
