@@ -129,7 +129,10 @@ func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress)
 	if err != nil {
 		return err
 	}
-	weights, err := cpu.LoadAs(m, o.Engine.CPUWeights, o.Engine.Threads, "", func(done, total int64) { progress("pack", done, total) })
+	weights, err := cpu.Load(ctx, m, cpu.LoadConfig{
+		Type: o.Engine.CPUWeights, Threads: o.Engine.Threads,
+		Progress: func(done, total int64) { progress("pack", done, total) },
+	})
 	// The engine has packed what it needs; the mapped files are not read again.
 	err = errors.Join(err, m.Close())
 	if err != nil {

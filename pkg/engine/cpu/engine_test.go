@@ -57,7 +57,7 @@ func TestLoadErrors(t *testing.T) {
 		threads int
 		isa     string
 	}{{-1, ""}, {1 << 20, ""}, {1, "mmx"}} {
-		if w, err := cpu.Load(m, c.threads, c.isa, nil); err == nil {
+		if w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: c.threads, ISA: c.isa}); err == nil {
 			t.Errorf("%d threads, instruction set %q: accepted", c.threads, c.isa)
 			_ = w.Close()
 		}
@@ -71,12 +71,12 @@ func TestLoadProgress(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	var last, total int64
-	w, err := cpu.Load(m, 1, "", func(done, all int64) {
+	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 1, Progress: func(done, all int64) {
 		if done <= last {
 			t.Errorf("progress went from %d to %d", last, done)
 		}
 		last, total = done, all
-	})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func loadFableAs(t testing.TB, kind cpu.WeightType, threads int) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.LoadAs(m, kind, threads, "", nil)
+	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Type: kind, Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}

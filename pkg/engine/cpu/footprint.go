@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// WeightBytes is about what LoadAs will allocate for a model, without its weights:
+// WeightBytes is about what Load will allocate for a model, without its weights:
 // matrices in whole panels, norms and biases in float32, and in bf16 the embedding,
 // where it is not the output matrix as it is packed.
 func WeightBytes(s model.Spec, kind WeightType) int64 {

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -28,45 +29,65 @@ type Weights struct {
 	closed  bool
 }
 
-// Load is LoadAs in bf16.
-func Load(m *model.Model, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
-	return LoadAs(m, BF16, threads, isa, progress)
+// LoadConfig says how weights are loaded. The zero value is bf16 on all cores.
+type LoadConfig struct {
+	// Type is what the matrices are packed in; "" is BF16.
+	Type WeightType
+	// Threads is how many compute threads are started; 0 takes the cores that this
+	// process may use (affinity and cgroup, as GOMAXPROCS counts them). More threads
+	// than cores are slower, not faster.
+	Threads int
+	// ISA is an instruction set by name ("avx512bf16", "avx512mixed", "avx512", "avx2",
+	// "portable"), "" the best one: it changes speed, never results.
+	ISA string
+	// Progress, if set, is called on the caller's goroutine with the bytes of the
+	// checkpoint that are done.
+	Progress func(done, total int64)
 }
 
-// LoadAs packs the weights of m in a type and starts the compute threads. threads 0 takes
-// the cores that this process may use (affinity and cgroup, as GOMAXPROCS counts
-// them); more threads than cores are slower, not faster. isa is an instruction
-// set by name ("avx512bf16", "avx512mixed", "avx512", "avx2", "portable"), "" the best one: it
-// changes speed, never results.
-//
-// progress, if set, is called on the caller's goroutine with the bytes of the
-// checkpoint that are done. m is not needed any more once Load returns.
-func LoadAs(m *model.Model, kind WeightType, threads int, isa string, progress func(done, total int64)) (*Weights, error) {
-	if err := kind.Validate(); err != nil {
-		return nil, fmt.Errorf("load weights: %w", err)
+// complete checks c and fills in its zeros.
+func (c LoadConfig) complete() (LoadConfig, error) {
+	if c.Type == "" {
+		c.Type = BF16
 	}
-	if threads < 0 {
-		return nil, fmt.Errorf("load weights: %d threads: use 0 for all cores, or a positive number", threads)
+	if err := c.Type.Validate(); err != nil {
+		return c, err
 	}
-	if threads == 0 {
-		threads = runtime.GOMAXPROCS(0)
+	if c.Threads < 0 {
+		return c, fmt.Errorf("%d threads: use 0 for all cores, or a positive number", c.Threads)
 	}
-	set, err := kernels.Select(isa)
+	if c.Threads == 0 {
+		c.Threads = runtime.GOMAXPROCS(0)
+	}
+	if c.Progress == nil {
+		c.Progress = func(int64, int64) {}
+	}
+	return c, nil
+}
+
+// Load packs the weights of m and starts the compute threads. m is not needed any
+// more once it returns. The context is looked at between layers.
+func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
+	config, err := config.complete()
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	pool, err := kernels.NewPool(threads)
+	set, err := kernels.Select(config.ISA)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	pool, err := kernels.NewPool(config.Threads)
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
 	spec := m.Spec()
-	packed, err := kernels.NewWeights(pool, shapeOf(spec, kind, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
+	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Type, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
 	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
-	w := &Weights{spec: spec, kind: kind, packed: packed, pool: pool, set: set}
-	if err := w.pack(m, progress); err != nil {
+	w := &Weights{spec: spec, kind: config.Type, packed: packed, pool: pool, set: set}
+	if err := w.pack(ctx, m, config.Progress); err != nil {
 		packed.Free()
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
@@ -74,10 +95,7 @@ func LoadAs(m *model.Model, kind WeightType, threads int, isa string, progress f
 	return w, nil
 }
 
-func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
-	if progress == nil {
-		progress = func(int64, int64) {}
-	}
+func (w *Weights) pack(ctx context.Context, m *model.Model, progress func(done, total int64)) error {
 	layers := make([]model.LayerWeights, w.spec.Layers)
 	ends := bytesOf(m.FinalNorm(), m.Output())
 	if !w.spec.TiedEmbeddings || w.kind == Int8 {
@@ -95,6 +113,9 @@ func (w *Weights) pack(m *model.Model, progress func(done, total int64)) error {
 	done := ends
 	progress(done, total)
 	for i, l := range layers {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		err := w.packed.PackLayer(i, kernels.LayerMatrices{
 			AttentionNorm: matrix(l.AttnNorm), Q: matrix(l.Q), K: matrix(l.K), V: matrix(l.V), O: matrix(l.O),
 			FFNNorm: matrix(l.FFNNorm), Gate: matrix(l.Gate), Up: matrix(l.Up), Down: matrix(l.Down),

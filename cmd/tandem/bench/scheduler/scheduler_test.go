@@ -243,7 +243,7 @@ func load(t *testing.T) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(m, 1, "", nil)
+	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 1})
 	if err := errors.Join(err, m.Close()); err != nil {
 		t.Fatal(err)
 	}

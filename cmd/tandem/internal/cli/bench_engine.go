@@ -112,16 +112,17 @@ func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (resul
 	return result, err
 }
 
-// load packs the weights, if plan and memory allow.
-func (f *benchEngineFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
+// load says how the weights are loaded, if plan and memory allow.
+func (f *benchEngineFlags) load(m *model.Model) (cpu.LoadConfig, error) {
+	config := cpu.LoadConfig{Type: f.plan.DType, Threads: f.threads, ISA: f.isa}
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
-		return nil, err
+		return config, err
 	}
 	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, --batch, --context or --prompt"); err != nil {
-		return nil, err
+		return config, err
 	}
-	return cpu.LoadAs(m, f.plan.DType, f.threads, f.isa, progress)
+	return config, nil
 }
 
 // printBenchEngine writes the result for people.

@@ -260,14 +260,15 @@ func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (r
 	return result, err
 }
 
-// load packs the weights, if plan and memory allow.
-func (f *benchSchedulerFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
+// load says how the weights are loaded, if plan and memory allow.
+func (f *benchSchedulerFlags) load(m *model.Model) (cpu.LoadConfig, error) {
+	config := cpu.LoadConfig{Threads: f.threads, ISA: f.isa}
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
-		return nil, err
+		return config, err
 	}
 	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, fewer --blocks or a shorter --long-prompt"); err != nil {
-		return nil, err
+		return config, err
 	}
-	return cpu.Load(m, f.threads, f.isa, progress)
+	return config, nil
 }

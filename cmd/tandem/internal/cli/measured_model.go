@@ -19,7 +19,8 @@ import (
 type measuredModel struct {
 	name  string // a folder, or what modeldir.Find knows; "" for a shape
 	shape func() (model.Shape, error)
-	load  func(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error)
+	// load says how its weights are loaded, or why they cannot be.
+	load func(m *model.Model) (cpu.LoadConfig, error)
 }
 
 // measure opens and loads the model, hands its weights to use with a way to report what
@@ -36,7 +37,12 @@ func (mm measuredModel) measure(ctx context.Context, stderr io.Writer, use func(
 	if err != nil {
 		return err
 	}
-	weights, err := mm.load(m, func(done, total int64) { p.report("pack", done, total) })
+	var weights *cpu.Weights
+	config, err := mm.load(m)
+	if err == nil {
+		config.Progress = func(done, total int64) { p.report("pack", done, total) }
+		weights, err = cpu.Load(ctx, m, config)
+	}
 	if err := errors.Join(err, m.Close()); err != nil {
 		return err
 	}

@@ -162,9 +162,9 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 	return report, err
 }
 
-// load packs the weights.
-func (f *profileFlags) load(m *model.Model, progress func(done, total int64)) (*cpu.Weights, error) {
-	return cpu.LoadAs(m, f.weights, f.threads, "", progress)
+// load says how the weights are loaded.
+func (f *profileFlags) load(*model.Model) (cpu.LoadConfig, error) {
+	return cpu.LoadConfig{Type: f.weights, Threads: f.threads}, nil
 }
 
 // with profiles an engine on loaded weights.

@@ -34,7 +34,7 @@ func newPair(t *testing.T, blocks int) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	weights, err := cpu.Load(m, 2, "", nil)
+	weights, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
