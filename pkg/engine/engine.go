@@ -63,6 +63,9 @@ type Batch struct {
 	// before the rest of the layer is computed. It runs on the Step's own path and
 	// must not block.
 	LayerDone func(layer int)
+	// LayersDone, if set, is called once, when all layers are computed: what is left
+	// of the Step are logits and draws. It runs and must not block as LayerDone.
+	LayersDone func()
 }
 
 // Sequence is the part of one sequence that a Step computes.

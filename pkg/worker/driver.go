@@ -30,6 +30,9 @@ type Config struct {
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block.
 	LayerDone func(run scheduler.RunStep, layer int)
+	// LayersDone, if set, is called once in each step, when all its layers are
+	// computed and no logits yet, as LayerDone is.
+	LayersDone func(run scheduler.RunStep)
 	// BlocksChanged, if set, is called with each change of the prefix cache, in
 	// order, under the driver's lock: it must not block nor call the driver. cause
 	// is the span of a traced sequence that made it, if there is one. It returns
@@ -108,6 +111,9 @@ func (d *Driver) Run(ctx context.Context) error {
 func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *tracedStep) scheduler.StepDone {
 	if d.cfg.LayerDone != nil {
 		run.Batch.LayerDone = func(layer int) { d.cfg.LayerDone(run, layer) }
+	}
+	if d.cfg.LayersDone != nil {
+		run.Batch.LayersDone = func() { d.cfg.LayersDone(run) }
 	}
 	out, err := d.cfg.Engine.Step(ctx, run.Batch)
 	traced.ended(run, out.Compute, err)

@@ -45,6 +45,8 @@ type MemberConfig struct {
 	OutputShare float64
 	// LayerDone is Config.LayerDone.
 	LayerDone func(run scheduler.RunStep, layer int)
+	// LayersDone is Config.LayersDone.
+	LayersDone func(run scheduler.RunStep)
 	// Save and StopSave are Config's.
 	Save     func(scheduler.Save)
 	StopSave func(scheduler.SaveID)
@@ -80,7 +82,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, LayerDone: cfg.LayerDone,
+		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, hashValues(stored), hashValues(removed))
 		},

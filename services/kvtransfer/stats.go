@@ -42,8 +42,12 @@ type TransferStats struct {
 	Accepted time.Duration
 	// FirstOffered is when Send was first called, LastOffered when Commit was.
 	FirstOffered, LastOffered time.Duration
-	// LastSend is when Send was last called: when the last layer was computed.
+	// LastSend is when Send was last called: when the last layer's keys and values
+	// were computed.
 	LastSend time.Duration
+	// Computed is when Computed was last called: when the layers were computed whole.
+	// 0: nobody said, as where all came from a cache.
+	Computed time.Duration
 	// Acknowledged is when the receiver said that all had arrived.
 	Acknowledged time.Duration
 	// Transport is what it goes over: "tcp" or "unix".

@@ -39,6 +39,14 @@ func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
 	c.apply(c.core.HandleOffer(time.Now(), sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks}))
 }
 
+// Computed notes for Stats that the layers whose KV was offered are computed whole,
+// with what comes after their keys and values. The last call counts.
+func (t *Transfer) Computed() {
+	t.conn.mu.Lock()
+	defer t.conn.mu.Unlock()
+	t.stats.Computed = time.Since(t.opened)
+}
+
 // Commit says that everything was offered, and passes on the tokens sampled so
 // far, in order. The receiver checks; Done and Err tell. Send must not follow.
 func (t *Transfer) Commit(sampled []int32) {

@@ -12,6 +12,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/services/prefill"
 )
 
 func TestPromptsGiveFirstTokenAndKV(t *testing.T) {
@@ -80,6 +83,46 @@ func TestFirstTokenDoesNotWaitForTheTransfer(t *testing.T) {
 			t.Errorf("exposed for %v, want %v", got, exposed)
 		}
 		p.holdsKVOf(r, tokens, 0)
+		g.idle()
+	})
+}
+
+// slowEnds is an engine that takes rest for what of the last layer comes after its
+// keys and values, and head for the first token.
+type slowEnds struct {
+	engine.Engine
+	rest, head time.Duration
+}
+
+func (e slowEnds) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	done := batch.LayersDone
+	batch.LayersDone = func() {
+		time.Sleep(e.rest)
+		done()
+		time.Sleep(e.head)
+	}
+	return e.Engine.Step(ctx, batch)
+}
+
+func TestTailBeginsWhenTheLastLayerIsComputed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rest, head = 70 * time.Millisecond, 20 * time.Millisecond
+		g := newWorker(t, newNetwork(), "prefill-1", func(_ *prefill.Config, deps *prefill.Deps) {
+			deps.Engine = slowEnds{deps.Engine, rest, head}
+		})
+		p := g.newPeer("decode-1", 11)
+		tokens := prompt(chunkTokens, 1)
+		r := p.reserve(len(tokens), 0)
+		a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(tokens, 5), Ticket: r.ticket})
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+		if tail := time.Duration(a.sent.GetTailNs()); tail != head {
+			t.Errorf("the commit came %v after the last layer, want %v", tail, head)
+		}
+		if took, want := time.Duration(a.sent.GetTransferNs()), stepTime-stepTime/layers+rest+head; took != want {
+			t.Errorf("the transfer took %v, want %v", took, want)
+		}
 		g.idle()
 	})
 }

@@ -360,7 +360,7 @@ func (p *prompt) sendStats() error {
 	sent := &workerv1.KvSent{Bytes: stats.Bytes, Transport: stats.Transport}
 	if stats.Acknowledged > 0 {
 		if stats.Bytes > 0 { // else the receiver held all, and nothing was offered
-			sent.TailNs = max(stats.Acknowledged-stats.LastSend, 0).Nanoseconds()
+			sent.TailNs = max(stats.Acknowledged-max(stats.LastSend, stats.Computed), 0).Nanoseconds()
 			sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
 		}
 		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()

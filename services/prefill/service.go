@@ -86,7 +86,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.Member, err = worker.NewMember(s.storing.saving(worker.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
-		LayerDone: running.layerDone, Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+		LayerDone: running.layerDone, LayersDone: running.layersDone, Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
 	}))
 	if err != nil {
 		return nil, err
@@ -203,6 +203,17 @@ func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
 		first, end := max(part.FirstBlock, o.held), part.FirstBlock+part.Blocks
 		if first < end {
 			o.transfer.Send(layer, first, run.Batch.Sequences[i].Blocks[first:end])
+		}
+	}
+}
+
+// layersDone notes when the layers of a step were computed.
+func (t *transfers) layersDone(run scheduler.RunStep) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, part := range run.Parts {
+		if o := t.byID[part.ID]; o != nil && part.Prompt {
+			o.transfer.Computed()
 		}
 	}
 }

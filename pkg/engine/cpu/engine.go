@@ -156,6 +156,9 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		}
 		k.Rest()
 	}
+	if batch.LayersDone != nil {
+		batch.LayersDone()
+	}
 	if err := ctx.Err(); err != nil {
 		return engine.Output{}, err
 	}

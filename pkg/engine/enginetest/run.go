@@ -124,18 +124,27 @@ func testCapacity(t *testing.T, newEngine NewEngine) {
 func testLayerDone(t *testing.T, newEngine NewEngine) {
 	e := newEngine(t)
 	var layers, want []int
+	ends := 0
 	for i := range e.Model().Layers {
 		want = append(want, i)
 	}
 	_, err := e.Step(t.Context(), engine.Batch{
 		Sequences: []engine.Sequence{{Tokens: prompt(e, 5, 0), Blocks: blocksFor(e, 5, 0)}},
 		LayerDone: func(layer int) { layers = append(layers, layer) },
+		LayersDone: func() {
+			if ends++; len(layers) != len(want) {
+				t.Errorf("all layers are said to be done after %d of %d", len(layers), len(want))
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(layers, want) {
 		t.Errorf("layers %v, want %v", layers, want)
+	}
+	if ends != 1 {
+		t.Errorf("all layers were done %d times", ends)
 	}
 }
 
@@ -186,7 +195,7 @@ func testBadBatches(t *testing.T, newEngine NewEngine) {
 	e := newEngine(t)
 	for name, sequences := range badBatches(e) {
 		called := false
-		_, err := e.Step(t.Context(), engine.Batch{Sequences: sequences, LayerDone: func(int) { called = true }})
+		_, err := e.Step(t.Context(), engine.Batch{Sequences: sequences, LayerDone: func(int) { called = true }, LayersDone: func() { called = true }})
 		if err == nil {
 			t.Errorf("%s: accepted", name)
 		}

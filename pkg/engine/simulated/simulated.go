@@ -215,6 +215,9 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 		}
 		first = next
 	}
+	if batch.LayersDone != nil {
+		batch.LayersDone()
+	}
 	e.doneAt = time.Now()
 	e.late = max(e.doneAt.Sub(end), 0)
 	if fails {

@@ -293,8 +293,9 @@ type Timings struct {
 	// The part of prefill_ns in which blocks came from a block store, by the prefill
 	// worker's clock.
 	FetchNs int64 `protobuf:"varint,18,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
-	// From the last layer's KV offered to the last byte acknowledged, by the prefill
-	// worker's clock: the end of transfer_ns.
+	// From the last layer computed to the last byte acknowledged, by the prefill
+	// worker's clock: the end of transfer_ns. The model's head and the sampling of the
+	// first token are in it.
 	TransferTailNs int64 `protobuf:"varint,19,opt,name=transfer_tail_ns,json=transferTailNs,proto3" json:"transfer_tail_ns,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

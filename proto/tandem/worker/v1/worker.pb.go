@@ -633,8 +633,8 @@ type KvSent struct {
 	// First token sampled to last byte acknowledged, nanoseconds: what computing
 	// did not hide.
 	ExposedNs int64 `protobuf:"varint,3,opt,name=exposed_ns,json=exposedNs,proto3" json:"exposed_ns,omitempty"`
-	// Last layer's KV offered to last byte acknowledged, nanoseconds. Unlike
-	// exposed_ns it has the sampling of the first token in it.
+	// Last layer computed to last byte acknowledged, nanoseconds. Unlike exposed_ns
+	// it has the model's head and the sampling of the first token in it.
 	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
 	// What it went over: "tcp" or "unix".
 	Transport     string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
