@@ -142,16 +142,23 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		e.rotary.fill(cos, sin, s.Start, len(s.Tokens))
 	}
 	k.Embed()
-	for layer := range e.weights.spec.Layers {
+	layers, whole := e.weights.spec.Layers, e.whole(batch)
+	for layer := 0; layer < layers; layer++ {
 		if err := ctx.Err(); err != nil {
 			return engine.Output{}, err
+		}
+		if layer < whole {
+			n := k.LayersAtOnce(layer, whole-layer)
+			k.Layers(layer, n)
+			layer += n - 1
+			continue
 		}
 		k.Keys(layer)
 		if batch.LayerDone != nil {
 			batch.LayerDone(layer)
 		}
 		// Of the last layer only what becomes logits is of use.
-		if layer+1 == e.weights.spec.Layers && k.Narrow(func(i int) int { return wanted(batch.Sequences[i]) }) == 0 {
+		if layer+1 == layers && k.Narrow(func(i int) int { return wanted(batch.Sequences[i]) }) == 0 {
 			break
 		}
 		k.Rest()
@@ -163,6 +170,21 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		return engine.Output{}, err
 	}
 	return e.head(batch), nil
+}
+
+// whole is how many layers, from the first on, are computed for every token of a
+// batch without a stop after their keys and values: none where somebody waits for
+// those, and of the last layer of a prompt only the rows that become logits.
+func (e *cpuEngine) whole(batch engine.Batch) int {
+	if batch.LayerDone != nil {
+		return 0
+	}
+	for _, s := range batch.Sequences {
+		if wanted(s) < len(s.Tokens) {
+			return e.weights.spec.Layers - 1
+		}
+	}
+	return e.weights.spec.Layers
 }
 
 // wanted is how many rows of a sequence, from the last on, become logits.

@@ -8,6 +8,10 @@
 // What threads draw items of in a layer. tdm_step.next has one counter each.
 enum { DRAW_QKV, DRAW_ATTENTION, DRAW_O, DRAW_GATE_UP, DRAW_DOWN, DRAW_HEAD };
 
+// AHEAD_BYTES of weights are asked for by a thread that waits: about what memory
+// gives it in the time of a longer wait, and a part of its second cache.
+enum { AHEAD_BYTES = 128 << 10 };
+
 static int draw(tdm_step *s, int counter) {
 	return atomic_fetch_add_explicit(&s->next[counter], 1, memory_order_relaxed);
 }
@@ -16,16 +20,28 @@ static int panels_of(int n) { return (n + TDM_LANES - 1) / TDM_LANES; }
 static int pairs_of(int k) { return (k + 1) / 2; }
 static size_t groups_of(int k) { return ((size_t)k + TDM_GROUP - 1) / TDM_GROUP; }
 
-// run_product draws (unit, rows) items; the rows of a unit are neighbours, so
-// that its weights stay in this core's cache.
-static void run_product(tdm_step *s, int counter, const tdm_product *p) {
+// run_product computes (unit, rows) items; the rows of a unit are neighbours, so
+// that its weights stay in this core's cache. A thread's first item is the one of
+// its number, so that it can look ahead; others are drawn.
+static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *p) {
 	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
 	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
 	void (*product)(const tdm_product *, int, int, int) = p->q.values ? s->kernels->product_int8 : s->kernels->product;
-	for (int i = draw(s, counter); i < items; i = draw(s, counter)) {
+	for (int i = team->thread; i < items; i = team->threads + draw(s, counter)) {
 		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
 		product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
 	}
+}
+
+// ahead_of is what a thread reads first in a product: the beginnings of its first
+// unit's panels, of which rows of few tokens are computed side by side.
+static tdm_ahead ahead_of(const tdm_team *team, const tdm_product *p) {
+	const int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
+	const int panel = team->thread / blocks * TDM_UNIT_PANELS, panels = p->panels - panel;
+	const size_t stride = p->q.values ? p->groups * TDM_GROUP_BYTES : p->pairs * TDM_LANES * sizeof(uint32_t);
+	return (tdm_ahead){.start = (const uint8_t *)p->w + (size_t)panel * stride, .stride = stride,
+		.bytes = stride < AHEAD_BYTES / TDM_UNIT_PANELS ? stride : AHEAD_BYTES / TDM_UNIT_PANELS,
+		.parts = panels < 0 ? 0 : panels < TDM_UNIT_PANELS ? panels : TDM_UNIT_PANELS};
 }
 
 // quantize_row turns row r of a product's activations into int8, if products are.
@@ -37,12 +53,12 @@ static void quantize_row(tdm_step *s, int r, const uint16_t *x, int n) {
 
 // quantize_rows does so with activations that all threads took part in, behind a
 // barrier, and waits for them again.
-static void quantize_rows(tdm_step *s, const tdm_team *team, const uint16_t *x, size_t ldx, int n) {
+static void quantize_rows(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const uint16_t *x, size_t ldx, int n) {
 	if (!s->quantized.values)
 		return;
 	for (int r = team->thread; r < s->rows; r += team->threads)
 		quantize_row(s, r, x + (size_t)r * ldx, n);
-	tdm_pool_barrier(team);
+	tdm_pool_barrier_ahead(team, ahead);
 }
 
 // norm_row writes the norm of row `from` of the residual stream to row `to`.
@@ -95,50 +111,110 @@ static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, 
 		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo};
 }
 
-// keys_job computes the layer's queries, keys and values; the latter two are in
-// their pages when it is done.
-static void keys_job(void *argument, const tdm_team *team) {
-	tdm_step *s = argument;
+static tdm_product qkv_of(const tdm_step *s, const tdm_layer_weights *w) {
 	const tdm_shape *m = &s->shape;
-	const int q = m->heads * m->head_size, kv = m->kv_heads * m->head_size;
-	const tdm_product qkv = product_of(s, s->normed, s->ldn, s->layer->qkv, m->hidden, q + 2 * kv, TDM_STORE, s->qkv, s->ldqkv);
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
-	norm_rows(s, team, s->layer->attention_norm);
-	tdm_pool_barrier(team);
-	run_product(s, DRAW_QKV, &qkv);
-	tdm_pool_barrier(team);
-	rotate_rows(s, team);
-	if (s->kernels->flushes)
-		tdm_flush_leave(mode);
+	return product_of(s, s->normed, s->ldn, w->qkv, m->hidden, (m->heads + 2 * m->kv_heads) * m->head_size, TDM_STORE, s->qkv, s->ldqkv);
 }
 
-// rest_job is what of the layer comes after its keys and values.
-static void rest_job(void *argument, const tdm_team *team) {
-	tdm_step *s = argument;
+static tdm_product o_of(const tdm_step *s, const tdm_layer_weights *w) {
+	const tdm_shape *m = &s->shape;
+	return product_of(s, s->mixed, s->ldq, w->o, m->heads * m->head_size, m->hidden, TDM_ADD, s->x, s->ldx);
+}
+
+// start_counting sets what threads draw from to the beginning. Between the last
+// draw of a job or layer and the first of the next is a barrier.
+static void start_counting(tdm_step *s) {
+	for (size_t i = 0; i < sizeof s->next / sizeof s->next[0]; i++)
+		atomic_store_explicit(&s->next[i], 0, memory_order_relaxed);
+}
+
+// keys_part computes queries, keys and values of layer `index`; the latter two are
+// in their pages when all threads are done. Nobody looks at s->layer before the
+// first barrier.
+static void keys_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead, const tdm_layer_weights *w, int index) {
+	const tdm_product qkv = qkv_of(s, w), o = o_of(s, w);
+	if (team->thread == 0) {
+		s->layer = w;
+		s->layer_index = index;
+		start_counting(s);
+	}
+	norm_rows(s, team, w->attention_norm);
+	tdm_pool_barrier_ahead(team, ahead);
+	run_product(s, team, DRAW_QKV, &qkv);
+	*ahead = ahead_of(team, &o);
+	tdm_pool_barrier_ahead(team, ahead);
+	rotate_rows(s, team);
+}
+
+// rest_part is what of the layer comes after its keys and values. A thread that
+// waits looks ahead at the weights that it reads next, whatever comes between: in
+// decode, memory would stand still.
+static void rest_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead) {
 	const tdm_shape *m = &s->shape;
 	const tdm_layer_weights *w = s->layer;
 	const int q = m->heads * m->head_size;
-	const tdm_product o = product_of(s, s->mixed, s->ldq, w->o, q, m->hidden, TDM_ADD, s->x, s->ldx);
+	const tdm_product o = o_of(s, w);
 	const tdm_product gate_up = product_of(s, s->normed, s->ldn, w->gate_up, m->hidden, m->ffn, TDM_SWIGLU, s->inner, s->ldf);
 	const tdm_product down = product_of(s, s->inner, s->ldf, w->down, m->ffn, m->hidden, TDM_ADD, s->x, s->ldx);
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
 	run_attention(s, team);
-	tdm_pool_barrier(team);
-	quantize_rows(s, team, s->mixed, s->ldq, q);
-	run_product(s, DRAW_O, &o);
-	tdm_pool_barrier(team);
+	tdm_pool_barrier_ahead(team, ahead);
+	quantize_rows(s, team, ahead, s->mixed, s->ldq, q);
+	run_product(s, team, DRAW_O, &o);
+	*ahead = ahead_of(team, &gate_up);
+	tdm_pool_barrier_ahead(team, ahead);
 	norm_rows(s, team, w->ffn_norm);
-	tdm_pool_barrier(team);
-	run_product(s, DRAW_GATE_UP, &gate_up);
-	tdm_pool_barrier(team);
-	quantize_rows(s, team, s->inner, s->ldf, m->ffn);
-	run_product(s, DRAW_DOWN, &down);
+	tdm_pool_barrier_ahead(team, ahead);
+	run_product(s, team, DRAW_GATE_UP, &gate_up);
+	*ahead = ahead_of(team, &down);
+	tdm_pool_barrier_ahead(team, ahead);
+	quantize_rows(s, team, ahead, s->inner, s->ldf, m->ffn);
+	run_product(s, team, DRAW_DOWN, &down);
+}
+
+static void keys_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	const tdm_product qkv = qkv_of(s, s->first);
+	tdm_ahead ahead = ahead_of(team, &qkv);
+	keys_part(s, team, &ahead, s->first, s->first_index);
 	if (s->kernels->flushes)
 		tdm_flush_leave(mode);
 }
 
-// WORK_PER_THREAD is how many multiply-adds are worth another thread. A layer has
-// seven barriers, in int8 nine; on a machine whose cores also run the rest of the process, each
+static void rest_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	const tdm_product o = o_of(s, s->layer);
+	tdm_ahead ahead = ahead_of(team, &o);
+	rest_part(s, team, &ahead);
+	if (s->kernels->flushes)
+		tdm_flush_leave(mode);
+}
+
+// layers_job waits for the threads eight times a layer, in int8 ten times: before
+// and after the product of qkv, after rotation, attention and o, before and after
+// gate and up, and after down.
+static void layers_job(void *argument, const tdm_team *team) {
+	tdm_step *s = argument;
+	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	tdm_product qkv = qkv_of(s, s->first);
+	tdm_ahead ahead = ahead_of(team, &qkv);
+	for (int i = 0;;) {
+		keys_part(s, team, &ahead, s->first + i, s->first_index + i);
+		tdm_pool_barrier_ahead(team, &ahead);
+		rest_part(s, team, &ahead);
+		if (++i == s->count)
+			break;
+		qkv = qkv_of(s, s->first + i);
+		ahead = ahead_of(team, &qkv);
+		tdm_pool_barrier_ahead(team, &ahead);
+	}
+	if (s->kernels->flushes)
+		tdm_flush_leave(mode);
+}
+
+// WORK_PER_THREAD is how many multiply-adds of a layer are worth another thread. On
+// a machine whose cores also run the rest of the process, each barrier of a layer
 // can cost a thread's time slice, so that a small model's token is computed sooner
 // by one thread than by two (docs/benchmarks.md has the figures).
 enum { WORK_PER_THREAD = 2 << 20 };
@@ -146,39 +222,46 @@ enum { WORK_PER_THREAD = 2 << 20 };
 // run runs a job of so many multiply-adds. The result does not depend on how many
 // threads share it.
 static void run(tdm_step *s, tdm_job *job, int64_t work) {
-	for (size_t i = 0; i < sizeof s->next / sizeof s->next[0]; i++)
-		atomic_store_explicit(&s->next[i], 0, memory_order_relaxed);
+	start_counting(s);
 	int64_t worth = 1 + work / WORK_PER_THREAD;
 	tdm_pool_run(s->pool, worth < s->threads ? (int)worth : s->threads, job, s);
 }
 
-// keys_work and rest_work are the multiply-adds of a layer's two parts: products,
-// and attention over what each row sees.
-static int64_t keys_work(const tdm_step *s) {
-	const tdm_shape *m = &s->shape;
-	return (int64_t)s->rows * m->hidden * (m->heads + 2 * m->kv_heads) * m->head_size;
-}
-
-static int64_t rest_work(const tdm_step *s) {
+// layer_work is the multiply-adds of a layer: products, and attention over what each
+// row sees. Its keys alone are worth as many threads as all of it, since the rest
+// wants them too.
+static int64_t layer_work(const tdm_step *s, const tdm_layer_weights *w) {
 	const tdm_shape *m = &s->shape;
 	const int64_t q = m->heads * m->head_size;
 	int64_t seen = 0;
 	for (int row = 0; row < s->rows;) {
 		const tdm_sequence *sequence = &s->sequences[s->row_sequence[row]];
-		const int end = sequence->start + sequence->count, window = s->layer->window;
-		seen += (int64_t)sequence->count * (end < window ? end : window);
+		const int end = sequence->start + sequence->count;
+		seen += (int64_t)sequence->count * (end < w->window ? end : w->window);
 		row += sequence->count;
 	}
-	return s->rows * (m->hidden * q + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;
+	return s->rows * (2 * m->hidden * (q + m->kv_heads * m->head_size) + 3 * (int64_t)m->hidden * m->ffn) + 2 * q * seen;
 }
 
 void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index) {
-	s->layer = w;
-	s->layer_index = index;
-	run(s, keys_job, keys_work(s));
+	s->first = w;
+	s->first_index = index;
+	run(s, keys_job, layer_work(s, w));
 }
 
-void tdm_layer_rest(tdm_step *s) { run(s, rest_job, rest_work(s)); }
+void tdm_layer_rest(tdm_step *s) { run(s, rest_job, layer_work(s, s->layer)); }
+
+void tdm_layers(tdm_step *s, const tdm_layer_weights *w, int index, int count) {
+	s->first = w;
+	s->first_index = index;
+	s->count = count;
+	run(s, layers_job, layer_work(s, w));
+}
+
+int tdm_layers_at_once(const tdm_step *s, const tdm_layer_weights *w, int most) {
+	const int64_t some = (64 << 20) / layer_work(s, w); // read at 25 GB/s: 5 ms
+	return some < 1 ? 1 : some < most ? (int)some : most;
+}
 
 static void embed_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
@@ -211,7 +294,7 @@ static void head_job(void *argument, const tdm_team *team) {
 	for (int i = team->thread; i < s->head_rows; i += team->threads)
 		norm_row(s, i, s->head_row0 + i, s->final_norm);
 	tdm_pool_barrier(team);
-	run_product(s, DRAW_HEAD, &p);
+	run_product(s, team, DRAW_HEAD, &p);
 	if (s->kernels->flushes)
 		tdm_flush_leave(mode);
 }

@@ -40,8 +40,22 @@ static void relax(void) {
 #endif
 }
 
-// await returns when *word is no longer old: it spins, then sleeps.
-static void await(tdm_pool *p, _Atomic uint64_t *word, uint64_t old) {
+// look_ahead asks for the next few lines of what the thread reads next.
+static void look_ahead(tdm_ahead *a) {
+	enum { LINE = 64, LINES = 4 }; // few, so that the end of the wait is seen soon
+	for (int i = 0; i < a->parts; i++)
+		for (size_t line = 0; line < LINES; line++)
+			__builtin_prefetch(a->start + (size_t)i * a->stride + a->done + line * LINE, 0, 2);
+	a->done += LINES * LINE;
+}
+
+// await returns when *word is no longer old: it looks ahead, spins, then sleeps.
+static void await(tdm_pool *p, _Atomic uint64_t *word, uint64_t old, tdm_ahead *ahead) {
+	while (ahead && ahead->done < ahead->bytes) {
+		if (atomic_load_explicit(word, memory_order_acquire) != old)
+			return;
+		look_ahead(ahead);
+	}
 	for (int i = 0; i < SPINS; i++) {
 		if (atomic_load_explicit(word, memory_order_acquire) != old)
 			return;
@@ -66,18 +80,20 @@ static void announce(tdm_pool *p, _Atomic uint64_t *word, uint64_t value) {
 	pthread_mutex_unlock(&p->mutex);
 }
 
-void tdm_pool_barrier(const tdm_team *team) {
+void tdm_pool_barrier_ahead(const tdm_team *team, tdm_ahead *ahead) {
 	if (team->threads == 1)
 		return;
 	tdm_pool *p = team->pool;
 	uint64_t phase = atomic_load(&p->phase);
 	if (atomic_fetch_add(&p->arrived, 1) + 1 < team->threads) {
-		await(p, &p->phase, phase);
+		await(p, &p->phase, phase, ahead);
 		return;
 	}
 	atomic_store(&p->arrived, 0);
 	announce(p, &p->phase, phase + 1);
 }
+
+void tdm_pool_barrier(const tdm_team *team) { tdm_pool_barrier_ahead(team, NULL); }
 
 static void *worker(void *argument) {
 	start s = *(start *)argument;
@@ -85,7 +101,7 @@ static void *worker(void *argument) {
 	tdm_pool *p = s.pool;
 	uint64_t seen = 0;
 	for (;;) {
-		await(p, &p->work, seen);
+		await(p, &p->work, seen, NULL);
 		seen = atomic_load(&p->work);
 		if (atomic_load(&p->stop))
 			return NULL;

@@ -172,6 +172,16 @@ tdm_pool *tdm_pool_new(int threads);
 void tdm_pool_run(tdm_pool *pool, int threads, tdm_job *job, void *argument);
 // tdm_pool_barrier waits until every thread of the job has called it.
 void tdm_pool_barrier(const tdm_team *team);
+// tdm_ahead is memory that a thread reads next: `bytes` of each of `parts` parts
+// that lie `stride` apart. It may reach over the end of what is read.
+typedef struct tdm_ahead {
+	const uint8_t *start;
+	size_t stride, bytes, done; // done: of each part, asked for already
+	int parts;
+} tdm_ahead;
+// tdm_pool_barrier_ahead asks for that memory while it waits, and notes how far it
+// came. Nothing is read, so that nothing depends on it but time.
+void tdm_pool_barrier_ahead(const tdm_team *team, tdm_ahead *ahead);
 // tdm_pool_free ends and joins the threads.
 void tdm_pool_free(tdm_pool *pool);
 
@@ -241,7 +251,9 @@ typedef struct tdm_step {
 	float *logits;     size_t ldl;
 
 	// Of the running call.
-	const tdm_layer_weights *layer;
+	const tdm_layer_weights *first; // of `count` layers
+	int first_index, count;
+	const tdm_layer_weights *layer; // of those, the one that is computed
 	int layer_index;
 	const uint32_t *embedding_panels;
 	const uint16_t *embedding_rows;
@@ -258,6 +270,12 @@ void tdm_embed(tdm_step *s, const uint32_t *panels, const uint16_t *rows);
 // else there is of the same layer; in between rows may have been taken out.
 void tdm_layer_keys(tdm_step *s, const tdm_layer_weights *w, int index);
 void tdm_layer_rest(tdm_step *s);
+// tdm_layers computes `count` layers from index on, whose weights w and its
+// neighbours are, as one job.
+void tdm_layers(tdm_step *s, const tdm_layer_weights *w, int index, int count);
+// tdm_layers_at_once is how many layers from w on take some milliseconds: what a
+// caller gives tdm_layers who wants to be able to stop. 1 to `most`.
+int tdm_layers_at_once(const tdm_step *s, const tdm_layer_weights *w, int most);
 // tdm_head writes the logits of `rows` rows from row0 on.
 void tdm_head(tdm_step *s, const float *norm, const void *output, int row0, int rows);
 

@@ -226,6 +226,17 @@ func (k *Workspace) Narrow(keep func(sequence int) int) int {
 	return row
 }
 
+// LayersAtOnce is how many layers from i on take some milliseconds, 1 to most: what
+// to give Layers when it should be possible to stop in between.
+func (k *Workspace) LayersAtOnce(i, most int) int {
+	return int(C.tdm_layers_at_once(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i], C.int(most)))
+}
+
+// Layers runs n layers, 1 or more, from i on, each as Keys and Rest would.
+func (k *Workspace) Layers(i, n int) {
+	C.tdm_layers(k.step, &unsafe.Slice(k.weights.layers, k.weights.count)[i : i+n][0], C.int(i), C.int(n))
+}
+
 // Rest runs what else there is of the layer that Keys began.
 func (k *Workspace) Rest() { C.tdm_layer_rest(k.step) }
 
