@@ -104,7 +104,7 @@ func (e *cpuEngine) Close() error {
 }
 
 // Step implements engine.Engine. The context is looked at while waiting for the
-// compute threads and between layers.
+// compute threads and between layers, of which some milliseconds' worth go together.
 func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	if e.pages.isClosed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)

@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -89,6 +90,46 @@ func chunkingAndThreads(t *testing.T, kind cpu.WeightType) {
 			dirty(t, e)
 			what := fmt.Sprintf("%d threads, blocks of %d", threads, blockTokens)
 			sameBits(t, what, feed(t, r, e, tokens, 0, table(3, (600+blockTokens-1)/blockTokens)), want)
+		}
+	}
+}
+
+// TestLayersTogether: layers are computed together where nobody waits for the keys
+// of each, and that changes nothing.
+func TestLayersTogether(t *testing.T) { inEachType(t, layersTogether) }
+
+func layersTogether(t *testing.T, kind cpu.WeightType) {
+	w := loadFableAs(t, kind, 3)
+	r := rand.New(rand.NewPCG(4, 4))
+	tokens := randomTokens(r, 90, w.Spec().VocabSize)
+	for _, threads := range []int{1, 2, 3} {
+		alone := newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 90, Threads: threads})
+		together := newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 90, Threads: threads})
+		dirty(t, alone)
+		dirty(t, together)
+		for start := 0; start < len(tokens); {
+			n := min(1+r.IntN(30), len(tokens)-start)
+			s := engine.Sequence{Tokens: tokens[start : start+n], Start: start, Blocks: table(0, 3), Logits: engine.LogitsWanted(r.IntN(3))}
+			var done []int
+			want, err := alone.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}, LayerDone: func(layer int) { done = append(done, layer) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(done) != w.Spec().Layers || !slices.IsSorted(done) {
+				t.Errorf("layers done: %v", done)
+			}
+			got := step(t, together, s)
+			if s.Logits != engine.LogitsNone {
+				sameBits(t, fmt.Sprintf("%d threads, %d tokens from %d on", threads, n, start), got.Logits[0], want.Logits[0])
+			}
+			start += n
+		}
+		for layer := range w.Spec().Layers {
+			for b := range kvcache.BlockID(2) { // those that are full
+				if !bytes.Equal(together.Pages().View(layer, b), alone.Pages().View(layer, b)) {
+					t.Errorf("%d threads: block %d of layer %d differs", threads, b, layer)
+				}
+			}
 		}
 	}
 }
