@@ -104,6 +104,9 @@ func TestWaitBeforeTheFirstRunIsCounted(t *testing.T) {
 		for i := range 8 { // as many as run at a time; 5 blocks each in the end
 			s := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: []int32{int32(i), 5, 6}, MaxTokens: 17})
 			before = append(before, s)
+			if i == 0 {
+				time.Sleep(5 * time.Millisecond) // those that follow come amid a step, not with the end of one
+			}
 			time.Sleep(10 * time.Millisecond) // one step
 		}
 		last := receive(d, prompt(60), 4)
