@@ -54,7 +54,7 @@ type Capacity struct {
 }
 
 // Batch is the work of one Step. Neither the engine nor the caller changes it
-// while the Step runs.
+// while the Step runs, but for Room.
 type Batch struct {
 	// Sequences to advance, each at most once.
 	Sequences []Sequence
@@ -66,6 +66,24 @@ type Batch struct {
 	// LayersDone, if set, is called once, when all layers are computed: what is left
 	// of the Step are logits and draws. It runs and must not block as LayerDone.
 	LayersDone func()
+	// Room, if it holds a token of each sequence, is what Output.Tokens is made in, so
+	// that nothing is allocated for them: they stay as they are until the caller uses
+	// it again. Without it a Step allocates, and its tokens are the caller's for good.
+	Room []int32
+}
+
+// NewTokens is what an engine begins Output.Tokens with: a -1 for each sequence, in
+// Room where that is large enough.
+func (b Batch) NewTokens() []int32 {
+	n := len(b.Sequences)
+	tokens := b.Room[:min(n, cap(b.Room))]
+	if len(tokens) < n {
+		tokens = make([]int32, n)
+	}
+	for i := range tokens {
+		tokens[i] = -1
+	}
+	return tokens
 }
 
 // Sequence is the part of one sequence that a Step computes.
@@ -112,7 +130,7 @@ const (
 // Output is what a Step gave.
 type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
-	// was asked for.
+	// was asked for. They are in Batch.Room, if the caller gave that.
 	Tokens []int32
 	// Logprobs holds, for each sequence that asked, how likely its token was. Nil
 	// if no sequence asked. The caller may keep it.

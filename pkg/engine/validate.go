@@ -3,35 +3,61 @@ package engine
 import (
 	"fmt"
 
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
+// Validate checks one batch as a Validator does. Who checks many keeps one of those.
+func (b Batch) Validate(capacity Capacity, spec model.Spec) error {
+	return NewValidator(capacity, spec).Validate(b)
+}
+
+// Validator checks batches for one engine, one after the other, and allocates only for
+// what it refuses. It is for one goroutine at a time.
+type Validator struct {
+	capacity Capacity
+	spec     model.Spec
+	batch    uint32  // number of the batch that is checked, never 0
+	writes   []write // by block
+}
+
+// write is the last write to a block: in which batch, and by which of its sequences.
+type write struct {
+	batch    uint32
+	sequence int32
+}
+
+// NewValidator makes a Validator for engines of that capacity and model. It takes eight
+// bytes a block.
+func NewValidator(capacity Capacity, spec model.Spec) *Validator {
+	return &Validator{capacity: capacity, spec: spec, writes: make([]write, max(capacity.Blocks, 0))}
+}
+
 // Validate checks everything about a batch that could make an engine read or
 // write outside its memory, two sequences write one position, or one read what
 // another writes. Every engine calls it before it computes anything.
-func (b Batch) Validate(capacity Capacity, spec model.Spec) error {
+func (v *Validator) Validate(b Batch) error {
 	if len(b.Sequences) == 0 {
 		return fmt.Errorf("batch is empty")
 	}
-	if len(b.Sequences) > capacity.MaxSequences {
-		return fmt.Errorf("batch has %d sequences, the engine takes %d", len(b.Sequences), capacity.MaxSequences)
+	if len(b.Sequences) > v.capacity.MaxSequences {
+		return fmt.Errorf("batch has %d sequences, the engine takes %d", len(b.Sequences), v.capacity.MaxSequences)
 	}
 	tokens := 0
-	for i, s := range b.Sequences {
-		if err := s.validate(capacity, spec); err != nil {
+	for i := range b.Sequences {
+		s := &b.Sequences[i]
+		if err := s.validate(&v.capacity, &v.spec); err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 		tokens += len(s.Tokens)
 	}
-	if tokens > capacity.MaxBatchTokens {
-		return fmt.Errorf("batch has %d tokens, the engine takes %d", tokens, capacity.MaxBatchTokens)
+	if tokens > v.capacity.MaxBatchTokens {
+		return fmt.Errorf("batch has %d tokens, the engine takes %d", tokens, v.capacity.MaxBatchTokens)
 	}
-	return b.validateWrites(capacity)
+	return v.validateWrites(b.Sequences)
 }
 
-func (s Sequence) validate(capacity Capacity, spec model.Spec) error {
+func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 	n, block := len(s.Tokens), capacity.Layout.BlockTokens
 	switch {
 	case n == 0:
@@ -67,27 +93,32 @@ func (s Sequence) validate(capacity Capacity, spec model.Spec) error {
 }
 
 // used is how many blocks of the table hold the context after the step.
-func (s Sequence) used(blockTokens int) int {
+func (s *Sequence) used(blockTokens int) int {
 	return (s.Start + len(s.Tokens) + blockTokens - 1) / blockTokens
 }
 
 // validateWrites checks that no block is written for two sequences or at two
 // places of a table, and that none is read for one and written for another.
-func (b Batch) validateWrites(capacity Capacity) error {
-	block := capacity.Layout.BlockTokens
-	written := make(map[kvcache.BlockID]int, len(b.Sequences))
-	for i, s := range b.Sequences {
+func (v *Validator) validateWrites(sequences []Sequence) error {
+	if v.batch++; v.batch == 0 { // after four billion: what is marked would look new
+		clear(v.writes)
+		v.batch = 1
+	}
+	block := v.capacity.Layout.BlockTokens
+	for i := range sequences {
+		s := &sequences[i]
 		for _, id := range s.Blocks[s.Start/block : s.used(block)] {
-			if other, taken := written[id]; taken {
-				return fmt.Errorf("sequences %d and %d both write block %d", other, i, id)
+			if other := v.writes[id]; other.batch == v.batch {
+				return fmt.Errorf("sequences %d and %d both write block %d", other.sequence, i, id)
 			}
-			written[id] = i
+			v.writes[id] = write{v.batch, int32(i)}
 		}
 	}
-	for i, s := range b.Sequences {
+	for i := range sequences {
+		s := &sequences[i]
 		for _, id := range s.Blocks[:s.Start/block] {
-			if writer, taken := written[id]; taken {
-				return fmt.Errorf("sequence %d reads block %d, which sequence %d writes", i, id, writer)
+			if writer := v.writes[id]; writer.batch == v.batch {
+				return fmt.Errorf("sequence %d reads block %d, which sequence %d writes", i, id, writer.sequence)
 			}
 		}
 	}

@@ -19,6 +19,7 @@ type cpuEngine struct {
 	weights   *Weights
 	config    Config
 	capacity  engine.Capacity
+	batches   *engine.Validator
 	pages     *pages
 	workspace *kernels.Workspace
 	rotary    rotary
@@ -72,6 +73,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		weights:   w,
 		config:    config,
 		capacity:  capacity,
+		batches:   engine.NewValidator(capacity, w.spec),
 		pages:     kv,
 		workspace: workspace,
 		rotary:    newRotary(w.spec),
@@ -109,7 +111,7 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 	if e.pages.isClosed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
-	if err := batch.Validate(e.capacity, e.weights.spec); err != nil {
+	if err := e.batches.Validate(batch); err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}
 	if err := e.weights.turn.enter(ctx); err != nil {
@@ -201,10 +203,9 @@ func wanted(s engine.Sequence) int {
 // head computes the logits that somebody needs, of the rows that are left, hands
 // them out and draws.
 func (e *cpuEngine) head(batch engine.Batch) engine.Output {
-	output := engine.Output{Tokens: make([]int32, len(batch.Sequences))}
+	output := engine.Output{Tokens: batch.NewTokens()}
 	e.rows = e.rows[:0]
 	for i, s := range batch.Sequences {
-		output.Tokens[i] = -1
 		for n := wanted(s); n > 0; n-- {
 			e.rows = append(e.rows, row{i, n == 1})
 		}

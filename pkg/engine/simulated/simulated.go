@@ -56,10 +56,11 @@ type Engine struct {
 	closing  context.Context
 	endLink  context.CancelFunc
 
-	// Of the goroutine that steps: when the last one was done, and by how much
-	// that was too late.
-	doneAt time.Time
-	late   time.Duration
+	// Of the goroutine that steps: what checks its batches, when the last step was
+	// done, and by how much that was too late.
+	batches *engine.Validator
+	doneAt  time.Time
+	late    time.Duration
 
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -85,6 +86,7 @@ func New(cfg Config) (*Engine, error) {
 		fate:    newMisfortune(cfg.Trouble),
 		sleep:   cfg.newSleeper(),
 	}
+	e.batches = engine.NewValidator(e.capacity, cfg.Spec)
 	e.closing, e.endLink = context.WithCancel(context.Background())
 	if e.profile == nil {
 		e.profile = cfg.StepTime.Profile()
@@ -138,7 +140,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	if closed {
 		return engine.Output{}, errors.New("simulated engine is closed")
 	}
-	if err := batch.Validate(e.capacity, e.cfg.Spec); err != nil {
+	if err := e.batches.Validate(batch); err != nil {
 		return engine.Output{}, err
 	}
 	var work latency.StepWork
@@ -156,9 +158,8 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	if err != nil {
 		return engine.Output{}, err
 	}
-	out := engine.Output{Tokens: make([]int32, len(batch.Sequences)), Compute: compute}
+	out := engine.Output{Tokens: batch.NewTokens(), Compute: compute}
 	for i, s := range batch.Sequences {
-		out.Tokens[i] = -1
 		if s.Sample == nil {
 			continue
 		}

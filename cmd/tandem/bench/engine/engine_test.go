@@ -88,8 +88,8 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("%s: the best is %v, the median %v", name, pair[0], pair[1])
 		}
 	}
-	// The slices of tokens that steps return, and little else.
-	if r.AllocsPerStep < 1 || r.AllocsPerStep > 10 {
+	// None of the steps' own. The process has others, now and then.
+	if r.AllocsPerStep >= 1 {
 		t.Errorf("%v allocations a step", r.AllocsPerStep)
 	}
 	if r.Valid != (r.Reason == "") {

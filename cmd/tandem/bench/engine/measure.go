@@ -96,6 +96,7 @@ type run struct {
 func newRun(e engine.Engine, p Plan) *run {
 	size, vocabulary := e.Capacity().MaxBatchTokens, e.Model().VocabSize
 	r := &run{engine: e, plan: p}
+	r.next.Room = make([]int32, p.Batch)
 	first := blocksFor(p.PromptTokens)
 	r.prompt = chunks(promptOf(p.PromptTokens, vocabulary), table(0, first), size, true)
 	each := blocksFor(p.ContextTokens + p.DecodeSteps)
