@@ -82,7 +82,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 		blocks:          make([]block, blocks),
 		tokens:          make([]int32, blocks*blockTokens),
 		free:            make([]BlockID, blocks),
-		byHash:          make(map[Hash]BlockID),
+		byHash:          make(map[Hash]BlockID, blocks), // no step waits for it to grow
 	}
 	p.idle.pool = p
 	p.unsaved = evictionHeap{pool: p, unsave: true}

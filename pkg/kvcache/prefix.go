@@ -208,13 +208,15 @@ func (p *Pool) Hashes() []Hash {
 // Changes is what was published and what was taken out of the cache since the
 // last call, without what cancelled out: applied to what Hashes gave then, it
 // gives what Hashes gives now. Neither is longer than the pool has blocks. The
-// slices are the caller's; both are nil if nothing changed.
+// slices are used again by the next call; both are empty if nothing changed.
 func (p *Pool) Changes() (stored, removed []Hash) { return p.changes.drain() }
 
 // changes is the net difference of a set of hashes.
 type changes struct {
 	net   map[Hash]int8 // +1 stored, -1 removed; 0 cancelled out
 	order []Hash        // keys of net as they first came
+
+	stored, removed []Hash // what drain gave last
 }
 
 func (c *changes) add(hash Hash, by int8) {
@@ -228,15 +230,16 @@ func (c *changes) add(hash Hash, by int8) {
 }
 
 func (c *changes) drain() (stored, removed []Hash) {
+	c.stored, c.removed = c.stored[:0], c.removed[:0]
 	for _, hash := range c.order {
 		switch c.net[hash] {
 		case +1:
-			stored = append(stored, hash)
+			c.stored = append(c.stored, hash)
 		case -1:
-			removed = append(removed, hash)
+			c.removed = append(c.removed, hash)
 		}
 	}
 	clear(c.net)
 	c.order = c.order[:0]
-	return stored, removed
+	return c.stored, c.removed
 }

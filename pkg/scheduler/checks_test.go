@@ -24,7 +24,7 @@ func (w *world) checkStarts() {
 			if w.inFlight == nil || !slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == a.ID }) {
 				w.t.Fatalf("%d: resumed, but not in the next step", a.ID)
 			}
-		case scheduler.RunStep:
+		case *scheduler.RunStep:
 			if i != len(w.actions)-1 {
 				w.t.Fatalf("%T after RunStep", w.actions[i+1])
 			}
@@ -91,7 +91,7 @@ func (w *world) touched(l *life) string {
 	return ""
 }
 
-func (w *world) checkStep(a scheduler.RunStep) {
+func (w *world) checkStep(a *scheduler.RunStep) {
 	total, prompt := 0, 0
 	in := map[scheduler.SequenceID]bool{}
 	for i, work := range a.Batch.Sequences {

@@ -16,7 +16,9 @@
 // steps took so far. Where a step is long enough for an empty one's time not to
 // matter, no further prompt is added: it would delay those that are in it. Chunks
 // begin at block boundaries and end at them, but for the last of a prompt. A token
-// is drawn after the last token of a prompt and after every decoded one.
+// is drawn after the last token of a prompt and after every decoded one. A step of
+// those who decode allocates nothing once there were two as large; what it needs is
+// allocated when a sequence gets its blocks.
 //
 // # Blocks
 //

@@ -132,7 +132,9 @@ func (Drain) event()        {}
 func (SaveLimit) event()    {}
 func (SaveDone) event()     {}
 
-// Action is what a scheduler wants done: one of the types below.
+// Action is what a scheduler wants done: one of the types below. Those that come with
+// every step, *RunStep, *Sampled and *BlocksChanged, are pointers into memory that is
+// used again: Scheduler.Handle says when.
 type Action interface{ action() }
 
 // Reserved says that a Receive or Restore sequence has its blocks.
@@ -280,15 +282,15 @@ type StopSave struct{ ID SaveID }
 // BlocksChanged is a change of the prefix cache.
 type BlocksChanged struct{ Stored, Removed []kvcache.Hash }
 
-func (Reserved) action()      {}
-func (Started) action()       {}
-func (Preempted) action()     {}
-func (Resumed) action()       {}
-func (RunStep) action()       {}
-func (Sampled) action()       {}
-func (Finished) action()      {}
-func (Refused) action()       {}
-func (Released) action()      {}
-func (BlocksChanged) action() {}
-func (Save) action()          {}
-func (StopSave) action()      {}
+func (Reserved) action()       {}
+func (Started) action()        {}
+func (Preempted) action()      {}
+func (Resumed) action()        {}
+func (*RunStep) action()       {}
+func (*Sampled) action()       {}
+func (Finished) action()       {}
+func (Refused) action()        {}
+func (Released) action()       {}
+func (*BlocksChanged) action() {}
+func (Save) action()           {}
+func (StopSave) action()       {}

@@ -7,12 +7,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 )
 
-// step is the work of one RunStep. members, parts and batch.Sequences run
+// step is the work of one RunStep. members, run.Parts and run.Batch.Sequences run
 // parallel.
 type step struct {
 	members []*sequence
-	parts   []Part
-	batch   engine.Batch
+	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
 	promptMs float64
 }
@@ -20,15 +19,15 @@ type step struct {
 func (st *step) add(q *sequence, part Part, work engine.Sequence) {
 	q.inStep = true
 	st.members = append(st.members, q)
-	st.parts = append(st.parts, part)
-	st.batch.Sequences = append(st.batch.Sequences, work)
+	st.run.Parts = append(st.run.Parts, part)
+	st.run.Batch.Sequences = append(st.run.Batch.Sequences, work)
 }
 
 // plan builds the next step. It says whether there is anything to do.
 func (s *Scheduler) plan(now time.Time) bool {
 	st := &s.steps[s.turn]
-	clear(st.batch.Sequences)
-	st.members, st.parts, st.batch.Sequences = st.members[:0], st.parts[:0], st.batch.Sequences[:0]
+	clear(st.run.Batch.Sequences)
+	st.members, st.run.Parts, st.run.Batch.Sequences = st.members[:0], st.run.Parts[:0], st.run.Batch.Sequences[:0]
 
 	s.grow(now)
 	s.join(now)
@@ -49,6 +48,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 	if len(st.members) == 0 {
 		return false
 	}
+	st.run.Batch.Room = slices.Grow(st.run.Batch.Room[:0], len(st.members))
 	s.inFlight = st
 	s.turn = 1 - s.turn
 	return true
@@ -98,7 +98,7 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
 // in one order.
 func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
-	room := s.roomBeside(&st.batch, budget)
+	room := s.roomBeside(&st.run.Batch, budget)
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
 	next, queueOpen := 0, true

@@ -61,6 +61,9 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	s.expected += growth
 	table, cached, chain, _ := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, first)
 	q.table, q.cached, q.chain = slices.Grow(table, q.blocksNeeded-first), cached, chain
+	if q.grows() {
+		q.output = slices.Grow(q.output, q.totalTokens-q.length()) // so that no step has to
+	}
 	q.published = cached
 	q.computed = cached * s.config.BlockTokens
 	q.hashes = nil

@@ -34,16 +34,16 @@ const (
 
 func (c *cost) observe(st *step, took time.Duration) {
 	var tokens, positions, decodes, behind int
-	for i := range st.batch.Sequences {
-		q := &st.batch.Sequences[i]
+	for i := range st.run.Batch.Sequences {
+		q := &st.run.Batch.Sequences[i]
 		tokens += len(q.Tokens)
 		positions += lookedAt(q.Start, len(q.Tokens))
-		if !st.parts[i].Prompt {
+		if !st.run.Parts[i].Prompt {
 			decodes, behind = decodes+1, behind+lookedAt(q.Start, 1)
 		}
 	}
 	c.steps.Observe(tokens, positions, took)
-	if decodes == len(st.parts) {
+	if decodes == len(st.run.Parts) {
 		c.alone.Observe(tokens, positions, took)
 		return
 	}

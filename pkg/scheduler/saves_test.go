@@ -53,7 +53,7 @@ func (w *world) saveBegins(a scheduler.Save) {
 	hashes := kvcache.BlockHashes(kvcache.RootHash("model", "class", a.Salt), a.Tokens, w.config.BlockTokens)
 	for _, hash := range hashes {
 		if !w.cache[hash] && !slices.ContainsFunc(w.actions, func(other scheduler.Action) bool {
-			changed, is := other.(scheduler.BlocksChanged)
+			changed, is := other.(*scheduler.BlocksChanged)
 			return is && slices.Contains(changed.Stored, hash)
 		}) {
 			w.t.Fatalf("save %d: %x is not in the cache", a.ID, hash)

@@ -43,6 +43,8 @@ type Scheduler struct {
 	pinned    []kvcache.BlockID // scratch of giveWay
 
 	actions []Action
+	drawn   []Sampled     // those of actions
+	changed BlocksChanged // that of actions
 }
 
 // New makes a scheduler that waits for its first event.
@@ -69,12 +71,15 @@ func New(config Config) (*Scheduler, error) {
 
 // Handle takes an event that happened at now and answers with what is to be
 // done, in this order. now never goes back. The slice is used again by the next
-// call; block tables and hashes in it are never changed and may be kept. The
-// batch and parts of a RunStep stay as they are until the StepDone of the step
-// after it.
+// call, and so is what a *Sampled and a *BlocksChanged point to, hashes included.
+// Block tables are never changed and may be kept. A *RunStep, its batch and its parts
+// stay as they are until the StepDone of the step after it, but for Batch.Room, which
+// is the engine's and then whose Tokens it becomes.
 func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	clear(s.actions)
 	s.actions = s.actions[:0]
+	clear(s.drawn) // their Logprobs
+	s.drawn = s.drawn[:0]
 	switch e := event.(type) {
 	case Submit:
 		s.submit(now, e.Request)
@@ -99,10 +104,11 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	planned := s.inFlight == nil && s.plan(now)
 	s.save()
 	if stored, removed := s.pool.Changes(); len(stored)+len(removed) > 0 {
-		s.act(BlocksChanged{Stored: stored, Removed: removed})
+		s.changed = BlocksChanged{Stored: stored, Removed: removed}
+		s.act(&s.changed)
 	}
 	if planned {
-		s.act(RunStep{Batch: s.inFlight.batch, Parts: s.inFlight.parts})
+		s.act(&s.inFlight.run)
 	}
 	return s.actions
 }
@@ -222,7 +228,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		s.cost.observe(st, e.Compute)
 	}
 	for i, q := range st.members {
-		part, work := st.parts[i], st.batch.Sequences[i]
+		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
 		q.inStep = false
 		if e.Err == nil {
 			// The KV is good, whatever became of the sequence meanwhile.
@@ -257,7 +263,9 @@ func (s *Scheduler) stepDone(e StepDone) {
 
 // sampled takes a token that a step drew.
 func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs) {
-	s.act(Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
+	// Where this moves what was drawn before, that stays as it was where it is.
+	s.drawn = append(s.drawn, Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
+	s.act(&s.drawn[len(s.drawn)-1])
 	q.output = append(q.output, token)
 	q.phase = decoding
 	reason := q.ended(token)

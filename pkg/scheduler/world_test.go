@@ -68,12 +68,12 @@ type life struct {
 
 // written is a step and what it was when it was handed out.
 type written struct {
-	step  scheduler.RunStep
+	step  *scheduler.RunStep
 	parts []scheduler.Part
 	work  []engine.Sequence
 }
 
-func copied(step scheduler.RunStep) written {
+func copied(step *scheduler.RunStep) written {
 	c := written{step: step, parts: slices.Clone(step.Parts), work: slices.Clone(step.Batch.Sequences)}
 	for i := range c.work {
 		c.work[i].Tokens = slices.Clone(c.work[i].Tokens)
@@ -205,19 +205,19 @@ func (w *world) handle(event scheduler.Event) {
 			w.preempted(a)
 		case scheduler.Resumed:
 			w.resumed(a)
-		case scheduler.Sampled:
+		case *scheduler.Sampled:
 			w.sampled(a)
 		case scheduler.Finished:
 			w.finished(a)
 		case scheduler.Released:
 			w.released(a)
-		case scheduler.BlocksChanged:
+		case *scheduler.BlocksChanged:
 			w.changed(a)
 		case scheduler.Save:
 			w.saveBegins(a)
 		case scheduler.StopSave:
 			w.saveStops(a)
-		case scheduler.RunStep:
+		case *scheduler.RunStep:
 			w.runStep(a)
 		}
 	}
@@ -306,7 +306,7 @@ func (w *world) resumed(a scheduler.Resumed) {
 	w.begins(l, a.Blocks, a.CachedTokens)
 }
 
-func (w *world) sampled(a scheduler.Sampled) {
+func (w *world) sampled(a *scheduler.Sampled) {
 	l := w.life(a.ID)
 	want := w.expected(l)
 	at := a.Offset - l.request.Generated
@@ -363,7 +363,7 @@ func (w *world) released(a scheduler.Released) {
 	l.released = true
 }
 
-func (w *world) changed(a scheduler.BlocksChanged) {
+func (w *world) changed(a *scheduler.BlocksChanged) {
 	for _, hash := range a.Removed {
 		if !w.cache[hash] {
 			w.t.Fatalf("removed %x, which was not stored", hash)
@@ -378,11 +378,11 @@ func (w *world) changed(a scheduler.BlocksChanged) {
 	}
 }
 
-func (w *world) runStep(a scheduler.RunStep) {
+func (w *world) runStep(a *scheduler.RunStep) {
 	if w.inFlight != nil {
 		w.t.Fatalf("a second step in flight")
 	}
-	w.inFlight = &a
+	w.inFlight = a
 	w.steps++
 	w.checkStep(a)
 	w.recent = append(w.recent, copied(a))

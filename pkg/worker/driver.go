@@ -28,15 +28,15 @@ type Config struct {
 	StepBudget  time.Duration
 	OutputShare float64
 	// LayerDone, if set, is called after each layer of each step, on the engine's
-	// own path: it must not block.
+	// own path: it must not block. run stays as it is until the step is done.
 	LayerDone func(run scheduler.RunStep, layer int)
 	// LayersDone, if set, is called once in each step, when all its layers are
 	// computed and no logits yet, as LayerDone is.
 	LayersDone func(run scheduler.RunStep)
 	// BlocksChanged, if set, is called with each change of the prefix cache, in
-	// order, under the driver's lock: it must not block nor call the driver. cause
-	// is the span of a traced sequence that made it, if there is one. It returns
-	// the number of the event, which Snapshot hands out.
+	// order, under the driver's lock: it must not block nor call the driver, nor keep
+	// the hashes. cause is the span of a traced sequence that made it, if there is one.
+	// It returns the number of the event, which Snapshot hands out.
 	BlocksChanged func(cause trace.SpanContext, stored, removed []kvcache.Hash) (sequence uint64)
 	// Save, if set, begins to save a prefix elsewhere, which ends with SaveDone;
 	// StopSave asks to end that soon. Both are called under the driver's lock: they
@@ -49,9 +49,16 @@ type Config struct {
 
 // Driver runs what a scheduler decides. All methods are safe for concurrent use.
 type Driver struct {
-	cfg    Config
-	steps  chan scheduler.RunStep // at most one is in flight, so sending never blocks
-	timing latency.StepTime       // of the goroutine in Run; its model is copied under mu
+	cfg   Config
+	steps chan scheduler.RunStep // at most one is in flight, so sending never blocks
+
+	// Of the goroutine in Run: what steps take, whose model is copied under mu, and the
+	// step that the engine computes.
+	timing  latency.StepTime
+	current scheduler.RunStep
+	// They call Config.LayerDone and LayersDone for current; nil without those.
+	layerDone  func(layer int)
+	layersDone func()
 
 	mu        sync.Mutex
 	core      *scheduler.Scheduler
@@ -60,7 +67,7 @@ type Driver struct {
 	lastEvent uint64 // number of the last change of the prefix cache
 	model     latency.Model
 	draining  bool
-	changed   chan struct{} // closed and replaced when the load changes
+	changed   chan struct{} // closed when the load changes; nil: nobody asked since
 	stepping  stepping
 	traces    traces
 }
@@ -84,13 +91,19 @@ func NewDriver(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
-	return &Driver{
+	d := &Driver{
 		cfg:       cfg,
 		steps:     make(chan scheduler.RunStep, 1),
 		core:      core,
 		sequences: make(map[scheduler.SequenceID]*Sequence),
-		changed:   make(chan struct{}),
-	}, nil
+	}
+	if cfg.LayerDone != nil {
+		d.layerDone = func(layer int) { d.cfg.LayerDone(d.current, layer) }
+	}
+	if cfg.LayersDone != nil {
+		d.layersDone = func() { d.cfg.LayersDone(d.current) }
+	}
+	return d, nil
 }
 
 // Run computes steps until ctx ends. A step that is under way then is cut short
@@ -109,12 +122,8 @@ func (d *Driver) Run(ctx context.Context) error {
 
 // step runs one batch.
 func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *tracedStep) scheduler.StepDone {
-	if d.cfg.LayerDone != nil {
-		run.Batch.LayerDone = func(layer int) { d.cfg.LayerDone(run, layer) }
-	}
-	if d.cfg.LayersDone != nil {
-		run.Batch.LayersDone = func() { d.cfg.LayersDone(run) }
-	}
+	d.current = run
+	run.Batch.LayerDone, run.Batch.LayersDone = d.layerDone, d.layersDone
 	out, err := d.cfg.Engine.Step(ctx, run.Batch)
 	traced.ended(run, out.Compute, err)
 	if err != nil {
@@ -125,7 +134,8 @@ func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *traced
 		return scheduler.StepDone{Err: err}
 	}
 	tokens, contexts := 0, 0
-	for _, s := range run.Batch.Sequences {
+	for i := range run.Batch.Sequences {
+		s := &run.Batch.Sequences[i]
 		tokens += len(s.Tokens)
 		contexts += s.Start + len(s.Tokens)
 	}
@@ -215,18 +225,20 @@ func (d *Driver) handleLocked(event scheduler.Event) {
 	if stepEnded {
 		d.stepping.stalls()
 	}
-	close(d.changed)
-	d.changed = make(chan struct{})
+	if d.changed != nil {
+		close(d.changed)
+		d.changed = nil
+	}
 }
 
 func (d *Driver) act(action scheduler.Action) {
 	switch a := action.(type) {
-	case scheduler.RunStep:
+	case *scheduler.RunStep:
 		for _, part := range a.Parts {
 			d.stepping.add(d.sequences[part.ID], part)
 		}
-		d.steps <- a
-	case scheduler.BlocksChanged:
+		d.steps <- *a
+	case *scheduler.BlocksChanged:
 		if d.cfg.BlocksChanged != nil {
 			d.lastEvent = d.cfg.BlocksChanged(d.traces.cause, a.Stored, a.Removed)
 		}
@@ -250,11 +262,11 @@ func (d *Driver) act(action scheduler.Action) {
 			s.preempted = false
 		}
 		d.deliver(a.ID, a)
-	case scheduler.Sampled:
+	case *scheduler.Sampled:
 		if s := d.sequences[a.ID]; s != nil {
 			s.decoding = true
+			s.putToken(a)
 		}
-		d.deliver(a.ID, a)
 	case scheduler.Finished:
 		if s := d.sequences[a.ID]; s != nil {
 			s.decoding = false
@@ -304,6 +316,9 @@ func (d *Driver) PoolStats() kvcache.Stats {
 func (d *Driver) Changed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.changed == nil {
+		d.changed = make(chan struct{})
+	}
 	return d.changed
 }
 

@@ -102,7 +102,7 @@ func (r *result) read(t *testing.T, s *worker.Sequence, untilReserved bool) {
 				r.started = &a
 			case scheduler.Reserved:
 				r.reserved = &a
-			case scheduler.Sampled:
+			case *scheduler.Sampled:
 				if a.Offset != len(r.tokens) && r.tokens != nil {
 					t.Fatalf("token with offset %d after %d tokens", a.Offset, len(r.tokens))
 				}

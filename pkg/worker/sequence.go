@@ -24,7 +24,14 @@ type Sequence struct {
 	step      uint64 // the last that it was in
 
 	mu      sync.Mutex
-	pending []scheduler.Action
+	pending actions // since the last Take
+	taken   actions // by that
+}
+
+// actions are some of a sequence, in memory of its own.
+type actions struct {
+	list  []scheduler.Action
+	drawn []scheduler.Sampled // those of list
 }
 
 // ID is the sequence's id.
@@ -38,22 +45,46 @@ func (s *Sequence) Cancel() { s.driver.handle(scheduler.Cancel{ID: s.id}) }
 // is Refused or Finished.
 func (s *Sequence) Ready() <-chan struct{} { return s.notify }
 
-// Take returns the actions since the last call, oldest first. It does not wait.
+// Take returns the actions since the last call, oldest first. It does not wait. The
+// slice, and what each *scheduler.Sampled in it points to, are used again by the next
+// call.
 func (s *Sequence) Take() []scheduler.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	actions := s.pending
-	s.pending = nil
-	return actions
+	s.taken.clear()
+	s.pending, s.taken = s.taken, s.pending
+	return s.taken.list
 }
 
+// clear forgets the actions and keeps the memory.
+func (a *actions) clear() {
+	clear(a.list)
+	clear(a.drawn) // their Logprobs
+	a.list, a.drawn = a.list[:0], a.drawn[:0]
+}
+
+// put adds an action, but for a *scheduler.Sampled.
 func (s *Sequence) put(action scheduler.Action) {
 	s.mu.Lock()
 	if _, is := action.(scheduler.Preempted); is {
-		s.pending = beforePause(s.pending)
+		s.pending.list = beforePause(s.pending.list)
 	}
-	s.pending = append(s.pending, action)
+	s.pending.list = append(s.pending.list, action)
 	s.mu.Unlock()
+	s.ready()
+}
+
+// putToken adds a token, which it copies.
+func (s *Sequence) putToken(token *scheduler.Sampled) {
+	s.mu.Lock()
+	// Where this moves what was drawn before, that stays as it was where it is.
+	s.pending.drawn = append(s.pending.drawn, *token)
+	s.pending.list = append(s.pending.list, &s.pending.drawn[len(s.pending.drawn)-1])
+	s.mu.Unlock()
+	s.ready()
+}
+
+func (s *Sequence) ready() {
 	select {
 	case s.notify <- struct{}{}:
 	default:
@@ -71,7 +102,7 @@ func beforePause(pending []scheduler.Action) []scheduler.Action {
 			return pending[:n]
 		}
 	}
-	return nil
+	return pending[:0]
 }
 
 // stepping is which sequences are in the steps, by which those are found that decode

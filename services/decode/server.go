@@ -148,7 +148,7 @@ func transferError(err error) error {
 func (g *generation) act(actions []scheduler.Action) error {
 	var tokens *workerv1.Tokens
 	for _, action := range actions {
-		if a, is := action.(scheduler.Sampled); is {
+		if a, is := action.(*scheduler.Sampled); is {
 			if tokens == nil {
 				tokens = &workerv1.Tokens{Offset: uint32(a.Offset)}
 			}

@@ -266,7 +266,7 @@ func (p *prompt) act(action scheduler.Action) error {
 			FetchedTokens: uint32(max(min(a.CachedTokens, p.fetched.Until)-p.fetched.From, 0)), FetchNs: p.fetched.Took.Nanoseconds(),
 			FetchVerdict: p.fetched.Verdict,
 		}}})
-	case scheduler.Sampled:
+	case *scheduler.Sampled:
 		p.first, p.logprobs = a.Token, worker.LogprobsMessage(a.Logprobs)
 	case scheduler.Finished:
 		p.finished = true

@@ -109,7 +109,7 @@ func follow(t *testing.T, s *worker.Sequence) (tokens int) {
 	for range s.Ready() {
 		for _, action := range s.Take() {
 			switch a := action.(type) {
-			case scheduler.Sampled:
+			case *scheduler.Sampled:
 				tokens++
 			case scheduler.Refused:
 				t.Errorf("refused: %+v", a)

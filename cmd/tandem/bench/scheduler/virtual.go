@@ -195,8 +195,8 @@ func (v *virtual) call(now time.Duration, event scheduler.Event) (time.Duration,
 func (v *virtual) act(now time.Duration, actions []scheduler.Action) error {
 	for _, action := range actions {
 		switch a := action.(type) {
-		case scheduler.RunStep:
-			v.flight, v.began, v.ends = &a, now, now+v.takes(&a.Batch)
+		case *scheduler.RunStep:
+			v.flight, v.began, v.ends = a, now, now+v.takes(&a.Batch)
 		case scheduler.Preempted:
 			v.preempt++
 		case scheduler.Refused:
@@ -227,8 +227,8 @@ func (v *virtual) takes(b *engine.Batch) time.Duration {
 
 func planned(actions []scheduler.Action) *scheduler.RunStep {
 	for _, action := range actions {
-		if run, is := action.(scheduler.RunStep); is {
-			return &run
+		if run, is := action.(*scheduler.RunStep); is {
+			return run
 		}
 	}
 	return nil

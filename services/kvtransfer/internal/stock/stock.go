@@ -255,7 +255,7 @@ func (s *Stock) Done(id ReadingID) {
 }
 
 // Changes is what was stored and removed since the last call, net. The slices are
-// the caller's.
+// used again by the next call.
 func (s *Stock) Changes() (stored, removed []kvcache.Hash) { return s.pool.Changes() }
 
 // Hashes is the hash of every block that can be found, each behind its parent.
