@@ -3,7 +3,10 @@ package kernels_test
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/cpu"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 )
@@ -17,15 +20,35 @@ func farApart(r *rand.Rand) uint16 { return bf16(r.NormFloat64() * math.Pow(2, f
 
 var int8Values = []func(*rand.Rand) uint16{ordinary, extreme, farApart, wild}
 
+// TestPathsInt8: sets with AVX-512 multiply with VNNI where the processor has it, and
+// the others do not, so that a processor with VNNI tests every path.
+func TestPathsInt8(t *testing.T) {
+	for _, s := range kernels.Usable() {
+		want := s.Name()
+		if strings.HasPrefix(want, "avx512") {
+			want = "avx2"
+			if cpu.X86.HasAVX512VNNI {
+				want = "vnni"
+			}
+		}
+		if got := s.Int8(); got != want {
+			t.Errorf("%s multiplies int8 with %s, want %s", s.Name(), got, want)
+		}
+	}
+}
+
 // TestProductsInt8 compares all modes with the portable path, on shapes that fill
 // neither groups nor panels nor units.
 func TestProductsInt8(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 200 {
+		for round := range 120 {
 			value := int8Values[round%len(int8Values)]
-			rows, n, k := 1+r.IntN(11), 1+r.IntN(150), 1+r.IntN(400)
-			if round%5 == 0 {
+			rows, n, k := 1+r.IntN(30), 1+r.IntN(150), 1+r.IntN(400)
+			switch {
+			case round%5 == 0:
 				rows, k = 1, kernels.Group*(1+r.IntN(3))
+			case round%20 == 1: // more than any path takes at once
+				rows, n = 90+r.IntN(110), 1+r.IntN(40)
 			}
 			a, w, up := fill(r, rows*k, value), fill(r, n*k, value), fill(r, n*k, value)
 			got, want := make([]float32, rows*n), make([]float32, rows*n)

@@ -14,6 +14,14 @@ unsigned tdm_flush_enter(void) {
 
 void tdm_flush_leave(unsigned saved) { _mm_setcsr(saved); }
 
+int tdm_vnni(void) { return __builtin_cpu_supports("avx512vnni") != 0; }
+
+const char *tdm_int8_path(const tdm_kernels *k) {
+	if (k->product_int8 == tdm_portable.product_int8)
+		return "portable";
+	return k->product_int8 == tdm_avx512_product_int8 && tdm_vnni() ? "vnni" : "avx2";
+}
+
 const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	__builtin_cpu_init();
 	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -44,6 +52,8 @@ const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 unsigned tdm_flush_enter(void) { return 0; }
 
 void tdm_flush_leave(unsigned saved) { (void)saved; }
+
+const char *tdm_int8_path(const tdm_kernels *k) { return k->name; }
 
 const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	*usable = 1;

@@ -1,0 +1,66 @@
+package kernels_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// assembly is what the compiler makes of a file, by function.
+func assembly(t *testing.T, file string) map[string][]string {
+	compiler := cmp.Or(os.Getenv("CC"), "gcc")
+	if _, err := exec.LookPath(compiler); err != nil {
+		t.Skip("no C compiler: the package was built elsewhere")
+	}
+	text, err := exec.Command(compiler, "-std=c11", "-O3", "-S", "-o", "-", file).Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v", compiler, file, err)
+	}
+	functions, name := map[string][]string{}, ""
+	label := regexp.MustCompile(`^([a-z]\w*):`)
+	for line := range strings.Lines(string(text)) {
+		if m := label.FindStringSubmatch(line); m != nil {
+			name = m[1]
+		}
+		functions[name] = append(functions[name], strings.TrimSpace(line))
+	}
+	return functions
+}
+
+// TestSumsStayInRegisters: compilers like to keep the sums of a large tile in memory,
+// which costs half of its speed and shows nowhere else.
+func TestSumsStayInRegisters(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("portable code only")
+	}
+	var tiles []string
+	for rows := range 12 {
+		tiles = append(tiles, fmt.Sprintf("tile_vnni_%d", rows+1))
+	}
+	for file, names := range map[string][]string{
+		"kernels_avx512.c": append(tiles, "thin_vnni"),
+		"kernels_avx2.c":   {"tile_int8_1", "tile_int8_2", "tile_int8_3", "tile_int8_4"},
+	} {
+		functions := assembly(t, file)
+		onStack := regexp.MustCompile(`^v[a-z].*\(%r[sb]p.*%[yz]mm|^v[a-z].*%[yz]mm.*\(%r[sb]p`)
+		for _, name := range names {
+			products := 0
+			for _, line := range functions[name] {
+				if strings.HasPrefix(line, "vpdpbusd") || strings.HasPrefix(line, "vpmaddubsw") {
+					products++
+				}
+				if onStack.MatchString(line) {
+					t.Errorf("%s has a vector in memory: %s", name, line)
+				}
+			}
+			if products == 0 {
+				t.Errorf("%s: %s multiplies nothing", file, name)
+			}
+		}
+	}
+}

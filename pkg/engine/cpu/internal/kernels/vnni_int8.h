@@ -1,0 +1,195 @@
+// Products in int8 with AVX-512 VNNI: vpdpbusd multiplies unsigned by signed bytes and
+// adds four products to each lane, in int32, where nothing saturates. Values are in
+// -127 to 127, so one operand gets 128 more, and the sums 128 times too much of the
+// other: they begin below zero by that. The steps of a sum are assembly: as intrinsics
+// GCC 12 keeps the sums in memory.
+
+enum {
+	VNNI_ROWS = 12,   // of a tile: with two panels' sums 24 of 32 registers
+	VNNI_NARROW = 6,  // rows up to which a tile is of four panels
+	VNNI_BLOCK = 96,  // rows that a group's weights are read for, then the next group's
+	VNNI_AHEAD = 2048 // bytes of a panel that thin_vnni has asked for
+};
+
+// vnni_rows are a group of some rows, with 128 more: unsigned.
+typedef struct vnni_rows {
+	uint8_t values[VNNI_ROWS][TDM_GROUP];
+	float scales[VNNI_ROWS];
+} vnni_rows;
+
+// lanes_add adds to each lane of sum the products of four unsigned bytes of x and
+// four signed ones of y.
+VEC words lanes_add(words sum, words x, words y) {
+	__asm__("vpdpbusd %[y], %[x], %[sum]" : [sum] "+v"(sum) : [x] "v"(x), [y] "v"(y));
+	return sum;
+}
+
+VEC words bytes_flip(words x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
+
+// lanes_scale carries 16 chains on by a group: its sums and both scales.
+VEC vec lanes_scale(vec acc, words sums, float scale, const uint8_t *w) {
+	return v_fma(_mm512_cvtepi32_ps(sums), v_mul(v_set1(scale), v_load((const float *)w)), acc);
+}
+
+// rows_open reads a group of rows.
+VEC void rows_open(vnni_rows *x, int rows, const int8_t *a, const float *scales, size_t groups) {
+	for (int r = 0; r < rows; r++, a += groups * TDM_GROUP, scales += groups) {
+		for (int k = 0; k < TDM_GROUP; k += 64)
+			_mm512_store_si512(x->values[r] + k, bytes_flip(_mm512_loadu_si512(a + k)));
+		x->scales[r] = *scales;
+	}
+}
+
+// starts_vnni is where the sums of four panels begin: -128 times what a group's
+// weights add up to.
+static __attribute__((noinline)) void starts_vnni(int32_t *starts, const uint8_t *const *w, size_t at) {
+	const words x = _mm512_set1_epi8(-128); // unsigned: 128
+	words sums[TDM_UNIT_PANELS];
+#pragma GCC unroll 4
+	for (int p = 0; p < TDM_UNIT_PANELS; p++)
+		sums[p] = _mm512_setzero_si512();
+	for (size_t k = 64; k < TDM_GROUP_BYTES; k += 64)
+#pragma GCC unroll 4
+		for (int p = 0; p < TDM_UNIT_PANELS; p++)
+			sums[p] = lanes_add(sums[p], x, _mm512_loadu_si512(w[p] + at + k));
+#pragma GCC unroll 4
+	for (int p = 0; p < TDM_UNIT_PANELS; p++)
+		_mm512_store_si512(starts + p * TDM_LANES, _mm512_sub_epi32(_mm512_setzero_si512(), sums[p]));
+}
+
+// tile_vnni carries rows by panels of c, [row][TDM_UNIT_PANELS][16], on by a group, and
+// asks for the next group's weights.
+VEC void tile_vnni(const int rows, const int panels, const vnni_rows *x, const uint8_t *const *w, size_t at, const int32_t *starts, float *c) {
+	words sums[VNNI_ROWS][TDM_UNIT_PANELS];
+	const uint8_t *from[TDM_UNIT_PANELS];
+#pragma GCC unroll 4
+	for (int p = 0; p < panels; p++) {
+		from[p] = w[p] + at;
+#pragma GCC unroll 12
+		for (int r = 0; r < rows; r++)
+			sums[r][p] = _mm512_load_si512(starts + p * TDM_LANES);
+	}
+	for (size_t k = 0; k < TDM_GROUP; k += 4) {
+		words y[TDM_UNIT_PANELS];
+#pragma GCC unroll 4
+		for (int p = 0; p < panels; p++) {
+			y[p] = _mm512_loadu_si512(from[p] + 64 + k * TDM_LANES);
+			__builtin_prefetch(from[p] + 64 + TDM_GROUP_BYTES + k * TDM_LANES);
+		}
+#pragma GCC unroll 12
+		for (int r = 0; r < rows; r++) {
+			uint32_t quad;
+			memcpy(&quad, x->values[r] + k, sizeof quad);
+			const words four = w_set1(quad);
+#pragma GCC unroll 4
+			for (int p = 0; p < panels; p++)
+				sums[r][p] = lanes_add(sums[r][p], four, y[p]);
+		}
+	}
+#pragma GCC unroll 12
+	for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+		for (int p = 0; p < panels; p++) {
+			float *to = c + (r * TDM_UNIT_PANELS + p) * TDM_LANES;
+			v_store(to, lanes_scale(v_load(to), sums[r][p], x->scales[r], from[p]));
+		}
+}
+
+typedef void tile_vnni_function(const vnni_rows *x, const uint8_t *const *w, size_t at, const int32_t *starts, float *c);
+
+#define TILE_VNNI(rows, panels) \
+	static __attribute__((noinline)) void tile_vnni_##rows(const vnni_rows *x, const uint8_t *const *w, size_t at, const int32_t *starts, float *c) { \
+		tile_vnni(rows, panels, x, w, at, starts, c); \
+	}
+TILE_VNNI(1, 4) TILE_VNNI(2, 4) TILE_VNNI(3, 4) TILE_VNNI(4, 4) TILE_VNNI(5, 4) TILE_VNNI(6, 4)
+TILE_VNNI(7, 2) TILE_VNNI(8, 2) TILE_VNNI(9, 2) TILE_VNNI(10, 2) TILE_VNNI(11, 2) TILE_VNNI(12, 2)
+
+static tile_vnni_function *const vnni_tiles[VNNI_ROWS] = {
+	tile_vnni_1, tile_vnni_2, tile_vnni_3, tile_vnni_4, tile_vnni_5, tile_vnni_6,
+	tile_vnni_7, tile_vnni_8, tile_vnni_9, tile_vnni_10, tile_vnni_11, tile_vnni_12,
+};
+
+// quads_total adds up a group of one row.
+VEC int32_t quads_total(const int8_t *a) {
+	const words one = _mm512_set1_epi8(1);
+	words sum = lanes_add(_mm512_setzero_si512(), one, _mm512_loadu_si512(a));
+	return _mm512_reduce_add_epi32(lanes_add(sum, one, _mm512_loadu_si512(a + 64)));
+}
+
+// thin_vnni is one row by a whole unit, all groups: four streams of weights. Here they
+// are what gets 128 more; the others' sums would take as long again.
+static __attribute__((noinline)) void thin_vnni(const int8_t *a, const float *scales, size_t groups, const uint8_t *const *w, float *c) {
+	vec acc[TDM_UNIT_PANELS];
+	const uint8_t *from[TDM_UNIT_PANELS];
+#pragma GCC unroll 4
+	for (int p = 0; p < TDM_UNIT_PANELS; p++) {
+		acc[p] = v_zero();
+		from[p] = w[p];
+	}
+	for (size_t g = 0; g < groups; g++, a += TDM_GROUP) {
+		words sums[TDM_UNIT_PANELS];
+		const words start = _mm512_set1_epi32(-128 * quads_total(a));
+#pragma GCC unroll 4
+		for (int p = 0; p < TDM_UNIT_PANELS; p++)
+			sums[p] = start;
+		for (size_t k = 0; k < TDM_GROUP; k += 4) {
+			uint32_t quad;
+			memcpy(&quad, a + k, sizeof quad);
+			const words four = w_set1(quad);
+#pragma GCC unroll 4
+			for (int p = 0; p < TDM_UNIT_PANELS; p++) {
+				const uint8_t *values = from[p] + 64 + k * TDM_LANES;
+				__builtin_prefetch(values + VNNI_AHEAD);
+				sums[p] = lanes_add(sums[p], bytes_flip(_mm512_loadu_si512(values)), four);
+			}
+		}
+#pragma GCC unroll 4
+		for (int p = 0; p < TDM_UNIT_PANELS; p++) {
+			acc[p] = lanes_scale(acc[p], sums[p], scales[g], from[p]);
+			from[p] += TDM_GROUP_BYTES;
+		}
+	}
+#pragma GCC unroll 4
+	for (int p = 0; p < TDM_UNIT_PANELS; p++)
+		v_store(c + p * TDM_LANES, acc[p]);
+}
+
+// block_vnni computes some rows by a unit into c. A unit's missing panels are its last
+// one, once more: nobody takes what becomes of them.
+static void block_vnni(const tdm_product *job, const uint8_t *const *w, int panels, int row, int rows, float *c) {
+	const size_t groups = job->groups;
+	const int8_t *a = job->q.values + (size_t)row * groups * TDM_GROUP;
+	const float *scales = job->q.scales + (size_t)row * groups;
+	_Alignas(64) int32_t starts[TDM_UNIT_PANELS * TDM_LANES];
+	_Alignas(64) vnni_rows x;
+	if (rows == 1) {
+		thin_vnni(a, scales, groups, w, c);
+		return;
+	}
+	memset(c, 0, (size_t)rows * TDM_UNIT_PANELS * TDM_LANES * sizeof *c);
+	for (size_t g = 0; g < groups; g++) {
+		const size_t at = g * TDM_GROUP_BYTES;
+		starts_vnni(starts, w, at);
+		for (int r = 0; r < rows; r += VNNI_ROWS) {
+			const int some = rows - r < VNNI_ROWS ? rows - r : VNNI_ROWS, wide = some <= VNNI_NARROW ? TDM_UNIT_PANELS : 2;
+			rows_open(&x, some, a + ((size_t)r * groups + g) * TDM_GROUP, scales + (size_t)r * groups + g, groups);
+			for (int p = 0; p < panels; p += wide)
+				vnni_tiles[some - 1](&x, w + p, at, starts + p * TDM_LANES, c + (r * TDM_UNIT_PANELS + p) * TDM_LANES);
+		}
+	}
+}
+
+static void product_vnni(const tdm_product *job, int unit, int row0, int row1) {
+	const int first = unit * TDM_UNIT_PANELS;
+	const int panels = job->panels - first < TDM_UNIT_PANELS ? job->panels - first : TDM_UNIT_PANELS;
+	const uint8_t *w[TDM_UNIT_PANELS];
+	_Alignas(64) float c[VNNI_BLOCK * TDM_UNIT_PANELS * TDM_LANES];
+	for (int p = 0; p < TDM_UNIT_PANELS; p++)
+		w[p] = (const uint8_t *)job->w + (size_t)(first + (p < panels ? p : panels - 1)) * job->groups * TDM_GROUP_BYTES;
+	for (int row = row0; row < row1; row += VNNI_BLOCK) {
+		const int rows = row1 - row < VNNI_BLOCK ? row1 - row : VNNI_BLOCK;
+		block_vnni(job, w, panels, row, rows, c);
+		for (int r = 0; r < rows; r++)
+			finish(job, c + r * TDM_UNIT_PANELS * TDM_LANES, row + r, first, panels);
+	}
+}
