@@ -4,7 +4,10 @@
 // assembly: as intrinsics GCC 12 mixes those of many sums and keeps half of these in
 // memory.
 
-enum { INT8_ROWS = 4 };
+enum {
+	INT8_ROWS = 4,
+	INT8_AHEAD = 1024 // bytes of a panel that thin_int8 has asked for; 512 to 2048 do as well
+};
 
 VEC __m256i bytes_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 
@@ -82,6 +85,7 @@ static __attribute__((noinline)) void thin_int8(const int8_t *a, const float *sc
 #pragma GCC unroll 4
 			for (int p = 0; p < TDM_UNIT_PANELS; p++) {
 				const uint8_t *values = w + (size_t)p * panel + TDM_LANES * (sizeof(float) + (size_t)k);
+				__builtin_prefetch(values + INT8_AHEAD);
 				sums[p].a = quads_add(sums[p].a, magnitudes, x, bytes_load(values), ones);
 				sums[p].b = quads_add(sums[p].b, magnitudes, x, bytes_load(values + 32), ones);
 			}

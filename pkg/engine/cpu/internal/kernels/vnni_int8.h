@@ -8,7 +8,7 @@ enum {
 	VNNI_ROWS = 12,   // of a tile: with two panels' sums 24 of 32 registers
 	VNNI_NARROW = 6,  // rows up to which a tile is of four panels
 	VNNI_BLOCK = 96,  // rows that a group's weights are read for, then the next group's
-	VNNI_AHEAD = 2048 // bytes of a panel that thin_vnni has asked for
+	VNNI_AHEAD = 1024 // bytes of a panel that thin_vnni has asked for
 };
 
 // vnni_rows are a group of some rows, with 128 more: unsigned.
