@@ -46,11 +46,16 @@ type Capacity struct {
 	MaxSequences int
 	// Threads is the number of compute threads, for people.
 	Threads int
-	// BytesPerWeight is what a step reads for each weight of a linear layer; 0: 2, as
-	// for bf16.
-	BytesPerWeight float64
+	// BytesPerWeight is what a step reads for each weight.
+	BytesPerWeight BytesPerWeight
 	// Layout describes the pages.
 	Layout kvcache.Layout
+}
+
+// BytesPerWeight is what a step reads for each weight of a layer's matrices and of the
+// output matrix; 0: 2, as for bf16.
+type BytesPerWeight struct {
+	Layers, Head float64
 }
 
 // Batch is the work of one Step. Neither the engine nor the caller changes it

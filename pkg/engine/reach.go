@@ -38,7 +38,7 @@ type Cost struct {
 // those that are not, an upper bound for a mixture of both.
 type Costs struct {
 	layerWeights float64 // of all layers' linear parts
-	weightBytes  float64 // of one weight
+	weightBytes  BytesPerWeight
 	headWeights  float64
 	attention    float64 // FLOPs of one token looking at one position, in one layer
 	contextBytes float64 // KV of one position in one layer
@@ -51,11 +51,13 @@ type windowedLayers struct{ window, count float64 }
 // CostsOf counts for an engine's model and weights.
 func CostsOf(e Engine) Costs { return NewCosts(e.Model()).WithWeights(e.Capacity().BytesPerWeight) }
 
-// WithWeights are the costs with weights of so many bytes each; 0: 2.
-func (c Costs) WithWeights(bytesPerWeight float64) Costs {
-	c.weightBytes = bytesPerWeight
-	if bytesPerWeight == 0 {
-		c.weightBytes = elementBytes
+// WithWeights are the costs with weights of so many bytes each.
+func (c Costs) WithWeights(bytes BytesPerWeight) Costs {
+	c.weightBytes = bytes
+	for _, b := range []*float64{&c.weightBytes.Layers, &c.weightBytes.Head} {
+		if *b == 0 {
+			*b = elementBytes
+		}
 	}
 	return c
 }
@@ -75,7 +77,7 @@ func NewCosts(spec model.Spec) Costs {
 	}
 	return Costs{
 		layerWeights: float64(spec.Layers) * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
-		weightBytes:  elementBytes,
+		weightBytes:  BytesPerWeight{elementBytes, elementBytes},
 		headWeights:  hidden * float64(spec.VocabSize),
 		attention:    4 * q,
 		contextBytes: 2 * kv * elementBytes,
@@ -92,9 +94,9 @@ func (c Costs) Step(w latency.StepWork) (prefill, decode Cost) {
 		first = &decode
 	}
 	if !w.Empty() {
-		first.ReadBytes += c.layerWeights * c.weightBytes
+		first.ReadBytes += c.layerWeights * c.weightBytes.Layers
 		if w.Prefill.Samples+w.Decode.Samples > 0 {
-			first.ReadBytes += c.headWeights * c.weightBytes
+			first.ReadBytes += c.headWeights * c.weightBytes.Head
 		}
 	}
 	return prefill, decode

@@ -48,9 +48,14 @@ func TestWeightBytes(t *testing.T) {
 	token := engine.Sequence{Tokens: make([]int32, 1), Start: 20, Sample: &engine.Sample{}}
 	work := engine.Batch{Sequences: []engine.Sequence{token}}.Work()
 	_, plain := engine.NewCosts(spec).Step(work)
-	for bytes, want := range map[float64]float64{0: 2, 2: 2, 1.25: 1.25} {
-		if _, got := engine.NewCosts(spec).WithWeights(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != want*(weights+head)+21*kv {
-			t.Errorf("%v bytes a weight: %+v", bytes, got)
+	for bytes, want := range map[engine.BytesPerWeight]float64{
+		{}:                         2*weights + 2*head,
+		{Layers: 1.25, Head: 1.25}: 1.25*weights + 1.25*head,
+		{Layers: 0.5, Head: 1}:     0.5*weights + head,
+		{Layers: 0.5}:              0.5*weights + 2*head,
+	} {
+		if _, got := engine.NewCosts(spec).WithWeights(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != want+21*kv {
+			t.Errorf("%+v a weight: %+v", bytes, got)
 		}
 	}
 }

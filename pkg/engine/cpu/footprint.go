@@ -12,7 +12,7 @@ import (
 // where it is not the output matrix as it is packed.
 func WeightBytes(s model.Spec, kind WeightType) int64 {
 	shape := shapeOf(s, kind, DefaultBlockTokens)
-	panels := func(rows, columns int) int64 { return int64(shape.PanelBytes(rows, columns)) }
+	panels := func(rows, columns int) int64 { return int64(shape.Layers.PanelBytes(rows, columns)) }
 	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
 	ffn := (s.FFNSize + kernels.Lanes - 1) / kernels.Lanes * kernels.Lanes
 	floats := 2 * s.HiddenSize
@@ -23,8 +23,8 @@ func WeightBytes(s model.Spec, kind WeightType) int64 {
 		floats += 2 * s.HeadSize
 	}
 	layer := 4*int64(floats) + panels(q+2*kv, s.HiddenSize) + panels(s.HiddenSize, q) + panels(2*ffn, s.HiddenSize) + panels(s.HiddenSize, s.FFNSize)
-	total := int64(s.Layers)*layer + 4*int64(s.HiddenSize) + panels(s.VocabSize, s.HiddenSize)
-	if !s.TiedEmbeddings || kind == Int8 {
+	total := int64(s.Layers)*layer + 4*int64(s.HiddenSize) + int64(shape.Head.PanelBytes(s.VocabSize, s.HiddenSize))
+	if !s.TiedEmbeddings || kind != BF16 {
 		total += 2 * int64(s.VocabSize) * int64(s.HiddenSize)
 	}
 	return total

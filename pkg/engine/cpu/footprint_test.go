@@ -15,7 +15,7 @@ func TestFootprint(t *testing.T) {
 			continue
 		}
 		m := synthesize(t, shape)
-		for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+		for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
 			w := loadAs(t, m, kind, 2)
 			if said, took := cpu.WeightBytes(m.Spec(), kind), w.Bytes(); took < said || float64(took) > 1.02*float64(said) {
 				t.Errorf("%s, %s: %d bytes said, %d taken", shape.Name, kind, said, took)

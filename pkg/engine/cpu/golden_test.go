@@ -23,11 +23,15 @@ const golden = "253745cf88662b0a40066d9d14caabea43e5a3a0699ab214317d5c3ec73f8e6c
 // docs/decisions/0011-int8-weights.md.
 const goldenInt8 = "5122d932f77493c164ee06130a2084b3870a6fb71602e22d35e40d4d451b1a03"
 
+// goldenInt4 is the same of the class with int4 weights:
+// docs/decisions/0012-int4-weights.md.
+const goldenInt4 = "c2dec75291eb2aa87a0296790db097bd508452b74d08539603cb3c9a84e6c4fe"
+
 // goldenFamilies pins what the other families add, over all of testdata/families.
 const goldenFamilies = "063be86e37b884fcef9238dbd8a5bc5c465105d4c3d357cf27863f5a5cd2d80d"
 
 func TestGolden(t *testing.T) {
-	for kind, want := range map[cpu.WeightType]string{cpu.BF16: golden, cpu.Int8: goldenInt8} {
+	for kind, want := range map[cpu.WeightType]string{cpu.BF16: golden, cpu.Int8: goldenInt8, cpu.Int4: goldenInt4} {
 		e := newEngine(t, loadFableAs(t, kind, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
 		sum := sha256.New()
 		addBits(t, sum, e, prompt(288, 4096), 280)

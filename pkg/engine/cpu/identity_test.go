@@ -16,7 +16,7 @@ import (
 
 // inEachType runs a test for every arithmetic class.
 func inEachType(t *testing.T, test func(t *testing.T, kind cpu.WeightType)) {
-	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
 		t.Run(string(kind), func(t *testing.T) { test(t, kind) })
 	}
 }

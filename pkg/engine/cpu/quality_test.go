@@ -28,11 +28,16 @@ func divergence(p, q []float64) float64 {
 	return sum
 }
 
-// TestQuality says what int8 costs on the held-out text: `go test -v -run Quality`
-// prints the figures of docs/benchmarks.md.
-func TestQuality(t *testing.T) {
-	ids := heldOut(t)
-	exact, rounded := heldOutLogits(t, loadFable(t, 2), ids), heldOutLogits(t, loadFableAs(t, cpu.Int8, 2), ids)
+// quality is what other logits lose, over a text.
+type quality struct {
+	bits, bitsExact float64 // a token
+	// mean, high and worst are the mean, the 99th percentile and the largest of the
+	// tokens' divergences, in nats.
+	mean, high, worst float64
+	same              float64 // share of tokens that have the same likeliest successor
+}
+
+func qualityOf(exact, rounded [][]float32, ids []int32) quality {
 	var each []float64
 	var sum float64
 	same := 0
@@ -45,13 +50,48 @@ func TestQuality(t *testing.T) {
 		}
 	}
 	slices.Sort(each)
-	mean, bits, bitsExact := sum/float64(len(each)), meanNLL(rounded, ids)/math.Ln2, meanNLL(exact, ids)/math.Ln2
-	t.Logf("bits a token: %.4f in bf16, %.4f in int8; KL divergence a token: %.5f, 99th percentile %.5f, worst %.5f; same likeliest token: %.1f%%",
-		bitsExact, bits, mean, each[len(each)*99/100], each[len(each)-1], 100*float64(same)/float64(len(each)))
-	if !(mean > 0 && mean < 0.002) {
-		t.Errorf("KL divergence of int8 from bf16: %.5f nats a token, want less than 0.002", mean)
+	n := len(each)
+	return quality{
+		bits: meanNLL(rounded, ids) / math.Ln2, bitsExact: meanNLL(exact, ids) / math.Ln2,
+		mean: sum / float64(n), high: each[n*99/100], worst: each[n-1], same: float64(same) / float64(n),
 	}
-	if math.Abs(bits-bitsExact) > 0.01 {
-		t.Errorf("%.4f bits a token in int8, %.4f in bf16", bits, bitsExact)
+}
+
+func (q quality) log(t *testing.T, what string) {
+	t.Helper()
+	t.Logf("%s: bits a token %.4f, in bf16 %.4f; KL divergence a token: %.5f, 99th percentile %.5f, worst %.5f; same likeliest token: %.1f%%",
+		what, q.bits, q.bitsExact, q.mean, q.high, q.worst, 100*q.same)
+}
+
+// TestQuality says what int8 and int4 cost on the held-out text: `go test -v -run
+// Quality` prints the figures of docs/benchmarks.md. Int4 is compared with plain
+// rounding to 4 bits, of all matrices, and of the layers only.
+func TestQuality(t *testing.T) {
+	ids := heldOut(t)
+	exact := heldOutLogits(t, loadFable(t, 2), ids)
+	of := func(what string, w *cpu.Weights) quality {
+		t.Helper()
+		q := qualityOf(exact, heldOutLogits(t, w, ids), ids)
+		q.log(t, what)
+		return q
+	}
+	int8, int4 := of("int8", loadFableAs(t, cpu.Int8, 2)), of("int4", loadFableAs(t, cpu.Int4, 2))
+	if !(int8.mean > 0 && int8.mean < 0.002) {
+		t.Errorf("KL divergence of int8 from bf16: %.5f nats a token, want less than 0.002", int8.mean)
+	}
+	if math.Abs(int8.bits-int8.bitsExact) > 0.01 {
+		t.Errorf("%.4f bits a token in int8, %.4f in bf16", int8.bits, int8.bitsExact)
+	}
+	plain, layers := math.Inf(1), math.Inf(1)
+	for _, by := range []roundedTo{sevenths, eighths} {
+		plain = min(plain, of("all matrices rounded to "+by.name, loadRounded(t, by, true)).mean)
+		layers = min(layers, of("layers rounded to "+by.name, loadRounded(t, by, false)).mean)
+	}
+	t.Logf("int4 diverges by %.2f of plain rounding of all matrices, %.2f of plain rounding of the layers", int4.mean/plain, int4.mean/layers)
+	if !(int4.mean < plain/2) {
+		t.Errorf("KL divergence of int4 from bf16: %.5f nats a token, want at most half of the %.5f of plain rounding", int4.mean, plain)
+	}
+	if !(int4.mean < layers) {
+		t.Errorf("KL divergence of int4 from bf16: %.5f nats a token, want less than the %.5f of plain rounding of the layers", int4.mean, layers)
 	}
 }

@@ -76,7 +76,7 @@ func TestShapes(t *testing.T) {
 			for _, class := range []struct {
 				kind cpu.WeightType
 				most float64
-			}{{cpu.BF16, 0.03}, {cpu.Int8, 0.06}} {
+			}{{cpu.BF16, 0.03}, {cpu.Int8, 0.06}, {cpu.Int4, 0.25}} {
 				w := loadAs(t, m, class.kind, 2)
 				want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 4, ISA: "portable"}), tokens, table(0, 2))
 				for _, set := range kernels.Usable() {

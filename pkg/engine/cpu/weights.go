@@ -98,7 +98,7 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 func (w *Weights) pack(ctx context.Context, m *model.Model, progress func(done, total int64)) error {
 	layers := make([]model.LayerWeights, w.spec.Layers)
 	ends := bytesOf(m.FinalNorm(), m.Output())
-	if !w.spec.TiedEmbeddings || w.kind == Int8 {
+	if !w.spec.TiedEmbeddings || w.kind != BF16 {
 		ends += bytesOf(m.Embedding())
 	}
 	total := ends
@@ -184,10 +184,11 @@ func (w *Weights) Close() error {
 }
 
 func shapeOf(s model.Spec, kind WeightType, blockTokens int) kernels.Shape {
+	layers, head := kind.formats()
 	return kernels.Shape{
 		Hidden: s.HiddenSize, Heads: s.Heads, KVHeads: s.KVHeads, HeadSize: s.HeadSize,
 		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: blockTokens, NormEps: s.RMSNormEps,
-		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Int8: kind == Int8,
+		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Layers: layers, Head: head,
 	}
 }
 

@@ -40,25 +40,26 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-// BenchmarkProducts runs one matrix product on one thread, in both types in turn: with
+// BenchmarkProducts runs one matrix product on one thread, in all formats in turn: with
 // weights that a cache holds, and with some that none does, read by one row.
 func BenchmarkProducts(b *testing.B) {
 	set := kernels.Usable()[0]
 	for _, c := range []struct{ rows, n int }{{1, 5632}, {4, 5632}, {8, 5632}, {64, 5632}, {192, 5632}, {1, 131072}} {
 		b.Run(fmt.Sprintf("%dx1024x%d", c.rows, c.n), func(b *testing.B) {
-			least := map[bool]time.Duration{false: math.MaxInt64, true: math.MaxInt64}
+			least := map[kernels.Format]time.Duration{kernels.Pairs: math.MaxInt64, kernels.Int8: math.MaxInt64, kernels.Int4: math.MaxInt64}
 			for b.Loop() {
-				for int8 := range least {
-					took, err := set.ProbeSpeed(int8, c.rows, 1024, c.n, 3)
+				for format := range least {
+					took, err := set.ProbeSpeed(format, c.rows, 1024, c.n, 3)
 					if err != nil {
 						b.Fatal(err)
 					}
-					least[int8] = min(least[int8], took)
+					least[format] = min(least[format], took)
 				}
 			}
 			products := float64(c.rows) * 1024 * float64(c.n)
-			b.ReportMetric(products/float64(least[false]), "bf16-GMAC/s")
-			b.ReportMetric(products/float64(least[true]), "int8-GMAC/s")
+			b.ReportMetric(products/float64(least[kernels.Pairs]), "bf16-GMAC/s")
+			b.ReportMetric(products/float64(least[kernels.Int8]), "int8-GMAC/s")
+			b.ReportMetric(products/float64(least[kernels.Int4]), "int4-GMAC/s")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

@@ -57,18 +57,18 @@ func TestProductsInt8(t *testing.T) {
 				want[i] = got[i]
 			}
 			add := round%2 == 0
-			if err := fast.ProbeProductInt8(a, rows, k, w, n, add, got); err != nil {
+			if err := fast.ProbeProductIn(kernels.Int8, a, rows, k, w, n, add, got); err != nil {
 				t.Fatal(err)
 			}
-			if err := portable.ProbeProductInt8(a, rows, k, w, n, add, want); err != nil {
+			if err := portable.ProbeProductIn(kernels.Int8, a, rows, k, w, n, add, want); err != nil {
 				t.Fatal(err)
 			}
 			same32(t, "product", got, want)
 			got16, want16 := make([]uint16, rows*n), make([]uint16, rows*n)
-			if err := fast.ProbeSwiGLUInt8(a, rows, k, w, up, n, got16); err != nil {
+			if err := fast.ProbeSwiGLUIn(kernels.Int8, a, rows, k, w, up, n, got16); err != nil {
 				t.Fatal(err)
 			}
-			if err := portable.ProbeSwiGLUInt8(a, rows, k, w, up, n, want16); err != nil {
+			if err := portable.ProbeSwiGLUIn(kernels.Int8, a, rows, k, w, up, n, want16); err != nil {
 				t.Fatal(err)
 			}
 			same16(t, "SwiGLU", got16, want16)
@@ -138,7 +138,7 @@ func TestChainsInt8(t *testing.T) {
 		rows, n, k := 1+r.IntN(4), 1+r.IntN(40), 1+r.IntN(400)
 		a, w := fill(r, rows*k, value), fill(r, n*k, value)
 		got := make([]float32, rows*n)
-		if err := sets[len(sets)-1].ProbeProductInt8(a, rows, k, w, n, false, got); err != nil {
+		if err := sets[len(sets)-1].ProbeProductIn(kernels.Int8, a, rows, k, w, n, false, got); err != nil {
 			t.Fatal(err)
 		}
 		for i := range got {

@@ -1,7 +1,8 @@
 // Package kernels is the C of the CPU engine and the thinnest Go around it: a
 // compute pool, packed weights and a workspace that runs one batch through the
 // layers. tdm_kernels.h states the contract of the C, and
-// docs/decisions/0002-cpu-arithmetic.md and 0011-int8-weights.md what it computes.
+// docs/decisions/0002-cpu-arithmetic.md, 0011-int8-weights.md and
+// 0012-int4-weights.md what it computes.
 //
 // Only engine/cpu imports it. It checks sizes where a mistake would write out of
 // bounds; what a batch may contain is checked by engine/cpu. It starts threads,
@@ -33,6 +34,46 @@ const (
 	// Group is how many elements share a scale in int8.
 	Group = C.TDM_GROUP
 )
+
+// Format is how a matrix is packed, which says how it is multiplied.
+type Format C.int
+
+// The formats.
+const (
+	// Pairs is bf16, multiplied with bf16.
+	Pairs Format = C.TDM_PAIRS
+	// Int8 is multiplied with activations in int8.
+	Int8 Format = C.TDM_INT8
+	// Int4 too.
+	Int4 Format = C.TDM_INT4
+)
+
+// groupBytes is what a group of a panel takes; 0 for Pairs, which has none.
+func (f Format) groupBytes() int {
+	switch f {
+	case Int8:
+		return C.TDM_GROUP_BYTES
+	case Int4:
+		return C.TDM_INT4_BYTES
+	}
+	return 0
+}
+
+// PanelBytes is the size of a packed matrix.
+func (f Format) PanelBytes(rows, columns int) int {
+	if f == Pairs {
+		return roundUp(rows, Lanes) * ((columns + 1) / 2) * 4
+	}
+	return (rows + Lanes - 1) / Lanes * ((columns + Group - 1) / Group) * f.groupBytes()
+}
+
+// BytesPerWeight is the size of a weight in whole groups, its share of a scale included.
+func (f Format) BytesPerWeight() float64 {
+	if f == Pairs {
+		return 2
+	}
+	return float64(f.groupBytes()) / (Lanes * Group)
+}
 
 // Set is one implementation of the kernels.
 type Set struct {
@@ -135,9 +176,9 @@ type Shape struct {
 	NormEps                                                   float32
 	// QKVBias and QKNorm are whether the model has them.
 	QKVBias, QKNorm bool
-	// Int8: the weights of linear layers and the activations that they are multiplied
-	// with are int8; otherwise bf16.
-	Int8 bool
+	// Layers is how the matrices of the layers are packed, Head how the output matrix
+	// is: both Pairs, or neither.
+	Layers, Head Format
 }
 
 func (s Shape) check() error {
@@ -154,6 +195,8 @@ func (s Shape) check() error {
 		return fmt.Errorf("%w: head size %d is odd", errShape, s.HeadSize)
 	case s.Heads*s.HeadSize > most || 2*s.KVHeads*s.HeadSize > most:
 		return fmt.Errorf("%w: %d heads of %d are too many", errShape, s.Heads, s.HeadSize)
+	case (s.Layers == Pairs) != (s.Head == Pairs):
+		return fmt.Errorf("%w: layers and head of formats %d and %d", errShape, s.Layers, s.Head)
 	case s.BlockTokens <= 0 || s.BlockTokens%Lanes != 0 || SplitTokens%s.BlockTokens != 0:
 		return fmt.Errorf("%w: blocks of %d tokens: use 16, 32, 64, 128 or 256", errShape, s.BlockTokens)
 	}

@@ -4,6 +4,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
+#include "tdm_int4.h"
 #include "tdm_kernels.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
@@ -103,9 +104,10 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "avx2_int8.h"
+#include "avx2_int4.h"
 #include "vec_attention.h"
 
-const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_product_int4, tdm_avx2_quantize, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

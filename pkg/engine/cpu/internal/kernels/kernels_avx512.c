@@ -33,7 +33,7 @@ void tdm_avx512_product_int8(const tdm_product *p, int unit, int row0, int row1)
 	(tdm_vnni() ? product_vnni : tdm_avx2_product_int8)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx2_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -1,6 +1,7 @@
 // The arithmetic class as plain C: every other implementation is tested against
 // this one, bit for bit. It is the only one on processors other than x86-64.
 
+#include "tdm_int4.h"
 #include "tdm_kernels.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
@@ -37,6 +38,27 @@ static float chain_int8(const tdm_product *p, int row, int panel, int lane) {
 	return acc;
 }
 
+// chain_int4 is the chain over groups of 32; a group's sum is exact.
+static float chain_int4(const tdm_product *p, int row, int panel, int lane) {
+	static const int8_t values[] = {TDM_INT4_VALUES};
+	const int8_t *a = p->q.values + (size_t)row * p->groups * TDM_GROUP;
+	const float *scales = p->q.scales + (size_t)row * p->groups;
+	const uint8_t *w = (const uint8_t *)p->w + (size_t)panel * p->groups * TDM_INT4_BYTES;
+	float acc = 0;
+	for (size_t g = 0; g < p->groups; g++, a += TDM_GROUP, w += TDM_INT4_BYTES) {
+		const uint8_t *codes = w + TDM_INT4_SCALES_BYTES;
+		for (int first = 0; first < TDM_GROUP; first += TDM_INT4_GROUP) {
+			uint16_t scale;
+			memcpy(&scale, w + (size_t)(first / TDM_INT4_GROUP * TDM_LANES + lane) * sizeof scale, sizeof scale);
+			int32_t sum = 0;
+			for (int k = first; k < first + TDM_INT4_GROUP; k++)
+				sum += a[k] * values[codes[(k / 8 * TDM_LANES + lane) * 4 + k % 4] >> (k & 4) & 15];
+			acc = tdm_fma((float)sum, tdm_mul(scales[g], tdm_widen(scale)), acc);
+		}
+	}
+	return acc;
+}
+
 typedef float chain_function(const tdm_product *p, int row, int panel, int lane);
 
 static void run_product(const tdm_product *p, int unit, int row0, int row1, chain_function *chain) {
@@ -66,6 +88,8 @@ static void run_product(const tdm_product *p, int unit, int row0, int row1, chai
 static void product(const tdm_product *p, int unit, int row0, int row1) { run_product(p, unit, row0, row1, chain); }
 
 static void product_int8(const tdm_product *p, int unit, int row0, int row1) { run_product(p, unit, row0, row1, chain_int8); }
+
+static void product_int4(const tdm_product *p, int unit, int row0, int row1) { run_product(p, unit, row0, row1, chain_int4); }
 
 static void quantize(int8_t *values, float *scales, const uint16_t *x, int n) { tdm_quantize(values, scales, x, n); }
 
@@ -211,4 +235,4 @@ static void exps(float *out, const float *x, int n) {
 		out[i] = tdm_exp(x[i]);
 }
 
-const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, product_int4, quantize, norm, adjust, rotate, attention, exps};

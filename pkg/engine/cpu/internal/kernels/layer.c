@@ -26,11 +26,19 @@ static size_t groups_of(int k) { return ((size_t)k + TDM_GROUP - 1) / TDM_GROUP;
 static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *p) {
 	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
 	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
-	void (*product)(const tdm_product *, int, int, int) = p->q.values ? s->kernels->product_int8 : s->kernels->product;
+	const tdm_kernels *k = s->kernels;
+	void (*product)(const tdm_product *, int, int, int) = p->packed == TDM_INT4 ? k->product_int4 : p->packed == TDM_INT8 ? k->product_int8 : k->product;
 	for (int i = team->thread; i < items; i = team->threads + draw(s, counter)) {
 		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
 		product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
 	}
+}
+
+// panel_bytes is the size of a panel of a product's weights.
+static size_t panel_bytes(const tdm_product *p) {
+	if (p->packed == TDM_PAIRS)
+		return p->pairs * TDM_LANES * sizeof(uint32_t);
+	return p->groups * (p->packed == TDM_INT4 ? TDM_INT4_BYTES : TDM_GROUP_BYTES);
 }
 
 // ahead_of is what a thread reads first in a product: the beginnings of its first
@@ -38,7 +46,7 @@ static void run_product(tdm_step *s, const tdm_team *team, int counter, const td
 static tdm_ahead ahead_of(const tdm_team *team, const tdm_product *p) {
 	const int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
 	const int panel = team->thread / blocks * TDM_UNIT_PANELS, panels = p->panels - panel;
-	const size_t stride = p->q.values ? p->groups * TDM_GROUP_BYTES : p->pairs * TDM_LANES * sizeof(uint32_t);
+	const size_t stride = panel_bytes(p);
 	return (tdm_ahead){.start = (const uint8_t *)p->w + (size_t)panel * stride, .stride = stride,
 		.bytes = stride < AHEAD_BYTES / TDM_UNIT_PANELS ? stride : AHEAD_BYTES / TDM_UNIT_PANELS,
 		.parts = panels < 0 ? 0 : panels < TDM_UNIT_PANELS ? panels : TDM_UNIT_PANELS};
@@ -106,9 +114,10 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 	}
 }
 
+// product_of is one with a layer's matrix.
 static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const void *w, int k, int n, int mode, void *out, size_t ldo) {
 	return (tdm_product){(const uint32_t *)a, lda / 2, s->quantized, w, (size_t)pairs_of(k), groups_of(k), s->rows,
-		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo};
+		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo, s->layers_packed};
 }
 
 static tdm_product qkv_of(const tdm_step *s, const tdm_layer_weights *w) {
@@ -290,6 +299,7 @@ static void head_job(void *argument, const tdm_team *team) {
 	const tdm_shape *m = &s->shape;
 	tdm_product p = product_of(s, s->normed, s->ldn, s->output, m->hidden, m->vocab, TDM_STORE, s->logits, s->ldl);
 	p.rows = s->head_rows;
+	p.packed = s->head_packed;
 	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
 	for (int i = team->thread; i < s->head_rows; i += team->threads)
 		norm_row(s, i, s->head_row0 + i, s->final_norm);

@@ -1,5 +1,6 @@
 // Checkpoint matrices into panels.
 
+#include "tdm_int4.h"
 #include "tdm_kernels.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
@@ -71,6 +72,28 @@ static void pack_quads(const tdm_pack *p, int r) {
 	}
 }
 
+static void pack_codes(const tdm_pack *p, int r) {
+	size_t at = packed_row(p, r), lane = at % TDM_LANES, columns = (size_t)p->columns, base = (size_t)r * columns;
+	size_t groups = (columns + TDM_GROUP - 1) / TDM_GROUP;
+	uint8_t *to = (uint8_t *)p->panels + at / TDM_LANES * groups * TDM_INT4_BYTES;
+	for (size_t first = 0; first < columns; first += TDM_INT4_GROUP) {
+		size_t n = columns - first < TDM_INT4_GROUP ? columns - first : TDM_INT4_GROUP, part = first % TDM_GROUP;
+		uint8_t *group = to + first / TDM_GROUP * TDM_INT4_BYTES, *bytes = group + TDM_INT4_SCALES_BYTES;
+		uint8_t codes[TDM_INT4_GROUP];
+		float x[TDM_INT4_GROUP] = {0};
+		uint32_t largest = 0;
+		for (size_t k = 0; k < n; k++) {
+			x[k] = tdm_widen(tdm_bf16(element(p->source, p->type, base + first + k)));
+			uint32_t magnitude = tdm_bits(x[k]) & 0x7fffffffu;
+			largest = magnitude > largest ? magnitude : largest;
+		}
+		uint16_t scale = tdm_int4_group(codes, x, tdm_float(largest));
+		memcpy(group + (part / TDM_INT4_GROUP * TDM_LANES + lane) * sizeof scale, &scale, sizeof scale);
+		for (size_t k = 0; k < TDM_INT4_GROUP; k++)
+			bytes[((part + k) / 8 * TDM_LANES + lane) * 4 + k % 4] |= (uint8_t)(codes[k] << (k & 4));
+	}
+}
+
 static void pack(void *argument, const tdm_team *team) {
 	const tdm_pack *p = argument;
 	int groups = (p->rows + TDM_LANES - 1) / TDM_LANES;
@@ -87,6 +110,11 @@ void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_
 
 void tdm_pack_int8(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step) {
 	tdm_pack p = {pack_quads, panels, source, type, rows, columns, row0, step};
+	tdm_pool_run(pool, threads, pack, &p);
+}
+
+void tdm_pack_int4(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step) {
+	tdm_pack p = {pack_codes, panels, source, type, rows, columns, row0, step};
 	tdm_pool_run(pool, threads, pack, &p);
 }
 

@@ -13,12 +13,12 @@ void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, cons
 		tdm_flush_leave(saved);
 }
 
-void tdm_probe_product_int8(const tdm_kernels *k, int8_t *values, float *scales, const uint8_t *w, size_t groups,
+void tdm_probe_product_quantized(const tdm_kernels *k, int packed, int8_t *values, float *scales, const uint8_t *w, size_t groups,
 	int rows, int panels, int n, int mode, void *out, size_t ldo) {
-	const tdm_product p = {.q = {values, scales}, .w = w, .groups = groups, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
+	const tdm_product p = {.q = {values, scales}, .w = w, .packed = packed, .groups = groups, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	for (int unit = 0; unit * TDM_UNIT_PANELS < panels; unit++)
-		k->product_int8(&p, unit, 0, rows);
+		(packed == TDM_INT4 ? k->product_int4 : k->product_int8)(&p, unit, 0, rows);
 	if (k->flushes)
 		tdm_flush_leave(saved);
 }

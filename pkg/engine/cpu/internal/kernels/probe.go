@@ -37,25 +37,12 @@ func (s Set) ProbeSwiGLU(a []uint16, rows, k int, gate, up []uint16, n int, out 
 }
 
 func (s Set) probeProduct(a []uint16, rows, k int, weights [][]uint16, n, mode int, out unsafe.Pointer) error {
-	pool, err := NewPool(1)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	pairs, perMatrix := (k+1)/2, roundUp(n, Lanes)
-	panels, err := Allocate(len(weights) * perMatrix * pairs * 4)
+	panels, err := packed(Pairs, weights, n, k)
 	if err != nil {
 		return err
 	}
 	defer panels.Free()
-	for i, w := range weights {
-		data, err := littleEndian(w, n, k)
-		if err != nil {
-			return err
-		}
-		C.tdm_pack_matrix(pool.c, 1, (*C.uint16_t)(panels.start), (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16,
-			C.int(n), C.int(k), C.int(i*Lanes), C.int(len(weights)*Lanes))
-	}
+	pairs, perMatrix := (k+1)/2, roundUp(n, Lanes)
 	padded := make([]uint32, rows*pairs)
 	for r := range rows {
 		for i := range k {
@@ -129,9 +116,9 @@ func (s Set) ProbeQuantize(x []uint16) (values []int8, scales []float32) {
 	return values, scales
 }
 
-// ProbeProductInt8 is ProbeProduct in int8: both matrices are quantised, w as the
+// ProbeProductIn is ProbeProduct in Int8 or Int4: both matrices are quantised, w as the
 // checkpoint's matrix of bf16 that it is. The product is added to out, or replaces it.
-func (s Set) ProbeProductInt8(a []uint16, rows, k int, w []uint16, n int, add bool, out []float32) error {
+func (s Set) ProbeProductIn(f Format, a []uint16, rows, k int, w []uint16, n int, add bool, out []float32) error {
 	if len(out) != rows*n {
 		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
 	}
@@ -139,46 +126,59 @@ func (s Set) ProbeProductInt8(a []uint16, rows, k int, w []uint16, n int, add bo
 	if add {
 		mode = C.TDM_ADD
 	}
-	return s.probeProductInt8(a, rows, k, [][]uint16{w}, n, mode, unsafe.Pointer(unsafe.SliceData(out)))
+	return s.probeProductIn(f, a, rows, k, [][]uint16{w}, n, mode, unsafe.Pointer(unsafe.SliceData(out)))
 }
 
-// ProbeSwiGLUInt8 is ProbeSwiGLU in int8.
-func (s Set) ProbeSwiGLUInt8(a []uint16, rows, k int, gate, up []uint16, n int, out []uint16) error {
+// ProbeSwiGLUIn is ProbeSwiGLU in Int8 or Int4.
+func (s Set) ProbeSwiGLUIn(f Format, a []uint16, rows, k int, gate, up []uint16, n int, out []uint16) error {
 	if len(out) != rows*n {
 		return fmt.Errorf("%d outputs for %d x %d", len(out), rows, n)
 	}
-	return s.probeProductInt8(a, rows, k, [][]uint16{gate, up}, n, C.TDM_SWIGLU, unsafe.Pointer(unsafe.SliceData(out)))
+	return s.probeProductIn(f, a, rows, k, [][]uint16{gate, up}, n, C.TDM_SWIGLU, unsafe.Pointer(unsafe.SliceData(out)))
 }
 
-func (s Set) probeProductInt8(a []uint16, rows, k int, weights [][]uint16, n, mode int, out unsafe.Pointer) error {
-	pool, err := NewPool(1)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	groups, perMatrix := (k+Group-1)/Group, roundUp(n, Lanes)
-	panels, err := Allocate(Shape{Int8: true}.PanelBytes(len(weights)*perMatrix, k))
+func (s Set) probeProductIn(f Format, a []uint16, rows, k int, weights [][]uint16, n, mode int, out unsafe.Pointer) error {
+	panels, err := packed(f, weights, n, k)
 	if err != nil {
 		return err
 	}
 	defer panels.Free()
-	for i, w := range weights {
-		data, err := littleEndian(w, n, k)
-		if err != nil {
-			return err
-		}
-		C.tdm_pack_int8(pool.c, 1, (*C.uint8_t)(panels.start), (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16,
-			C.int(n), C.int(k), C.int(i*Lanes), C.int(len(weights)*Lanes))
-	}
 	var values []int8
 	var scales []float32
 	for r := range rows {
 		v, s := s.ProbeQuantize(a[r*k : (r+1)*k])
 		values, scales = append(values, v...), append(scales, s...)
 	}
-	C.tdm_probe_product_int8(s.c, (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)), (*C.uint8_t)(panels.start), C.size_t(groups),
-		C.int(rows), C.int(len(weights)*perMatrix/Lanes), C.int(n), C.int(mode), out, C.size_t(n))
+	C.tdm_probe_product_quantized(s.c, C.int(f), (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)), (*C.uint8_t)(panels.start),
+		C.size_t((k+Group-1)/Group), C.int(rows), C.int(len(weights)*roundUp(n, Lanes)/Lanes), C.int(n), C.int(mode), out, C.size_t(n))
 	return nil
+}
+
+// ProbePanels packs n rows of k elements of bf16. The memory is the caller's to free.
+func ProbePanels(f Format, w []uint16, n, k int) (Memory, error) {
+	return packed(f, [][]uint16{w}, n, k)
+}
+
+// packed packs matrices of one shape, their panels in turns.
+func packed(f Format, weights [][]uint16, n, k int) (Memory, error) {
+	pool, err := NewPool(1)
+	if err != nil {
+		return Memory{}, err
+	}
+	defer pool.Close()
+	panels, err := Allocate(f.PanelBytes(len(weights)*roundUp(n, Lanes), k))
+	if err != nil {
+		return Memory{}, err
+	}
+	for i, w := range weights {
+		data, err := littleEndian(w, n, k)
+		if err != nil {
+			panels.Free()
+			return Memory{}, err
+		}
+		pool.pack(panels.start, f, (*C.uint8_t)(unsafe.SliceData(data)), C.TDM_BF16, n, k, i*Lanes, len(weights)*Lanes)
+	}
+	return panels, nil
 }
 
 // littleEndian is a matrix as a checkpoint has it.
@@ -195,9 +195,8 @@ func littleEndian(w []uint16, n, k int) ([]byte, error) {
 
 // ProbeSpeed is the least time of so many products of rows x k by k x n, on the calling
 // thread. What they compute does not matter.
-func (s Set) ProbeSpeed(int8 bool, rows, k, n, times int) (time.Duration, error) {
-	shape := Shape{Int8: int8}
-	weights := shape.PanelBytes(n, k)
+func (s Set) ProbeSpeed(f Format, rows, k, n, times int) (time.Duration, error) {
+	weights := f.PanelBytes(n, k)
 	values, outputs := roundUp(2*rows*roundUp(k, Group), 64), 4*rows*n // scales lie behind them
 	memory, err := Allocate(roundUp(weights, 64) + 2*values + outputs)
 	if err != nil {
@@ -211,8 +210,8 @@ func (s Set) ProbeSpeed(int8 bool, rows, k, n, times int) (time.Duration, error)
 	var least time.Duration
 	for i := range times {
 		began := time.Now()
-		if int8 {
-			C.tdm_probe_product_int8(s.c, (*C.int8_t)(a), (*C.float)(scales), (*C.uint8_t)(memory.start), C.size_t(groups),
+		if f != Pairs {
+			C.tdm_probe_product_quantized(s.c, C.int(f), (*C.int8_t)(a), (*C.float)(scales), (*C.uint8_t)(memory.start), C.size_t(groups),
 				C.int(rows), C.int(panels), C.int(n), C.TDM_STORE, out, C.size_t(n))
 		} else {
 			C.tdm_probe_product(s.c, (*C.uint32_t)(a), C.size_t(pairs), (*C.uint32_t)(memory.start), C.size_t(pairs),

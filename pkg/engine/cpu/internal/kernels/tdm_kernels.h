@@ -1,6 +1,6 @@
 // Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md and
-// 0011-int8-weights.md define what they compute, bit for bit; kernels_portable.c is
-// that definition as code.
+// 0011-int8-weights.md and 0012-int4-weights.md define what they compute, bit for bit;
+// kernels_portable.c is that definition as code.
 //
 // Words used here:
 //   pair    two neighbouring bf16 elements in one uint32, the even one in the
@@ -10,6 +10,10 @@
 //           is filled with zeros
 //   panel   in int8: for each group the scales of 16 output rows, float[16], then
 //           the values, int8 [128/4][16][4]
+//   panel   in int4: for each group the scales of 16 output rows, bf16 [128/32][16],
+//           one for every 32 elements, then the codes, 4 bits [128/8][2][16][4]: of the
+//           64 bytes for each 8 elements of K, the low halves are the first 4, the high
+//           halves the others
 //   unit    4 panels, the grain of work of a product
 //   row     one token of the batch
 //   slice   one layer's part of a KV page: keys, then values
@@ -29,7 +33,10 @@ enum {
 	TDM_LANES = 16,        // virtual lanes of every sum, and rows of a panel
 	TDM_UNIT_PANELS = 4,   // panels of a unit
 	TDM_GROUP = 128,       // elements of a group
-	TDM_GROUP_BYTES = 64 + 16 * TDM_GROUP, // of a group in a panel
+	TDM_GROUP_BYTES = 64 + 16 * TDM_GROUP, // of a group in a panel in int8
+	TDM_INT4_GROUP = 32,   // elements of a weight's row that share a scale in int4
+	TDM_INT4_SCALES_BYTES = 32 * (TDM_GROUP / TDM_INT4_GROUP), // of a group in a panel in int4
+	TDM_INT4_BYTES = TDM_INT4_SCALES_BYTES + 8 * TDM_GROUP, // likewise, codes included
 	TDM_SPLIT = 256,       // tokens of an attention split
 	TDM_ATTENTION_ROWS = 32, // rows of an attention item, unless one token has more heads
 	TDM_SEE_ALL = 1 << 30, // window of a query that sees every token; positions stay below half of it
@@ -51,6 +58,9 @@ enum {
 
 enum { TDM_STORE, TDM_ADD, TDM_SWIGLU };
 
+// How a matrix is packed, which says how it is multiplied.
+enum { TDM_PAIRS, TDM_INT8, TDM_INT4 };
+
 // tdm_quantized are rows of activations in int8.
 typedef struct tdm_quantized {
 	int8_t *values; // [row][group][128]
@@ -61,8 +71,8 @@ typedef struct tdm_quantized {
 typedef struct tdm_product {
 	const uint32_t *a; // activations, rows of pairs; an odd last element is paired with zero
 	size_t lda;        // pairs from row to row
-	tdm_quantized q;   // activations of product_int8, instead of a
-	const void *w;     // packed panels, of pairs or in int8
+	tdm_quantized q;   // activations of product_int8 and product_int4, instead of a
+	const void *w;     // packed panels
 	size_t pairs;      // pairs of K
 	size_t groups;     // groups of K
 	int rows;          // rows of a
@@ -72,6 +82,7 @@ typedef struct tdm_product {
 	                   // TDM_SWIGLU: panels alternate gate, up; out = bf16(silu(gate) * up)
 	void *out;         // float, or uint16_t for TDM_SWIGLU
 	size_t ldo;        // elements from row to row
+	int packed;        // how w is: TDM_PAIRS, TDM_INT8 or TDM_INT4
 } tdm_product;
 
 // tdm_rows is what turns products into queries, keys and values.
@@ -108,6 +119,8 @@ typedef struct tdm_kernels {
 	void (*product)(const tdm_product *p, int unit, int row0, int row1);
 	// product_int8 is product from p->q and panels in int8.
 	void (*product_int8)(const tdm_product *p, int unit, int row0, int row1);
+	// product_int4 is product from p->q and panels in int4.
+	void (*product_int4)(const tdm_product *p, int unit, int row0, int row1);
 	// quantize turns a row of n bf16 elements into groups in int8.
 	void (*quantize)(int8_t *values, float *scales, const uint16_t *x, int n);
 	// norm writes bf16(x * rms(x) * weight) for one row of n elements.
@@ -129,8 +142,9 @@ typedef struct tdm_kernels {
 extern const tdm_kernels tdm_portable;
 #if defined(__x86_64__)
 extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed;
-// What AVX2 computes in int8, which other sets use too.
+// What AVX2 computes in int8 and int4, which other sets use too.
 void tdm_avx2_product_int8(const tdm_product *p, int unit, int row0, int row1);
+void tdm_avx2_product_int4(const tdm_product *p, int unit, int row0, int row1);
 void tdm_avx2_quantize(int8_t *values, float *scales, const uint16_t *x, int n);
 // What the sets with AVX-512 compute in int8: products with VNNI where tdm_vnni says
 // that the processor has it, else as AVX2 does.
@@ -201,6 +215,8 @@ enum { TDM_BF16, TDM_F16, TDM_F32 };
 void tdm_pack_matrix(tdm_pool *pool, int threads, uint16_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
 // tdm_pack_int8 does the same to panels in int8.
 void tdm_pack_int8(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
+// tdm_pack_int4 does the same to panels in int4.
+void tdm_pack_int4(tdm_pool *pool, int threads, uint8_t *panels, const uint8_t *source, int type, int rows, int columns, int row0, int step);
 // tdm_to_bf16 rounds n elements.
 void tdm_to_bf16(uint16_t *out, const uint8_t *source, int type, size_t n);
 // tdm_to_float widens n elements to flushed floats.
@@ -235,6 +251,7 @@ typedef struct tdm_step {
 	tdm_pool *pool;
 	int threads;
 	tdm_shape shape;
+	int layers_packed, head_packed; // how the matrices are: TDM_PAIRS, ...
 
 	int rows, items;
 	const int32_t *tokens;

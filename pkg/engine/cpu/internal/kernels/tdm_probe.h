@@ -6,7 +6,7 @@
 
 void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, const uint32_t *w, size_t pairs,
 	int rows, int panels, int n, int mode, void *out, size_t ldo);
-void tdm_probe_product_int8(const tdm_kernels *k, int8_t *values, float *scales, const uint8_t *w, size_t groups,
+void tdm_probe_product_quantized(const tdm_kernels *k, int packed, int8_t *values, float *scales, const uint8_t *w, size_t groups,
 	int rows, int panels, int n, int mode, void *out, size_t ldo);
 void tdm_probe_quantize(const tdm_kernels *k, int8_t *values, float *scales, const uint16_t *x, int n);
 void tdm_probe_norm(const tdm_kernels *k, uint16_t *out, const float *x, const float *weight, int n, float eps);

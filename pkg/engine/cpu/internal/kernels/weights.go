@@ -62,11 +62,12 @@ type Weights struct {
 	count     int
 	finalNorm *C.float
 	output    unsafe.Pointer
-	embedding *C.uint16_t // nil: the embedding is the output matrix, in bf16
+	embedding *C.uint16_t // nil: the embedding is the output matrix, in pairs
 }
 
 // NewWeights allocates room for the packed weights. Sizes that follow from the
-// shape only; BlockTokens does not matter. A tied embedding is a copy in int8.
+// shape only; BlockTokens does not matter. A tied embedding is a copy unless the head is
+// packed in pairs.
 func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error) {
 	shape.BlockTokens = SplitTokens
 	if err := shape.check(); err != nil {
@@ -84,10 +85,10 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 			l := C.tdm_layer_weights{
 				attention_norm: take[C.float](a, shape.Hidden),
 				ffn_norm:       take[C.float](a, shape.Hidden),
-				qkv:            shape.panels(a, q+2*kv, shape.Hidden),
-				o:              shape.panels(a, shape.Hidden, q),
-				gate_up:        shape.panels(a, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
-				down:           shape.panels(a, shape.Hidden, shape.FFN),
+				qkv:            panels(a, shape.Layers, q+2*kv, shape.Hidden),
+				o:              panels(a, shape.Layers, shape.Hidden, q),
+				gate_up:        panels(a, shape.Layers, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
+				down:           panels(a, shape.Layers, shape.Hidden, shape.FFN),
 				window:         windowOf(0),
 			}
 			if shape.QKVBias {
@@ -101,8 +102,8 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 			}
 		}
 		w.finalNorm = take[C.float](a, shape.Hidden)
-		w.output = shape.panels(a, shape.Vocab, shape.Hidden)
-		if !tied || shape.Int8 {
+		w.output = panels(a, shape.Head, shape.Vocab, shape.Hidden)
+		if !tied || shape.Head != Pairs {
 			w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
 		}
 	})
@@ -112,17 +113,9 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 	return w, nil
 }
 
-// PanelBytes is the size of a packed matrix.
-func (s Shape) PanelBytes(rows, columns int) int {
-	if s.Int8 {
-		return (rows + Lanes - 1) / Lanes * ((columns + Group - 1) / Group) * C.TDM_GROUP_BYTES
-	}
-	return roundUp(rows, Lanes) * ((columns + 1) / 2) * 4
-}
-
 // panels reserves a packed matrix.
-func (s Shape) panels(a *arena, rows, columns int) unsafe.Pointer {
-	return a.take(s.PanelBytes(rows, columns))
+func panels(a *arena, f Format, rows, columns int) unsafe.Pointer {
+	return a.take(f.PanelBytes(rows, columns))
 }
 
 // Bytes is the size of the packed weights.
@@ -170,7 +163,7 @@ func (w *Weights) PackLayer(i int, m LayerMatrices) error {
 		{l.gate_up, m.Up, s.FFN, s.Hidden, Lanes, 2 * Lanes},
 		{l.down, m.Down, s.Hidden, s.FFN, 0, Lanes},
 	} {
-		if err := w.pack(v.to, v.m, v.rows, v.columns, v.row0, v.step); err != nil {
+		if err := w.pack(v.to, s.Layers, v.m, v.rows, v.columns, v.row0, v.step); err != nil {
 			return err
 		}
 	}
@@ -191,7 +184,7 @@ func (w *Weights) PackEnds(embedding, finalNorm, output Matrix) error {
 		code, _, _ := embedding.elementType()
 		C.tdm_to_bf16(w.embedding, (*C.uint8_t)(unsafe.SliceData(embedding.Data)), code, C.size_t(s.Vocab*s.Hidden))
 	}
-	return w.pack(w.output, output, s.Vocab, s.Hidden, 0, Lanes)
+	return w.pack(w.output, s.Head, output, s.Vocab, s.Hidden, 0, Lanes)
 }
 
 func widen(to *C.float, m Matrix, n int) error {
@@ -203,16 +196,24 @@ func widen(to *C.float, m Matrix, n int) error {
 	return nil
 }
 
-func (w *Weights) pack(to unsafe.Pointer, m Matrix, rows, columns, row0, step int) error {
+func (w *Weights) pack(to unsafe.Pointer, f Format, m Matrix, rows, columns, row0, step int) error {
 	if err := m.check(rows, columns); err != nil {
 		return err
 	}
 	code, _, _ := m.elementType()
-	source := (*C.uint8_t)(unsafe.SliceData(m.Data))
-	if w.shape.Int8 {
-		C.tdm_pack_int8(w.pool.c, C.int(w.pool.threads), (*C.uint8_t)(to), source, code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
-		return nil
-	}
-	C.tdm_pack_matrix(w.pool.c, C.int(w.pool.threads), (*C.uint16_t)(to), source, code, C.int(rows), C.int(columns), C.int(row0), C.int(step))
+	w.pool.pack(to, f, (*C.uint8_t)(unsafe.SliceData(m.Data)), code, rows, columns, row0, step)
 	return nil
+}
+
+// pack packs a matrix on all threads: row r becomes row row0 + r/16*step + r%16.
+func (p *Pool) pack(to unsafe.Pointer, f Format, source *C.uint8_t, code C.int, rows, columns, row0, step int) {
+	threads, n, k, first, stride := C.int(p.threads), C.int(rows), C.int(columns), C.int(row0), C.int(step)
+	switch f {
+	case Pairs:
+		C.tdm_pack_matrix(p.c, threads, (*C.uint16_t)(to), source, code, n, k, first, stride)
+	case Int8:
+		C.tdm_pack_int8(p.c, threads, (*C.uint8_t)(to), source, code, n, k, first, stride)
+	case Int4:
+		C.tdm_pack_int4(p.c, threads, (*C.uint8_t)(to), source, code, n, k, first, stride)
+	}
 }

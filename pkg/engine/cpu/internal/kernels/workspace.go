@@ -50,7 +50,7 @@ func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, 
 	if threads > w.pool.threads {
 		return nil, fmt.Errorf("workspace for %d of %d threads", threads, w.pool.threads)
 	}
-	if shape.Int8 != w.shape.Int8 {
+	if shape.Layers != w.shape.Layers || shape.Head != w.shape.Head {
 		return nil, fmt.Errorf("%w: weights are of another type", errShape)
 	}
 	k, s, err := planWorkspace(threads, shape, limits)
@@ -91,7 +91,7 @@ func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_s
 	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
 	const align = 32 // elements: whole cache lines a row
 	s := C.tdm_step{
-		threads: C.int(threads), shape: shape.c(), slice_bytes: C.size_t(shape.SliceBytes()),
+		threads: C.int(threads), shape: shape.c(), layers_packed: C.int(shape.Layers), head_packed: C.int(shape.Head), slice_bytes: C.size_t(shape.SliceBytes()),
 		ldx: C.size_t(roundUp(shape.Hidden, align)), ldn: C.size_t(roundUp(shape.Hidden, align)),
 		ldqkv: C.size_t(roundUp(q+2*kv, align)), ldq: C.size_t(roundUp(q, align)),
 		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
@@ -113,7 +113,7 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	s.q = goSlice[C.uint16_t](a, limits.Rows*int(s.ldq), &k.q)
 	s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
 	s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
-	if k.shape.Int8 {
+	if k.shape.Layers != Pairs {
 		groups := (max(k.shape.Hidden, k.shape.Heads*k.shape.HeadSize, k.shape.FFN) + Group - 1) / Group
 		rows := max(limits.Rows, limits.HeadRows)
 		s.quantized.values = take[C.int8_t](a, rows*groups*Group)
