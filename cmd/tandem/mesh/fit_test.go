@@ -21,7 +21,7 @@ func TestAutoKVMemory(t *testing.T) {
 	if left, known := memory.Available(os.DirFS("/")); known && left.Bytes < 6<<30 {
 		t.Skipf("%d MiB are available: it stands for less", left.Bytes>>20)
 	}
-	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
 		t.Run(string(kind), func(t *testing.T) { autoKVMemory(t, kind) })
 	}
 }

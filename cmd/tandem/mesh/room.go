@@ -38,16 +38,21 @@ func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) ro
 	config.Threads = e.Threads
 	block := int64(simulated.SliceBytes(spec, e.BlockTokens)) * int64(spec.Layers)
 	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
-	remedy := "use a smaller model"
-	if e.CPUWeights == cpu.BF16 {
-		remedy = "pass --cpu-weights int8, or use a smaller model"
-	}
-	return room{
-		remedy: remedy,
+	r := room{
+		remedy: "use a smaller model",
 		spec:   spec, workers: int64(workers), block: block, full: blocks * block, left: left,
 		weights:   cpu.WeightBytes(spec, e.CPUWeights),
 		workspace: cpu.WorkspaceBytes(spec, e.CPUWeights, config),
 	}
+	for _, smaller := range []cpu.WeightType{cpu.Int8, cpu.Int4} {
+		s := r
+		s.weights, s.workspace = cpu.WeightBytes(spec, smaller), cpu.WorkspaceBytes(spec, smaller, config)
+		if s.weights < r.weights && s.checkWeights() == nil {
+			r.remedy = fmt.Sprintf("pass --cpu-weights %s, or use a smaller model", smaller)
+			break
+		}
+	}
+	return r
 }
 
 // fixed is what is needed whatever is asked for.

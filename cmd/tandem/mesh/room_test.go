@@ -120,19 +120,35 @@ func TestSimulatedNeedsNoRoom(t *testing.T) {
 	}
 }
 
-// TestRoomForInt8: a model that does not fit in bf16 does in int8.
-func TestRoomForInt8(t *testing.T) {
-	o := mesh.DefaultOptions()
-	o.Engine.Threads = threads
-	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 12*gib); err == nil || !strings.Contains(err.Error(), "--cpu-weights int8") {
-		t.Errorf("15 GiB of weights in 12: %v", err)
-	}
-	o.Engine.CPUWeights = cpu.Int8
-	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 12*gib); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := mesh.CheckModel(o, llama8B(), 1, 6*gib); err == nil || strings.Contains(err.Error(), "--cpu-weights") {
-		t.Errorf("8 GiB of weights in 6: %v", err)
+// TestRoomForFewerBytes: a model that does not fit in one type of weights does in another,
+// which the error names.
+func TestRoomForFewerBytes(t *testing.T) {
+	for _, c := range []struct {
+		weights cpu.WeightType
+		left    int64
+		says    string // "": it fits
+		not     string // what is not said
+	}{
+		{cpu.BF16, 12 * gib, "pass --cpu-weights int8", "int4"},
+		{cpu.Int8, 12 * gib, "", ""},
+		{cpu.BF16, 6 * gib, "pass --cpu-weights int4", "int8"},
+		{cpu.Int8, 6 * gib, "pass --cpu-weights int4", "int8"},
+		{cpu.Int4, 6 * gib, "", ""},
+		{cpu.BF16, 5 * gib, "use a smaller model", "--cpu-weights"},
+		{cpu.Int4, 5 * gib, "use a smaller model", "--cpu-weights"},
+	} {
+		o := mesh.DefaultOptions()
+		o.Engine.Threads, o.Engine.CPUWeights = threads, c.weights
+		_, _, err := mesh.CheckModel(o, llama8B(), 1, c.left)
+		if c.says == "" {
+			if err != nil {
+				t.Errorf("%s in %d bytes: %v", c.weights, c.left, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), c.not) {
+			t.Errorf("%s in %d bytes: %v, want %q", c.weights, c.left, err, c.says)
+		}
 	}
 }
 

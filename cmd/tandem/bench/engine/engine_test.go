@@ -186,19 +186,26 @@ func TestFigures(t *testing.T) {
 	if want := 2*(1+4.0/128)*(3*(qkv+rest)+800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
 		t.Errorf("%v bytes in int8, want %v", got, want)
 	}
+	// In int4 half a byte, and a scale of two for every 32; the head is in int8.
+	got = engine.DecodeBytes(spec, engine.Plan{DType: cpu.Int4, DecodeSteps: 2, Batch: 2, ContextTokens: 10})
+	if want := 2*((1.0/2+2.0/32)*3*(qkv+rest)+(1+4.0/128)*800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
+		t.Errorf("%v bytes in int4, want %v", got, want)
+	}
 }
 
-// TestInt8: weights of another type are measured as they are.
-func TestInt8(t *testing.T) {
-	p := plan()
-	p.DType, p.Rounds = cpu.Int8, 1
-	w := loadAs(t, cpu.Int8)
-	r, err := engine.Measure(t.Context(), w, p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.DType != cpu.Int8 || r.WeightBytes != w.Bytes() || !near(r.DecodeStepBytes, engine.DecodeBytes(w.Spec(), p)/float64(p.DecodeSteps)) {
-		t.Errorf("%+v", r)
+// TestWeightTypes: weights of another type are measured as they are.
+func TestWeightTypes(t *testing.T) {
+	for _, kind := range []cpu.WeightType{cpu.Int8, cpu.Int4} {
+		p := plan()
+		p.DType, p.Rounds = kind, 1
+		w := loadAs(t, kind)
+		r, err := engine.Measure(t.Context(), w, p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.DType != kind || r.WeightBytes != w.Bytes() || !near(r.DecodeStepBytes, engine.DecodeBytes(w.Spec(), p)/float64(p.DecodeSteps)) {
+			t.Errorf("%+v", r)
+		}
 	}
 }
 
@@ -292,7 +299,6 @@ func TestPlansThatAreRefused(t *testing.T) {
 		change func(*engine.Plan)
 	}{
 		{"--dtype: int8, but the weights are in bf16", func(p *engine.Plan) { p.DType = cpu.Int8 }},
-		{"--dtype: the CPU engine has no int4 weights: pass bf16 or int8", func(p *engine.Plan) { p.DType = "int4" }},
 		{"--dtype: \"fp8\"", func(p *engine.Plan) { p.DType = "fp8" }},
 		{"--prompt: 0", func(p *engine.Plan) { p.PromptTokens = 0 }},
 		{"--prompt: 513", func(p *engine.Plan) { p.PromptTokens = 513 }},

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -35,8 +34,6 @@ const maxBatch = cpu.DefaultMaxBatchTokens
 func (p Plan) Validate() error {
 	const most = 1 << 20
 	switch {
-	case p.DType == "int4":
-		return errors.New("--dtype: the CPU engine has no int4 weights: pass bf16 or int8")
 	case p.DType.Validate() != nil:
 		return fmt.Errorf("--dtype: %w", p.DType.Validate())
 	case p.PromptTokens < 1 || p.PromptTokens > most:

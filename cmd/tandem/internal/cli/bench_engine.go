@@ -40,7 +40,7 @@ limits: multiply-adds of the instruction set in use, in registers alone, and rea
 memory. prefill_of_peak is the share of the first that prefill reaches, decode_of_read
 the share of the second that decode does; prefill_of_peak_computed does not count what
 the engine need not compute of the last layer. The peak is that of floating point for
-int8 too. Figures are those of the best rounds;
+int8 and int4 too. Figures are those of the best rounds;
 the middle ones and how far they are below stand beside.
 
 A run whose limits were disturbed says "valid": false, and why.
@@ -55,7 +55,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs := cmd.Flags()
 	fs.StringVar(&f.model, "model", "", "directory of the model (default: one of --preset is made)")
 	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the model that is made: "+strings.Join(presets, ", "))
-	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, or int8")
+	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
 	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
 	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
 	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
@@ -65,7 +65,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds of prefill, decode and limits in turn")
 	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command")
 	oneOf(cmd, "preset", presets...)
-	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8))
+	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	asJSON := addJSON(cmd, "print one JSON object")
 	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

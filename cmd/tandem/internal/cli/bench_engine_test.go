@@ -69,7 +69,7 @@ func TestBenchEngineRefuses(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"--dtype int4", 2, "no int4 weights: pass bf16 or int8"},
+		{"--dtype fp8", 2, "use bf16, int8 or int4"},
 		{"--dtype f32", 2, "--dtype"},
 		{"--threads -1", 2, "--threads"},
 		{"--prompt 0", 2, "--prompt"},

@@ -52,9 +52,10 @@ type inspectJSON struct {
 	// ChatTemplate says whether conversations can be rendered.
 	ChatTemplate chatTemplateJSON `json:"chat_template"`
 	// PackedWeightBytes is about what the weights take in the CPU engine's memory,
-	// PackedInt8Bytes with --cpu-weights int8.
+	// PackedInt8Bytes with --cpu-weights int8, PackedInt4Bytes with int4.
 	PackedWeightBytes int64 `json:"packed_weight_bytes"`
 	PackedInt8Bytes   int64 `json:"packed_int8_bytes"`
+	PackedInt4Bytes   int64 `json:"packed_int4_bytes"`
 	// KVBytesPerToken holds keys and values of all layers.
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
 	// KVBytesFullContext is what one sequence of ContextTokens takes.
@@ -145,7 +146,7 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		VocabSize: spec.VocabSize, HiddenSize: spec.HiddenSize, Layers: spec.Layers, Heads: spec.Heads,
 		KVHeads: spec.KVHeads, HeadSize: spec.HeadSize, FFNSize: spec.FFNSize, ContextTokens: spec.ContextTokens,
 		RMSNormEps: spec.RMSNormEps, RopeTheta: spec.RopeTheta, TiedEmbeddings: spec.TiedEmbeddings,
-		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed, PackedInt8Bytes: cpu.WeightBytes(spec, cpu.Int8),
+		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed, PackedInt8Bytes: cpu.WeightBytes(spec, cpu.Int8), PackedInt4Bytes: cpu.WeightBytes(spec, cpu.Int4),
 		EOS: append([]int32{}, spec.EOS...),
 		Sampling: samplingJSON{
 			Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,

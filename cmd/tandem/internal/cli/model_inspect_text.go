@@ -22,7 +22,7 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"digest", m.Digest},
 		{"architecture", m.Architecture + " (" + m.Family + ")"},
 		{"parameters", fmt.Sprintf("%d", m.Parameters)},
-		{"weights", bytesText(m.WeightBytes) + " as " + m.WeightType + ", " + bytesText(m.PackedWeightBytes) + " in memory, " + bytesText(m.PackedInt8Bytes) + " as int8"},
+		{"weights", bytesText(m.WeightBytes) + " as " + m.WeightType + ", " + bytesText(m.PackedWeightBytes) + " in memory, " + bytesText(m.PackedInt8Bytes) + " as int8, " + bytesText(m.PackedInt4Bytes) + " as int4"},
 		{"shape", fmt.Sprintf("%d layers, hidden %d, %d heads of %d, %d KV heads, FFN %d", m.Layers, m.HiddenSize, m.Heads, m.HeadSize, m.KVHeads, m.FFNSize)},
 		{"attention", m.attention()},
 		{"vocabulary", fmt.Sprintf("%d tokens, embeddings %s, start %s, end %v", m.VocabSize, embeddings, bos, m.EOS)},

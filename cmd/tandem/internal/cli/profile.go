@@ -62,7 +62,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.model, "model", "", "directory of the model (default: the bundled one)")
 	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, or int8")
+	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, int8, or int4")
 	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
 	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
 	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
@@ -75,7 +75,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.entry, "entry", "", "model in that file, such as facebook/opt-13b")
 	flags.StringVar(&f.tensorParallel, "tensor-parallel", "1", "degree of tensor parallelism in that file")
 	oneOf(cmd, "preset", presets...)
-	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8))
+	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
 	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -102,7 +102,7 @@ func TestProfileRefuses(t *testing.T) {
 		{"--from-distserve x", 2, "--entry"},
 		{"--entry x", 2, "--from-distserve"},
 		{"--threads -1", 2, "--threads"},
-		{"--cpu-weights int4", 2, "--cpu-weights"},
+		{"--cpu-weights fp8", 2, "--cpu-weights"},
 		{"--duration 1ms", 2, "--duration"},
 		{"--max-context 1", 2, "--max-context"},
 		{"--max-chunk 1", 2, "--max-chunk"},
