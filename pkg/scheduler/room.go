@@ -15,7 +15,7 @@ type cost struct {
 	// alone is of steps without prompts: what prompts added is measured against it.
 	alone latency.StepTime
 	// excess is by how many times more than the model of steps says prompts add, at
-	// most, but in one of rareExcess steps; 0 stands for 1.
+	// most, but in one of rareExcess steps; 0 stands for firstExcess.
 	excess float64
 }
 
@@ -24,12 +24,15 @@ const costKnown = 16
 
 // The excess grows by excessGain when prompts added more than it allows for, and falls
 // by a share of that when they did not, so that it settles where one of rareExcess steps
-// is over (stochastic approximation of a quantile; Robbins and Monro, 1951). A single
-// step, however long, counts no more than another.
+// is over (stochastic approximation of a quantile; Robbins and Monro, 1951): the budget
+// is one for the 99th percentile of gaps. A single step, however long, counts no more
+// than another. Until it has settled it is likelier too large than too small: the first
+// long prompt may have few steps.
 const (
-	excessGain = 0.1
-	rareExcess = 20
-	maxExcess  = 16
+	firstExcess = 1.25
+	excessGain  = 0.1
+	rareExcess  = 100
+	maxExcess   = 16
 )
 
 func (c *cost) observe(st *step, took time.Duration) {
@@ -60,7 +63,12 @@ func (c *cost) observe(st *step, took time.Duration) {
 }
 
 // allowance is by how many times prompts are taken to add more than the model says.
-func (c *cost) allowance() float64 { return max(c.excess, 1) }
+func (c *cost) allowance() float64 {
+	if c.excess == 0 {
+		return firstExcess
+	}
+	return max(c.excess, 1)
+}
 
 // lookedAt is how many positions n tokens from start on look at, themselves included.
 func lookedAt(start, n int) int { return n*start + n*(n+1)/2 }

@@ -154,6 +154,19 @@ func TestLongPrompt(t *testing.T) {
 	}
 }
 
+// TestLongPromptWithJitter: the p99 is kept, too, where steps spread by a tenth: the
+// plans leave room for it.
+func TestLongPromptWithJitter(t *testing.T) {
+	p, d := longPrompt(), device()
+	d.Jitter, p.BlockTokens, p.BatchTokens = 0.1, 16, 512
+	p.Policies = []scheduler.Policy{{StepBudget: 50 * time.Millisecond, ChunkTokens: 512, OutputShare: 1}}
+	for p.Seed = range uint64(4) {
+		if l := virtual(t, p, d).Rows[0].Long; !*l.WithinBudget || l.RiseP99Ms < 25 {
+			t.Errorf("seed %d: %+v", p.Seed, l)
+		}
+	}
+}
+
 // TestPreemptions: where less output is expected than comes, and blocks are few, some are
 // preempted and computed again, and all end.
 func TestPreemptions(t *testing.T) {
