@@ -26,14 +26,14 @@ func sparse(r *rand.Rand) uint16 {
 // neither groups nor panels nor units.
 func TestProductsInt4(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 60 {
-			value := int8Values[round%len(int8Values)]
-			rows, n, k := 1+r.IntN(25), 1+r.IntN(100), 1+r.IntN(300)
-			switch {
-			case round%5 == 0:
+		for round := range 80 {
+			value := int8Values[round/20%len(int8Values)]
+			rows, n, k := 1+round%20, 1+r.IntN(100), 1+r.IntN(400)
+			if rows == 19 {
 				rows, k = 1, kernels.Group*(1+r.IntN(3))
-			case round%20 == 1: // more than any path takes at once
-				rows, n = 90+r.IntN(30), 1+r.IntN(40)
+			}
+			if rows == 20 { // more than any path takes at once
+				rows, n = 90+r.IntN(110), 1+r.IntN(20)
 			}
 			a, w, up := fill(r, rows*k, value), fill(r, n*k, value), fill(r, n*k, value)
 			got, want := make([]float32, rows*n), make([]float32, rows*n)

@@ -4,6 +4,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 #endif
 
+#include "tdm_int4.h"
 #include "tdm_kernels.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
@@ -26,14 +27,19 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "vnni_int8.h"
+#include "vnni_int4.h"
 #include "avx512_quantize.h"
 #include "vec_attention.h"
 
 void tdm_avx512_product_int8(const tdm_product *p, int unit, int row0, int row1) {
-	(tdm_vnni() ? product_vnni : tdm_avx2_product_int8)(p, unit, row0, row1);
+	(tdm_vnni() ? product_vnni_int8 : tdm_avx2_product_int8)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx2_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+void tdm_avx512_product_int4(const tdm_product *p, int unit, int row0, int row1) {
+	(tdm_vnni() ? product_vnni_int4 : tdm_avx2_product_int4)(p, unit, row0, row1);
+}
+
+const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

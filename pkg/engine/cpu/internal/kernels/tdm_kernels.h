@@ -146,9 +146,10 @@ extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed;
 void tdm_avx2_product_int8(const tdm_product *p, int unit, int row0, int row1);
 void tdm_avx2_product_int4(const tdm_product *p, int unit, int row0, int row1);
 void tdm_avx2_quantize(int8_t *values, float *scales, const uint16_t *x, int n);
-// What the sets with AVX-512 compute in int8: products with VNNI where tdm_vnni says
-// that the processor has it, else as AVX2 does.
+// What the sets with AVX-512 compute in int8 and int4: products with VNNI where tdm_vnni
+// says that the processor has it, else as AVX2 does.
 void tdm_avx512_product_int8(const tdm_product *p, int unit, int row0, int row1);
+void tdm_avx512_product_int4(const tdm_product *p, int unit, int row0, int row1);
 void tdm_avx512_quantize(int8_t *values, float *scales, const uint16_t *x, int n);
 int tdm_vnni(void);
 #endif
@@ -156,7 +157,7 @@ int tdm_vnni(void);
 // tdm_kernels_at is the i-th implementation, best first, or NULL after the
 // last; *usable says whether this processor runs it.
 const tdm_kernels *tdm_kernels_at(int i, int *usable);
-// tdm_int8_path names what a set multiplies int8 with on this processor.
+// tdm_int8_path names what a set multiplies int8 and int4 with on this processor.
 const char *tdm_int8_path(const tdm_kernels *k);
 
 // tdm_attention_positions is how many tokens an attention item may have.
