@@ -13,6 +13,7 @@ import "unsafe"
 type arena struct {
 	memory Memory
 	used   int
+	parts  [][]byte // what was handed out, in order
 }
 
 func (a *arena) take(bytes int) unsafe.Pointer {
@@ -25,7 +26,9 @@ func (a *arena) take(bytes int) unsafe.Pointer {
 		return nil // lay is deterministic, so both passes agree
 	}
 	a.memory.forbid(at+bytes, a.used)
-	return unsafe.Add(a.memory.start, at)
+	start := unsafe.Add(a.memory.start, at)
+	a.parts = append(a.parts, unsafe.Slice((*byte)(start), bytes))
+	return start
 }
 
 // build runs lay over an arena of exactly the size it asks for.

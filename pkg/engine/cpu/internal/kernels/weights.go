@@ -58,6 +58,7 @@ type Weights struct {
 	shape     Shape
 	pool      *Pool
 	memory    Memory
+	parts     [][]byte // of memory, all that is packed
 	layers    *C.tdm_layer_weights
 	count     int
 	finalNorm *C.float
@@ -81,6 +82,7 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 	var err error
 	w.memory, err = build(func(a *arena) {
 		w.layers = take[C.tdm_layer_weights](a, layers)
+		table := len(a.parts) // pointers and windows, which are not packed
 		for i := range layers {
 			l := C.tdm_layer_weights{
 				attention_norm: take[C.float](a, shape.Hidden),
@@ -106,6 +108,7 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 		if !tied || shape.Head != Pairs {
 			w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
 		}
+		w.parts = a.parts[table:]
 	})
 	if err != nil {
 		return nil, fmt.Errorf("room for packed weights: %w", err)
