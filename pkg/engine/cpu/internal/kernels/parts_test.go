@@ -86,19 +86,20 @@ func digestOf(w *kernels.Weights) string {
 // on disk by PackingVersion: where a digest of a type that was here before changes, the
 // version has to, and with it all digests below get the new version.
 func TestPackingVersion(t *testing.T) {
-	int8Shape := packedShape
-	int8Shape.Int8 = true
 	for _, c := range []struct {
-		name    string
-		shape   kernels.Shape
-		version int
-		digest  string
+		name         string
+		layers, head kernels.Format
+		version      int
+		digest       string
 	}{
-		{"bf16", packedShape, 1, "f509b18db314141b"},
-		{"int8", int8Shape, 1, "f9770c419cbc3cff"},
+		{"bf16", kernels.Pairs, kernels.Pairs, 1, "f509b18db314141b"},
+		{"int8", kernels.Int8, kernels.Int8, 1, "f9770c419cbc3cff"},
+		{"int4", kernels.Int4, kernels.Int8, 1, "4d045656d576e4e2"},
 	} {
+		shape := packedShape
+		shape.Layers, shape.Head = c.layers, c.head
 		for _, threads := range []int{1, 3} {
-			got := digestOf(packRandom(t, c.shape, 2, threads, false))
+			got := digestOf(packRandom(t, shape, 2, threads, false))
 			if got != c.digest || c.version != kernels.PackingVersion {
 				t.Errorf("%s, %d threads: version %d packs to %s; known is version %d with %s: if packed bytes were meant to change, raise kernels.PackingVersion and pin both",
 					c.name, threads, kernels.PackingVersion, got, c.version, c.digest)
