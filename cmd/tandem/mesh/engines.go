@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
@@ -97,7 +98,7 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 		}
 		return e, nil
 	}
-	if err := e.loadWeights(ctx, o, progress); err != nil {
+	if err := e.loadWeights(ctx, o, logger, progress); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -123,22 +124,28 @@ func (e *engines) openChat(ctx context.Context, file string, logger *slog.Logger
 	return nil
 }
 
-// loadWeights reads, checks and packs the weights.
-func (e *engines) loadWeights(ctx context.Context, o Options, progress Progress) error {
+// loadWeights reads and checks the weights, and packs them or reads them packed.
+func (e *engines) loadWeights(ctx context.Context, o Options, logger *slog.Logger, progress Progress) error {
+	began := time.Now()
 	m, err := model.OpenContext(ctx, e.dir, model.Options{Name: o.ModelName, ContextTokens: o.ContextTokens, Progress: progress})
 	if err != nil {
 		return err
 	}
+	opened := time.Now()
 	weights, err := cpu.Load(ctx, m, cpu.LoadConfig{
-		Type: o.Engine.CPUWeights, Threads: o.Engine.Threads,
+		Type: o.Engine.CPUWeights, Threads: o.Engine.Threads, CacheDir: o.Engine.CPUWeightCache,
 		Progress: func(done, total int64) { progress("pack", done, total) },
+		Warn:     func(err error) { logger.Warn("weight cache cannot be used", slog.Any("error", err)) },
 	})
+	loaded := time.Now()
 	// The engine has packed what it needs; the mapped files are not read again.
 	err = errors.Join(err, m.Close())
 	if err != nil {
 		return err
 	}
 	e.spec, e.weights = m.Spec(), weights
+	logger.Info("weights loaded", slog.String("type", string(weights.Type())), slog.Int64("bytes", weights.Bytes()), slog.Bool("cached", weights.FromCache()),
+		slog.Float64("open_seconds", opened.Sub(began).Seconds()), slog.Float64("load_seconds", loaded.Sub(opened).Seconds()))
 	switch {
 	case e.profile != nil && e.profile.Limits != nil:
 		weights.SetLimits(*e.profile.Limits)

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -19,6 +20,15 @@ import (
 func CheckModel(o Options, spec model.Spec, workers int, left int64) (kv ByteSize, warning string, err error) {
 	warning, err = o.checkModel(spec, workers, memory.Left{Bytes: left, By: "/limit"}, left > 0)
 	return o.Engine.KVMemory, warning, err
+}
+
+// LoadEngines loads what a worker of these options needs, and frees it again.
+func LoadEngines(ctx context.Context, o Options, logger *slog.Logger) error {
+	e, err := loadEngines(ctx, o, needs{workers: 1}, logger, func(string, int64, int64) {})
+	if err != nil {
+		return err
+	}
+	return e.close()
 }
 
 // Advertised is advertised.

@@ -67,6 +67,8 @@ type EngineOptions struct {
 	Threads int
 	// CPUWeights is the type of the CPU engine's weights.
 	CPUWeights cpu.WeightType
+	// CPUWeightCache is a folder that keeps them as they are in memory; empty: none.
+	CPUWeightCache string
 	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, less where
 	// that is not there, and a full context of the model in any case.
 	KVMemory ByteSize
@@ -114,6 +116,7 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
+	fs.StringVar(&e.CPUWeightCache, "cpu-weight-cache", "", "CPU engine: folder that keeps the weights as they are in memory, so that only the first start makes them; as much room on disk as in memory for each model and type")
 	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
@@ -164,6 +167,8 @@ func (o *Options) validateModel() error {
 		return fmt.Errorf("--cpu-weights: %w", e.CPUWeights.Validate())
 	case e.CPUWeights != cpu.BF16 && e.Name != EngineCPU:
 		return fmt.Errorf("--cpu-weights: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUWeightCache != "" && e.Name != EngineCPU:
+		return fmt.Errorf("--cpu-weight-cache: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:
 		return fmt.Errorf("--context-tokens: %d holds no prompt and answer: pass 2 or more, or 0 for all that the model has", o.ContextTokens)
 	case e.KVMemory < 0:

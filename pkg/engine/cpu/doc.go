@@ -8,7 +8,8 @@
 // cmd and services construct it; everything else knows the engine.Engine
 // interface only. Weights own the packed weights and the compute threads, which
 // are C's; an engine owns its KV pages and scratch memory. All of it lies
-// outside the Go heap. The package starts no goroutines.
+// outside the Go heap. Goroutines run only inside Load, where it keeps or reads packed
+// weights (internal/packed).
 //
 // Lock order: the pool's turn (turnstile), then an engine's close lock, then the
 // weights' mutex. Nothing else is held while C runs.

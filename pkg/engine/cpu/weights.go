@@ -22,6 +22,7 @@ type Weights struct {
 	pool   *kernels.Pool
 	set    kernels.Set
 	turn   turnstile // who computes
+	cached bool      // read from LoadConfig.CacheDir
 
 	mu      sync.Mutex
 	engines int
@@ -40,9 +41,16 @@ type LoadConfig struct {
 	// ISA is an instruction set by name ("avx512bf16", "avx512mixed", "avx512", "avx2",
 	// "portable"), "" the best one: it changes speed, never results.
 	ISA string
-	// Progress, if set, is called on the caller's goroutine with the bytes of the
-	// checkpoint that are done.
+	// CacheDir is a folder that keeps packed weights, "" none: a model and type that it
+	// holds are read from there, others are packed and written there, in about as many bytes as
+	// Weights.Bytes says. Whoever may write to it decides what the model says.
+	CacheDir string
+	// Progress, if set, is called on the caller's goroutine with the bytes that are done:
+	// of the checkpoint, or of what CacheDir has or gets.
 	Progress func(done, total int64)
+	// Warn, if set, is called on the caller's goroutine with what is wrong with CacheDir.
+	// Weights are loaded all the same.
+	Warn func(err error)
 }
 
 // complete checks c and fills in its zeros.
@@ -62,11 +70,15 @@ func (c LoadConfig) complete() (LoadConfig, error) {
 	if c.Progress == nil {
 		c.Progress = func(int64, int64) {}
 	}
+	if c.Warn == nil {
+		c.Warn = func(error) {}
+	}
 	return c, nil
 }
 
-// Load packs the weights of m and starts the compute threads. m is not needed any
-// more once it returns. The context is looked at between layers.
+// Load packs the weights of m, or reads them from where they are kept, and starts the
+// compute threads. m is not needed any more once it returns. The context is looked at
+// between layers, and between pieces of a MiB of what is kept.
 func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
 	config, err := config.complete()
 	if err != nil {
@@ -87,7 +99,7 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
 	w := &Weights{spec: spec, kind: config.Type, packed: packed, pool: pool, set: set}
-	if err := w.pack(ctx, m, config.Progress); err != nil {
+	if err := w.load(ctx, m, config); err != nil {
 		packed.Free()
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)

@@ -22,6 +22,7 @@ import (
 type benchEngineFlags struct {
 	plan               engine.Plan
 	model, preset, isa string
+	cache              string
 	threads            int
 }
 
@@ -56,6 +57,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.StringVar(&f.model, "model", "", "directory of the model (default: one of --preset is made)")
 	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the model that is made: "+strings.Join(presets, ", "))
 	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
+	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
 	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
 	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
 	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
@@ -114,7 +116,7 @@ func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (resul
 
 // load says how the weights are loaded, if plan and memory allow.
 func (f *benchEngineFlags) load(m *model.Model) (cpu.LoadConfig, error) {
-	config := cpu.LoadConfig{Type: f.plan.DType, Threads: f.threads, ISA: f.isa}
+	config := cpu.LoadConfig{Type: f.plan.DType, Threads: f.threads, ISA: f.isa, CacheDir: f.cache}
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
 		return config, err

@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -59,6 +61,26 @@ func TestBenchEngine(t *testing.T) {
 func TestBenchEngineOfAModel(t *testing.T) {
 	got := run(t.Context(), "", nil, "bench", "engine", "--model", bundled, "--prompt", "16", "--decode", "2", "--threads", "1", "--rounds", "1", "--limits", "0s", "--json")
 	if got.status != 0 || last(t, got.stdout)["model"] != "fable" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestBenchEngineCache: what is wrong with the weight cache is said on a line of its
+// own, and the measurement goes on.
+func TestBenchEngineCache(t *testing.T) {
+	cache := t.TempDir()
+	args := []string{"bench", "engine", "--model", bundled, "--prompt", "16", "--decode", "2", "--threads", "1", "--rounds", "1", "--limits", "0s", "--cpu-weight-cache", cache}
+	if got := run(t.Context(), "", nil, args...); got.status != 0 || strings.Contains(got.stderr, "warning") {
+		t.Fatalf("%+v", got)
+	}
+	kept, err := filepath.Glob(filepath.Join(cache, "*"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("the weight cache has %v (%v)", kept, err)
+	}
+	if err := os.Truncate(kept[0], 5000); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains("\n"+got.stderr, "\nwarning: read packed weights "+kept[0]) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -41,6 +41,10 @@ func (mm measuredModel) measure(ctx context.Context, stderr io.Writer, use func(
 	config, err := mm.load(m)
 	if err == nil {
 		config.Progress = func(done, total int64) { p.report("pack", done, total) }
+		config.Warn = func(err error) {
+			p.finish()
+			_, _ = fmt.Fprintf(stderr, "warning: %v\n", err)
+		}
 		weights, err = cpu.Load(ctx, m, config)
 	}
 	if err := errors.Join(err, m.Close()); err != nil {

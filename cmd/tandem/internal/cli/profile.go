@@ -22,6 +22,7 @@ import (
 // profileFlags are what `profile` is told.
 type profileFlags struct {
 	model, preset, out   string
+	cache                string
 	weights              cpu.WeightType
 	threads, blockTokens int
 	kvMemory             mesh.ByteSize
@@ -63,6 +64,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, int8, or int4")
+	flags.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
 	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
 	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
 	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
@@ -164,7 +166,7 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 
 // load says how the weights are loaded.
 func (f *profileFlags) load(*model.Model) (cpu.LoadConfig, error) {
-	return cpu.LoadConfig{Type: f.weights, Threads: f.threads}, nil
+	return cpu.LoadConfig{Type: f.weights, Threads: f.threads, CacheDir: f.cache}, nil
 }
 
 // with profiles an engine on loaded weights.

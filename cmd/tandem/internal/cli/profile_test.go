@@ -27,11 +27,14 @@ func readProfile(t *testing.T, path string) *latency.Profile {
 // TestProfile measures a tiny model for a moment: what it prints, writes and gives
 // as JSON is one and the same.
 func TestProfile(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "p.json")
-	args := []string{"profile", "--preset", "tiny", "--threads", "1", "--duration", "1s", "--max-context", "64", "--max-chunk", "16", "--max-sequences", "4", "--kv-memory", "16MiB", "--layers", "--out", out}
+	out, cache := filepath.Join(t.TempDir(), "p.json"), t.TempDir()
+	args := []string{"profile", "--preset", "tiny", "--threads", "1", "--cpu-weight-cache", cache, "--duration", "1s", "--max-context", "64", "--max-chunk", "16", "--max-sequences", "4", "--kv-memory", "16MiB", "--layers", "--out", out}
 	got := run(t.Context(), "", nil, append(args, "--json")...)
 	if got.status != 0 {
 		t.Fatalf("status %d: %s", got.status, got.stderr)
+	}
+	if kept, err := os.ReadDir(cache); err != nil || len(kept) != 1 {
+		t.Errorf("the weight cache has %v (%v)", kept, err)
 	}
 	var report struct {
 		Profile *latency.Profile
