@@ -97,7 +97,7 @@ func TestWeightsAreInMemoryOnce(t *testing.T) {
 	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{Seed: 3}); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8} {
+	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
 		before := resident(t)
 		m, err := model.Open(dir, model.Options{})
 		if err != nil {
