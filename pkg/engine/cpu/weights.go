@@ -38,8 +38,8 @@ type LoadConfig struct {
 	// process may use (affinity and cgroup, as GOMAXPROCS counts them). More threads
 	// than cores are slower, not faster.
 	Threads int
-	// ISA is an instruction set by name ("avx512bf16", "avx512mixed", "avx512", "avx2",
-	// "portable"), "" the best one: it changes speed, never results.
+	// ISA is an instruction set by name ("avx512amx", "avx512bf16", "avx512mixed",
+	// "avx512", "avx2", "portable"), "" the best one: it changes speed, never results.
 	ISA string
 	// CacheDir is a folder that keeps packed weights, "" none: a model and type that it
 	// holds are read from there, others are packed and written there, in about as many bytes as

@@ -20,14 +20,18 @@ func farApart(r *rand.Rand) uint16 { return bf16(r.NormFloat64() * math.Pow(2, f
 
 var int8Values = []func(*rand.Rand) uint16{ordinary, extreme, farApart, wild}
 
-// TestPathsInt8: sets with AVX-512 multiply with VNNI where the processor has it, and
-// the others do not, so that a processor with VNNI tests every path.
+// TestPathsInt8: sets with AVX-512 multiply with VNNI where the processor has it, the
+// one with AMX in tiles, and the others do not, so that a processor with all of them
+// tests every path.
 func TestPathsInt8(t *testing.T) {
 	for _, s := range kernels.Usable() {
 		want := s.Name()
 		if strings.HasPrefix(want, "avx512") {
 			want = "avx2"
-			if cpu.X86.HasAVX512VNNI {
+			switch {
+			case s.Name() == "avx512amx":
+				want = "amx"
+			case cpu.X86.HasAVX512VNNI:
 				want = "vnni"
 			}
 		}

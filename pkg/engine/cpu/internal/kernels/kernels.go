@@ -83,7 +83,8 @@ type Set struct {
 // Name is what Select calls it.
 func (s Set) Name() string { return C.GoString(s.c.name) }
 
-// Int8 is what it multiplies int8 and int4 with: "portable", "avx2" or "vnni".
+// Int8 is what it multiplies int8 with: "portable", "avx2", "vnni" or "amx", which
+// leaves int4 to VNNI.
 func (s Set) Int8() string { return C.GoString(C.tdm_int8_path(s.c)) }
 
 // Usable lists the implementations that this processor runs, best first.

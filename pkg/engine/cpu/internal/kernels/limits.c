@@ -75,6 +75,7 @@ typedef struct kind {
 static const kind kinds[] = {
 #if defined(__x86_64__)
 	{"avx512bf16", WITH_PAIRS},
+	{"avx512amx", WITH_PAIRS},
 	{"avx512mixed", WITH_PAIRS},
 	{"avx512", {{32, 8, fma512_8}, {32, 14, fma512_14}, {32, 24, fma512_24}}},
 	{"avx2", {{16, 8, fma256_8}, {16, 12, fma256_12}, {16, 14, fma256_14}}},

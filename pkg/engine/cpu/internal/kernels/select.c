@@ -1,10 +1,16 @@
 // Which implementation a processor runs, and the floating-point mode it needs.
 
+#define _GNU_SOURCE // for syscall
 #include "tdm_kernels.h"
 #include "tdm_scalar.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 unsigned tdm_flush_enter(void) {
 	unsigned saved = _mm_getcsr();
@@ -19,7 +25,23 @@ int tdm_vnni(void) { return __builtin_cpu_supports("avx512vnni") != 0; }
 const char *tdm_int8_path(const tdm_kernels *k) {
 	if (k->product_int8 == tdm_portable.product_int8)
 		return "portable";
+	if (k->product_int8 == tdm_avx512amx.product_int8)
+		return "amx";
 	return k->product_int8 == tdm_avx512_product_int8 && tdm_vnni() ? "vnni" : "avx2";
+}
+
+// tiles_allowed says whether this process may use AMX's tiles for int8. Linux has room
+// for them, 8 KiB a thread, where a process asks for it; asking again changes nothing.
+static int tiles_allowed(void) {
+#if defined(__linux__)
+	enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18, TILES = 1 << 24, TILES_INT8 = 1 << 25 };
+	unsigned a, b, c, d;
+	if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & TILES) || !(d & TILES_INT8))
+		return 0;
+	return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+	return 0;
+#endif
 }
 
 const tdm_kernels *tdm_kernels_at(int i, int *usable) {
@@ -31,18 +53,21 @@ const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	int slow = __builtin_cpu_is("intel"); // vdpbf16ps has half the rate of multiply-adds
 	switch (i) {
 	case 0:
-		*usable = bf16;
-		return slow ? &tdm_avx512mixed : &tdm_avx512bf16;
+		*usable = bf16 && tdm_vnni() && tiles_allowed();
+		return &tdm_avx512amx;
 	case 1:
 		*usable = bf16;
-		return slow ? &tdm_avx512bf16 : &tdm_avx512mixed;
+		return slow ? &tdm_avx512mixed : &tdm_avx512bf16;
 	case 2:
+		*usable = bf16;
+		return slow ? &tdm_avx512bf16 : &tdm_avx512mixed;
+	case 3:
 		*usable = avx512;
 		return &tdm_avx512;
-	case 3:
+	case 4:
 		*usable = avx2;
 		return &tdm_avx2;
-	case 4:
+	case 5:
 		*usable = 1;
 		return &tdm_portable;
 	}

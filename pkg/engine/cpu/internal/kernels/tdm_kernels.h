@@ -141,7 +141,7 @@ typedef struct tdm_kernels {
 
 extern const tdm_kernels tdm_portable;
 #if defined(__x86_64__)
-extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed;
+extern const tdm_kernels tdm_avx2, tdm_avx512, tdm_avx512bf16, tdm_avx512mixed, tdm_avx512amx;
 // What AVX2 computes in int8 and int4, which other sets use too.
 void tdm_avx2_product_int8(const tdm_product *p, int unit, int row0, int row1);
 void tdm_avx2_product_int4(const tdm_product *p, int unit, int row0, int row1);
