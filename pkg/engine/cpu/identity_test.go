@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 // inEachType runs a test for every arithmetic class.
@@ -241,5 +242,41 @@ func handOver(t *testing.T, kind cpu.WeightType) {
 			}
 		}
 		sameBits(t, "after", feed(t, r, to, tokens, cut, target), want[cut:])
+	}
+}
+
+// TestDividedAttention decodes behind a long context, alone and in company: threads then
+// share an item's context, and one thread does not. What the context is does not matter.
+func TestDividedAttention(t *testing.T) {
+	w := load(t, synthesize(t, model.Shape{
+		HiddenSize: 16, Layers: 2, Heads: 16, KVHeads: 1, HeadSize: 128, FFNSize: 16, VocabSize: 300, ContextTokens: 4096, RopeTheta: 10000,
+	}), 4)
+	const context, other, steps = 2300, 300, 4
+	run := func(threads int) [][]float32 {
+		e := newEngine(t, w, cpu.Config{Blocks: 90, MaxBatchTokens: 8, Threads: threads})
+		r := rand.New(rand.NewPCG(6, 6))
+		for layer := range e.Model().Layers {
+			for b := range e.Capacity().Blocks {
+				for i, slice := 0, e.Pages().View(layer, kvcache.BlockID(b)); i < len(slice); i += 2 {
+					x := math.Float32bits(float32(r.NormFloat64())) >> 16
+					slice[i], slice[i+1] = byte(x), byte(x>>8)
+				}
+			}
+		}
+		var rows [][]float32
+		for i := range steps {
+			batch := []engine.Sequence{{Tokens: []int32{5}, Start: context + i, Blocks: table(0, 73), Logits: engine.LogitsAll}}
+			if i%2 == 1 {
+				batch = append(batch, engine.Sequence{Tokens: []int32{7, 8}, Start: other + 2*i, Blocks: table(73, 10), Logits: engine.LogitsAll})
+			}
+			for _, logits := range step(t, e, batch...).Logits {
+				rows = append(rows, logits...)
+			}
+		}
+		return rows
+	}
+	want := run(1)
+	for _, threads := range []int{2, 4} {
+		sameBits(t, fmt.Sprintf("%d threads", threads), run(threads), want)
 	}
 }

@@ -106,8 +106,9 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "avx2_int8.h"
 #include "avx2_int4.h"
 #include "vec_attention.h"
+#include "vec_join.h"
 
-const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_product_int4, tdm_avx2_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_product_int4, tdm_avx2_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -30,6 +30,7 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vnni_int4.h"
 #include "avx512_quantize.h"
 #include "vec_attention.h"
+#include "vec_join.h"
 
 void tdm_avx512_product_int8(const tdm_product *p, int unit, int row0, int row1) {
 	(tdm_vnni() ? product_vnni_int8 : tdm_avx2_product_int8)(p, unit, row0, row1);
@@ -39,7 +40,7 @@ void tdm_avx512_product_int4(const tdm_product *p, int unit, int row0, int row1)
 	(tdm_vnni() ? product_vnni_int4 : tdm_avx2_product_int4)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

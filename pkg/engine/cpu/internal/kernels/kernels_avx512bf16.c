@@ -24,8 +24,9 @@ VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512b
 #include "vec_product.h"
 #include "amx_int8.h"
 #include "vec_attention.h"
+#include "vec_join.h"
 
-const tdm_kernels tdm_avx512bf16 = {"avx512bf16", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512bf16 = {"avx512bf16", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
 
 // Where vdpbf16ps takes two cycles, two multiply-adds of widened halves are
 // faster, but only if several rows share the widening of the weights.
@@ -33,10 +34,10 @@ static void mixed_product(const tdm_product *p, int unit, int row0, int row1) {
 	(row1 - row0 < 4 ? product : tdm_avx512.product)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512mixed = {"avx512mixed", 1, mixed_product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512mixed = {"avx512mixed", 1, mixed_product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
 
 // The same, with many rows in int8 by tiles.
-const tdm_kernels tdm_avx512amx = {"avx512amx", 1, mixed_product, product_amx, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_avx512amx = {"avx512amx", 1, mixed_product, product_amx, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -174,60 +174,127 @@ static float score(const tdm_attention *a, const uint16_t *q, int kv_head, int p
 	return tdm_mul(acc, a->scale);
 }
 
-static void attend(const tdm_attention *a, const uint16_t *q, uint16_t *out, int kv_head, int position, float *merged) {
-	const int size = a->head_size;
-	float maximum = 0, sum = 0, scores[TDM_SPLIT];
+// result is what one split gives for one row; mixed has the head's dimensions.
+typedef struct result {
+	float maximum, sum, *mixed;
+} result;
+
+static int begin_of(const tdm_attention *a, int position) { return position < a->window ? 0 : position + 1 - a->window; }
+
+// attend computes the split at start for the query at `position`.
+static void attend(const tdm_attention *a, const uint16_t *q, int kv_head, int position, int start, result *r) {
+	float scores[TDM_SPLIT];
 	uint16_t probabilities[TDM_SPLIT];
-	const int begin = position < a->window ? 0 : position + 1 - a->window;
-	const int first = begin / TDM_SPLIT * TDM_SPLIT;
-	for (int start = first; start <= position; start += TDM_SPLIT) {
-		const int from = begin > start ? begin - start : 0;
-		int n = position + 1 - start;
-		if (n > TDM_SPLIT)
-			n = TDM_SPLIT;
-		float m = -INFINITY, lanes[TDM_LANES] = {0};
-		for (int t = from; t < n; t++) {
-			scores[t] = score(a, q, kv_head, start + t);
-			if (scores[t] > m)
-				m = scores[t];
-		}
-		for (int t = from; t < n; t++) {
-			probabilities[t] = tdm_bf16(tdm_exp(tdm_add(scores[t], -m)));
-			lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], tdm_widen(probabilities[t]));
-		}
-		float l = tdm_tree(lanes), keep = 0, take = 0;
-		if (start > first) {
-			float both = m > maximum ? m : maximum;
-			keep = tdm_exp(tdm_add(maximum, -both));
-			take = tdm_exp(tdm_add(m, -both));
-			sum = tdm_add(tdm_mul(sum, keep), tdm_mul(l, take));
-			maximum = both;
-		} else {
-			maximum = m;
-			sum = l;
-		}
-		for (int d = 0; d < size; d++) {
-			float acc = 0;
-			for (int t = from - from % 2; t < n; t += 2) {
-				const int one = t >= from, two = t + 1 < n;
-				uint32_t p = (one ? probabilities[t] : 0u) | (two ? (uint32_t)probabilities[t + 1] << 16 : 0u);
-				acc = tdm_dot(acc, p, value_pair(a, kv_head, start + t, d, one, two));
-			}
-			merged[d] = start > first ? tdm_add(tdm_mul(merged[d], keep), tdm_mul(acc, take)) : acc;
-		}
+	const int begin = begin_of(a, position), from = begin > start ? begin - start : 0;
+	int n = position + 1 - start;
+	if (n > TDM_SPLIT)
+		n = TDM_SPLIT;
+	float m = -INFINITY, lanes[TDM_LANES] = {0};
+	for (int t = from; t < n; t++) {
+		scores[t] = score(a, q, kv_head, start + t);
+		if (scores[t] > m)
+			m = scores[t];
 	}
-	float scale = 1.0f / sum;
+	for (int t = from; t < n; t++) {
+		probabilities[t] = tdm_bf16(tdm_exp(tdm_add(scores[t], -m)));
+		lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], tdm_widen(probabilities[t]));
+	}
+	r->maximum = m;
+	r->sum = tdm_tree(lanes);
+	for (int d = 0; d < a->head_size; d++) {
+		float acc = 0;
+		for (int t = from - from % 2; t < n; t += 2) {
+			const int one = t >= from, two = t + 1 < n;
+			uint32_t p = (one ? probabilities[t] : 0u) | (two ? (uint32_t)probabilities[t + 1] << 16 : 0u);
+			acc = tdm_dot(acc, p, value_pair(a, kv_head, start + t, d, one, two));
+		}
+		r->mixed[d] = acc;
+	}
+}
+
+// merge joins a split's result to that of those before it.
+static void merge(result *all, const result *r, int size, int first) {
+	if (first) {
+		all->maximum = r->maximum;
+		all->sum = r->sum;
+		memcpy(all->mixed, r->mixed, (size_t)size * sizeof *r->mixed);
+		return;
+	}
+	float both = r->maximum > all->maximum ? r->maximum : all->maximum;
+	float keep = tdm_exp(tdm_add(all->maximum, -both)), take = tdm_exp(tdm_add(r->maximum, -both));
+	all->sum = tdm_add(tdm_mul(all->sum, keep), tdm_mul(r->sum, take));
+	all->maximum = both;
 	for (int d = 0; d < size; d++)
-		out[d] = tdm_bf16(tdm_mul(merged[d], scale));
+		all->mixed[d] = tdm_add(tdm_mul(all->mixed[d], keep), tdm_mul(r->mixed[d], take));
+}
+
+// row_of is one row of an item: where its query and output are, what position it has,
+// and where its first split begins.
+typedef struct row_of {
+	size_t at;
+	int position, first;
+} row_of;
+
+static row_of find_row(const tdm_attention *a, int kv_head, int row0, int pos0, int row) {
+	const int group = a->heads / a->kv_heads, position = pos0 + row / group;
+	const size_t head = (size_t)(kv_head * group + row % group);
+	return (row_of){(size_t)(row0 + row / group) * a->ldq + head * (size_t)a->head_size, position,
+		begin_of(a, position) / TDM_SPLIT * TDM_SPLIT};
+}
+
+static void finish(const tdm_attention *a, size_t at, const result *r) {
+	const float scale = 1.0f / r->sum;
+	for (int d = 0; d < a->head_size; d++)
+		a->out[at + d] = tdm_bf16(tdm_mul(r->mixed[d], scale));
 }
 
 static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
-	int group = a->heads / a->kv_heads;
-	for (int i = 0; i < count; i++)
-		for (int g = 0; g < group; g++) {
-			size_t at = (size_t)(row0 + i) * a->ldq + (size_t)(kv_head * group + g) * a->head_size;
-			attend(a, a->q + at, a->out + at, kv_head, pos0 + i, scratch);
+	result all = {.mixed = scratch}, one = {.mixed = scratch + a->head_size};
+	for (int row = 0; row < count * (a->heads / a->kv_heads); row++) {
+		const row_of r = find_row(a, kv_head, row0, pos0, row);
+		for (int start = r.first; start <= r.position; start += TDM_SPLIT) {
+			attend(a, a->q + r.at, kv_head, r.position, start, &one);
+			merge(&all, &one, a->head_size, start == r.first);
 		}
+		finish(a, r.at, &all);
+	}
+}
+
+// kept is where the results of the split at start are: what is mixed of all rows, the
+// maxima, the sums.
+static float *kept(const tdm_attention *a, int rows, int start, float *results) {
+	return results + (size_t)(start / TDM_SPLIT) * tdm_attention_result(rows, a->head_size);
+}
+
+static void attention_part(const tdm_attention *a, int kv_head, int row0, int pos0, int count, int part, int parts, float *results, float *scratch) {
+	(void)scratch;
+	const int rows = count * (a->heads / a->kv_heads);
+	for (int row = 0; row < rows; row++) {
+		const row_of r = find_row(a, kv_head, row0, pos0, row);
+		for (int start = r.first; start <= r.position; start += TDM_SPLIT) {
+			if (start / TDM_SPLIT % parts != part)
+				continue;
+			float *to = kept(a, rows, start, results), *maxima = to + (size_t)rows * (size_t)a->head_size;
+			result one = {.mixed = to + (size_t)row * (size_t)a->head_size};
+			attend(a, a->q + r.at, kv_head, r.position, start, &one);
+			maxima[row] = one.maximum;
+			maxima[rows + row] = one.sum;
+		}
+	}
+}
+
+static void attention_join(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *results, float *scratch) {
+	const int rows = count * (a->heads / a->kv_heads);
+	result all = {.mixed = scratch};
+	for (int row = 0; row < rows; row++) {
+		const row_of r = find_row(a, kv_head, row0, pos0, row);
+		for (int start = r.first; start <= r.position; start += TDM_SPLIT) {
+			float *from = kept(a, rows, start, results), *maxima = from + (size_t)rows * (size_t)a->head_size;
+			const result one = {maxima[row], maxima[rows + row], from + (size_t)row * (size_t)a->head_size};
+			merge(&all, &one, a->head_size, start == r.first);
+		}
+		finish(a, r.at, &all);
+	}
 }
 
 static void exps(float *out, const float *x, int n) {
@@ -235,4 +302,4 @@ static void exps(float *out, const float *x, int n) {
 		out[i] = tdm_exp(x[i]);
 }
 
-const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, product_int4, quantize, norm, adjust, rotate, attention, exps};
+const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, product_int4, quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};

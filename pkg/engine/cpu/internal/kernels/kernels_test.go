@@ -240,6 +240,11 @@ func TestAttention(t *testing.T) {
 			same16(t, "stale garbage, portable", portable.ProbeAttention(s, q, garbage, blocks, start, window, 0.25), want)
 			same16(t, "stale NaN", fast.ProbeAttention(s, q, nan, blocks, start, window, 0.25), want)
 			same16(t, "stale garbage", fast.ProbeAttention(s, q, garbage, blocks, start, window, 0.25), want)
+			parts := 1 + r.IntN(4) // more than there are splits, among others
+			if round%4 == 0 {      // the slow one, once for every fast one as it is
+				same16(t, "divided, portable", portable.ProbeDivided(s, q, nan, blocks, start, window, 0.25, parts), want)
+			}
+			same16(t, "divided", fast.ProbeDivided(s, q, nan, blocks, start, window, 0.25, parts), want)
 		}
 	})
 }

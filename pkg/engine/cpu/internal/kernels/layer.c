@@ -102,6 +102,22 @@ static void rotate_rows(tdm_step *s, const tdm_team *team) {
 	}
 }
 
+// attend computes an attention item, or a part of one; who is done last with an item's
+// parts joins them, so that nobody waits.
+static void attend(tdm_step *s, const tdm_attention *a, const tdm_item *it, int row0, int pos0, float *scratch) {
+	if (it->parts == 1) {
+		s->kernels->attention(a, it->kv_head, row0, pos0, it->count, scratch);
+		return;
+	}
+	float *results = s->results + it->results;
+	s->kernels->attention_part(a, it->kv_head, row0, pos0, it->count, it->part, it->parts, results, scratch);
+	_Atomic int *unfinished = &s->unfinished[it->whole];
+	if (atomic_fetch_sub_explicit(unfinished, 1, memory_order_acq_rel) > 1)
+		return;
+	atomic_store_explicit(unfinished, it->parts, memory_order_relaxed); // for the next layer, behind barriers
+	s->kernels->attention_join(a, it->kv_head, row0, pos0, it->count, results, scratch);
+}
+
 static void run_attention(tdm_step *s, const tdm_team *team) {
 	const tdm_shape *m = &s->shape;
 	float *scratch = s->scratch + (size_t)team->thread * s->scratch_floats;
@@ -110,7 +126,7 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 		const tdm_sequence *q = &s->sequences[it->sequence];
 		const tdm_attention a = {s->q, s->ldq, s->mixed, slice_of(s, 0), s->page_bytes, s->blocks + q->table,
 			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size), s->layer->window};
-		s->kernels->attention(&a, it->kv_head, q->row0 + it->first, q->start + it->first, it->count, scratch);
+		attend(s, &a, it, q->row0 + it->first, q->start + it->first, scratch);
 	}
 }
 

@@ -66,11 +66,16 @@ void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const 
 
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
 	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
-	int window, int kv_head, int pos0, int count, float *scratch) {
+	int window, int kv_head, int pos0, int count, int parts, float *results, float *scratch) {
 	const tdm_attention a = {q, (size_t)heads * (size_t)head_size, out, slices, page_bytes, blocks,
 		heads, kv_heads, head_size, block_tokens, scale, window};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
-	k->attention(&a, kv_head, 0, pos0, count, scratch);
+	if (parts == 0)
+		k->attention(&a, kv_head, 0, pos0, count, scratch);
+	for (int part = parts; part-- > 0;)
+		k->attention_part(&a, kv_head, 0, pos0, count, part, parts, results, scratch);
+	if (parts > 0)
+		k->attention_join(&a, kv_head, 0, pos0, count, results, scratch);
 	if (k->flushes)
 		tdm_flush_leave(saved);
 }

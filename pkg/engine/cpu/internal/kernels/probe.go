@@ -9,6 +9,7 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 	"unsafe"
 
@@ -92,16 +93,28 @@ func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice []byte, tok
 // of one layer; q holds [token][head][dimension]. window is the tokens that each
 // sees, 0 for all.
 func (s Set) ProbeAttention(shape Shape, q []uint16, pages []byte, blocks []kvcache.BlockID, start, window int, scale float32) []uint16 {
+	return s.ProbeDivided(shape, q, pages, blocks, start, window, scale, 0)
+}
+
+// ProbeDivided is ProbeAttention with each item divided into parts, the last of which is
+// computed first; 0 leaves them whole.
+func (s Set) ProbeDivided(shape Shape, q []uint16, pages []byte, blocks []kvcache.BlockID, start, window int, scale float32, parts int) []uint16 {
 	width := shape.Heads * shape.HeadSize
 	out := make([]uint16, len(q))
 	most := int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
 	scratch := make([]float32, int(C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize))))
+	splits := (start + len(q)/width + SplitTokens - 1) / SplitTokens
+	results := make([]float32, splits*resultSize(shape, most))
+	for i := range results {
+		results[i] = float32(math.NaN()) // what nobody writes must not be read
+	}
 	for at := 0; at < len(q)/width; at += most {
 		for h := range shape.KVHeads {
 			C.tdm_probe_attention(s.c, (*C.uint16_t)(unsafe.SliceData(q[at*width:])), (*C.uint16_t)(unsafe.SliceData(out[at*width:])),
 				(*C.uint8_t)(unsafe.SliceData(pages)), C.size_t(shape.SliceBytes()), (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(blocks))),
 				C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize), C.int(shape.BlockTokens), C.float(scale),
-				windowOf(window), C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)), (*C.float)(unsafe.SliceData(scratch)))
+				windowOf(window), C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)),
+				C.int(parts), (*C.float)(unsafe.SliceData(results)), (*C.float)(unsafe.SliceData(scratch)))
 		}
 	}
 	return out

@@ -96,3 +96,7 @@ size_t tdm_attention_scratch(int heads, int kv_heads, int head_size) {
 	size_t floats = rows * (TDM_SPLIT + TDM_SPLIT / 2 + 2 * (size_t)head_size + 2);
 	return (floats + 15) / 16 * 16; // threads share no cache line
 }
+
+size_t tdm_attention_result(int rows, int head_size) {
+	return ((size_t)rows * ((size_t)head_size + 2) + 15) / 16 * 16;
+}

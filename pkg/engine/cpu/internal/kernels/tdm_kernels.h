@@ -135,6 +135,12 @@ typedef struct tdm_kernels {
 	// row0.. at positions pos0... scratch holds tdm_attention_scratch() floats.
 	// Pages of blocks that no window reaches are not read.
 	void (*attention)(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch);
+	// attention_part does a part of that: the splits whose number, from position 0
+	// on, is `part` modulo `parts`. The result of split i goes to results + i *
+	// tdm_attention_result(). Parts may run at the same time, with scratch of their own.
+	void (*attention_part)(const tdm_attention *a, int kv_head, int row0, int pos0, int count, int part, int parts, float *results, float *scratch);
+	// attention_join makes of the results of all parts what attention gives.
+	void (*attention_join)(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *results, float *scratch);
 	// expf computes n exponentials; only tests call it.
 	void (*exps)(float *out, const float *x, int n);
 } tdm_kernels;
@@ -164,6 +170,8 @@ const char *tdm_int8_path(const tdm_kernels *k);
 int tdm_attention_positions(int heads, int kv_heads);
 // tdm_attention_scratch is the floats one attention item needs.
 size_t tdm_attention_scratch(int heads, int kv_heads, int head_size);
+// tdm_attention_result is the floats of one split's result, of an item of so many rows.
+size_t tdm_attention_result(int rows, int head_size);
 
 // tdm_flush_enter sets FTZ and DAZ on this thread and returns what was set;
 // tdm_flush_leave puts that back.
@@ -241,8 +249,11 @@ typedef struct tdm_sequence {
 	int table;              // where its block table starts in blocks
 } tdm_sequence;
 
-typedef struct tdm_item { // of attention
+typedef struct tdm_item { // of attention, or a part of one
 	int sequence, kv_head, first, count; // tokens [first, first+count) of the sequence's rows
+	int part, parts; // parts is 1 of what is not divided
+	int whole;       // of a part: its item's counter in tdm_step.unfinished
+	size_t results;  // of a part: where its item's begin in tdm_step.results
 } tdm_item;
 
 // tdm_step is one batch on its way through the layers. All pointers are to
@@ -273,6 +284,8 @@ typedef struct tdm_step {
 	uint16_t *inner;   size_t ldf;   // SwiGLU's output
 	tdm_quantized quantized;         // the product's activations; NULL: weights are bf16
 	float *scratch;    size_t scratch_floats; // a thread
+	float *results;                  // of the splits of divided attention items
+	_Atomic int *unfinished;         // parts of a divided item that are not done
 	float *logits;     size_t ldl;
 
 	// Of the running call.

@@ -15,8 +15,9 @@ void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const
 	int heads, int kv_heads, int head_size);
 void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
 	int heads, int kv_heads, int head_size, int block_tokens, uint8_t *slice, int token);
+// In `parts`, or if that is 0 undivided.
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
 	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
-	int window, int kv_head, int pos0, int count, float *scratch);
+	int window, int kv_head, int pos0, int count, int parts, float *results, float *scratch);
 
 #endif

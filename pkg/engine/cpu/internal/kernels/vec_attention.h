@@ -1,5 +1,6 @@
 // Attention over pages. Included once by each instruction set's file, which
-// sets SCORE_ROWS, SCORE_VECTORS and MIX_VECTORS to what its registers hold.
+// sets SCORE_ROWS, SCORE_VECTORS and MIX_VECTORS to what its registers hold. This is
+// what happens within a split; vec_join.h has how splits come together.
 //
 // The rows of an item are token-major: row i*group+g is query head g of token i.
 
@@ -231,61 +232,3 @@ static rows_function *const mix_functions[] = {
 	mix_5, mix_6,
 #endif
 };
-
-// merge joins a split's result to those before it.
-static void merge(const item *it, int row, float m, float l, int first) {
-	const int size = it->a->head_size;
-	const float *from = it->mixed + (size_t)row * size;
-	float *to = it->merged + (size_t)row * size;
-	if (first) {
-		it->maximum[row] = m;
-		it->sum[row] = l;
-		memcpy(to, from, (size_t)size * sizeof *to);
-		return;
-	}
-	float both = m > it->maximum[row] ? m : it->maximum[row];
-	float keep = tdm_exp(tdm_add(it->maximum[row], -both)), take = tdm_exp(tdm_add(m, -both));
-	it->sum[row] = tdm_add(tdm_mul(it->sum[row], keep), tdm_mul(l, take));
-	it->maximum[row] = both;
-	const vec k = v_set1(keep), t = v_set1(take);
-	int d = 0;
-	for (; d + TDM_LANES <= size; d += TDM_LANES)
-		v_store(to + d, v_add(v_mul(v_load(to + d), k), v_mul(v_load(from + d), t)));
-	for (; d < size; d++)
-		to[d] = tdm_add(tdm_mul(to[d], keep), tdm_mul(from[d], take));
-}
-
-static void attention(const tdm_attention *a, int kv_head, int row0, int pos0, int count, float *scratch) {
-	const int size = a->head_size, group = a->heads / a->kv_heads, rows = count * group;
-	item it = {.a = a, .kv_head = kv_head, .row0 = row0, .pos0 = pos0, .group = group, .windowed = pos0 + count > a->window};
-	it.scores = scratch;
-	it.probabilities = (uint16_t *)(it.scores + (size_t)rows * TDM_SPLIT);
-	it.mixed = it.scores + (size_t)rows * (TDM_SPLIT + TDM_SPLIT / 2);
-	it.merged = it.mixed + (size_t)rows * size;
-	it.maximum = it.merged + (size_t)rows * size;
-	it.sum = it.maximum + rows;
-	const int begin = begin_of(&it, 0, 0);
-	for (int start = begin - begin % TDM_SPLIT; start < pos0 + count; start += TDM_SPLIT) {
-		int first = start > pos0 ? (start - pos0) * group : 0; // earlier rows end before this split
-		int seen = start + TDM_SPLIT + (a->window - 1) - pos0, last = seen < count ? seen * group : rows; // later ones begin after it
-		for (int row = first; row < last; row += SCORE_ROWS) {
-			int n = last - row < SCORE_ROWS ? last - row : SCORE_ROWS;
-			float m[SCORE_ROWS], l[SCORE_ROWS];
-			score_functions[n - 1](&it, row, start);
-			for (int r = 0; r < n; r++)
-				softmax(&it, row + r, begin_of(&it, row + r, start), tokens_of(&it, row + r, start), &m[r], &l[r]);
-			mix_functions[n - 1](&it, row, start);
-			for (int r = 0; r < n; r++)
-				merge(&it, row + r, m[r], l[r], start <= begin_of(&it, row + r, 0));
-		}
-	}
-	for (int row = 0; row < rows; row++) {
-		uint16_t *out = a->out + (query(&it, row) - a->q);
-		const float *from = it.merged + (size_t)row * size, scale = 1.0f / it.sum[row];
-		int d = 0;
-		for (; d + TDM_LANES <= size; d += TDM_LANES)
-			v_store_bf16(out + d, v_mul(v_load(from + d), v_set1(scale)), TDM_LANES);
-		for (; d < size; d++)
-			out[d] = tdm_bf16(tdm_mul(from[d], scale));
-	}
-}

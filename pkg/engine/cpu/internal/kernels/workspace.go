@@ -26,6 +26,7 @@ type Workspace struct {
 	weights    *Weights
 	shape      Shape
 	limits     Limits
+	threads    int
 	memory     Memory
 	step       *C.tdm_step
 	tokens     []int32
@@ -41,6 +42,8 @@ type Workspace struct {
 	sequenceN  int
 	blockN     int
 	itemTokens int
+	unfinished []int32 // parts of each divided item
+	results    int     // floats for the results of divided items
 }
 
 // NewWorkspace allocates for limits. pages is the KV memory, one page after the
@@ -99,13 +102,13 @@ func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_s
 	}
 	k := &Workspace{shape: shape, limits: limits}
 	k.itemTokens = int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
+	k.threads, k.results = threads, resultFloats(threads, shape, limits)
 	return k, s, nil
 }
 
 // lay takes the parts from an arena.
 func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 	limits, half := k.limits, k.shape.HeadSize/2
-	items := k.shape.KVHeads * (limits.Rows/k.itemTokens + limits.Sequences)
 	k.step = take[C.tdm_step](a, 1)
 	s.x = goSlice[C.float](a, limits.Rows*int(s.ldx), &k.x)
 	s.normed = take[C.uint16_t](a, max(limits.Rows, limits.HeadRows)*int(s.ldn))
@@ -120,12 +123,14 @@ func (k *Workspace) lay(a *arena, s *C.tdm_step) {
 		s.quantized.scales = take[C.float](a, rows*groups)
 	}
 	s.scratch = take[C.float](a, int(s.threads)*int(s.scratch_floats))
+	s.results = take[C.float](a, k.results)
+	s.unfinished = goSlice[C.int](a, k.mostDivided(), &k.unfinished)
 	s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
 	s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
 	s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
 	s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
 	s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
-	s.item = goSlice[C.tdm_item](a, items, &k.items)
+	s.item = goSlice[C.tdm_item](a, k.mostItems(), &k.items)
 	s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
 	s.sin = goSlice[C.float](a, limits.Rows*half, &k.sin)
 }
@@ -175,22 +180,6 @@ func (k *Workspace) Embed() {
 		panels = (*C.uint32_t)(k.weights.output)
 	}
 	C.tdm_embed(k.step, panels, k.weights.embedding)
-}
-
-// plan divides the attention of the batch into items.
-func (k *Workspace) plan() {
-	n := 0
-	for i, q := range k.sequences[:k.sequenceN] {
-		// The last tokens see the most: those items first.
-		for first := (int(q.count) - 1) / k.itemTokens * k.itemTokens; first >= 0 && q.count > 0; first -= k.itemTokens {
-			count := min(k.itemTokens, int(q.count)-first)
-			for h := range k.shape.KVHeads {
-				k.items[n] = C.tdm_item{sequence: C.int(i), kv_head: C.int(h), first: C.int(first), count: C.int(count)}
-				n++
-			}
-		}
-	}
-	k.step.rows, k.step.items = C.int(k.rows), C.int(n)
 }
 
 // Keys computes the queries, keys and values of layer i for the batch. After it the
