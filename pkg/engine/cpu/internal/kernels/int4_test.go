@@ -26,7 +26,7 @@ func sparse(r *rand.Rand) uint16 {
 // neither groups nor panels nor units.
 func TestProductsInt4(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 80 {
+		for round := range 80 / fewer {
 			value := int8Values[round/20%len(int8Values)]
 			rows, n, k := 1+round%20, 1+r.IntN(100), 1+r.IntN(400)
 			if rows == 19 {
@@ -120,7 +120,7 @@ func bestOf(x []float64, largest float64) float64 {
 func TestPackInt4(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 10))
 	var errors, bests float64
-	for round := range 40 {
+	for round := range 40 / fewer {
 		value := []func(*rand.Rand) uint16{ordinary, extreme, farApart, sparse, wild}[round%5]
 		n, k := 1+r.IntN(40), 1+r.IntN(300)
 		w := fill(r, n*k, value)

@@ -45,7 +45,7 @@ func TestPathsInt8(t *testing.T) {
 // neither groups nor panels nor units.
 func TestProductsInt8(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 80 {
+		for round := range 80 / fewer {
 			value := int8Values[round/20%len(int8Values)]
 			rows, n, k := 1+round%20, 1+r.IntN(100), 1+r.IntN(400)
 			if rows == 19 {

@@ -108,7 +108,12 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #include "vec_attention.h"
 #include "vec_join.h"
 
-const tdm_kernels tdm_avx2 = {"avx2", 1, product, tdm_avx2_product_int8, tdm_avx2_product_int4, tdm_avx2_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_avx2 = {
+	.name = "avx2", .flushes = 1,
+	.product = product, .product_int8 = tdm_avx2_product_int8, .product_int4 = tdm_avx2_product_int4, .quantize = tdm_avx2_quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};
 
 #ifdef __clang__
 #pragma clang attribute pop

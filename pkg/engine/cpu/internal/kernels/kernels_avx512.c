@@ -40,7 +40,12 @@ void tdm_avx512_product_int4(const tdm_product *p, int unit, int row0, int row1)
 	(tdm_vnni() ? product_vnni_int4 : tdm_avx2_product_int4)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512 = {"avx512", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_avx512 = {
+	.name = "avx512", .flushes = 1,
+	.product = product, .product_int8 = tdm_avx512_product_int8, .product_int4 = tdm_avx512_product_int4, .quantize = tdm_avx512_quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -26,7 +26,12 @@ VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512b
 #include "vec_attention.h"
 #include "vec_join.h"
 
-const tdm_kernels tdm_avx512bf16 = {"avx512bf16", 1, product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_avx512bf16 = {
+	.name = "avx512bf16", .flushes = 1,
+	.product = product, .product_int8 = tdm_avx512_product_int8, .product_int4 = tdm_avx512_product_int4, .quantize = tdm_avx512_quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};
 
 // Where vdpbf16ps takes two cycles, two multiply-adds of widened halves are
 // faster, but only if several rows share the widening of the weights.
@@ -34,10 +39,20 @@ static void mixed_product(const tdm_product *p, int unit, int row0, int row1) {
 	(row1 - row0 < 4 ? product : tdm_avx512.product)(p, unit, row0, row1);
 }
 
-const tdm_kernels tdm_avx512mixed = {"avx512mixed", 1, mixed_product, tdm_avx512_product_int8, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_avx512mixed = {
+	.name = "avx512mixed", .flushes = 1,
+	.product = mixed_product, .product_int8 = tdm_avx512_product_int8, .product_int4 = tdm_avx512_product_int4, .quantize = tdm_avx512_quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};
 
 // The same, with many rows in int8 by tiles.
-const tdm_kernels tdm_avx512amx = {"avx512amx", 1, mixed_product, product_amx, tdm_avx512_product_int4, tdm_avx512_quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_avx512amx = {
+	.name = "avx512amx", .flushes = 1,
+	.product = mixed_product, .product_int8 = product_amx, .product_int4 = tdm_avx512_product_int4, .quantize = tdm_avx512_quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -302,4 +302,9 @@ static void exps(float *out, const float *x, int n) {
 		out[i] = tdm_exp(x[i]);
 }
 
-const tdm_kernels tdm_portable = {"portable", 0, product, product_int8, product_int4, quantize, norm, adjust, rotate, attention, attention_part, attention_join, exps};
+const tdm_kernels tdm_portable = {
+	.name = "portable", .flushes = 0,
+	.product = product, .product_int8 = product_int8, .product_int4 = product_int4, .quantize = quantize,
+	.norm = norm, .adjust = adjust, .rotate = rotate,
+	.attention = attention, .attention_part = attention_part, .attention_join = attention_join, .exps = exps,
+};

@@ -191,7 +191,7 @@ func TestRotate(t *testing.T) {
 // query's window, with NaN and with other garbage: neither may change a bit.
 func TestAttention(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 80 {
+		for round := range 80 / fewer {
 			s := shape(r)
 			tokens := 1 + r.IntN(12)
 			start := r.IntN(100)
