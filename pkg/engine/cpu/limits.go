@@ -46,7 +46,9 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 	limits := latency.Limits{
 		FLOPsPerSecond: reached.FLOPsPerSecond, ReadBytesPerSecond: reached.ReadBytesPerSecond, Valid: reached.CPUShare >= undisturbedShare,
 	}
-	w.SetLimits(limits)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.limits, w.reading = limits, reached.ReadVariant
 	return limits, nil
 }
 

@@ -27,6 +27,7 @@ type Weights struct {
 	mu      sync.Mutex
 	engines int
 	limits  latency.Limits
+	reading int // kernels.Reached.ReadVariant, when limits were measured last
 	closed  bool
 }
 
@@ -179,13 +180,13 @@ func (w *Weights) release() {
 	w.engines--
 }
 
-// Close joins the threads and frees the weights. It refuses while engines are
-// open; closing twice does nothing.
+// Close joins the threads and frees the weights. It refuses while engines, or a
+// Reading, are open; closing twice does nothing.
 func (w *Weights) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.engines > 0 {
-		return fmt.Errorf("close weights of %s: %d engines still use them: close those first", w.spec.Name, w.engines)
+		return fmt.Errorf("close weights of %s: %d engines, or what reads beside them, are open: close those first", w.spec.Name, w.engines)
 	}
 	if !w.closed {
 		w.closed = true

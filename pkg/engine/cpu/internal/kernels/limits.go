@@ -19,6 +19,8 @@ const peakRounds = 200_000
 // Reached is what the threads of a pool reach.
 type Reached struct {
 	FLOPsPerSecond, ReadBytesPerSecond float64
+	// ReadVariant is the loop that read fastest, for Reader.Read.
+	ReadVariant int
 	// CPUShare is how much of the time the threads had a processor, about 1 on a
 	// machine that does nothing else. What else this process computed counts too.
 	CPUShare float64
@@ -54,9 +56,12 @@ func (p *Pool) Limits(s Set, budget time.Duration, readBytes int) (Reached, erro
 			}))
 		}
 		for v := range C.int(C.TDM_READ_VARIANTS) {
-			r.ReadBytesPerSecond = max(r.ReadBytesPerSecond, rate(func() C.double {
+			read := rate(func() C.double {
 				return C.tdm_limit_read(p.c, C.int(p.threads), start, C.size_t(readBytes), v)
-			}))
+			})
+			if read > r.ReadBytesPerSecond {
+				r.ReadBytesPerSecond, r.ReadVariant = read, int(v)
+			}
 		}
 	}
 	took := time.Since(began)
