@@ -74,9 +74,9 @@ func TestMeasure(t *testing.T) {
 	}
 	for name, x := range map[string]float64{
 		"prefill": r.Median.PrefillTokens, "decode": r.Median.DecodeTokens, "peak": r.Median.PeakGFLOPS, "read": r.Median.ReadGBytes,
-		"barrier": r.BarrierNs, "shortest step": r.DecodeStepMs.Min,
+		"barrier": r.BarrierNs, "shortest step": r.DecodeStepMs.Min, "of read": r.DecodeOfRead, "of best read": r.DecodeOfBestRead,
 	} {
-		if !(x > 0) {
+		if !(x > 0) || math.IsInf(x, 1) {
 			t.Errorf("%s: %v", name, x)
 		}
 	}
@@ -89,12 +89,33 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	// None of the steps' own. The process has others, now and then.
+	if r.DecodePairs != p.Rounds*p.DecodeSteps {
+		t.Errorf("%d pairs of %d steps in %d rounds", r.DecodePairs, p.DecodeSteps, p.Rounds)
+	}
 	if r.AllocsPerStep >= 1 {
 		t.Errorf("%v allocations a step", r.AllocsPerStep)
 	}
 	if r.Valid != (r.Reason == "") {
 		t.Errorf("valid %v: %q", r.Valid, r.Reason)
 	}
+}
+
+// TestWindows: where the limits take their time, a window of decode has as many steps as
+// there is time for.
+func TestWindows(t *testing.T) {
+	p := plan()
+	p.Rounds, p.DecodeSteps, p.LimitsFor = 1, 400, 10*time.Millisecond
+	r, err := engine.Measure(t.Context(), load(t), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.DecodePairs < 1 || r.DecodePairs > p.DecodeSteps || !(r.DecodeOfRead > 0) || math.IsInf(r.DecodeOfRead, 1) {
+		t.Errorf("%v of reading in %d pairs", r.DecodeOfRead, r.DecodePairs)
+	}
+	if r.AllocsPerStep >= 1 {
+		t.Errorf("%v allocations a step", r.AllocsPerStep)
+	}
+	t.Logf("%d pairs", r.DecodePairs)
 }
 
 // TestNoContext: decode can begin at the first token.
@@ -217,7 +238,9 @@ func TestSum(t *testing.T) {
 		}
 		return all
 	}
-	engine.Sum(r, ms(200, 100, 400), [][]time.Duration{ms(20, 20, 20, 20, 20), ms(30, 30, 30, 30, 30), ms(10, 20, 30, 20, 45)}, []latency.Limits{
+	engine.Sum(r, ms(200, 100, 400), [][]time.Duration{ms(20, 20, 20, 20, 20), ms(30, 30, 30, 30, 30), ms(10, 20, 30, 20, 45)}, [][]float64{
+		{10e9, 10e9, 10e9, 10e9, 10e9, 10e9}, {3e9, 3e9, 3e9, 3e9, 3e9, 3e9}, {15e9, 10e9, 2e9, 6e9, 10e9, 2e9},
+	}, []latency.Limits{
 		{FLOPsPerSecond: 50e9, ReadBytesPerSecond: 10e9, Valid: true}, {FLOPsPerSecond: 48e9, ReadBytesPerSecond: 9.5e9, Valid: true},
 		{FLOPsPerSecond: 49e9, ReadBytesPerSecond: 9.8e9, Valid: true}, {FLOPsPerSecond: 47e9, ReadBytesPerSecond: 9e9, Valid: true},
 	})
@@ -226,7 +249,7 @@ func TestSum(t *testing.T) {
 		"decode": {r.DecodeTokens, 150}, "its median ": {r.Median.DecodeTokens, 120}, "its spread ": {r.Spread.DecodeTokens, 0.2},
 		"peak": {r.PeakGFLOPS, 50}, "read": {r.ReadGBytes, 10}, "flops": {r.PrefillGFLOPS, 40}, "computed": {r.PrefillGFLOPSComputed, 30},
 		"of peak": {r.PrefillOfPeak, 0.8}, "of peak computed": {r.PrefillOfPeakComputed, 0.6},
-		"bytes": {r.DecodeGBytes, 5}, "of read": {r.DecodeOfRead, 0.5}, "allocations": {r.AllocsPerStep, 2}, "bytes of them": {r.AllocBytesPerStep, 8},
+		"bytes": {r.DecodeGBytes, 5}, "of read": {r.DecodeOfRead, 0.8}, "pairs": {float64(r.DecodePairs), 15}, "of best read": {r.DecodeOfBestRead, 0.5}, "allocations": {r.AllocsPerStep, 2}, "bytes of them": {r.AllocBytesPerStep, 8},
 		"shortest": {r.DecodeStepMs.Min, 10}, "middle": {r.DecodeStepMs.P50, 20},
 	} {
 		if !near(pair[0], pair[1]) {
@@ -235,6 +258,20 @@ func TestSum(t *testing.T) {
 	}
 	if !r.Valid || r.Reason != "" {
 		t.Errorf("valid %v: %s", r.Valid, r.Reason)
+	}
+}
+
+// TestMiddleOfTwo: of an even number of pairs the median is between the two in the middle.
+func TestMiddleOfTwo(t *testing.T) {
+	r := &engine.Result{Plan: plan(), DecodeStepBytes: 1e8}
+	quick := latency.Limits{FLOPsPerSecond: 1e9, ReadBytesPerSecond: 1e9, Valid: true}
+	engine.Sum(r, []time.Duration{1}, [][]time.Duration{{20 * time.Millisecond, 10 * time.Millisecond}}, [][]float64{{10e9, 10e9, 30e9}}, []latency.Limits{quick, quick})
+	if !near(r.DecodeOfRead, 0.5) || r.DecodePairs != 2 {
+		t.Errorf("%v of %d pairs", r.DecodeOfRead, r.DecodePairs)
+	}
+	engine.Sum(r, []time.Duration{1}, [][]time.Duration{{20 * time.Millisecond, 10 * time.Millisecond}}, [][]float64{{10e9, 10e9, 10e9}}, []latency.Limits{quick, quick})
+	if !near(r.DecodeOfRead, 0.75) {
+		t.Errorf("%v of a half and a whole", r.DecodeOfRead)
 	}
 }
 
@@ -260,7 +297,7 @@ func TestWhichRunsAreValid(t *testing.T) {
 		{"another processor", "avx512mixed", 2, [2]latency.Limits{slow, slow}, ""},
 	} {
 		r := &engine.Result{Plan: plan(), ISA: c.isa, Threads: c.threads}
-		engine.Sum(r, []time.Duration{1}, [][]time.Duration{{1, 1, 1, 1, 1}}, c.limits[:])
+		engine.Sum(r, []time.Duration{1}, [][]time.Duration{{1, 1, 1, 1, 1}}, [][]float64{{1, 1, 1, 1, 1, 1}}, c.limits[:])
 		if r.Valid != (c.reason == "") || !strings.Contains(r.Reason, c.reason) {
 			t.Errorf("%s: valid %v: %s", c.name, r.Valid, r.Reason)
 		}

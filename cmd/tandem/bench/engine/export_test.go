@@ -32,11 +32,16 @@ func Prepare(ctx context.Context, e engine.Engine, p Plan) ([][]kvcache.BlockID,
 }
 
 // Sum makes a result of one prompt and one round of decode for each of measured but the
-// last.
-func Sum(r *Result, prefill []time.Duration, steps [][]time.Duration, measured []latency.Limits) {
+// last. Each step is a window of its own; reads are what reading reached around the
+// windows, of each round one more than it has steps.
+func Sum(r *Result, prefill []time.Duration, steps [][]time.Duration, reads [][]float64, measured []latency.Limits) {
 	var rounds []round
 	for i := range prefill {
-		rounds = append(rounds, round{limits: measured[i], prefill: prefill[i], steps: steps[i], allocs: uint64(10 * (i + 1)), allocd: 40})
+		now := round{limits: measured[i], prefill: prefill[i], steps: steps[i], allocs: uint64(10 * (i + 1)), allocd: 40}
+		for s, took := range steps[i] {
+			now.windows = append(now.windows, window{1, took, reads[i][s], reads[i][s+1]})
+		}
+		rounds = append(rounds, now)
 	}
 	r.sum(rounds, measured[len(prefill)])
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -34,6 +33,11 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		return nil, fmt.Errorf("cpu engine: %w", err)
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
+	reading, err := w.NewReading(p.LimitsFor == 0)
+	if err != nil {
+		return nil, err
+	}
+	defer reading.Close()
 	r := newRun(e, p)
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
@@ -48,7 +52,7 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		if now.prefill, err = r.prefill(ctx); err != nil {
 			return nil, err
 		}
-		if err := r.decode(ctx, &now); err != nil {
+		if err := r.decode(ctx, reading, &now); err != nil {
 			return nil, err
 		}
 		ns, err := w.MeasureBarrier(ctx, barrierBudget)
@@ -82,6 +86,7 @@ type round struct {
 	limits         latency.Limits
 	prefill        time.Duration // of the prompt
 	steps          []time.Duration
+	windows        []window
 	allocs, allocd uint64 // of all steps: allocations, bytes
 }
 
@@ -173,23 +178,5 @@ func (r *run) step(ctx context.Context) error {
 		s.Start++
 		s.Tokens[0] = out.Tokens[i]
 	}
-	return nil
-}
-
-// decode is one round of it, into the round.
-func (r *run) decode(ctx context.Context, now *round) error {
-	r.begin()
-	now.steps = make([]time.Duration, r.plan.DecodeSteps)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	for i := range now.steps {
-		began := time.Now()
-		if err := r.step(ctx); err != nil {
-			return err
-		}
-		now.steps[i] = time.Since(began)
-	}
-	runtime.ReadMemStats(&after)
-	now.allocs, now.allocd = after.Mallocs-before.Mallocs, after.TotalAlloc-before.TotalAlloc
 	return nil
 }

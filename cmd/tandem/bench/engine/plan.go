@@ -19,10 +19,12 @@ type Plan struct {
 	DecodeSteps   int `json:"decode_steps"`
 	Batch         int `json:"batch"`
 	ContextTokens int `json:"context_tokens"`
-	// Rounds are prefill, decode and the limits in turn.
+	// Rounds are prefill, decode and the limits in turn. Windows of decode take turns
+	// with windows of reading.
 	Rounds int `json:"rounds"`
 	// LimitsFor is how long a round measures the limits, at least; with 0 some 50 ms and
-	// with less memory than caches may hold.
+	// with less memory than caches may hold. A window of decode or of reading takes a
+	// fifth of it, 50 ms at most; with 0 one step, and reading the memory once.
 	LimitsFor time.Duration `json:"-"`
 }
 
@@ -76,8 +78,13 @@ func (p Plan) Config() cpu.Config {
 	}
 }
 
-// limitBytes is what the limits read, and something for everything else.
-const limitBytes = 512 << 20
+// longestWindow is of decode, and of reading.
+const longestWindow = 50 * time.Millisecond
+
+func (p Plan) window() time.Duration { return min(longestWindow, p.LimitsFor/5) }
+
+// limitBytes is what the limits and the windows read, and something for everything else.
+const limitBytes = 1 << 30
 
 // Bytes is about the memory that loading the model and measuring takes.
 func (p Plan) Bytes(spec model.Spec) int64 {

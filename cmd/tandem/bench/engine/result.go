@@ -44,7 +44,12 @@ type Result struct {
 	// DecodeStepBytes are the weights and the KV that a step reads, the mean over steps.
 	DecodeStepBytes float64 `json:"decode_step_bytes"`
 	DecodeGBytes    float64 `json:"decode_gbytes_per_s"`
-	DecodeOfRead    float64 `json:"decode_of_read"`
+	// DecodeOfRead is the median over pairs: what a window of decode reads, as a share of
+	// what reading reached just before and after it. DecodeOfBestRead is the best round as
+	// a share of the best reading.
+	DecodeOfRead     float64 `json:"decode_of_read"`
+	DecodePairs      int     `json:"decode_pairs"`
+	DecodeOfBestRead float64 `json:"decode_of_best_read"`
 	// DecodeStepMs are single steps, of all rounds.
 	DecodeStepMs StepTimes `json:"decode_step_ms"`
 
@@ -72,7 +77,7 @@ type StepTimes struct {
 // sum makes the figures of the rounds, one at least; after is a measurement of the
 // limits after the last.
 func (r *Result) sum(rounds []round, after latency.Limits) {
-	var prefill, decode, peak, read, steps, allocs, allocd []float64
+	var prefill, decode, peak, read, steps, shares, allocs, allocd []float64
 	var measured []latency.Limits
 	for _, now := range rounds {
 		var total time.Duration
@@ -85,6 +90,7 @@ func (r *Result) sum(rounds []round, after latency.Limits) {
 		allocs = append(allocs, float64(now.allocs)/float64(r.DecodeSteps))
 		allocd = append(allocd, float64(now.allocd)/float64(r.DecodeSteps))
 		measured = append(measured, now.limits)
+		shares = append(shares, ofRead(now.windows, r.DecodeStepBytes)...)
 	}
 	measured = append(measured, after)
 	for _, l := range measured {
@@ -99,7 +105,8 @@ func (r *Result) sum(rounds []round, after latency.Limits) {
 	r.PrefillGFLOPS, r.PrefillGFLOPSComputed = r.PrefillFLOPs*prompts, r.PrefillFLOPsComputed*prompts
 	r.PrefillOfPeak, r.PrefillOfPeakComputed = r.PrefillGFLOPS/r.PeakGFLOPS, r.PrefillGFLOPSComputed/r.PeakGFLOPS
 	r.DecodeGBytes = r.DecodeStepBytes * r.DecodeTokens / float64(r.Batch) / 1e9
-	r.DecodeOfRead = r.DecodeGBytes / r.ReadGBytes
+	r.DecodeOfRead, r.DecodePairs = middle(shares), len(shares)
+	r.DecodeOfBestRead = r.DecodeGBytes / r.ReadGBytes
 
 	slices.Sort(steps)
 	r.DecodeStepMs = StepTimes{steps[0], steps[len(steps)/2]}

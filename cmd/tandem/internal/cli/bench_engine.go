@@ -38,11 +38,16 @@ func newBenchEngineCommand() *cobra.Command {
 		Long: `Computes a prompt and decodes tokens with the CPU engine, in this process and without
 a scheduler, again and again. In the same rounds, on the same threads, it measures the
 limits: multiply-adds of the instruction set in use, in registers alone, and reading
-memory. prefill_of_peak is the share of the first that prefill reaches, decode_of_read
-the share of the second that decode does; prefill_of_peak_computed does not count what
-the engine need not compute of the last layer. The peak is that of floating point for
-int8 and int4 too. Figures are those of the best rounds;
-the middle ones and how far they are below stand beside.
+memory. prefill_of_peak is the share of the first that prefill reaches;
+prefill_of_peak_computed does not count what the engine need not compute of the last
+layer. The peak is that of floating point for int8 and int4 too. Figures are those of the
+best rounds; the middle ones and how far they are below stand beside.
+
+Within a round decode and reading memory take turns every 50 ms (every fifth of --limits,
+if that is less). decode_of_read is how fast decode reads as a share of reading just
+before and after it, the median over all decode_pairs of such windows, so that it holds
+where others use memory too. decode_of_best_read is the best round's decode as a share of
+the best reading, which need not have seen the same machine.
 
 A run whose limits were disturbed says "valid": false, and why.
 
@@ -150,7 +155,8 @@ func printBenchEngine(out io.Writer, r *engine.Result) error {
 	}
 	fmt.Fprintf(out, "\nprefill  %.1f GFLOP/s of %.1f: %.2f of peak, %.2f by what is computed (of the last layer, only what becomes logits)\n",
 		r.PrefillGFLOPS, r.PeakGFLOPS, r.PrefillOfPeak, r.PrefillOfPeakComputed)
-	fmt.Fprintf(out, "decode   %.1f GB/s of %.1f: %.2f of reading; steps of %s\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfRead, bytesText(int64(r.DecodeStepBytes)))
+	fmt.Fprintf(out, "decode   %.2f of reading in the same moments, the median of pairs: %d; steps of %s\n", r.DecodeOfRead, r.DecodePairs, bytesText(int64(r.DecodeStepBytes)))
+	fmt.Fprintf(out, "         %.1f GB/s at best of %.1f at best: %.2f\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfBestRead)
 	fmt.Fprintf(out, "step     %.2f ms at best, %.2f ms in the middle; %.1f allocations of %.0f bytes together\n",
 		r.DecodeStepMs.Min, r.DecodeStepMs.P50, r.AllocsPerStep, r.AllocBytesPerStep)
 	fmt.Fprintf(out, "barrier  %.0f ns\n", r.BarrierNs)

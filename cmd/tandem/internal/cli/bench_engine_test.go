@@ -25,20 +25,28 @@ func TestBenchEngine(t *testing.T) {
 		return n
 	}
 	for _, key := range []string{
-		"prefill_tokens_per_s", "decode_tokens_per_s", "prefill_gflops_computed", "prefill_of_peak_computed", "barrier_ns", "allocs_per_step",
+		"prefill_tokens_per_s", "decode_tokens_per_s", "prefill_gflops_computed", "prefill_of_peak_computed", "barrier_ns",
 		"prompt_tokens", "decode_steps", "batch", "context_tokens", "rounds", "threads", "chunk_tokens", "weight_bytes",
-		"prefill_flops", "prefill_flops_computed", "decode_step_bytes", "alloc_bytes_per_step",
+		"prefill_flops", "prefill_flops_computed", "decode_step_bytes", "decode_of_read",
 	} {
 		number(key)
 	}
 	for ratio, of := range map[string][2]string{
 		"prefill_of_peak":          {"prefill_gflops", "peak_gflops"},
 		"prefill_of_peak_computed": {"prefill_gflops_computed", "peak_gflops"},
-		"decode_of_read":           {"decode_gbytes_per_s", "read_gbytes_per_s"},
+		"decode_of_best_read":      {"decode_gbytes_per_s", "read_gbytes_per_s"},
 	} {
 		if is, want := number(ratio), number(of[0])/number(of[1]); math.Abs(is-want) > 1e-12*want {
 			t.Errorf("%s is %v, not %s / %s = %v", ratio, is, of[0], of[1], want)
 		}
+	}
+	for _, key := range []string{"allocs_per_step", "alloc_bytes_per_step"} {
+		if n, is := said[key].(float64); !is || n < 0 { // the process has some now and then
+			t.Errorf("%s is %v", key, said[key])
+		}
+	}
+	if pairs := number("decode_pairs"); pairs != 4 {
+		t.Errorf("%v pairs of a step and reading, not 4", pairs)
 	}
 	// A batch of two: each step reads once what two tokens need.
 	if is, want := number("decode_gbytes_per_s"), number("decode_step_bytes")*number("decode_tokens_per_s")/2/1e9; math.Abs(is-want) > 1e-12*want {
@@ -53,6 +61,7 @@ func TestBenchEngine(t *testing.T) {
 		t.Errorf("%s", got.stdout)
 	}
 	if got := run(t.Context(), "", nil, append(args, "--isa", "portable")...); got.status != 0 || !strings.Contains(got.stdout, "of peak") ||
+		!strings.Contains(got.stdout, " of reading in the same moments, the median of pairs: 4; steps of ") ||
 		!strings.Contains(got.stdout, ", portable, threads 1") || !strings.Contains(strings.ToLower(got.stdout), "valid: ") {
 		t.Errorf("for people: %+v", got)
 	}
