@@ -26,8 +26,9 @@ type Config struct {
 	// BlockTokens.
 	ChunkTokens int
 	// StepBudget is how much longer a step may take for the prompts in it than with
-	// those that decode alone; 0 is without a bound. It is kept by what steps took so
-	// far, and a block of a prompt is computed in any case.
+	// those that decode alone; 0 is without a bound. It is kept in 99 of 100
+	// steps with prompts, by what steps took so far, and a block of a prompt is
+	// computed in any case. A new scheduler uses four fifths of it.
 	StepBudget time.Duration
 	// MaxWaiting is the most requests that wait for blocks or for a place.
 	MaxWaiting int

@@ -27,12 +27,13 @@ const costKnown = 16
 // is over (stochastic approximation of a quantile; Robbins and Monro, 1951): the budget
 // is one for the 99th percentile of gaps. A single step, however long, counts no more
 // than another. Until it has settled it is likelier too large than too small: the first
-// long prompt may have few steps.
+// long prompt may have few steps. It is bounded because on a machine that others
+// interrupt more often than that no room keeps the budget, and all of it is lost.
 const (
 	firstExcess = 1.25
 	excessGain  = 0.1
 	rareExcess  = 100
-	maxExcess   = 16
+	maxExcess   = 4
 )
 
 func (c *cost) observe(st *step, took time.Duration) {

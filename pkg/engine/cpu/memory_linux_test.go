@@ -4,6 +4,7 @@ package cpu_test
 
 import (
 	"bufio"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -116,13 +117,15 @@ func TestWeightsAreInMemoryOnce(t *testing.T) {
 		if mapped(t, dir) {
 			t.Errorf("%s: the checkpoint is mapped still", kind)
 		}
-		if got, want := resident(t)-before, float64(w.Bytes()); !within(got, want) {
+		// The kernel may give a stack or Go's heap a huge page or two meanwhile.
+		const others = 4 << 20
+		if got, want := resident(t)-before, float64(w.Bytes()); !within(got, want) && math.Abs(got-want) > others {
 			t.Errorf("%s: loaded weights take %.0f bytes, packed ones are %.0f", kind, got, want)
 		}
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got := resident(t) - before; got > 0.02*float64(2*m.Spec().Parameters()) {
+		if got := resident(t) - before; got > others {
 			t.Errorf("%s: after Close %.0f bytes are left", kind, got)
 		}
 	}

@@ -88,12 +88,8 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("%s: the best is %v, the median %v", name, pair[0], pair[1])
 		}
 	}
-	// None of the steps' own. The process has others, now and then.
 	if r.DecodePairs != p.Rounds*p.DecodeSteps {
 		t.Errorf("%d pairs of %d steps in %d rounds", r.DecodePairs, p.DecodeSteps, p.Rounds)
-	}
-	if r.AllocsPerStep >= 1 {
-		t.Errorf("%v allocations a step", r.AllocsPerStep)
 	}
 	if r.Valid != (r.Reason == "") {
 		t.Errorf("valid %v: %q", r.Valid, r.Reason)
@@ -104,7 +100,7 @@ func TestMeasure(t *testing.T) {
 // there is time for.
 func TestWindows(t *testing.T) {
 	p := plan()
-	p.Rounds, p.DecodeSteps, p.LimitsFor = 1, 400, 10*time.Millisecond
+	p.Rounds, p.DecodeSteps, p.LimitsFor = 1, 100, 10*time.Millisecond
 	r, err := engine.Measure(t.Context(), load(t), p, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +108,7 @@ func TestWindows(t *testing.T) {
 	if r.DecodePairs < 1 || r.DecodePairs > p.DecodeSteps || !(r.DecodeOfRead > 0) || math.IsInf(r.DecodeOfRead, 1) {
 		t.Errorf("%v of reading in %d pairs", r.DecodeOfRead, r.DecodePairs)
 	}
-	if r.AllocsPerStep >= 1 {
+	if r.AllocsPerStep >= 1 { // none of the steps' own; the process has others, now and then
 		t.Errorf("%v allocations a step", r.AllocsPerStep)
 	}
 	t.Logf("%d pairs", r.DecodePairs)

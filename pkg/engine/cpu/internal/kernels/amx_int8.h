@@ -9,7 +9,8 @@ enum {
 	AMX_HALF = 64    // elements of K in a tile
 };
 
-#define AMX __attribute__((target("amx-tile,amx-int8")))
+// All of the file's own target too: Clang would take this one instead of it.
+#define AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,amx-tile,amx-int8")))
 
 // amx_shape is what ldtilecfg reads: palette 1, and each tile's rows and bytes of one.
 typedef struct amx_shape {
@@ -99,7 +100,8 @@ AMX static void product_amx(const tdm_product *job, int unit, int row0, int row1
 			shape.bytes[t] = 64;
 			shape.rows[t] = AMX_ROWS;
 		}
-		_tile_loadconfig(&shape);
+		// Not _tile_loadconfig: GCC's tells the compiler of eight of the bytes that it reads.
+		__asm__ volatile("ldtilecfg %0" : : "m"(shape));
 		for (int row = row0; row < full; row += AMX_BLOCK) {
 			const int rows = full - row < AMX_BLOCK ? full - row : AMX_BLOCK;
 			block_amx(job, w, panels, row, rows, c);
