@@ -22,44 +22,8 @@ func sparse(r *rand.Rand) uint16 {
 	return ordinary(r)
 }
 
-// TestProductsInt4 compares all modes with the portable path, on shapes that fill
-// neither groups nor panels nor units.
-func TestProductsInt4(t *testing.T) {
-	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for round := range 80 / fewer {
-			value := int8Values[round/20%len(int8Values)]
-			rows, n, k := 1+round%20, 1+r.IntN(100), 1+r.IntN(400)
-			if rows == 19 {
-				rows, k = 1, kernels.Group*(1+r.IntN(3))
-			}
-			if rows == 20 { // more than any path takes at once
-				rows, n = 90+r.IntN(110), 1+r.IntN(20)
-			}
-			a, w, up := fill(r, rows*k, value), fill(r, n*k, value), fill(r, n*k, value)
-			got, want := make([]float32, rows*n), make([]float32, rows*n)
-			for i := range got {
-				got[i] = math.Float32frombits(uint32(ordinary(r)) << 16)
-				want[i] = got[i]
-			}
-			add := round%2 == 0
-			if err := fast.ProbeProductIn(kernels.Int4, a, rows, k, w, n, add, got); err != nil {
-				t.Fatal(err)
-			}
-			if err := portable.ProbeProductIn(kernels.Int4, a, rows, k, w, n, add, want); err != nil {
-				t.Fatal(err)
-			}
-			same32(t, "product", got, want)
-			got16, want16 := make([]uint16, rows*n), make([]uint16, rows*n)
-			if err := fast.ProbeSwiGLUIn(kernels.Int4, a, rows, k, w, up, n, got16); err != nil {
-				t.Fatal(err)
-			}
-			if err := portable.ProbeSwiGLUIn(kernels.Int4, a, rows, k, w, up, n, want16); err != nil {
-				t.Fatal(err)
-			}
-			same16(t, "SwiGLU", got16, want16)
-		}
-	})
-}
+// TestProductsInt4 is TestProductsInt8 in int4.
+func TestProductsInt4(t *testing.T) { productsIn(t, kernels.Int4) }
 
 // unpacked reads n rows of k elements out of panels in int4: what their codes stand for,
 // and the scales of their groups.

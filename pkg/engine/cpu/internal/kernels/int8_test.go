@@ -43,7 +43,10 @@ func TestPathsInt8(t *testing.T) {
 
 // TestProductsInt8 compares all modes with the portable path, on shapes that fill
 // neither groups nor panels nor units.
-func TestProductsInt8(t *testing.T) {
+func TestProductsInt8(t *testing.T) { productsIn(t, kernels.Int8) }
+
+func productsIn(t *testing.T, format kernels.Format) {
+	t.Helper()
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
 		for round := range 80 / fewer {
 			value := int8Values[round/20%len(int8Values)]
@@ -61,18 +64,18 @@ func TestProductsInt8(t *testing.T) {
 				want[i] = got[i]
 			}
 			add := round%2 == 0
-			if err := fast.ProbeProductIn(kernels.Int8, a, rows, k, w, n, add, got); err != nil {
+			if err := fast.ProbeProductIn(format, a, rows, k, w, n, add, got); err != nil {
 				t.Fatal(err)
 			}
-			if err := portable.ProbeProductIn(kernels.Int8, a, rows, k, w, n, add, want); err != nil {
+			if err := portable.ProbeProductIn(format, a, rows, k, w, n, add, want); err != nil {
 				t.Fatal(err)
 			}
 			same32(t, "product", got, want)
 			got16, want16 := make([]uint16, rows*n), make([]uint16, rows*n)
-			if err := fast.ProbeSwiGLUIn(kernels.Int8, a, rows, k, w, up, n, got16); err != nil {
+			if err := fast.ProbeSwiGLUIn(format, a, rows, k, w, up, n, got16); err != nil {
 				t.Fatal(err)
 			}
-			if err := portable.ProbeSwiGLUIn(kernels.Int8, a, rows, k, w, up, n, want16); err != nil {
+			if err := portable.ProbeSwiGLUIn(format, a, rows, k, w, up, n, want16); err != nil {
 				t.Fatal(err)
 			}
 			same16(t, "SwiGLU", got16, want16)
