@@ -127,11 +127,27 @@ func draw(weights []float64, minimum, uniform float64) int {
 
 // argmax is the first token in the order that Sample documents.
 func argmax(logits []float32) int32 {
-	best, largest := 0, logits[0]
-	for i, l := range logits {
-		if l > largest || (largest != largest && l == l) {
-			best, largest = i, l
+	first := 0
+	for first < len(logits)-1 && logits[first] != logits[first] {
+		first++
+	}
+	best, largest := first, logits[first]
+	for i := first; i < len(logits); i++ {
+		// Most of a vocabulary is not larger than what was seen: eight at a time.
+		for i+8 <= len(logits) {
+			l := (*[8]float32)(logits[i:])
+			if l[0] > largest || l[1] > largest || l[2] > largest || l[3] > largest ||
+				l[4] > largest || l[5] > largest || l[6] > largest || l[7] > largest {
+				break
+			}
+			i += 8
 		}
+		if i < len(logits) && logits[i] > largest {
+			best, largest = i, logits[i]
+		}
+	}
+	if largest != largest { // all are NaN
+		return 0
 	}
 	return int32(best)
 }
