@@ -1,11 +1,13 @@
 package integration_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 )
 
 // KV in int8 is half the bytes, is not found again by the next request on the decode
@@ -36,4 +38,38 @@ func TestKVInInt8(t *testing.T) {
 	checkRoute(t, exact, disaggregated)
 	checkRoute(t, generate(t, encoded.Client, request(longPrompt(3), 40, 0, aggregated)), aggregated)
 	encoded.AwaitIdle(t, 10*time.Second)
+}
+
+// Engines that keep KV in int8 send about half the bytes too, and what is sent is what
+// was computed: tokens are the same on one worker and on two, in one chunk and in many,
+// with a prefix hit and without, and requests say so.
+func TestEnginesWithKVInInt8(t *testing.T) {
+	exact := cluster.Start(t, nil)
+	whole := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPUKV = cpu.KVInt8 })
+	chunked := cluster.Start(t, func(o *mesh.UpOptions) {
+		smallChunks(o)
+		o.Engine.CPUKV = cpu.KVInt8
+	})
+	prompt := longPrompt(4)
+	alone := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPUKV = cpu.KVInt8 })
+	want := generate(t, alone.Client, request(prompt, 40, 0.8, aggregated)).Tokens
+	full := generate(t, exact.Client, request(prompt, 40, 0.8, disaggregated)).Finished.GetTimings().GetTransferBytes()
+	for i, m := range []*cluster.Client{whole.Client, chunked.Client} {
+		most := full * 11 / 20
+		for _, again := range []string{"first", "after the same prefix"} {
+			r := generate(t, m, request(prompt, 40, 0.8, disaggregated))
+			if !slices.Equal(r.Tokens, want) {
+				t.Errorf("mesh %d, %s: %v, want %v", i, again, r.Tokens, want)
+			}
+			checkRoute(t, r, disaggregated)
+			sent := r.Finished.GetTimings().GetTransferBytes()
+			if sent > most || again == "first" && sent <= full/2 {
+				t.Errorf("mesh %d, %s: %d bytes were sent, %d in bf16", i, again, sent, full)
+			}
+			if i == 0 { // it has one decode worker, where the prefix is now
+				most = sent - 1
+			}
+		}
+		m.AwaitIdle(t, 10*time.Second)
+	}
 }

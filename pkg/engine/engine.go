@@ -48,6 +48,9 @@ type Capacity struct {
 	Threads int
 	// BytesPerWeight is what a step reads for each weight.
 	BytesPerWeight BytesPerWeight
+	// KVTokenBytes is what a step reads of one layer for each token of context; 0: two
+	// bytes an element, as for bf16.
+	KVTokenBytes float64
 	// Layout describes the pages.
 	Layout kvcache.Layout
 }

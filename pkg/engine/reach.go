@@ -14,8 +14,8 @@ type Limited interface {
 	Limits() latency.Limits
 }
 
-// elementBytes is the size of an element of KV, and of a weight where the engine does
-// not say: bf16.
+// elementBytes is the size of a weight and of an element of KV where the engine does not
+// say: bf16.
 const elementBytes = 2
 
 // Cost is what a part of a step needs of a device at least.
@@ -48,8 +48,11 @@ type Costs struct {
 // windowedLayers are the layers with one sliding window, in tokens; 0: they see all.
 type windowedLayers struct{ window, count float64 }
 
-// CostsOf counts for an engine's model and weights.
-func CostsOf(e Engine) Costs { return NewCosts(e.Model()).WithWeights(e.Capacity().BytesPerWeight) }
+// CostsOf counts for an engine's model, weights and KV.
+func CostsOf(e Engine) Costs {
+	capacity := e.Capacity()
+	return NewCosts(e.Model()).WithWeights(capacity.BytesPerWeight).WithKV(capacity.KVTokenBytes)
+}
 
 // WithWeights are the costs with weights of so many bytes each.
 func (c Costs) WithWeights(bytes BytesPerWeight) Costs {
@@ -62,7 +65,16 @@ func (c Costs) WithWeights(bytes BytesPerWeight) Costs {
 	return c
 }
 
-// NewCosts counts for a model with weights in bf16.
+// WithKV are the costs with keys and values that take so many bytes a token and layer; 0
+// changes nothing.
+func (c Costs) WithKV(tokenBytes float64) Costs {
+	if tokenBytes > 0 {
+		c.contextBytes = tokenBytes
+	}
+	return c
+}
+
+// NewCosts counts for a model with weights and KV in bf16.
 func NewCosts(spec model.Spec) Costs {
 	hidden := float64(spec.HiddenSize)
 	q, kv := float64(spec.Heads*spec.HeadSize), float64(spec.KVHeads*spec.HeadSize)

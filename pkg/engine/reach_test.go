@@ -58,6 +58,12 @@ func TestWeightBytes(t *testing.T) {
 			t.Errorf("%+v a weight: %+v", bytes, got)
 		}
 	}
+	// Keys and values of a byte an element, and two more for the scale of each head.
+	for bytes, want := range map[float64]float64{0: kv, 2 * (4 + 2): 3 * 2 * (4 + 2)} {
+		if _, got := engine.NewCosts(spec).WithKV(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != 2*weights+2*head+21*want {
+			t.Errorf("%v bytes a token: %+v", bytes, got)
+		}
+	}
 }
 
 // TestWindowedCosts: of three layers, two have a window of 8 tokens.

@@ -180,7 +180,7 @@ func (e *engines) newEngine(id string) (engine.Engine, error) {
 // cpuConfig sizes a worker's CPU engine, which uses all threads of the weights.
 func (e EngineOptions) cpuConfig() cpu.Config {
 	return cpu.Config{
-		KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
+		KV: e.CPUKV, KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
 	}
 }
 

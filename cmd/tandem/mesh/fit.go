@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
-	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
@@ -52,7 +52,7 @@ const autoKVMemory ByteSize = 1 << 30
 // about what may come, not about what is wrong.
 func (o *Options) checkModel(spec model.Spec, workers int, left memory.Left, known bool) (warning string, err error) {
 	e := &o.Engine
-	sliceBytes := simulated.SliceBytes(spec, e.BlockTokens)
+	sliceBytes := cpu.SliceBytes(spec, e.cpuConfig())
 	if e.Name == EngineCPU || e.SimulatedDevice.RealPages {
 		if err := o.checkCredit(sliceBytes); err != nil {
 			return "", err

@@ -22,13 +22,15 @@ func TestAutoKVMemory(t *testing.T) {
 		t.Skipf("%d MiB are available: it stands for less", left.Bytes>>20)
 	}
 	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
-		t.Run(string(kind), func(t *testing.T) { autoKVMemory(t, kind) })
+		t.Run(string(kind), func(t *testing.T) { autoKVMemory(t, kind, cpu.KVBF16, 65536) })
 	}
+	// A byte an element, and two for each of the heads of 64.
+	t.Run("int8-kv", func(t *testing.T) { autoKVMemory(t, cpu.BF16, cpu.KVInt8, 65536*(64+2)/128) })
 }
 
-func autoKVMemory(t *testing.T, kind cpu.WeightType) {
+func autoKVMemory(t *testing.T, kind cpu.WeightType, kv cpu.KVType, block int) {
 	o := upOptions(t)
-	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPUWeights = mesh.EngineCPU, mesh.Auto, kind
+	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPUWeights, o.Engine.CPUKV = mesh.EngineCPU, mesh.Auto, kind, kv
 	ctx, stop := context.WithCancel(t.Context())
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
 	go func() {
@@ -51,10 +53,10 @@ func autoKVMemory(t *testing.T, kind cpu.WeightType) {
 		}
 		view, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
 		for _, w := range view.GetWorkers() {
-			if got := w.GetRecord().GetCapacity().GetBlocks(); got != 1<<30/65536 {
-				t.Errorf("%s has %d blocks of 64 KiB", w.GetRecord().GetId(), got)
+			if got := w.GetRecord().GetCapacity().GetBlocks(); int(got) != 1<<30/block {
+				t.Errorf("%s has %d blocks of %d bytes", w.GetRecord().GetId(), got, block)
 			}
-			if got := w.GetRecord().GetLayout().GetArithmeticClass(); got != kind.ArithmeticClass() {
+			if got := w.GetRecord().GetLayout().GetArithmeticClass(); got != kind.ArithmeticClass(kv) {
 				t.Errorf("%s computes %q", w.GetRecord().GetId(), got)
 			}
 		}

@@ -67,6 +67,8 @@ type EngineOptions struct {
 	Threads int
 	// CPUWeights is the type of the CPU engine's weights.
 	CPUWeights cpu.WeightType
+	// CPUKV is the type of the CPU engine's keys and values in memory.
+	CPUKV cpu.KVType
 	// CPUWeightCache is a folder that keeps them as they are in memory; empty: none.
 	CPUWeightCache string
 	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, less where
@@ -116,6 +118,7 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
+	fs.StringVar((*string)(&e.CPUKV), "cpu-kv", string(cpu.KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8, about half the memory and the reading behind long contexts, and slightly other tokens; all workers that pass KV to each other need the same, and --decode-kv-encoding stays native")
 	fs.StringVar(&e.CPUWeightCache, "cpu-weight-cache", "", "CPU engine: folder that keeps the weights as they are in memory, so that only the first start makes them; as much room on disk as in memory for each model and type")
 	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
@@ -167,6 +170,12 @@ func (o *Options) validateModel() error {
 		return fmt.Errorf("--cpu-weights: %w", e.CPUWeights.Validate())
 	case e.CPUWeights != cpu.BF16 && e.Name != EngineCPU:
 		return fmt.Errorf("--cpu-weights: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUKV.Validate() != nil:
+		return fmt.Errorf("--cpu-kv: %w", e.CPUKV.Validate())
+	case e.CPUKV != cpu.KVBF16 && e.Name != EngineCPU:
+		return fmt.Errorf("--cpu-kv: the %s engine keeps no keys and values: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUKV != cpu.KVBF16 && o.Decode.KVEncoding == "int8":
+		return fmt.Errorf("--decode-kv-encoding: with --cpu-kv %s KV is small already and is sent as it is: leave out one of the two", e.CPUKV)
 	case e.CPUWeightCache != "" && e.Name != EngineCPU:
 		return fmt.Errorf("--cpu-weight-cache: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:

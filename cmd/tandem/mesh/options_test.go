@@ -102,6 +102,11 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = 5000 }},
 		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.CPUWeights = "fp8" }},
 		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeights = mesh.EngineSimulated, cpu.Int4 }},
+		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.CPUKV = "int4" }},
+		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUKV = mesh.EngineSimulated, cpu.KVInt8 }},
+		{"decode-kv-encoding", func(o *mesh.UpOptions) {
+			o.Engine.Name, o.Engine.CPUKV, o.Decode.KVEncoding = mesh.EngineCPU, cpu.KVInt8, "int8"
+		}},
 		{"cpu-weight-cache", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeightCache = mesh.EngineSimulated, "/cache" }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},

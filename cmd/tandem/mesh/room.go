@@ -5,7 +5,6 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
-	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -21,6 +20,9 @@ type room struct {
 	left        memory.Left
 	// remedy is what else than more memory may help where the weights do not fit.
 	remedy string
+	// fullInt8 is what a full context takes with --cpu-kv int8; 0 where that is asked
+	// for already.
+	fullInt8 int64
 }
 
 // restBytes is what a process takes beside weights, workspaces and KV pages: Go's
@@ -36,13 +38,18 @@ const leastRestBytes = 64 << 20
 func newRoom(spec model.Spec, e EngineOptions, workers int, left memory.Left) room {
 	config := e.cpuConfig()
 	config.Threads = e.Threads
-	block := int64(simulated.SliceBytes(spec, e.BlockTokens)) * int64(spec.Layers)
+	block := int64(cpu.SliceBytes(spec, config)) * int64(spec.Layers)
 	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
 	r := room{
 		remedy: "use a smaller model",
 		spec:   spec, workers: int64(workers), block: block, full: blocks * block, left: left,
 		weights:   cpu.WeightBytes(spec, e.CPUWeights),
 		workspace: cpu.WorkspaceBytes(spec, e.CPUWeights, config),
+	}
+	if e.CPUKV == cpu.KVBF16 {
+		config.KV = cpu.KVInt8
+		r.fullInt8 = blocks * int64(cpu.SliceBytes(spec, config)) * int64(spec.Layers)
+		config.KV = e.CPUKV
 	}
 	for _, smaller := range []cpu.WeightType{cpu.Int8, cpu.Int4} {
 		s := r
@@ -88,7 +95,7 @@ func (r room) checkKV(kv ByteSize, blockTokens int) error {
 	case tokens == 0:
 		remedy = "no context fits: use fewer workers or a smaller model, or give it more memory"
 	case r.perWorker() < r.full:
-		remedy = fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens)
+		remedy = r.orInt8(fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens))
 	}
 	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights, %s to compute in and %s for the rest of the process make %s, but it may take %s (%s): %s",
 		kv.String(), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), gib(total), gib(r.left.Bytes), r.left.By, remedy)
@@ -110,10 +117,18 @@ func (r room) auto(blockTokens int) (kv ByteSize, warning string) {
 	}
 	remedy := "no shorter context fits either"
 	if tokens := r.contextOf(r.perWorker(), blockTokens); tokens > 0 {
-		remedy = fmt.Sprintf("--context-tokens %d would fit", tokens)
+		remedy = r.orInt8(fmt.Sprintf("--context-tokens %d would fit", tokens))
 	}
 	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, the rest of it %s, and a full context of %d tokens %s in each of %d workers; %s",
 		gib(r.left.Bytes), r.left.By, gib(r.weights), gib(r.workers*r.workspace), gib(restBytes), r.spec.ContextTokens, gib(r.full), r.workers, remedy)
+}
+
+// orInt8 puts KV in int8 before another remedy, where full contexts fit with it.
+func (r room) orInt8(remedy string) string {
+	if r.fullInt8 == 0 || r.fullInt8 > r.perWorker() {
+		return remedy
+	}
+	return fmt.Sprintf("pass --cpu-kv int8, with which it takes %s, or %s", gib(r.fullInt8), remedy)
 }
 
 // gib writes bytes for people.

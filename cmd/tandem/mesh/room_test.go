@@ -152,6 +152,33 @@ func TestRoomForFewerBytes(t *testing.T) {
 	}
 }
 
+// TestRoomForKVInInt8: where a full context does not fit in bf16 and does in int8, errors and
+// warnings say so; elsewhere they do not.
+func TestRoomForKVInInt8(t *testing.T) {
+	for _, c := range []struct {
+		kv      cpu.KVType
+		left    int64
+		offered bool
+	}{
+		{cpu.KVBF16, 27 * gib, true},  // 16 GiB of weights in bf16; 16 of KV, or 8.2
+		{cpu.KVBF16, 22 * gib, false}, // not even in int8
+		{cpu.KVInt8, 22 * gib, false},
+		{cpu.KVBF16, 64 * gib, false}, // it fits as it is
+	} {
+		o := mesh.DefaultOptions()
+		o.Engine.Threads, o.Engine.CPUKV = threads, c.kv
+		_, warning, err := mesh.CheckModel(o, llama8B(), 1, c.left)
+		if err != nil || strings.Contains(warning, "--cpu-kv int8") != c.offered {
+			t.Errorf("KV in %s, %d bytes: warning %q, error %v", c.kv, c.left, warning, err)
+		}
+		o.Engine.KVMemory = 16 * gib
+		_, _, err = mesh.CheckModel(o, llama8B(), 1, c.left)
+		if said := err != nil && strings.Contains(err.Error(), "--cpu-kv int8"); said != c.offered {
+			t.Errorf("KV in %s, %d bytes, 16 GiB asked for: %v", c.kv, c.left, err)
+		}
+	}
+}
+
 // TestAutoIsWithinRoom: what Auto stands for holds a full context, is whole blocks,
 // and either fits or is warned about; and it is refused only if the weights alone
 // are too much.

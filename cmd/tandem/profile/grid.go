@@ -109,6 +109,15 @@ func fill(e engine.Engine, points []*Point) error {
 	for i := 0; i+1 < len(slice); i += 2 { // bf16 of either sign, between 2⁻⁷ and 2
 		slice[i], slice[i+1] = byte(chance.Uint32()), byte(0x3c+chance.IntN(4))|byte(chance.IntN(2)<<7)
 	}
+	if layout.ElementType == "int8" { // codes, then scales
+		codes := 2 * layout.KVHeads * layout.HeadSize * layout.BlockTokens
+		for i := range slice[:codes] {
+			slice[i] = byte(chance.IntN(255) - 127)
+		}
+		for i := codes; i+1 < len(slice); i += 2 { // bf16 from 2⁻⁷ to 2⁻⁶: 127 codes make the same
+			slice[i], slice[i+1] = byte(chance.IntN(128)), 0x3c
+		}
+	}
 	for block := range blocks {
 		for layer := range layout.Layers {
 			if err := e.Pages().Write(layer, []kvcache.BlockID{kvcache.BlockID(block)}, slice); err != nil {

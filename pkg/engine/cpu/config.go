@@ -17,9 +17,15 @@ const (
 	DefaultMaxSequences   = 64
 )
 
-// Order names the order of elements in a slice of a page: keys as
+// Order names the order of elements in a slice of a page in bf16: keys as
 // [kv head][dimension/2][token][2], then values as [kv head][token/2][dimension][2].
-const Order = "k-d2t2/v-t2d2/1"
+// OrderInt8 is that of int8: keys as [kv head][dimension][token], values as
+// [kv head][token][dimension], then bf16 scales of keys, then of values, as
+// [kv head][token].
+const (
+	Order     = "k-d2t2/v-t2d2/1"
+	OrderInt8 = "k-dt/v-td/s-t/1"
+)
 
 // Config sizes an engine.
 type Config struct {
@@ -37,6 +43,9 @@ type Config struct {
 	// MaxSequences is the most sequences of a Step; 0 is 64, or MaxBatchTokens if
 	// that is less.
 	MaxSequences int
+	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
+	// types pass no pages to each other.
+	KV KVType
 	// ISA is an instruction set for this engine; "" is the weights' own. Tests
 	// compare them.
 	ISA string
@@ -51,6 +60,9 @@ func (c Config) withDefaults(threads int) Config {
 		if *field == 0 {
 			*field = value
 		}
+	}
+	if c.KV == "" {
+		c.KV = KVBF16
 	}
 	set(&c.Threads, threads)
 	set(&c.BlockTokens, DefaultBlockTokens)
@@ -70,6 +82,9 @@ func (c Config) limits(spec model.Spec) kernels.Limits {
 // complete checks c and fills in its zeros.
 func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	c = c.withDefaults(threads)
+	if err := c.KV.Validate(); err != nil {
+		return c, fmt.Errorf("KV: %w", err)
+	}
 	switch {
 	case c.Threads < 1 || c.Threads > threads:
 		return c, fmt.Errorf("%d threads: the weights were loaded with %d", c.Threads, threads)
@@ -84,7 +99,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	case c.Blocks == 0 && c.KVBytes == 0:
 		return c, errors.New("no KV memory: set the number of blocks or the bytes")
 	}
-	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large in every type
+	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {
 		c.Blocks = int(min(c.KVBytes/page, maxBlocks))
 		if c.Blocks == 0 {
@@ -100,13 +115,13 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 func (c Config) layout(spec model.Spec, kind WeightType) kvcache.Layout {
 	return kvcache.Layout{
 		ModelDigest:     spec.Digest,
-		ArithmeticClass: kind.ArithmeticClass(),
+		ArithmeticClass: kind.ArithmeticClass(c.KV),
 		Layers:          spec.Layers,
 		KVHeads:         spec.KVHeads,
 		HeadSize:        spec.HeadSize,
-		ElementType:     "bf16",
+		ElementType:     string(c.KV),
 		BlockTokens:     c.BlockTokens,
-		Order:           Order,
-		SliceBytes:      shapeOf(spec, kind, c.BlockTokens).SliceBytes(),
+		Order:           c.KV.order(),
+		SliceBytes:      shapeOf(spec, kind, c).SliceBytes(),
 	}
 }

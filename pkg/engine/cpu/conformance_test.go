@@ -10,9 +10,13 @@ import (
 
 func TestConformance(t *testing.T) {
 	w := loadFable(t, 2)
-	fresh := func(t *testing.T) engine.Engine {
-		return newEngine(t, w, cpu.Config{Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
+	for _, kv := range []cpu.KVType{cpu.KVBF16, cpu.KVInt8} {
+		t.Run(string(kv), func(t *testing.T) {
+			fresh := func(t *testing.T) engine.Engine {
+				return newEngine(t, w, cpu.Config{KV: kv, Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
+			}
+			enginetest.Run(t, fresh)
+			t.Run("logits", func(t *testing.T) { enginetest.RunLogits(t, fresh) })
+		})
 	}
-	enginetest.Run(t, fresh)
-	t.Run("logits", func(t *testing.T) { enginetest.RunLogits(t, fresh) })
 }

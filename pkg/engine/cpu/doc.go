@@ -3,7 +3,8 @@
 //
 // What it computes is defined bit for bit, whatever the batch, the chunking, the
 // number of threads and the instruction set: docs/decisions/0002-cpu-arithmetic.md,
-// with int8 weights 0011-int8-weights.md, with int4 weights 0012-int4-weights.md.
+// with int8 weights 0011-int8-weights.md, with int4 weights 0012-int4-weights.md, with
+// keys and values in int8 0013-int8-kv.md.
 //
 // cmd and services construct it; everything else knows the engine.Engine
 // interface only. Weights own the packed weights and the compute threads, which

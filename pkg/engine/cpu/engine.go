@@ -55,7 +55,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config.BlockTokens), config.limits(w.spec), kv.memory)
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), kv.memory)
 	if err != nil {
 		kv.free()
 		w.release()
@@ -67,6 +67,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		MaxSequences:   config.MaxSequences,
 		Threads:        config.Threads,
 		BytesPerWeight: w.kind.BytesPerWeight(),
+		KVTokenBytes:   float64(layout.SliceBytes) / float64(layout.BlockTokens),
 		Layout:         layout,
 	}
 	return &cpuEngine{

@@ -31,6 +31,7 @@ func TestConfigErrors(t *testing.T) {
 		{"more threads than loaded", cpu.Config{Blocks: 4, Threads: 3}, "loaded with 2"},
 		{"negative batch", cpu.Config{Blocks: 4, MaxBatchTokens: -1}, "batches of -1"},
 		{"more sequences than tokens", cpu.Config{Blocks: 4, MaxBatchTokens: 2, MaxSequences: 3}, "3 sequences"},
+		{"unknown type of KV", cpu.Config{Blocks: 4, KV: "fp8"}, "use bf16 or int8"},
 		{"unknown instruction set", cpu.Config{Blocks: 4, ISA: "mmx"}, "portable"},
 	} {
 		e, err := w.NewEngine(c.config)
@@ -44,6 +45,10 @@ func TestConfigErrors(t *testing.T) {
 	page := int64(w.Spec().Layers * w.Spec().KVHeads * w.Spec().HeadSize * 32 * 2 * 2)
 	if got := newEngine(t, w, cpu.Config{KVBytes: 10*page + 1}).Capacity().Blocks; got != 10 {
 		t.Errorf("%d blocks in the memory of 10", got)
+	}
+	page = page/2 + int64(w.Spec().Layers*w.Spec().KVHeads*32*2*2) // a byte an element, two a token's head
+	if got := newEngine(t, w, cpu.Config{KVBytes: 10*page + 1, KV: cpu.KVInt8}).Capacity().Blocks; got != 10 {
+		t.Errorf("%d blocks in int8 in the memory of 10", got)
 	}
 }
 

@@ -200,9 +200,9 @@ func heldOut(t *testing.T) []int32 {
 }
 
 // heldOutLogits computes them in windows of 256: a row for each token but the last.
-func heldOutLogits(t *testing.T, w *cpu.Weights, ids []int32) [][]float32 {
+func heldOutLogits(t *testing.T, w *cpu.Weights, kv cpu.KVType, ids []int32) [][]float32 {
 	t.Helper()
-	e := newEngine(t, w, cpu.Config{Blocks: 8})
+	e := newEngine(t, w, cpu.Config{KV: kv, Blocks: 8})
 	var rows [][]float32
 	const window = 256
 	for first := 0; first+1 < len(ids); first += window {
@@ -224,7 +224,7 @@ func meanNLL(rows [][]float32, ids []int32) float64 {
 
 func TestHeldOutText(t *testing.T) {
 	ids := heldOut(t)
-	if got := meanNLL(heldOutLogits(t, loadFable(t, 2), ids), ids); math.Abs(got-4.329) > nllTolerance {
+	if got := meanNLL(heldOutLogits(t, loadFable(t, 2), cpu.KVBF16, ids), ids); math.Abs(got-4.329) > nllTolerance {
 		t.Errorf("%.4f nats a token, reference 4.329", got)
 	}
 }

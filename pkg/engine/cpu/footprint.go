@@ -11,7 +11,7 @@ import (
 // matrices in whole panels, norms and biases in float32, and in bf16 the embedding,
 // where it is not the output matrix as it is packed.
 func WeightBytes(s model.Spec, kind WeightType) int64 {
-	shape := shapeOf(s, kind, DefaultBlockTokens)
+	shape := shapeOf(s, kind, Config{}.withDefaults(1))
 	panels := func(rows, columns int) int64 { return int64(shape.Layers.PanelBytes(rows, columns)) }
 	q, kv := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
 	ffn := (s.FFNSize + kernels.Lanes - 1) / kernels.Lanes * kernels.Lanes
@@ -30,12 +30,17 @@ func WeightBytes(s model.Spec, kind WeightType) int64 {
 	return total
 }
 
+// SliceBytes is what an engine's slice of a KV page takes: one layer of a block of c.
+func SliceBytes(s model.Spec, c Config) int {
+	return shapeOf(s, BF16, c.withDefaults(1)).SliceBytes()
+}
+
 // WorkspaceBytes is what an engine on weights of a type allocates to compute in, beside its KV pages:
 // activations of a batch, scratch of the threads, block tables. Threads of 0 are as
 // many as Load takes then. It is 0 for what the engine refuses.
 func WorkspaceBytes(s model.Spec, kind WeightType, c Config) int64 {
 	c = c.withDefaults(runtime.GOMAXPROCS(0))
-	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, kind, c.BlockTokens), c.limits(s))
+	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, kind, c), c.limits(s))
 	if err != nil {
 		return 0
 	}

@@ -1,11 +1,34 @@
 package cpu_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
+
+// classNames are part of what layouts and blocks are known by: a change of one makes all
+// KV that was computed before useless, so that it is to be meant.
+var classNames = map[cpu.WeightType]map[cpu.KVType]string{
+	cpu.BF16: {cpu.KVBF16: "cpu/bf16/bf16/1", cpu.KVInt8: "cpu/bf16/int8/1"},
+	cpu.Int8: {cpu.KVBF16: "cpu/int8/bf16/1", cpu.KVInt8: "cpu/int8/int8/1"},
+	cpu.Int4: {cpu.KVBF16: "cpu/int4/bf16/1", cpu.KVInt8: "cpu/int4/int8/1"},
+}
+
+// TestLayoutNames pins the names that are part of a layout's digest.
+func TestLayoutNames(t *testing.T) {
+	for kind, names := range classNames {
+		for kv, class := range names {
+			if got := kind.ArithmeticClass(kv); got != class {
+				t.Errorf("weights in %s, KV in %s: class %q, want %q", kind, kv, got, class)
+			}
+		}
+	}
+	if cpu.Order != "k-d2t2/v-t2d2/1" || cpu.OrderInt8 != "k-dt/v-td/s-t/1" {
+		t.Errorf("orders %q and %q", cpu.Order, cpu.OrderInt8)
+	}
+}
 
 // TestFootprint compares what is said before the weights are read with what they and
 // the engines' workspaces take.
@@ -24,10 +47,14 @@ func TestFootprint(t *testing.T) {
 				{Blocks: 4},
 				{Blocks: 1, Threads: 1, BlockTokens: 16, MaxBatchTokens: 1, MaxSequences: 1},
 				{Blocks: 1, BlockTokens: 256, MaxBatchTokens: 1000, MaxSequences: 999},
+				{Blocks: 4, KV: cpu.KVInt8},
 			} {
 				e := newEngine(t, w, config)
-				if got := e.Capacity(); got.BytesPerWeight != kind.BytesPerWeight() || got.Layout.ArithmeticClass != "cpu/"+string(kind)+"/bf16/1" {
+				if got := e.Capacity(); got.BytesPerWeight != kind.BytesPerWeight() || got.Layout.ArithmeticClass != classNames[kind][cmp.Or(config.KV, cpu.KVBF16)] {
 					t.Errorf("%s: %v bytes a weight, class %s", kind, got.BytesPerWeight, got.Layout.ArithmeticClass)
+				}
+				if said, has := cpu.SliceBytes(m.Spec(), config), e.Capacity().Layout.SliceBytes; said != has {
+					t.Errorf("%s: %d bytes said for a slice of %+v, it has %d", shape.Name, said, config, has)
 				}
 				if config.Threads == 0 {
 					config.Threads = w.Threads()

@@ -27,16 +27,21 @@ const goldenInt8 = "5122d932f77493c164ee06130a2084b3870a6fb71602e22d35e40d4d451b
 // docs/decisions/0012-int4-weights.md.
 const goldenInt4 = "c2dec75291eb2aa87a0296790db097bd508452b74d08539603cb3c9a84e6c4fe"
 
+// goldenInt8KV is the same of the class with KV in int8: docs/decisions/0013-int8-kv.md.
+const goldenInt8KV = "971c15448b3e839bc82206e4798565d35ae4ef1c9f4303299d6200b793ead7ba"
+
 // goldenFamilies pins what the other families add, over all of testdata/families.
 const goldenFamilies = "063be86e37b884fcef9238dbd8a5bc5c465105d4c3d357cf27863f5a5cd2d80d"
 
 func TestGolden(t *testing.T) {
-	for kind, want := range map[cpu.WeightType]string{cpu.BF16: golden, cpu.Int8: goldenInt8, cpu.Int4: goldenInt4} {
-		e := newEngine(t, loadFableAs(t, kind, 2), cpu.Config{Blocks: 9, MaxBatchTokens: 288})
+	for c, want := range map[class]string{
+		{cpu.BF16, cpu.KVBF16}: golden, {cpu.Int8, cpu.KVBF16}: goldenInt8, {cpu.Int4, cpu.KVBF16}: goldenInt4, {cpu.BF16, cpu.KVInt8}: goldenInt8KV,
+	} {
+		e := newEngine(t, loadFableAs(t, c.weights, 2), cpu.Config{KV: c.kv, Blocks: 9, MaxBatchTokens: 288})
 		sum := sha256.New()
 		addBits(t, sum, e, prompt(288, 4096), 280)
 		if got := hex.EncodeToString(sum.Sum(nil)); got != want {
-			t.Errorf("%s: digest of logits and pages is %s, the class's is %s", kind, got, want)
+			t.Errorf("%s: digest of logits and pages is %s, the class's is %s", e.Capacity().Layout.ArithmeticClass, got, want)
 		}
 	}
 }

@@ -15,10 +15,28 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// inEachType runs a test for every arithmetic class.
+// inEachType runs a test for every type of weights.
 func inEachType(t *testing.T, test func(t *testing.T, kind cpu.WeightType)) {
 	for _, kind := range []cpu.WeightType{cpu.BF16, cpu.Int8, cpu.Int4} {
 		t.Run(string(kind), func(t *testing.T) { test(t, kind) })
+	}
+}
+
+// class is an arithmetic class.
+type class struct {
+	weights cpu.WeightType
+	kv      cpu.KVType
+}
+
+// inEachClass runs a test for the arithmetic classes. Weights and KV meet nowhere, so
+// that one class with KV in int8 stands for all.
+func inEachClass(t *testing.T, test func(t *testing.T, c class)) {
+	for _, c := range []class{{cpu.BF16, cpu.KVBF16}, {cpu.Int8, cpu.KVBF16}, {cpu.Int4, cpu.KVBF16}, {cpu.BF16, cpu.KVInt8}} {
+		name := string(c.weights)
+		if c.kv != cpu.KVBF16 {
+			name = string(c.kv) + "-kv"
+		}
+		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
 }
 
@@ -78,16 +96,16 @@ func dirty(t *testing.T, e engine.Engine) {
 
 // TestChunkingAndThreads: one chunk or many, one thread or three, over more
 // than two attention splits.
-func TestChunkingAndThreads(t *testing.T) { inEachType(t, chunkingAndThreads) }
+func TestChunkingAndThreads(t *testing.T) { inEachClass(t, chunkingAndThreads) }
 
-func chunkingAndThreads(t *testing.T, kind cpu.WeightType) {
-	w := loadFableAs(t, kind, 3)
+func chunkingAndThreads(t *testing.T, c class) {
+	w := loadFableAs(t, c.weights, 3)
 	r := rand.New(rand.NewPCG(1, 1))
 	tokens := randomTokens(r, 600, w.Spec().VocabSize)
-	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 600, Threads: 1}), tokens, table(0, 19))
+	want := logitsOf(t, newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 20, MaxBatchTokens: 600, Threads: 1}), tokens, table(0, 19))
 	for _, threads := range []int{1, 2, 3} {
 		for _, blockTokens := range []int{16, 32, 256} {
-			e := newEngine(t, w, cpu.Config{Blocks: 50, MaxBatchTokens: 600, Threads: threads, BlockTokens: blockTokens})
+			e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 50, MaxBatchTokens: 600, Threads: threads, BlockTokens: blockTokens})
 			dirty(t, e)
 			what := fmt.Sprintf("%d threads, blocks of %d", threads, blockTokens)
 			sameBits(t, what, feed(t, r, e, tokens, 0, table(3, (600+blockTokens-1)/blockTokens)), want)
@@ -97,15 +115,15 @@ func chunkingAndThreads(t *testing.T, kind cpu.WeightType) {
 
 // TestLayersTogether: layers are computed together where nobody waits for the keys
 // of each, and that changes nothing.
-func TestLayersTogether(t *testing.T) { inEachType(t, layersTogether) }
+func TestLayersTogether(t *testing.T) { inEachClass(t, layersTogether) }
 
-func layersTogether(t *testing.T, kind cpu.WeightType) {
-	w := loadFableAs(t, kind, 3)
+func layersTogether(t *testing.T, c class) {
+	w := loadFableAs(t, c.weights, 3)
 	r := rand.New(rand.NewPCG(4, 4))
 	tokens := randomTokens(r, 90, w.Spec().VocabSize)
 	for _, threads := range []int{1, 2, 3} {
-		alone := newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 90, Threads: threads})
-		together := newEngine(t, w, cpu.Config{Blocks: 20, MaxBatchTokens: 90, Threads: threads})
+		alone := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 20, MaxBatchTokens: 90, Threads: threads})
+		together := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 20, MaxBatchTokens: 90, Threads: threads})
 		dirty(t, alone)
 		dirty(t, together)
 		for start := 0; start < len(tokens); {
@@ -137,12 +155,12 @@ func layersTogether(t *testing.T, kind cpu.WeightType) {
 
 // TestBatches: sequences of random lengths advance by random steps in random
 // company, each on blocks strewn over the pool.
-func TestBatches(t *testing.T) { inEachType(t, batches) }
+func TestBatches(t *testing.T) { inEachClass(t, batches) }
 
-func batches(t *testing.T, kind cpu.WeightType) {
-	w := loadFableAs(t, kind, 2)
+func batches(t *testing.T, c class) {
+	w := loadFableAs(t, c.weights, 2)
 	r := rand.New(rand.NewPCG(2, 2))
-	e := newEngine(t, w, cpu.Config{Blocks: 100, MaxBatchTokens: 256, MaxSequences: 8})
+	e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 100, MaxBatchTokens: 256, MaxSequences: 8})
 	dirty(t, e)
 	const n = 8
 	var free []kvcache.BlockID
@@ -151,7 +169,7 @@ func batches(t *testing.T, kind cpu.WeightType) {
 	}
 	tokens, want, got := make([][]int32, n), make([][][]float32, n), make([][][]float32, n)
 	tables, at := make([][]kvcache.BlockID, n), make([]int, n)
-	alone := newEngine(t, w, cpu.Config{Blocks: 10, MaxBatchTokens: 300})
+	alone := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 10, MaxBatchTokens: 300})
 	for i := range n {
 		tokens[i] = randomTokens(r, 1+r.IntN(290), w.Spec().VocabSize)
 		want[i] = logitsOf(t, alone, tokens[i], table(0, 10))
@@ -189,20 +207,20 @@ func batches(t *testing.T, kind cpu.WeightType) {
 
 // TestInstructionSets: every implementation gives the bits of the portable one,
 // through a whole model.
-func TestInstructionSets(t *testing.T) { inEachType(t, instructionSets) }
+func TestInstructionSets(t *testing.T) { inEachClass(t, instructionSets) }
 
-func instructionSets(t *testing.T, kind cpu.WeightType) {
-	w := loadFableAs(t, kind, 2)
+func instructionSets(t *testing.T, c class) {
+	w := loadFableAs(t, c.weights, 2)
 	r := rand.New(rand.NewPCG(3, 3))
 	tokens := randomTokens(r, 24, w.Spec().VocabSize)
-	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 2, ISA: "portable"}), tokens, table(0, 2))
+	want := logitsOf(t, newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 2, ISA: "portable"}), tokens, table(0, 2))
 	long := randomTokens(r, 530, w.Spec().VocabSize)
 	var wantLong [][]float32
 	for _, set := range kernels.Usable() {
 		if set.Name() == "portable" {
 			continue
 		}
-		e := newEngine(t, w, cpu.Config{Blocks: 20, ISA: set.Name()})
+		e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 20, ISA: set.Name()})
 		dirty(t, e)
 		sameBits(t, set.Name(), feed(t, r, e, tokens, 0, table(0, 2)), want)
 		rows := feed(t, r, e, long, 0, table(2, 17))
@@ -215,17 +233,17 @@ func instructionSets(t *testing.T, kind cpu.WeightType) {
 
 // TestHandOver copies pages to other blocks of another engine, one with another
 // instruction set and number of threads, and goes on there.
-func TestHandOver(t *testing.T) { inEachType(t, handOver) }
+func TestHandOver(t *testing.T) { inEachClass(t, handOver) }
 
-func handOver(t *testing.T, kind cpu.WeightType) {
-	w := loadFableAs(t, kind, 2)
+func handOver(t *testing.T, c class) {
+	w := loadFableAs(t, c.weights, 2)
 	r := rand.New(rand.NewPCG(4, 4))
 	tokens := randomTokens(r, 400, w.Spec().VocabSize)
-	want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 13}), tokens, table(0, 13))
+	want := logitsOf(t, newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 13}), tokens, table(0, 13))
 	sets := kernels.Usable()
 	for _, cut := range []int{1, 31, 32, 255, 256, 257, 399} {
-		from := newEngine(t, w, cpu.Config{Blocks: 20})
-		to := newEngine(t, w, cpu.Config{Blocks: 30, Threads: 1, ISA: sets[max(0, len(sets)-2)].Name()})
+		from := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 20})
+		to := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 30, Threads: 1, ISA: sets[max(0, len(sets)-2)].Name()})
 		dirty(t, from)
 		dirty(t, to)
 		source, target := table(5, 13), table(9, 13)
@@ -248,17 +266,35 @@ func handOver(t *testing.T, kind cpu.WeightType) {
 // TestDividedAttention decodes behind a long context, alone and in company: threads then
 // share an item's context, and one thread does not. What the context is does not matter.
 func TestDividedAttention(t *testing.T) {
+	for _, kv := range []cpu.KVType{cpu.KVBF16, cpu.KVInt8} {
+		t.Run(string(kv), func(t *testing.T) { dividedAttention(t, kv) })
+	}
+}
+
+func dividedAttention(t *testing.T, kv cpu.KVType) {
 	w := load(t, synthesize(t, model.Shape{
 		HiddenSize: 16, Layers: 2, Heads: 16, KVHeads: 1, HeadSize: 128, FFNSize: 16, VocabSize: 300, ContextTokens: 4096, RopeTheta: 10000,
 	}), 4)
 	const context, other, steps = 2300, 300, 4
 	run := func(threads int) [][]float32 {
-		e := newEngine(t, w, cpu.Config{Blocks: 90, MaxBatchTokens: 8, Threads: threads})
+		e := newEngine(t, w, cpu.Config{KV: kv, Blocks: 90, MaxBatchTokens: 8, Threads: threads})
 		r := rand.New(rand.NewPCG(6, 6))
 		for layer := range e.Model().Layers {
 			for b := range e.Capacity().Blocks {
-				for i, slice := 0, e.Pages().View(layer, kvcache.BlockID(b)); i < len(slice); i += 2 {
-					x := math.Float32bits(float32(r.NormFloat64())) >> 16
+				slice := e.Pages().View(layer, kvcache.BlockID(b))
+				codes := 0 // in int8, before bf16 scales that make of them what bf16 would be
+				if kv == cpu.KVInt8 {
+					codes = len(slice) / (128 + 2) * 128
+				}
+				for i := range slice[:codes] {
+					slice[i] = byte(r.IntN(255) - 127)
+				}
+				for i := codes; i < len(slice); i += 2 {
+					value := r.NormFloat64()
+					if codes > 0 {
+						value = math.Abs(value) / 64
+					}
+					x := math.Float32bits(float32(value)) >> 16
 					slice[i], slice[i+1] = byte(x), byte(x>>8)
 				}
 			}

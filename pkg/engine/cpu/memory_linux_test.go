@@ -52,10 +52,16 @@ func within(got, want float64) bool { return got >= 0.98*want && got <= 1.02*wan
 // TestKVMemoryIsWhatWasAskedFor: pages take the memory that they may and no more, none
 // of it before they are written, and give it back.
 func TestKVMemoryIsWhatWasAskedFor(t *testing.T) {
+	for _, kv := range []cpu.KVType{cpu.KVBF16, cpu.KVInt8} {
+		t.Run(string(kv), func(t *testing.T) { kvMemoryIsWhatWasAskedFor(t, kv) })
+	}
+}
+
+func kvMemoryIsWhatWasAskedFor(t *testing.T, kv cpu.KVType) {
 	const asked = 256 << 20 // 2% of it is far more than the rest of the process moves by
 	w := loadFable(t, 2)
 	before := resident(t)
-	e, err := w.NewEngine(cpu.Config{KVBytes: asked})
+	e, err := w.NewEngine(cpu.Config{KVBytes: asked, KV: kv})
 	if err != nil {
 		t.Fatal(err)
 	}

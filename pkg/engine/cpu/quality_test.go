@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -68,10 +69,10 @@ func (q quality) log(t *testing.T, what string) {
 // rounding to 4 bits, of all matrices, and of the layers only.
 func TestQuality(t *testing.T) {
 	ids := heldOut(t)
-	exact := heldOutLogits(t, loadFable(t, 2), ids)
+	exact := heldOutLogits(t, loadFable(t, 2), cpu.KVBF16, ids)
 	of := func(what string, w *cpu.Weights) quality {
 		t.Helper()
-		q := qualityOf(exact, heldOutLogits(t, w, ids), ids)
+		q := qualityOf(exact, heldOutLogits(t, w, cpu.KVBF16, ids), ids)
 		q.log(t, what)
 		return q
 	}
@@ -93,5 +94,26 @@ func TestQuality(t *testing.T) {
 	}
 	if !(int4.mean < layers) {
 		t.Errorf("KL divergence of int4 from bf16: %.5f nats a token, want less than the %.5f of plain rounding of the layers", int4.mean, layers)
+	}
+}
+
+// TestQualityOfKV says what keys and values in int8 cost on the held-out text, alone and
+// on top of weights in int8, in the same words as TestQuality. Every token looks at the
+// others of its window from their codes.
+func TestQualityOfKV(t *testing.T) {
+	ids := heldOut(t)
+	exact := heldOutLogits(t, loadFable(t, 2), cpu.KVBF16, ids)
+	for _, c := range []struct {
+		kind cpu.WeightType
+		most float64
+	}{{cpu.BF16, 0.0005}, {cpu.Int8, 0.002}} {
+		q := qualityOf(exact, heldOutLogits(t, loadFableAs(t, c.kind, 2), cpu.KVInt8, ids), ids)
+		q.log(t, fmt.Sprintf("KV in int8, weights in %s", c.kind))
+		if !(q.mean > 0 && q.mean < c.most) {
+			t.Errorf("weights in %s: KL divergence of KV in int8 from bf16: %.5f nats a token, want less than %.5f", c.kind, q.mean, c.most)
+		}
+		if math.Abs(q.bits-q.bitsExact) > 0.01 {
+			t.Errorf("weights in %s: %.4f bits a token with KV in int8, %.4f in bf16", c.kind, q.bits, q.bitsExact)
+		}
 	}
 }

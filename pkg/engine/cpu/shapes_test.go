@@ -59,7 +59,7 @@ func TestShapes(t *testing.T) {
 		{HiddenSize: 65, Layers: 1, Heads: 40, KVHeads: 1, HeadSize: 8, FFNSize: 16, VocabSize: 267, TiedEmbeddings: true},
 		{HiddenSize: 96, Layers: 2, Heads: 14, KVHeads: 2, HeadSize: 80, FFNSize: 100, VocabSize: 400},
 	}
-	r := rand.New(rand.NewPCG(5, 5))
+	r, cuts := rand.New(rand.NewPCG(5, 5)), rand.New(rand.NewPCG(5, 6))
 	for i := range 3 {
 		kv := 1 + r.IntN(4)
 		shapes = append(shapes, model.Shape{
@@ -75,14 +75,15 @@ func TestShapes(t *testing.T) {
 			plain := forward(t, m, tokens)
 			for _, class := range []struct {
 				kind cpu.WeightType
+				kv   cpu.KVType
 				most float64
-			}{{cpu.BF16, 0.03}, {cpu.Int8, 0.06}, {cpu.Int4, 0.25}} {
+			}{{cpu.BF16, cpu.KVBF16, 0.03}, {cpu.Int8, cpu.KVBF16, 0.06}, {cpu.Int4, cpu.KVBF16, 0.25}, {cpu.BF16, cpu.KVInt8, 0.03}} {
 				w := loadAs(t, m, class.kind, 2)
-				want := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 4, ISA: "portable"}), tokens, table(0, 2))
+				want := logitsOf(t, newEngine(t, w, cpu.Config{KV: class.kv, Blocks: 4, ISA: "portable"}), tokens, table(0, 2))
 				for _, set := range kernels.Usable() {
-					e := newEngine(t, w, cpu.Config{Blocks: 5, ISA: set.Name(), BlockTokens: 16})
+					e := newEngine(t, w, cpu.Config{KV: class.kv, Blocks: 5, ISA: set.Name(), BlockTokens: 16})
 					dirty(t, e)
-					sameBits(t, string(class.kind)+" "+set.Name(), feed(t, r, e, tokens, 0, table(1, 3)), want)
+					sameBits(t, string(class.kind)+" "+string(class.kv)+" "+set.Name(), feed(t, cuts, e, tokens, 0, table(1, 3)), want)
 				}
 				var size, difference float64
 				for p := range want {
@@ -93,9 +94,9 @@ func TestShapes(t *testing.T) {
 					}
 				}
 				relative := math.Sqrt(difference / size)
-				t.Logf("%s: logits are off by %.4f of their size", class.kind, relative)
+				t.Logf("%s, KV in %s: logits are off by %.4f of their size", class.kind, class.kv, relative)
 				if !(relative < class.most) {
-					t.Errorf("%s: logits are off by %.4f of their size", class.kind, relative)
+					t.Errorf("%s, KV in %s: logits are off by %.4f of their size", class.kind, class.kv, relative)
 				}
 			}
 		})

@@ -15,10 +15,14 @@ import (
 // nothing on Go's heap, however many sequences it has and however they draw.
 func TestSteadyStepsAllocateNothing(t *testing.T) {
 	w := loadFable(t, 2)
-	for _, sequences := range []int{1, 8, 40} {
-		t.Run(fmt.Sprint(sequences), func(t *testing.T) {
+	for _, c := range []struct {
+		sequences int
+		kv        cpu.KVType
+	}{{1, cpu.KVBF16}, {8, cpu.KVBF16}, {40, cpu.KVBF16}, {1, cpu.KVInt8}, {8, cpu.KVInt8}} {
+		sequences := c.sequences
+		t.Run(fmt.Sprintf("%d-%s", sequences, c.kv), func(t *testing.T) {
 			const context = 40
-			e := newEngine(t, w, cpu.Config{Blocks: 3 * sequences, MaxSequences: sequences})
+			e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 3 * sequences, MaxSequences: sequences})
 			batch := engine.Batch{Room: make([]int32, sequences)}
 			for i := range sequences {
 				s := engine.Sequence{Tokens: prompt(context, e.Model().VocabSize), Blocks: table(3*i, 3)}

@@ -33,9 +33,47 @@ func (t WeightType) Validate() error {
 	return nil
 }
 
-// ArithmeticClass names the bits that an engine with such weights computes: types of
-// weights and KV, and a version. Any change of the bits changes it.
-func (t WeightType) ArithmeticClass() string { return "cpu/" + string(t) + "/bf16/1" }
+// KVType is the type of keys and values in an engine's pages.
+type KVType string
+
+// What keys and values can be.
+const (
+	// KVBF16 is what they are computed in.
+	KVBF16 KVType = "bf16"
+	// KVInt8 is one byte an element and a bf16 scale for each token of a head: little
+	// more than half the memory, and of the reading behind a long context. What it costs
+	// in quality is in docs/benchmarks.md.
+	KVInt8 KVType = "int8"
+)
+
+// Validate refuses what is no type; the error says which there are.
+func (t KVType) Validate() error {
+	if t != KVBF16 && t != KVInt8 {
+		return fmt.Errorf("%q is no type of keys and values: use %s or %s", string(t), KVBF16, KVInt8)
+	}
+	return nil
+}
+
+// format is how they are kept, and order names that for others.
+func (t KVType) format() kernels.Format {
+	if t == KVInt8 {
+		return kernels.Int8
+	}
+	return kernels.Pairs
+}
+
+func (t KVType) order() string {
+	if t == KVInt8 {
+		return OrderInt8
+	}
+	return Order
+}
+
+// ArithmeticClass names the bits that an engine computes with such weights, and keys and
+// values of type kv: both types, and a version. Any change of the bits changes it.
+func (t WeightType) ArithmeticClass(kv KVType) string {
+	return "cpu/" + string(t) + "/" + string(kv) + "/1"
+}
 
 // BytesPerWeight is what an engine reads for each weight, its share of a scale included.
 func (t WeightType) BytesPerWeight() engine.BytesPerWeight {

@@ -94,7 +94,7 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
 	spec := m.Spec()
-	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Type, DefaultBlockTokens), spec.Layers, spec.TiedEmbeddings)
+	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Type, Config{}.withDefaults(1)), spec.Layers, spec.TiedEmbeddings)
 	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
@@ -196,12 +196,14 @@ func (w *Weights) Close() error {
 	return nil
 }
 
-func shapeOf(s model.Spec, kind WeightType, blockTokens int) kernels.Shape {
+// shapeOf is what the kernels need of a model with weights of a type, and of a c with
+// its zeros filled in: blocks and how they are kept.
+func shapeOf(s model.Spec, kind WeightType, c Config) kernels.Shape {
 	layers, head := kind.formats()
 	return kernels.Shape{
 		Hidden: s.HiddenSize, Heads: s.Heads, KVHeads: s.KVHeads, HeadSize: s.HeadSize,
-		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: blockTokens, NormEps: s.RMSNormEps,
-		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Layers: layers, Head: head,
+		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: c.BlockTokens, NormEps: s.RMSNormEps,
+		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Layers: layers, Head: head, KV: c.KV.format(),
 	}
 }
 

@@ -28,7 +28,7 @@ func (s *Service) admit(ctx context.Context, layout kvcache.Layout, digest uint6
 			return nil
 		}
 		if s.moving == nil && !s.replaceable() {
-			err := mismatch(s.shelf, fmt.Sprintf("%s, digest %#x", modelName(layout.ModelDigest), digest))
+			err := mismatch(s.shelf, layoutName(layout, digest))
 			s.mu.Unlock()
 			return err
 		}
@@ -105,8 +105,13 @@ func (s *Service) replace(layout kvcache.Layout) error {
 // mismatch refuses blocks of another layout than the shelf's.
 func mismatch(h *shelf, other string) error {
 	return rpc.Errorf(codes.FailedPrecondition, ReasonLayout,
-		"this store holds blocks of %s, digest %#x, and none of %s: use another store, or wait until those are not used any more",
-		modelName(h.layout.ModelDigest), h.digest, other)
+		"this store holds blocks of %s, and none of %s: use another store, restart this one, or wait until those are not used any more",
+		layoutName(h.layout, h.digest), other)
+}
+
+// layoutName names a layout, for people: what of it differs is most often one of these.
+func layoutName(l kvcache.Layout, digest uint64) string {
+	return fmt.Sprintf("%s in %s, blocks of %d tokens, digest %#x", modelName(l.ModelDigest), l.ArithmeticClass, l.BlockTokens, digest)
 }
 
 // modelName names a model by its digest, for people.

@@ -85,7 +85,7 @@ type LayoutError struct {
 
 // Error implements error.
 func (e *LayoutError) Error() string {
-	return fmt.Sprintf("the store does not serve this model: %v", e.Err)
+	return fmt.Sprintf("the store does not serve these blocks: %v", e.Err)
 }
 
 // Unwrap gives what the store said.

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func plan() engine.Plan {
-	return engine.Plan{DType: cpu.BF16, PromptTokens: 100, DecodeSteps: 5, Batch: 3, ContextTokens: 70, Rounds: 2}
+	return engine.Plan{DType: cpu.BF16, KV: cpu.KVBF16, PromptTokens: 100, DecodeSteps: 5, Batch: 3, ContextTokens: 70, Rounds: 2}
 }
 
 func load(t *testing.T) *cpu.Weights {
@@ -208,6 +208,11 @@ func TestFigures(t *testing.T) {
 	if want := 2*((1.0/2+2.0/32)*3*(qkv+rest)+(1+4.0/128)*800) + 2*(11+12)*(2*4*3*2.0); !near(got, want) {
 		t.Errorf("%v bytes in int4, want %v", got, want)
 	}
+	// KV in int8: a byte an element, and two for each head of 4.
+	got = engine.DecodeBytes(spec, engine.Plan{DType: cpu.BF16, KV: cpu.KVInt8, DecodeSteps: 2, Batch: 2, ContextTokens: 10})
+	if want := 2*2*(3*(qkv+rest)+800) + 2*(11+12)*(2*(4+2)*3.0); !near(got, want) {
+		t.Errorf("%v bytes with KV in int8, want %v", got, want)
+	}
 }
 
 // TestWeightTypes: weights of another type are measured as they are.
@@ -332,6 +337,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		change func(*engine.Plan)
 	}{
 		{"--dtype: int8, but the weights are in bf16", func(p *engine.Plan) { p.DType = cpu.Int8 }},
+		{"--kv: \"fp8\"", func(p *engine.Plan) { p.KV = "fp8" }},
 		{"--dtype: \"fp8\"", func(p *engine.Plan) { p.DType = "fp8" }},
 		{"--prompt: 0", func(p *engine.Plan) { p.PromptTokens = 0 }},
 		{"--prompt: 513", func(p *engine.Plan) { p.PromptTokens = 513 }},

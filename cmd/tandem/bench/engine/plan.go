@@ -12,6 +12,8 @@ import (
 type Plan struct {
 	// DType is the type of the weights.
 	DType cpu.WeightType `json:"dtype"`
+	// KV is the type of keys and values.
+	KV cpu.KVType `json:"kv"`
 	// PromptTokens is the length of the prompt that prefill computes.
 	PromptTokens int `json:"prompt_tokens"`
 	// DecodeSteps of Batch sequences each are one round of decode; at its start each
@@ -38,6 +40,8 @@ func (p Plan) Validate() error {
 	switch {
 	case p.DType.Validate() != nil:
 		return fmt.Errorf("--dtype: %w", p.DType.Validate())
+	case p.KV.Validate() != nil:
+		return fmt.Errorf("--kv: %w", p.KV.Validate())
 	case p.PromptTokens < 1 || p.PromptTokens > most:
 		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, most)
 	case p.DecodeSteps < 1 || p.DecodeSteps > most:
@@ -71,6 +75,7 @@ func (p Plan) ValidateFor(name string, contextTokens int) error {
 // Config is the engine that the plan needs. The plan is valid for its model.
 func (p Plan) Config() cpu.Config {
 	return cpu.Config{
+		KV:             p.KV,
 		Blocks:         blocksFor(p.PromptTokens) + p.Batch*blocksFor(p.ContextTokens+p.DecodeSteps),
 		BlockTokens:    cpu.DefaultBlockTokens,
 		MaxBatchTokens: cpu.DefaultMaxBatchTokens,
@@ -89,8 +94,7 @@ const limitBytes = 1 << 30
 // Bytes is about the memory that loading the model and measuring takes.
 func (p Plan) Bytes(spec model.Spec) int64 {
 	config := p.Config()
-	token := int64(spec.Layers) * 2 * int64(spec.KVHeads*spec.HeadSize) * 2 // bf16 keys and values
-	kv := int64(config.Blocks) * int64(config.BlockTokens) * token
+	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
 	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, p.DType, config) + kv + limitBytes
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -79,7 +80,8 @@ func flops(costs engine.Costs, work latency.StepWork) float64 {
 // decodeBytes is what steps of batch sequences read, all together: for each the weights
 // once, as they are packed, and the KV.
 func decodeBytes(spec model.Spec, p Plan) float64 {
-	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight())
+	config := p.Config()
+	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight()).WithKV(float64(cpu.SliceBytes(spec, config)) / float64(config.BlockTokens))
 	var sum float64
 	for step := range p.DecodeSteps {
 		var work latency.StepWork

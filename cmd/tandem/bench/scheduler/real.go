@@ -35,8 +35,9 @@ func (p Plan) engineConfig() cpu.Config {
 
 // Bytes is about the memory that loading the model and measuring takes.
 func (p Plan) Bytes(spec model.Spec) int64 {
-	token := int64(spec.Layers) * 2 * int64(spec.KVHeads*spec.HeadSize) * 2 // bf16 keys and values
-	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, cpu.BF16, p.engineConfig()) + int64(p.blocks())*int64(p.BlockTokens)*token
+	config := p.engineConfig()
+	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
+	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, cpu.BF16, config) + kv
 }
 
 // Real runs every policy of the plan on an engine on weights, which nobody else uses

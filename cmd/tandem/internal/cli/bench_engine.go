@@ -55,6 +55,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 		Example: `  tandem bench engine
   tandem bench engine --prompt 4096 --rounds 3 --json
   tandem bench engine --dtype int8
+  tandem bench engine --context 4096 --decode 16 --kv int8
   tandem bench engine --model models/fable --batch 8 --context 256`,
 		Args: exactly(),
 	}
@@ -62,6 +63,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.StringVar(&f.model, "model", "", "directory of the model (default: one of --preset is made)")
 	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the model that is made: "+strings.Join(presets, ", "))
 	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
+	fs.StringVar((*string)(&f.plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
 	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
 	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
 	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
@@ -73,6 +75,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command")
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
+	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	asJSON := addJSON(cmd, "print one JSON object")
 	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -134,8 +137,8 @@ func (f *benchEngineFlags) load(m *model.Model) (cpu.LoadConfig, error) {
 
 // printBenchEngine writes the result for people.
 func printBenchEngine(out io.Writer, r *engine.Result) error {
-	fmt.Fprintf(out, "%s, %s weights of %s, %s, threads %d; rounds %d, in turns with the limits\n\n",
-		r.Model, r.DType, bytesText(r.WeightBytes), r.ISA, r.Threads, r.Rounds)
+	fmt.Fprintf(out, "%s, %s weights of %s, KV in %s, %s, threads %d; rounds %d, in turns with the limits\n\n",
+		r.Model, r.DType, bytesText(r.WeightBytes), r.KV, r.ISA, r.Threads, r.Rounds)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tbest\tmedian\tbelow the best\t\t")
 	for _, row := range []struct {

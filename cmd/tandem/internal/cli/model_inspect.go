@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
-	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -58,6 +57,8 @@ type inspectJSON struct {
 	PackedInt4Bytes   int64 `json:"packed_int4_bytes"`
 	// KVBytesPerToken holds keys and values of all layers.
 	KVBytesPerToken int64 `json:"kv_bytes_per_token"`
+	// KVInt8BytesPerToken is the same with --cpu-kv int8.
+	KVInt8BytesPerToken int64 `json:"kv_int8_bytes_per_token"`
 	// KVBytesFullContext is what one sequence of ContextTokens takes.
 	KVBytesFullContext int64 `json:"kv_bytes_full_context"`
 	// MemoryBytes is packed weights and one sequence of full length.
@@ -134,12 +135,17 @@ prints its shape, its digest and the memory it needs.`,
 	return cmd
 }
 
+// kvBytesPerToken is what keys and values of all layers take in the CPU engine.
+func kvBytesPerToken(spec model.Spec, kv cpu.KVType) int64 {
+	return int64(spec.Layers) * int64(cpu.SliceBytes(spec, cpu.Config{KV: kv, BlockTokens: 1}))
+}
+
 func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 	weights, err := weightBytes(dir)
 	if err != nil {
 		return inspectJSON{}, err
 	}
-	kv, packed := int64(spec.Layers*simulated.SliceBytes(spec, 1)), cpu.WeightBytes(spec, cpu.BF16)
+	kv, packed := kvBytesPerToken(spec, cpu.KVBF16), cpu.WeightBytes(spec, cpu.BF16)
 	inspected := inspectJSON{
 		Directory: dir, Name: spec.Name, Digest: spec.Digest, Architecture: spec.Architecture, Family: spec.Family(),
 		Parameters: spec.Parameters(), WeightType: spec.WeightType, WeightBytes: weights,
@@ -152,7 +158,7 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 			Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,
 			RepetitionPenalty: spec.Sampling.RepetitionPenalty, TopK: spec.Sampling.TopK,
 		},
-		KVBytesPerToken: kv, KVBytesFullContext: kv * int64(spec.ContextTokens),
+		KVBytesPerToken: kv, KVInt8BytesPerToken: kvBytesPerToken(spec, cpu.KVInt8), KVBytesFullContext: kv * int64(spec.ContextTokens),
 		MemoryBytes: packed + kv*int64(spec.ContextTokens),
 	}
 	if spec.BOS >= 0 {

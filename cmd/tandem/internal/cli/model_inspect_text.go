@@ -29,7 +29,7 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"context", fmt.Sprintf("%d tokens, RoPE base %g, %s", m.ContextTokens, m.RopeTheta, m.RopeScaling)},
 		{"sampling", m.Sampling.String()},
 		{"chat", m.ChatTemplate.String()},
-		{"KV cache", fmt.Sprintf("%s a token, %s a full context", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext))},
+		{"KV cache", fmt.Sprintf("%s a token, %s a full context; %s a token as int8", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext), bytesText(m.KVInt8BytesPerToken))},
 		{"memory", bytesText(m.MemoryBytes) + " for the weights and one full context"},
 	} {
 		fmt.Fprintf(table, "%s\t%s\n", row[0], row[1])

@@ -57,7 +57,7 @@ func TestModelInspect(t *testing.T) {
 	want := map[string]any{
 		"name": "fable", "layers": 4.0, "hidden_size": 256.0, "heads": 4.0, "kv_heads": 2.0, "head_size": 64.0,
 		"vocab_size": 4096.0, "tied_embeddings": true, "weight_type": "bf16", "context_tokens": 2048.0,
-		"kv_bytes_per_token": 2.0 * 4 * 2 * 64 * 2, "kv_bytes_full_context": 2.0 * 4 * 2 * 64 * 2 * 2048,
+		"kv_bytes_per_token": 2.0 * 4 * 2 * 64 * 2, "kv_int8_bytes_per_token": 2.0 * 4 * 2 * (64 + 2), "kv_bytes_full_context": 2.0 * 4 * 2 * 64 * 2 * 2048,
 	}
 	for key, value := range want {
 		if result[key] != value {

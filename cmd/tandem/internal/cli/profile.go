@@ -24,6 +24,7 @@ type profileFlags struct {
 	model, preset, out   string
 	cache                string
 	weights              cpu.WeightType
+	kv                   cpu.KVType
 	threads, blockTokens int
 	kvMemory             mesh.ByteSize
 	maxContext, maxChunk int
@@ -64,6 +65,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, int8, or int4")
+	flags.StringVar((*string)(&f.kv), "cpu-kv", string(cpu.KVBF16), "type of keys and values in memory: bf16 or int8")
 	flags.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
 	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
 	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
@@ -78,6 +80,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.StringVar(&f.tensorParallel, "tensor-parallel", "1", "degree of tensor parallelism in that file")
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
+	oneOf(cmd, "cpu-kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
 	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -122,6 +125,8 @@ func (f *profileFlags) check() error {
 		return errors.New("--entry needs --from-distserve, the file that it is in")
 	case f.weights.Validate() != nil:
 		return fmt.Errorf("--cpu-weights: %w", f.weights.Validate())
+	case f.kv.Validate() != nil:
+		return fmt.Errorf("--cpu-kv: %w", f.kv.Validate())
 	case f.threads < 0 || f.threads > 1023:
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	case f.duration < time.Second || f.duration > 24*time.Hour:
@@ -172,7 +177,7 @@ func (f *profileFlags) load(*model.Model) (cpu.LoadConfig, error) {
 // with profiles an engine on loaded weights.
 func (f *profileFlags) with(ctx context.Context, weights *cpu.Weights, said func(stage string, done, total int64)) (_ *profileReport, err error) {
 	e, err := weights.NewEngine(cpu.Config{
-		KVBytes: int64(f.kvMemory), BlockTokens: f.blockTokens, MaxBatchTokens: f.maxChunk + f.maxSequences, MaxSequences: f.maxSequences,
+		KV: f.kv, KVBytes: int64(f.kvMemory), BlockTokens: f.blockTokens, MaxBatchTokens: f.maxChunk + f.maxSequences, MaxSequences: f.maxSequences,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cpu engine: %w", err)
@@ -200,7 +205,7 @@ func (f *profileFlags) with(ctx context.Context, weights *cpu.Weights, said func
 	}
 	limits := profile.Limits(measured...)
 	made := result.Profile
-	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, mesh.EngineCPU, weights.Threads(), &limits
+	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, e.Capacity().Layout.ArithmeticClass, weights.Threads(), &limits
 	made.Device, made.Source = weights.ISA(), "tandem profile"
 	return newProfileReport(result, weights.Bytes()), nil
 }

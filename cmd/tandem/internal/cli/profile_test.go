@@ -64,7 +64,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("kinds %v, reach %+v, valid %v", kinds, report.Reach, report.Valid)
 	}
 	p := readProfile(t, out)
-	if p.Model != "tiny" || p.Engine != "cpu" || p.Threads != 1 || p.Limits == nil || len(p.Layers["prefill"].LayersMs) != 2 || p.Decode[0].Terms != report.Profile.Decode[0].Terms {
+	if p.Model != "tiny" || p.Engine != "cpu/bf16/bf16/1" || p.Threads != 1 || p.Limits == nil || len(p.Layers["prefill"].LayersMs) != 2 || p.Decode[0].Terms != report.Profile.Decode[0].Terms {
 		t.Errorf("wrote %+v", p)
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(out), ".tandem-*")); err != nil || len(left) != 0 {
@@ -106,6 +106,7 @@ func TestProfileRefuses(t *testing.T) {
 		{"--entry x", 2, "--from-distserve"},
 		{"--threads -1", 2, "--threads"},
 		{"--cpu-weights fp8", 2, "--cpu-weights"},
+		{"--cpu-kv fp8", 2, "--cpu-kv"},
 		{"--duration 1ms", 2, "--duration"},
 		{"--max-context 1", 2, "--max-context"},
 		{"--max-chunk 1", 2, "--max-chunk"},

@@ -1,8 +1,8 @@
 // Package kernels is the C of the CPU engine and the thinnest Go around it: a
 // compute pool, packed weights and a workspace that runs one batch through the
 // layers. tdm_kernels.h states the contract of the C, and
-// docs/decisions/0002-cpu-arithmetic.md, 0011-int8-weights.md and
-// 0012-int4-weights.md what it computes.
+// docs/decisions/0002-cpu-arithmetic.md, 0011-int8-weights.md,
+// 0012-int4-weights.md and 0013-int8-kv.md what it computes.
 //
 // Only engine/cpu imports it. It checks sizes where a mistake would write out of
 // bounds; what a batch may contain is checked by engine/cpu. It starts threads,
@@ -35,7 +35,8 @@ const (
 	Group = C.TDM_GROUP
 )
 
-// Format is how a matrix is packed, which says how it is multiplied.
+// Format is how a matrix is packed, which says how it is multiplied, or how keys and
+// values are kept.
 type Format C.int
 
 // The formats.
@@ -77,7 +78,8 @@ func (f Format) BytesPerWeight() float64 {
 
 // Set is one implementation of the kernels.
 type Set struct {
-	c *C.tdm_kernels
+	c      *C.tdm_kernels
+	inTurn bool // of probes: see InTurn
 }
 
 // Name is what Select calls it.
@@ -98,7 +100,7 @@ func Usable() []Set {
 			return sets
 		}
 		if usable != 0 {
-			sets = append(sets, Set{c})
+			sets = append(sets, Set{c: c})
 		}
 	}
 }
@@ -180,6 +182,8 @@ type Shape struct {
 	// Layers is how the matrices of the layers are packed, Head how the output matrix
 	// is: both Pairs, or neither.
 	Layers, Head Format
+	// KV is how keys and values are kept: Pairs or Int8.
+	KV Format
 }
 
 func (s Shape) check() error {
@@ -198,6 +202,8 @@ func (s Shape) check() error {
 		return fmt.Errorf("%w: %d heads of %d are too many", errShape, s.Heads, s.HeadSize)
 	case (s.Layers == Pairs) != (s.Head == Pairs):
 		return fmt.Errorf("%w: layers and head of formats %d and %d", errShape, s.Layers, s.Head)
+	case s.KV != Pairs && s.KV != Int8:
+		return fmt.Errorf("%w: keys and values of format %d", errShape, s.KV)
 	case s.BlockTokens <= 0 || s.BlockTokens%Lanes != 0 || SplitTokens%s.BlockTokens != 0:
 		return fmt.Errorf("%w: blocks of %d tokens: use 16, 32, 64, 128 or 256", errShape, s.BlockTokens)
 	}
@@ -205,7 +211,13 @@ func (s Shape) check() error {
 }
 
 // SliceBytes is the size of one layer's part of a KV page.
-func (s Shape) SliceBytes() int { return 2 * s.KVHeads * s.BlockTokens * s.HeadSize * 2 }
+func (s Shape) SliceBytes() int {
+	tokens := 2 * s.KVHeads * s.BlockTokens // keys and values of one head
+	if s.KV == Int8 {
+		return tokens * (s.HeadSize + 2) // a byte an element, and the scale
+	}
+	return tokens * s.HeadSize * 2
+}
 
 func (s Shape) c() C.tdm_shape {
 	return C.tdm_shape{

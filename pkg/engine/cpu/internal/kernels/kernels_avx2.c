@@ -6,6 +6,7 @@
 
 #include "tdm_int4.h"
 #include "tdm_kernels.h"
+#include "tdm_kv.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
 #include <immintrin.h>
@@ -89,6 +90,19 @@ VEC words w_odd_only(words x) {
 	const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
 	return (words){_mm256_and_si256(x.a, high), _mm256_and_si256(x.b, high)};
 }
+VEC __m256i codes8(const int8_t *p) {
+	return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))));
+}
+// w_codes makes pairs of 16 codes and 16 more; small integers are exact in bf16.
+VEC words w_codes(const int8_t *even, const int8_t *odd) {
+	return (words){_mm256_or_si256(_mm256_srli_epi32(codes8(even), 16), codes8(odd)),
+		_mm256_or_si256(_mm256_srli_epi32(codes8(even + 8), 16), codes8(odd + 8))};
+}
+VEC __m256 widen8(const uint16_t *p) {
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+// v_widen loads 16 bf16.
+VEC vec v_widen(const uint16_t *p) { return (vec){widen8(p), widen8(p + 8)}; }
 VEC __m256 odd8(__m256i x) { return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000u))); }
 VEC __m256 even8(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
 VEC vec w_odd(words x) { return (vec){odd8(x.a), odd8(x.b)}; }
@@ -101,6 +115,8 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #define SCORE_VECTORS 1
 #define MIX_VECTORS 1
 #include "vec_rows.h"
+#include "vec_kv.h"
+#include "vec_tile_ahead.h"
 #include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "avx2_int8.h"

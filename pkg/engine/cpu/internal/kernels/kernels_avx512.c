@@ -6,6 +6,7 @@
 
 #include "tdm_int4.h"
 #include "tdm_kernels.h"
+#include "tdm_kv.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
 #include <immintrin.h>
@@ -24,6 +25,8 @@ VEC vec v_dot(vec acc, words a, words w) { return v_fma(w_even(a), w_even(w), v_
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 2
 #include "vec_rows.h"
+#include "vec_kv.h"
+#include "vec_tile_ahead.h"
 #include "vec_tile_widen.h"
 #include "vec_product.h"
 #include "vnni_int8.h"

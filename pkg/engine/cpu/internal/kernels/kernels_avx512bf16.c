@@ -5,11 +5,13 @@
 #endif
 
 #include "tdm_kernels.h"
+#include "tdm_kv.h"
 #include "tdm_scalar.h"
 #include <immintrin.h>
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma"))), apply_to = function)
 #endif
+#define VEC_BF16 1
 #include "vec_avx512.h"
 
 VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)w); }
@@ -20,6 +22,8 @@ VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512b
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 4
 #include "vec_rows.h"
+#include "vec_kv.h"
+#include "vec_tile_ahead.h"
 #include "vec_tile_dot.h"
 #include "vec_product.h"
 #include "amx_int8.h"

@@ -3,6 +3,7 @@
 
 #include "tdm_int4.h"
 #include "tdm_kernels.h"
+#include "tdm_kv.h"
 #include "tdm_quantize.h"
 #include "tdm_scalar.h"
 
@@ -128,9 +129,41 @@ static void rotate_head(const float *x, const float *cos, const float *sin, int 
 	*high = tdm_add(tdm_mul(x[i + half], cos[i]), tdm_mul(x[i], sin[i]));
 }
 
+// quantize_head writes the codes of a head, `stride` bytes apart, and returns its scale.
+static uint16_t quantize_head(const float *x, int size, int8_t *codes, size_t stride) {
+	float largest = 0, reciprocal;
+	int finite = 1;
+	for (int i = 0; i < size; i++) {
+		largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+		finite &= fabsf(x[i]) <= FLT_MAX;
+	}
+	const uint16_t scale = tdm_kv_scale(largest, finite, &reciprocal);
+	for (int i = 0; i < size; i++)
+		codes[(size_t)i * stride] = reciprocal == 0 ? 0 : tdm_int8(x[i], reciprocal);
+	return scale;
+}
+
+// rotate_codes writes one token's key and value in int8.
+static void rotate_codes(const tdm_rows *r, float *x, const float *cos, const float *sin, uint8_t *slice, int token) {
+	const size_t size = (size_t)r->head_size, half = size / 2, tokens = (size_t)r->block_tokens, heads = (size_t)r->kv_heads;
+	int8_t *keys = (int8_t *)slice, *values = keys + heads * size * tokens;
+	uint16_t *scales = tdm_kv_scales(slice, r->kv_heads, r->head_size, r->block_tokens, 0) + token;
+	for (size_t h = 0; h < heads; h++, x += size) {
+		for (size_t i = 0; i < half; i++) {
+			float low, high;
+			rotate_head(x, cos, sin, (int)half, (int)i, &low, &high);
+			x[i] = low;
+			x[i + half] = high;
+		}
+		scales[h * tokens] = quantize_head(x, r->head_size, keys + h * size * tokens + token, tokens);
+	}
+	for (size_t h = 0; h < heads; h++, x += size)
+		scales[(heads + h) * tokens] = quantize_head(x, r->head_size, values + (h * tokens + (size_t)token) * size, 1);
+}
+
 static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 	const int size = r->head_size, half = size / 2, tokens = r->block_tokens;
-	const float *x = r->qkv + (size_t)row * r->ld_qkv;
+	float *x = r->qkv + (size_t)row * r->ld_qkv;
 	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
 	uint16_t *q = r->q + (size_t)row * r->ldq;
 	uint16_t *keys = (uint16_t *)slice;
@@ -142,6 +175,10 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 			q[i] = tdm_bf16(low);
 			q[i + half] = tdm_bf16(high);
 		}
+	if (r->kv == TDM_INT8) {
+		rotate_codes(r, x, cos, sin, slice, token);
+		return;
+	}
 	for (int h = 0; h < r->kv_heads; h++, x += size, keys += (size_t)tokens * size)
 		for (int i = 0; i < half; i++) {
 			rotate_head(x, cos, sin, half, i, &low, &high);
@@ -154,23 +191,51 @@ static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
 			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
 }
 
+static const uint8_t *slice_of(const tdm_attention *a, int position) {
+	return a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
+}
+
+// pair_of makes a pair of two codes, which are exact in bf16.
+static uint32_t pair_of(int8_t even, int8_t odd) { return tdm_bf16(even) | (uint32_t)tdm_bf16(odd) << 16; }
+
+// scale_of is the scale of a token's key in int8, or with the number of KV heads added of
+// its value.
+static float scale_of(const tdm_attention *a, int kv_head, int position) {
+	return tdm_widen(tdm_kv_scales(slice_of(a, position), a->kv_heads, a->head_size, a->block_tokens, kv_head)[position % a->block_tokens]);
+}
+
 // value_pair reads the values of tokens `position`, even, and the next; one that
 // the query does not see is zero: what a page holds there may be anything.
 static uint32_t value_pair(const tdm_attention *a, int kv_head, int position, int d, int first, int second) {
-	int token = position % a->block_tokens, size = a->head_size;
-	const uint8_t *slice = a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
-	const uint32_t *values = (const uint32_t *)slice + (size_t)(a->kv_heads + kv_head) * a->block_tokens * size / 2;
-	uint32_t pair = values[(size_t)(token / 2) * size + d];
+	const size_t size = (size_t)a->head_size, token = (size_t)(position % a->block_tokens);
+	const size_t head = (size_t)(a->kv_heads + kv_head) * (size_t)a->block_tokens * size; // elements before it
+	uint32_t pair;
+	if (a->kv == TDM_INT8) {
+		const int8_t *values = (const int8_t *)slice_of(a, position) + head + token * size + d;
+		pair = pair_of(values[0], values[size]);
+	} else {
+		pair = ((const uint32_t *)slice_of(a, position))[head / 2 + token / 2 * size + d];
+	}
 	return (first ? pair & 0xffff : 0) | (second ? pair & 0xffff0000u : 0);
 }
 
+// key_pair reads dimensions 2d and 2d+1 of a key.
+static uint32_t key_pair(const tdm_attention *a, int kv_head, int position, size_t d) {
+	const size_t tokens = (size_t)a->block_tokens, token = (size_t)position % tokens;
+	const size_t head = (size_t)kv_head * tokens * (size_t)a->head_size;
+	if (a->kv == TDM_INT8) {
+		const int8_t *keys = (const int8_t *)slice_of(a, position) + head + 2 * d * tokens + token;
+		return pair_of(keys[0], keys[tokens]);
+	}
+	return ((const uint32_t *)slice_of(a, position))[head / 2 + d * tokens + token];
+}
+
 static float score(const tdm_attention *a, const uint16_t *q, int kv_head, int position) {
-	int token = position % a->block_tokens, half = a->head_size / 2;
-	const uint8_t *slice = a->slices + (size_t)a->blocks[position / a->block_tokens] * a->page_bytes;
-	const uint32_t *keys = (const uint32_t *)slice + (size_t)kv_head * a->block_tokens * half;
 	float acc = 0;
-	for (int d = 0; d < half; d++)
-		acc = tdm_dot(acc, (uint32_t)q[2 * d + 1] << 16 | q[2 * d], keys[(size_t)d * a->block_tokens + token]);
+	for (int d = 0; d < a->head_size / 2; d++)
+		acc = tdm_dot(acc, (uint32_t)q[2 * d + 1] << 16 | q[2 * d], key_pair(a, kv_head, position, (size_t)d));
+	if (a->kv == TDM_INT8)
+		acc = tdm_mul(acc, scale_of(a, kv_head, position));
 	return tdm_mul(acc, a->scale);
 }
 
@@ -196,8 +261,14 @@ static void attend(const tdm_attention *a, const uint16_t *q, int kv_head, int p
 			m = scores[t];
 	}
 	for (int t = from; t < n; t++) {
-		probabilities[t] = tdm_bf16(tdm_exp(tdm_add(scores[t], -m)));
-		lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], tdm_widen(probabilities[t]));
+		float p = tdm_exp(tdm_add(scores[t], -m));
+		if (a->kv == TDM_INT8) { // a probability takes its value's scale with it
+			probabilities[t] = tdm_bf16(tdm_mul(p, scale_of(a, a->kv_heads + kv_head, start + t)));
+		} else {
+			probabilities[t] = tdm_bf16(p);
+			p = tdm_widen(probabilities[t]);
+		}
+		lanes[t % TDM_LANES] = tdm_add(lanes[t % TDM_LANES], p);
 	}
 	r->maximum = m;
 	r->sum = tdm_tree(lanes);

@@ -161,20 +161,24 @@ func TestExp(t *testing.T) {
 // shape draws head counts and sizes, odd ones among them.
 func shape(r *rand.Rand) kernels.Shape {
 	kv := 1 + r.IntN(3)
-	s := kernels.Shape{Heads: kv * (1 + r.IntN(4)), KVHeads: kv, HeadSize: 2 * (1 + r.IntN(40)), BlockTokens: 16 << r.IntN(3)}
+	s := kernels.Shape{Heads: kv * (1 + r.IntN(4)), KVHeads: kv, HeadSize: 2 * (1 + r.IntN(40)), BlockTokens: 16 << r.IntN(5)}
 	if r.IntN(3) == 0 {
 		s.HeadSize = []int{64, 80, 96, 128}[r.IntN(4)]
 	}
 	if r.IntN(10) == 0 {
-		s.Heads = kv * 37 // more than an item's rows
+		s.Heads = kv * 53 // more than an item's rows
 	}
 	return s
 }
 
+// kvFormats are how keys and values can be kept.
+var kvFormats = []kernels.Format{kernels.Pairs, kernels.Int8}
+
 func TestRotate(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
-		for range 100 {
+		for round := range 100 {
 			s := shape(r)
+			s.KV = kvFormats[round%2]
 			qkv := floats(r, (s.Heads+2*s.KVHeads)*s.HeadSize, 1)
 			cos, sin := floats(r, s.HeadSize/2, 1), floats(r, s.HeadSize/2, 1)
 			got, want := make([]byte, s.SliceBytes()), make([]byte, s.SliceBytes())
@@ -193,6 +197,7 @@ func TestAttention(t *testing.T) {
 	against(t, func(t *testing.T, fast, portable kernels.Set, r *rand.Rand) {
 		for round := range 80 / fewer {
 			s := shape(r)
+			s.KV = kvFormats[round/8%2]
 			tokens := 1 + r.IntN(12)
 			start := r.IntN(100)
 			if round%8 < 2 { // with a window and without

@@ -23,14 +23,16 @@ static size_t groups_of(int k) { return ((size_t)k + TDM_GROUP - 1) / TDM_GROUP;
 // run_product computes (unit, rows) items; the rows of a unit are neighbours, so
 // that its weights stay in this core's cache. A thread's first item is the one of
 // its number, so that it can look ahead; others are drawn.
-static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *p) {
-	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
-	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
+static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *whole) {
+	tdm_product p = *whole;
+	int blocks = (p.rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
+	int items = (p.panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
+	p.stride = blocks == 1 ? team->threads : 0;
 	const tdm_kernels *k = s->kernels;
-	void (*product)(const tdm_product *, int, int, int) = p->packed == TDM_INT4 ? k->product_int4 : p->packed == TDM_INT8 ? k->product_int8 : k->product;
+	void (*product)(const tdm_product *, int, int, int) = p.packed == TDM_INT4 ? k->product_int4 : p.packed == TDM_INT8 ? k->product_int8 : k->product;
 	for (int i = team->thread; i < items; i = team->threads + draw(s, counter)) {
 		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
-		product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
+		product(&p, i / blocks, row0, row1 < p.rows ? row1 : p.rows);
 	}
 }
 
@@ -41,13 +43,16 @@ static size_t panel_bytes(const tdm_product *p) {
 	return p->groups * (p->packed == TDM_INT4 ? TDM_INT4_BYTES : TDM_GROUP_BYTES);
 }
 
-// ahead_of is what a thread reads first in a product: the beginnings of its first
-// unit's panels, of which rows of few tokens are computed side by side.
+// ahead_of is what a thread reads first in a product: the beginning of its first unit, or
+// where its panels are read side by side the beginnings of those.
 static tdm_ahead ahead_of(const tdm_team *team, const tdm_product *p) {
 	const int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
 	const int panel = team->thread / blocks * TDM_UNIT_PANELS, panels = p->panels - panel;
 	const size_t stride = panel_bytes(p);
-	return (tdm_ahead){.start = (const uint8_t *)p->w + (size_t)panel * stride, .stride = stride,
+	const uint8_t *start = (const uint8_t *)p->w + (size_t)panel * stride;
+	if (p->in_turn && p->packed != TDM_PAIRS && p->rows == 1)
+		return (tdm_ahead){.start = start, .stride = 0, .bytes = AHEAD_BYTES, .parts = panels > 0};
+	return (tdm_ahead){.start = start, .stride = stride,
 		.bytes = stride < AHEAD_BYTES / TDM_UNIT_PANELS ? stride : AHEAD_BYTES / TDM_UNIT_PANELS,
 		.parts = panels < 0 ? 0 : panels < TDM_UNIT_PANELS ? panels : TDM_UNIT_PANELS};
 }
@@ -90,7 +95,7 @@ static void rotate_rows(tdm_step *s, const tdm_team *team) {
 	const tdm_shape *m = &s->shape;
 	const tdm_layer_weights *w = s->layer;
 	const tdm_rows rows = {s->qkv, s->ldqkv, w->qkv_bias, w->q_norm, w->k_norm, m->norm_eps, s->cos, s->sin, s->q, s->ldq,
-		m->heads, m->kv_heads, m->head_size, m->block_tokens};
+		m->heads, m->kv_heads, m->head_size, m->block_tokens, s->kv};
 	const int adjusted = w->qkv_bias || w->q_norm;
 	for (int r = team->thread; r < s->rows; r += team->threads) {
 		const tdm_sequence *q = &s->sequences[s->row_sequence[r]];
@@ -125,7 +130,7 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 		const tdm_item *it = &s->item[i];
 		const tdm_sequence *q = &s->sequences[it->sequence];
 		const tdm_attention a = {s->q, s->ldq, s->mixed, slice_of(s, 0), s->page_bytes, s->blocks + q->table,
-			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size), s->layer->window};
+			m->heads, m->kv_heads, m->head_size, m->block_tokens, 1.0f / sqrtf((float)m->head_size), s->layer->window, s->kv};
 		attend(s, &a, it, q->row0 + it->first, q->start + it->first, scratch);
 	}
 }
@@ -133,7 +138,7 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 // product_of is one with a layer's matrix.
 static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const void *w, int k, int n, int mode, void *out, size_t ldo) {
 	return (tdm_product){(const uint32_t *)a, lda / 2, s->quantized, w, (size_t)pairs_of(k), groups_of(k), s->rows,
-		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo, s->layers_packed};
+		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo, s->layers_packed, 0, tdm_one_stream()};
 }
 
 static tdm_product qkv_of(const tdm_step *s, const tdm_layer_weights *w) {

@@ -116,7 +116,7 @@ func TestPlanShares(t *testing.T) {
 		{"one thread", 1, 4, []kernels.Span{{16000, 1}}, 4, []int{1}},
 		{"a long one among short ones", 2, 1, []kernels.Span{{100, 1}, {16000, 1}, {100, 1}}, 18, []int{1, 16}},
 		{"as many as are needed", 2, 4, []kernels.Span{{900, 1}, {900, 1}, {900, 1}, {900, 1}}, 16, []int{1}},
-		{"a prompt", 2, 4, []kernels.Span{{0, 512}}, 256, []int{1}},
+		{"a prompt", 2, 4, []kernels.Span{{0, 512}}, 172, []int{1}},
 	} {
 		items, _, _ := plan(t, c.threads, planShape(4*c.kvHeads, c.kvHeads), limits, c.batch)
 		var parts []int

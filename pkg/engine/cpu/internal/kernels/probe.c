@@ -13,9 +13,9 @@ void tdm_probe_product(const tdm_kernels *k, const uint32_t *a, size_t lda, cons
 		tdm_flush_leave(saved);
 }
 
-void tdm_probe_product_quantized(const tdm_kernels *k, int packed, int8_t *values, float *scales, const uint8_t *w, size_t groups,
+void tdm_probe_product_quantized(const tdm_kernels *k, int packed, int in_turn, int8_t *values, float *scales, const uint8_t *w, size_t groups,
 	int rows, int panels, int n, int mode, void *out, size_t ldo) {
-	const tdm_product p = {.q = {values, scales}, .w = w, .packed = packed, .groups = groups, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
+	const tdm_product p = {.q = {values, scales}, .w = w, .packed = packed, .in_turn = in_turn, .groups = groups, .rows = rows, .panels = panels, .n = n, .mode = mode, .out = out, .ldo = ldo};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	for (int unit = 0; unit * TDM_UNIT_PANELS < panels; unit++)
 		(packed == TDM_INT4 ? k->product_int4 : k->product_int8)(&p, unit, 0, rows);
@@ -55,9 +55,9 @@ void tdm_probe_adjust(const tdm_kernels *k, float *qkv, const float *bias, const
 }
 
 void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const float *sin, uint16_t *q,
-	int heads, int kv_heads, int head_size, int block_tokens, uint8_t *slice, int token) {
+	int heads, int kv_heads, int head_size, int block_tokens, int kv, uint8_t *slice, int token) {
 	const tdm_rows rows = {.qkv = qkv, .cos = cos, .sin = sin, .q = q,
-		.heads = heads, .kv_heads = kv_heads, .head_size = head_size, .block_tokens = block_tokens};
+		.heads = heads, .kv_heads = kv_heads, .head_size = head_size, .block_tokens = block_tokens, .kv = kv};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	k->rotate(&rows, 0, slice, token);
 	if (k->flushes)
@@ -65,10 +65,10 @@ void tdm_probe_rotate(const tdm_kernels *k, float *qkv, const float *cos, const 
 }
 
 void tdm_probe_attention(const tdm_kernels *k, const uint16_t *q, uint16_t *out, const uint8_t *slices, size_t page_bytes,
-	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, float scale,
+	const int32_t *blocks, int heads, int kv_heads, int head_size, int block_tokens, int kv, float scale,
 	int window, int kv_head, int pos0, int count, int parts, float *results, float *scratch) {
 	const tdm_attention a = {q, (size_t)heads * (size_t)head_size, out, slices, page_bytes, blocks,
-		heads, kv_heads, head_size, block_tokens, scale, window};
+		heads, kv_heads, head_size, block_tokens, scale, window, kv};
 	unsigned saved = k->flushes ? tdm_flush_enter() : 0;
 	if (parts == 0)
 		k->attention(&a, kv_head, 0, pos0, count, scratch);

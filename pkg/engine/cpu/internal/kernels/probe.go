@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -83,9 +84,10 @@ func (s Set) ProbeAdjust(shape Shape, qkv, bias, qNorm, kNorm []float32) {
 // queries and writes key and value into slice, at token of its block.
 func (s Set) ProbeRotate(shape Shape, qkv, cos, sin []float32, slice []byte, token int) (q []uint16) {
 	q = make([]uint16, shape.Heads*shape.HeadSize)
+	qkv = slices.Clone(qkv) // which may be spoilt
 	C.tdm_probe_rotate(s.c, (*C.float)(unsafe.SliceData(qkv)), (*C.float)(unsafe.SliceData(cos)), (*C.float)(unsafe.SliceData(sin)),
 		(*C.uint16_t)(unsafe.SliceData(q)), C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize),
-		C.int(shape.BlockTokens), (*C.uint8_t)(unsafe.SliceData(slice)), C.int(token))
+		C.int(shape.BlockTokens), C.int(shape.KV), (*C.uint8_t)(unsafe.SliceData(slice)), C.int(token))
 	return q
 }
 
@@ -104,6 +106,9 @@ func (s Set) ProbeDivided(shape Shape, q []uint16, pages []byte, blocks []kvcach
 	most := int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
 	scratch := make([]float32, int(C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize))))
 	splits := (start + len(q)/width + SplitTokens - 1) / SplitTokens
+	if parts == 0 {
+		splits = 0
+	}
 	results := make([]float32, splits*resultSize(shape, most))
 	for i := range results {
 		results[i] = float32(math.NaN()) // what nobody writes must not be read
@@ -112,7 +117,7 @@ func (s Set) ProbeDivided(shape Shape, q []uint16, pages []byte, blocks []kvcach
 		for h := range shape.KVHeads {
 			C.tdm_probe_attention(s.c, (*C.uint16_t)(unsafe.SliceData(q[at*width:])), (*C.uint16_t)(unsafe.SliceData(out[at*width:])),
 				(*C.uint8_t)(unsafe.SliceData(pages)), C.size_t(shape.SliceBytes()), (*C.int32_t)(unsafe.Pointer(unsafe.SliceData(blocks))),
-				C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize), C.int(shape.BlockTokens), C.float(scale),
+				C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize), C.int(shape.BlockTokens), C.int(shape.KV), C.float(scale),
 				windowOf(window), C.int(h), C.int(start+at), C.int(min(most, len(q)/width-at)),
 				C.int(parts), (*C.float)(unsafe.SliceData(results)), (*C.float)(unsafe.SliceData(scratch)))
 		}
@@ -127,6 +132,13 @@ func (s Set) ProbeQuantize(x []uint16) (values []int8, scales []float32) {
 	C.tdm_probe_quantize(s.c, (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)),
 		(*C.uint16_t)(unsafe.SliceData(x)), C.int(len(x)))
 	return values, scales
+}
+
+// InTurn is s with probes of one row in Int8 and Int4 that read a unit's panels one after
+// the other, or side by side: a processor has its own way, and tests want both.
+func (s Set) InTurn(is bool) Set {
+	s.inTurn = is
+	return s
 }
 
 // ProbeProductIn is ProbeProduct in Int8 or Int4: both matrices are quantised, w as the
@@ -162,7 +174,11 @@ func (s Set) probeProductIn(f Format, a []uint16, rows, k int, weights [][]uint1
 		v, s := s.ProbeQuantize(a[r*k : (r+1)*k])
 		values, scales = append(values, v...), append(scales, s...)
 	}
-	C.tdm_probe_product_quantized(s.c, C.int(f), (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)), (*C.uint8_t)(panels.start),
+	inTurn := C.int(0)
+	if s.inTurn {
+		inTurn = 1
+	}
+	C.tdm_probe_product_quantized(s.c, C.int(f), inTurn, (*C.int8_t)(unsafe.SliceData(values)), (*C.float)(unsafe.SliceData(scales)), (*C.uint8_t)(panels.start),
 		C.size_t((k+Group-1)/Group), C.int(rows), C.int(len(weights)*roundUp(n, Lanes)/Lanes), C.int(n), C.int(mode), out, C.size_t(n))
 	return nil
 }
@@ -224,7 +240,7 @@ func (s Set) ProbeSpeed(f Format, rows, k, n, times int) (time.Duration, error) 
 	for i := range times {
 		began := time.Now()
 		if f != Pairs {
-			C.tdm_probe_product_quantized(s.c, C.int(f), (*C.int8_t)(a), (*C.float)(scales), (*C.uint8_t)(memory.start), C.size_t(groups),
+			C.tdm_probe_product_quantized(s.c, C.int(f), C.tdm_one_stream(), (*C.int8_t)(a), (*C.float)(scales), (*C.uint8_t)(memory.start), C.size_t(groups),
 				C.int(rows), C.int(panels), C.int(n), C.TDM_STORE, out, C.size_t(n))
 		} else {
 			C.tdm_probe_product(s.c, (*C.uint32_t)(a), C.size_t(pairs), (*C.uint32_t)(memory.start), C.size_t(pairs),

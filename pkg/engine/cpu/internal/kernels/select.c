@@ -22,6 +22,11 @@ void tdm_flush_leave(unsigned saved) { _mm_setcsr(saved); }
 
 int tdm_vnni(void) { return __builtin_cpu_supports("avx512vnni") != 0; }
 
+// Measured on Zen 4, whose cores read what lies in a row a third faster than four runs of
+// it in turn; Zen 5 is taken to be like it. Those with AVX2 alone, and Intel's, are faster
+// with four.
+int tdm_one_stream(void) { return __builtin_cpu_is("amd") && tdm_vnni(); }
+
 const char *tdm_int8_path(const tdm_kernels *k) {
 	if (k->product_int8 == tdm_portable.product_int8)
 		return "portable";
@@ -79,6 +84,8 @@ unsigned tdm_flush_enter(void) { return 0; }
 void tdm_flush_leave(unsigned saved) { (void)saved; }
 
 const char *tdm_int8_path(const tdm_kernels *k) { return k->name; }
+
+int tdm_one_stream(void) { return 0; }
 
 const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	*usable = 1;

@@ -1,6 +1,6 @@
-// Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md and
-// 0011-int8-weights.md and 0012-int4-weights.md define what they compute, bit for bit;
-// kernels_portable.c is that definition as code.
+// Contract of the CPU kernels. docs/decisions/0002-cpu-arithmetic.md,
+// 0011-int8-weights.md, 0012-int4-weights.md and 0013-int8-kv.md define what they
+// compute, bit for bit; kernels_portable.c is that definition as code.
 //
 // Words used here:
 //   pair    two neighbouring bf16 elements in one uint32, the even one in the
@@ -19,6 +19,10 @@
 //   slice   one layer's part of a KV page: keys, then values
 //             keys    [kv head][head_size/2][block_tokens] pairs over dimensions
 //             values  [kv head][block_tokens/2][head_size] pairs over tokens
+//   slice   in int8: codes, then a bf16 scale for each token of a head
+//             keys    [kv head][head_size][block_tokens]
+//             values  [kv head][block_tokens][head_size]
+//             scales of keys, then of values, [kv head][block_tokens] each
 //
 // No function allocates, blocks or keeps a pointer, except where it says so.
 // Every float that enters is flushed: no denormals.
@@ -38,7 +42,7 @@ enum {
 	TDM_INT4_SCALES_BYTES = 32 * (TDM_GROUP / TDM_INT4_GROUP), // of a group in a panel in int4
 	TDM_INT4_BYTES = TDM_INT4_SCALES_BYTES + 8 * TDM_GROUP, // likewise, codes included
 	TDM_SPLIT = 256,       // tokens of an attention split
-	TDM_ATTENTION_ROWS = 32, // rows of an attention item, unless one token has more heads
+	TDM_ATTENTION_ROWS = 48, // rows of an attention item, unless one token has more heads
 	TDM_SEE_ALL = 1 << 30, // window of a query that sees every token; positions stay below half of it
 	TDM_PRODUCT_ROWS = 192   // rows of a product item
 };
@@ -58,7 +62,8 @@ enum {
 
 enum { TDM_STORE, TDM_ADD, TDM_SWIGLU };
 
-// How a matrix is packed, which says how it is multiplied.
+// How a matrix is packed, which says how it is multiplied; and how keys and values are
+// kept: TDM_PAIRS or TDM_INT8.
 enum { TDM_PAIRS, TDM_INT8, TDM_INT4 };
 
 // tdm_quantized are rows of activations in int8.
@@ -83,11 +88,13 @@ typedef struct tdm_product {
 	void *out;         // float, or uint16_t for TDM_SWIGLU
 	size_t ldo;        // elements from row to row
 	int packed;        // how w is: TDM_PAIRS, TDM_INT8 or TDM_INT4
+	int stride;        // units from one to what its thread most likely computes next; 0: who knows
+	int in_turn;       // of int8 and int4: whether one row reads a unit's panels one after the other
 } tdm_product;
 
 // tdm_rows is what turns products into queries, keys and values.
 typedef struct tdm_rows {
-	float *qkv; // [row][ld_qkv]: query heads, key heads, value heads
+	float *qkv; // [row][ld_qkv]: query heads, key heads, value heads; rotate may spoil its row
 	size_t ld_qkv;
 	const float *bias; // as a row of qkv; NULL: none
 	const float *q_norm, *k_norm; // [head_size]; NULL: none
@@ -96,6 +103,7 @@ typedef struct tdm_rows {
 	uint16_t *q;            // out: [row][ldq]
 	size_t ldq;
 	int heads, kv_heads, head_size, block_tokens;
+	int kv; // how keys and values are kept
 } tdm_rows;
 
 // tdm_attention is the attention of one sequence in one layer.
@@ -109,6 +117,7 @@ typedef struct tdm_attention {
 	int heads, kv_heads, head_size, block_tokens;
 	float scale;
 	int window; // tokens that a query sees, itself included; TDM_SEE_ALL: no limit
+	int kv; // how keys and values are kept
 } tdm_attention;
 
 // tdm_kernels is one instruction set's implementation.
@@ -165,6 +174,10 @@ int tdm_vnni(void);
 const tdm_kernels *tdm_kernels_at(int i, int *usable);
 // tdm_int8_path names what a set multiplies int8 and int4 with on this processor.
 const char *tdm_int8_path(const tdm_kernels *k);
+
+// tdm_one_stream says whether one row of int8 or int4 is read fastest from the first weight
+// to the last here, not from four panels side by side. What is computed is the same.
+int tdm_one_stream(void);
 
 // tdm_attention_positions is how many tokens an attention item may have.
 int tdm_attention_positions(int heads, int kv_heads);
@@ -264,6 +277,7 @@ typedef struct tdm_step {
 	int threads;
 	tdm_shape shape;
 	int layers_packed, head_packed; // how the matrices are: TDM_PAIRS, ...
+	int kv; // how keys and values are
 
 	int rows, items;
 	const int32_t *tokens;

@@ -26,6 +26,11 @@ VEC vec v_power(vec t) {
 	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127)), 23));
 }
 // v_round rounds to bf16, in the high halves.
+#ifdef VEC_BF16 // has the conversion as an instruction
+VEC words v_round(vec x) {
+	return _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)), 16);
+}
+#else
 VEC words v_round(vec x) {
 	words u = _mm512_castps_si512(x);
 	words odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -34,6 +39,7 @@ VEC words v_round(vec x) {
 	r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000));
 	return _mm512_and_si512(r, _mm512_set1_epi32((int)0xffff0000u));
 }
+#endif
 VEC vec v_as_float(words x) { return _mm512_castsi512_ps(x); }
 VEC void v_store_high(uint16_t *p, words x) {
 	_mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
@@ -43,3 +49,14 @@ VEC words w_load_first(const uint32_t *p, int n) { return _mm512_maskz_loadu_epi
 VEC words w_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
 VEC words w_even_only(words x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
 VEC words w_odd_only(words x) { return _mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000u)); }
+VEC words codes16(const int8_t *p) {
+	return _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))));
+}
+// w_codes makes pairs of 16 codes and 16 more; small integers are exact in bf16.
+VEC words w_codes(const int8_t *even, const int8_t *odd) {
+	return _mm512_or_si512(_mm512_srli_epi32(codes16(even), 16), codes16(odd));
+}
+// v_widen loads 16 bf16.
+VEC vec v_widen(const uint16_t *p) {
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}

@@ -109,8 +109,9 @@ static void adjust(const tdm_rows *r, int row) {
 	}
 }
 
-// rotate_16 rotates lanes i to i+n of a head into low and high bf16 halves.
-VEC void rotate_16(const float *x, const float *cos, const float *sin, int half, int n, uint16_t *low, uint16_t *high) {
+// rotate_vectors rotates lanes i to i+n of a head, at most 16, into their low and high
+// halves.
+VEC void rotate_vectors(const float *x, const float *cos, const float *sin, int half, int n, vec *low, vec *high) {
 	vec x0, x1, c, s;
 	if (n >= TDM_LANES) {
 		x0 = v_load(x), x1 = v_load(x + half), c = v_load(cos), s = v_load(sin);
@@ -118,34 +119,16 @@ VEC void rotate_16(const float *x, const float *cos, const float *sin, int half,
 		x0 = v_load_first(x, n), x1 = v_load_first(x + half, n);
 		c = v_load_first(cos, n), s = v_load_first(sin, n);
 	}
-	v_store_bf16(low, v_sub(v_mul(x0, c), v_mul(x1, s)), n);
-	v_store_bf16(high, v_add(v_mul(x1, c), v_mul(x0, s)), n);
+	*low = v_sub(v_mul(x0, c), v_mul(x1, s));
+	*high = v_add(v_mul(x1, c), v_mul(x0, s));
 }
 
-static void rotate(const tdm_rows *r, int row, uint8_t *slice, int token) {
-	const int size = r->head_size, half = size / 2, tokens = r->block_tokens;
-	const float *x = r->qkv + (size_t)row * r->ld_qkv;
-	const float *cos = r->cos + (size_t)row * half, *sin = r->sin + (size_t)row * half;
-	uint16_t *q = r->q + (size_t)row * r->ldq;
-	uint16_t *keys = (uint16_t *)slice;
-	uint16_t *values = keys + (size_t)r->kv_heads * tokens * size;
-	uint16_t low[TDM_LANES], high[TDM_LANES];
-	for (int h = 0; h < r->heads; h++, x += size, q += size)
-		for (int i = 0; i < half; i += TDM_LANES)
-			rotate_16(x + i, cos + i, sin + i, half, half - i, q + i, q + i + half);
-	for (int h = 0; h < r->kv_heads; h++, x += size, keys += (size_t)tokens * size)
-		for (int i = 0; i < half; i += TDM_LANES) {
-			int n = half - i < TDM_LANES ? half - i : TDM_LANES;
-			rotate_16(x + i, cos + i, sin + i, half, half - i, low, high);
-			for (int l = 0; l < n; l++) {
-				int a = i + l, b = a + half;
-				keys[((size_t)(a / 2) * tokens + token) * 2 + a % 2] = low[l];
-				keys[((size_t)(b / 2) * tokens + token) * 2 + b % 2] = high[l];
-			}
-		}
-	for (int h = 0; h < r->kv_heads; h++, x += size, values += (size_t)tokens * size)
-		for (int i = 0; i < size; i++)
-			values[((size_t)(token / 2) * size + i) * 2 + token % 2] = tdm_bf16(x[i]);
+// rotate_16 does so into bf16.
+VEC void rotate_16(const float *x, const float *cos, const float *sin, int half, int n, uint16_t *low, uint16_t *high) {
+	vec l, h;
+	rotate_vectors(x, cos, sin, half, n, &l, &h);
+	v_store_bf16(low, l, n);
+	v_store_bf16(high, h, n);
 }
 
 static void exps(float *out, const float *x, int n) {

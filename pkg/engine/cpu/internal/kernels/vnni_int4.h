@@ -77,6 +77,13 @@ VEC words half_totals(const int8_t *a) {
 	return _mm512_add_epi32(sum, _mm512_shuffle_i64x2(sum, sum, 0xb1));
 }
 
+// part_start is where the sums of a part of a group of a row begin.
+VEC words part_start(const int8_t *a, size_t part) {
+	const words totals = half_totals(a + part / 2 * 64);
+	const words all = part % 2 ? _mm512_shuffle_i64x2(totals, totals, 0xff) : _mm512_shuffle_i64x2(totals, totals, 0);
+	return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(all, 7));
+}
+
 // thin_vnni_int4 is one row by a whole unit, all groups, into c: four streams of weights,
 // which the table gives 128 more.
 static __attribute__((noinline)) void thin_vnni_int4(const int8_t *a, const float *scales, size_t groups, const uint8_t *const *w, float *c) {
@@ -88,12 +95,11 @@ static __attribute__((noinline)) void thin_vnni_int4(const int8_t *a, const floa
 	for (size_t g = 0; g < groups; g++) {
 		for (size_t part = 0; part < PARTS; part++) {
 			const size_t at = g * TDM_INT4_BYTES, codes = at + TDM_INT4_SCALES_BYTES + part * TDM_INT4_GROUP * TDM_LANES / 2;
-			const words totals = half_totals(a + part / 2 * 64);
-			const words start = _mm512_slli_epi32(part % 2 ? _mm512_shuffle_i64x2(totals, totals, 0xff) : _mm512_shuffle_i64x2(totals, totals, 0), 7);
+			const words start = part_start(a, part);
 			words sums[TDM_UNIT_PANELS];
 #pragma GCC unroll 4
 			for (int p = 0; p < TDM_UNIT_PANELS; p++)
-				sums[p] = _mm512_sub_epi32(_mm512_setzero_si512(), start);
+				sums[p] = start;
 #pragma GCC unroll 4
 			for (size_t k = 0; k < TDM_INT4_GROUP; k += 8) {
 				uint32_t first, second;
@@ -119,6 +125,34 @@ static __attribute__((noinline)) void thin_vnni_int4(const int8_t *a, const floa
 		v_store(c + p * TDM_LANES, acc[p]);
 }
 
+// thin_vnni_int4_in_turn is thin_vnni_int4 by one panel after the other: one stream.
+static __attribute__((noinline)) void thin_vnni_int4_in_turn(const int8_t *a, const float *scales, size_t groups, const uint8_t *const *w, float *c) {
+	const words table = bytes_flip(int4_values());
+	for (int p = 0; p < TDM_UNIT_PANELS; p++) {
+		const uint8_t *group = w[p];
+		vec acc = v_zero();
+		for (size_t g = 0; g < groups; g++, group += TDM_INT4_BYTES) {
+			const uint8_t *codes = group + TDM_INT4_SCALES_BYTES;
+#pragma GCC unroll 4
+			for (size_t part = 0; part < PARTS; part++) {
+				const int8_t *x = a + g * TDM_GROUP + part * TDM_INT4_GROUP;
+				words sums[2] = {part_start(a + g * TDM_GROUP, part), _mm512_setzero_si512()};
+#pragma GCC unroll 4
+				for (size_t k = 0; k < TDM_INT4_GROUP; k += 8, codes += 64) {
+					uint32_t first, second;
+					memcpy(&first, x + k, sizeof first);
+					memcpy(&second, x + k + 4, sizeof second);
+					const words both = _mm512_loadu_si512(codes);
+					sums[0] = lanes_add(sums[0], low_values(table, both), w_set1(first));
+					sums[1] = lanes_add(sums[1], high_values(table, both), w_set1(second));
+				}
+				acc = v_fma(_mm512_cvtepi32_ps(_mm512_add_epi32(sums[0], sums[1])), v_mul(v_set1(scales[g]), part_scales(group, part)), acc);
+			}
+		}
+		v_store(c + p * TDM_LANES, acc);
+	}
+}
+
 static void product_vnni_int4(const tdm_product *job, int unit, int row0, int row1) {
-	product_vnni(job, unit, row0, row1, TDM_INT4_BYTES, thin_vnni_int4, block_vnni_int4);
+	product_vnni(job, unit, row0, row1, TDM_INT4_BYTES, job->in_turn ? thin_vnni_int4_in_turn : thin_vnni_int4, block_vnni_int4);
 }

@@ -158,6 +158,29 @@ static __attribute__((noinline)) void thin_vnni_int8(const int8_t *a, const floa
 		v_store(c + p * TDM_LANES, acc[p]);
 }
 
+// thin_vnni_int8_in_turn is thin_vnni_int8 by one panel after the other, from the first
+// weight to the last: one stream.
+static __attribute__((noinline)) void thin_vnni_int8_in_turn(const int8_t *a, const float *scales, size_t groups, const uint8_t *const *w, float *c) {
+	for (int p = 0; p < TDM_UNIT_PANELS; p++) {
+		const uint8_t *from = w[p];
+		vec acc = v_zero();
+		for (size_t g = 0; g < groups; g++, from += TDM_GROUP_BYTES) {
+			const int8_t *x = a + g * TDM_GROUP;
+			words sums[2] = {_mm512_set1_epi32(-128 * quads_total(x)), _mm512_setzero_si512()};
+#pragma GCC unroll 4
+			for (int k = 0; k < TDM_GROUP; k += 8)
+#pragma GCC unroll 2
+				for (int i = 0; i < 2; i++) {
+					uint32_t quad;
+					memcpy(&quad, x + k + 4 * i, sizeof quad);
+					sums[i] = lanes_add(sums[i], bytes_flip(_mm512_loadu_si512(from + 64 + (k + 4 * i) * TDM_LANES)), w_set1(quad));
+				}
+			acc = lanes_scale(acc, _mm512_add_epi32(sums[0], sums[1]), scales[g], from);
+		}
+		v_store(c + p * TDM_LANES, acc);
+	}
+}
+
 // tile_rows carries rows [row, row + VNNI_ROWS), or up to `rows`, of c on by a tile's
 // elements.
 VEC void tile_rows(tile_vnni_function *const *tiles, const vnni_rows *x, size_t first, const uint8_t *const *w, size_t at, const int32_t *starts, int panels, int row, int rows, float *c) {
@@ -207,5 +230,5 @@ VEC void product_vnni(const tdm_product *job, int unit, int row0, int row1, size
 }
 
 static void product_vnni_int8(const tdm_product *job, int unit, int row0, int row1) {
-	product_vnni(job, unit, row0, row1, TDM_GROUP_BYTES, thin_vnni_int8, block_vnni_int8);
+	product_vnni(job, unit, row0, row1, TDM_GROUP_BYTES, job->in_turn ? thin_vnni_int8_in_turn : thin_vnni_int8, block_vnni_int8);
 }

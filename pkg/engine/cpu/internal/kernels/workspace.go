@@ -48,7 +48,7 @@ type Workspace struct {
 
 // NewWorkspace allocates for limits. pages is the KV memory, one page after the
 // other, all layers of a page side by side. shape is that of the weights, but for
-// BlockTokens.
+// BlockTokens and KV.
 func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
 	if threads > w.pool.threads {
 		return nil, fmt.Errorf("workspace for %d of %d threads", threads, w.pool.threads)
@@ -94,7 +94,7 @@ func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_s
 	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
 	const align = 32 // elements: whole cache lines a row
 	s := C.tdm_step{
-		threads: C.int(threads), shape: shape.c(), layers_packed: C.int(shape.Layers), head_packed: C.int(shape.Head), slice_bytes: C.size_t(shape.SliceBytes()),
+		threads: C.int(threads), shape: shape.c(), layers_packed: C.int(shape.Layers), head_packed: C.int(shape.Head), kv: C.int(shape.KV), slice_bytes: C.size_t(shape.SliceBytes()),
 		ldx: C.size_t(roundUp(shape.Hidden, align)), ldn: C.size_t(roundUp(shape.Hidden, align)),
 		ldqkv: C.size_t(roundUp(q+2*kv, align)), ldq: C.size_t(roundUp(q, align)),
 		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
