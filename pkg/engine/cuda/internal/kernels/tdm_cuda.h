@@ -1,0 +1,165 @@
+// What the host and the kernels of the CUDA engine agree on. Plain C, for cgo, for
+// clang's CUDA and for the emulation.
+//
+// Every kernel takes one of these structs by value and nothing else. Pointers are
+// addresses in device memory. Sizes are in elements unless they say bytes. bf16 is kept
+// as its 16 bits. Matrices of weights are as in the checkpoint, [outputs][K], with K
+// padded by zeros to a multiple of TDM_K and outputs to one of TDM_TILE. Activations are
+// [rows][ld], ld padded likewise; what pads them is zero from the beginning and nobody
+// writes it.
+//
+// How many rows a step has is in tdm_counts, in device memory, so that a graph made for
+// a bucket of rows serves every step that fits: grids are of the bucket, and blocks
+// past the counts end at once.
+//
+// Arithmetic (class cuda/bf16/bf16/1, docs/decisions/0014-cuda-arithmetic.md): a result
+// is a function of its row's inputs alone, never of how many rows a step has, where the
+// row stands, or which kernel of a family computes it.
+#ifndef TDM_CUDA_H
+#define TDM_CUDA_H
+
+#include <stdint.h>
+
+enum {
+  TDM_K = 64,          // K of products comes in blocks of 64
+  TDM_SLICES = 8,      // products are chains over 8 slices of K, joined in order
+  TDM_TILE = 128,      // outputs of a weight matrix are padded to this
+  TDM_SPLIT = 256,     // tokens of a split of attention, at fixed positions
+  TDM_KEYS = 64,       // tokens of a split that are in shared memory at once
+  TDM_THIN_ROWS = 16,  // most query rows (tokens x heads of a KV head) of a thin item
+  TDM_TALL_ROWS = 64,  // and of a tall one
+  TDM_MOST_HEAD = 256, // largest head size
+};
+
+// One step, in device memory.
+typedef struct tdm_counts {
+  int32_t rows;       // tokens of the batch
+  int32_t sequences;  // its sequences
+  int32_t wanted;     // rows of which logits are wanted
+  int32_t thin;       // items of attention of at most TDM_THIN_ROWS query rows
+  int32_t tall;       // items of at most TDM_TALL_ROWS
+  int32_t joins;      // groups of items whose results are to be joined
+  int32_t last_rows;  // rows that go on after the last layer's keys and values
+  int32_t reserved;
+} tdm_counts;
+
+// Rows of attention of one sequence against some of its context, for each KV head.
+// Query row r of the item is token row0 + r/group of the batch and head
+// kv*group + r%group, group being heads/kv_heads.
+typedef struct tdm_item {
+  int32_t row0;      // first token, as a row of the batch
+  int32_t tokens;    // tokens; tokens*group rows fit the kind of item
+  int32_t position;  // position of the first token
+  int32_t table;     // where its sequence's block table begins in tables
+  int32_t first, last; // splits [first, last), first's number being position/TDM_SPLIT
+  int32_t slot;      // first slot of results; -1: all splits are here, the rows are finished
+  int32_t reserved;
+} tdm_item;
+
+// Items of the same rows: their slots, in order of splits, stride apart.
+typedef struct tdm_join {
+  int32_t row0, tokens;
+  int32_t slot, stride; // slots of TDM_THIN_ROWS rows; a tall item has 4 of them in turn
+  int32_t splits;
+  int32_t reserved[3];
+} tdm_join;
+
+// x[row] = table[token[row]], as float32. Grid: rows. Block: 256.
+typedef struct tdm_embed_args {
+  const tdm_counts *counts;
+  const int32_t *tokens;
+  const uint16_t *table; // bf16 [vocabulary][ldt]
+  float *x;              // [rows][ldx]
+  int64_t ldt, ldx;
+  int32_t width, reserved;
+} tdm_embed_args;
+
+// RMSNorm of rows to bf16: out[i] = bf16((x*r)*weight), r = 1/sqrt(mean(x^2) + eps), of
+// the row index[i] of x, or i where index is null. Sums are as in the class. Grid: rows.
+// Block: 256.
+typedef struct tdm_norm_args {
+  const int32_t *count; // in device memory: how many rows
+  const int32_t *index;
+  const float *x;       // [rows][ldx]
+  const float *weight;  // [width]
+  uint16_t *out;        // bf16 [rows][ldo]
+  int64_t ldx, ldo;
+  int32_t width;
+  float eps;
+} tdm_norm_args;
+
+// What a product does with out[row][o] = sum over k of a[row][k] * w[o][k]:
+//   store  out float32 [rows][ldo] = sum
+//   add    out float32 [rows][ldo] += sum
+//   swiglu out bf16 [rows][ldo] = bf16(silu(sum of w) * sum of up)
+typedef struct tdm_product_args {
+  const int32_t *count;  // in device memory: how many rows
+  const uint16_t *a;     // bf16 [rows][lda]
+  const uint16_t *w;     // bf16 [outputs][ldw]
+  const uint16_t *up;    // swiglu: bf16 [outputs][ldw]
+  void *out;
+  int64_t lda, ldw, ldo; // lda and ldw are multiples of TDM_K
+  int32_t k;             // a multiple of TDM_K: padded
+  int32_t outputs;       // not padded: what is written
+} tdm_product_args;
+
+// From the products of queries, keys and values: bias, norm of each head, rotary
+// embedding; queries to q, keys and values to the pages. Grid: rows. Block: 256.
+typedef struct tdm_heads_args {
+  const tdm_counts *counts;
+  const float *qkv;           // [rows][ld]: heads, then KV heads' keys, then values
+  const float *bias;          // [(heads + 2 kv_heads) * size], or null
+  const float *q_norm, *k_norm; // [size], or null
+  const float *cos, *sin;     // [positions][size/2]
+  const int32_t *positions;   // [rows]
+  const int32_t *slots;       // [rows]: block * block_tokens + place in it
+  uint16_t *q;                // bf16 [rows][ldq]
+  uint8_t *pages;             // see tdm_page
+  int64_t ld, ldq;
+  int64_t page_bytes, layer_bytes; // of a page; where the layer's slice begins in it
+  int32_t heads, kv_heads, size, block_tokens;
+  float eps;
+  int32_t reserved;
+} tdm_heads_args;
+
+// A slice, one layer of a block, holds bf16 keys as [kv head][token][dimension], then
+// values likewise. A page is a block's slices side by side.
+
+// Attention. Persistent: a block takes items blockIdx.x, + gridDim.x, ... for KV head
+// blockIdx.y. Block: 128.
+typedef struct tdm_attention_args {
+  const int32_t *count;     // in device memory: counts->thin or counts->tall
+  const tdm_item *items;
+  const int32_t *tables;    // block tables
+  const uint16_t *q;        // bf16 [rows][ldq]
+  const uint8_t *pages;
+  uint16_t *out;            // bf16 [rows][ldq]: of finished rows
+  float *results;           // [slot][kv head][TDM_THIN_ROWS][size]: not divided by l
+  float *sums;              // [slot][kv head][TDM_THIN_ROWS][2]: m and l
+  int64_t ldq, page_bytes, layer_bytes;
+  int32_t heads, kv_heads, size, block_tokens;
+  int32_t window;           // of the layer, in tokens; 0 sees all
+  float scale;              // 1/sqrt(size)
+} tdm_attention_args;
+
+// Joins results of splits in order. Grid and block as attention's.
+typedef struct tdm_join_args {
+  const int32_t *count;     // counts->joins
+  const tdm_join *joins;
+  const float *results, *sums;
+  uint16_t *out;            // bf16 [rows][ldq]
+  int64_t ldq;
+  int32_t heads, kv_heads, size, reserved;
+} tdm_join_args;
+
+// The likeliest token of rows of logits, in the order that pkg/sampler documents: the
+// first of the largest; 0 where all are NaN. Grid: rows. Block: 1024.
+typedef struct tdm_argmax_args {
+  const int32_t *count;
+  const float *logits;      // [rows][ld]
+  int32_t *tokens;          // [rows]
+  int64_t ld;
+  int32_t vocabulary, reserved;
+} tdm_argmax_args;
+
+#endif
