@@ -1,0 +1,131 @@
+// A GPU's threads on a CPU: what kernels/device.h needs, for kernels compiled as C++ with
+// `-include emulation.h`. A block's threads are tasks that take turns on one thread of the
+// system, in an order that changes from block to block, and that really wait at barriers
+// and for their warp. Blocks run on two threads of the system.
+//
+// What it is strict about, an error each instead of a hang or a lucky result:
+//   - a thread that ends, or waits elsewhere, while others wait at a barrier
+//   - a shuffle, mma.sync or ldmatrix that not all lanes of the warp take part in
+//   - copies to shared memory that are misaligned, out of it, or never waited for
+//   - a block that writes past its shared memory
+// Shared memory is exactly what the launch asks for, and is filled with NaNs before each
+// block. An asynchronous copy fills its target with NaNs at once and brings the data only
+// when it is waited for, so that use before and after both show.
+#ifndef TDM_EMULATION_H
+#define TDM_EMULATION_H
+
+#define TDM_EMULATION 1
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define TDM_KERNEL(threads, blocks) extern "C" void
+#define TDM_UNROLL
+#define TDM_PRIMITIVE static inline __attribute__((always_inline))
+
+extern "C" {
+
+// tdm_emulate runs a kernel over a grid, to its end. args is its struct. It returns 0, or
+// -1 with a line of text in error. Calls from several threads take turns.
+int tdm_emulate(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes,
+                const void *args, char *error, size_t error_size);
+
+// tdm_emulated_args points to the size of a kernel's struct, or is null if no kernel has
+// that name.
+const size_t *tdm_emulated_args(const char *kernel);
+
+// tdm_emulate_order chooses another order of threads for the launches that follow.
+void tdm_emulate_order(uint64_t seed);
+
+}
+
+// tdm_kernel_entry makes a kernel known. One a kernel, for the life of the process.
+struct tdm_kernel_entry {
+  const char *name;
+  size_t args;
+  void (*run)(const void *args);
+  tdm_kernel_entry *next;
+  tdm_kernel_entry(const char *name, size_t args, void (*run)(const void *));
+};
+
+#define TDM_KNOWN(kernel, type)                                                      \
+  extern "C" void kernel(const type a);                                              \
+  static tdm_kernel_entry kernel##_entry(#kernel, sizeof(type),                      \
+                                         [](const void *a) { kernel(*(const type *)a); });
+
+// tdm_task is what a thread of the block sees of itself.
+struct tdm_task {
+  unsigned thread, block[2], grid;
+  uint8_t *shared;
+  unsigned shared_bytes;
+};
+
+extern thread_local tdm_task *tdm_self;
+
+[[noreturn]] void tdm_fault(const char *what); // ends the launch with an error
+void tdm_wait_block();
+float tdm_exchange(float x, int apart);
+void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
+void tdm_transpose(uint32_t *tiles, const void *row);
+void tdm_copy_begin(void *shared, const void *global, bool real);
+void tdm_copy_group();
+// tdm_copy_next takes the oldest copy of a group older than the last `groups`.
+bool tdm_copy_next(int groups, void **shared, const void **global, bool *real);
+
+TDM_PRIMITIVE uint8_t *tdm_shared() { return tdm_self->shared; }
+TDM_PRIMITIVE int tdm_thread() { return (int)tdm_self->thread; }
+TDM_PRIMITIVE int tdm_block_x() { return (int)tdm_self->block[0]; }
+TDM_PRIMITIVE int tdm_block_y() { return (int)tdm_self->block[1]; }
+TDM_PRIMITIVE int tdm_grid_x() { return (int)tdm_self->grid; }
+TDM_PRIMITIVE void tdm_barrier() { tdm_wait_block(); }
+TDM_PRIMITIVE float tdm_shuffle(float x, int apart) { return tdm_exchange(x, apart); }
+
+TDM_PRIMITIVE uint32_t tdm_half(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  if ((u & 0x7fffffffu) > 0x7f800000u)
+    return 0x7fff; // the GPU's NaN
+  return (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+}
+
+TDM_PRIMITIVE uint32_t tdm_pair(float low, float high) { return tdm_half(low) | tdm_half(high) << 16; }
+
+TDM_PRIMITIVE void tdm_mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+  tdm_multiply(sum, a, b);
+}
+
+TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
+  uint32_t seen[4]; // a read that the sanitizers know of
+  memcpy(seen, row, 16);
+  memcpy(tiles, seen, 16);
+  tdm_transpose(tiles, row);
+}
+
+TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void *p) {
+  return *(const uint32_t __attribute__((vector_size(16))) *)p;
+}
+
+TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
+  tdm_copy_begin(shared, global, real);
+  memset(shared, 0xff, 16);
+}
+
+TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
+
+template <int groups> TDM_PRIMITIVE void tdm_copy_wait() {
+  void *shared;
+  const void *global;
+  bool real;
+  while (tdm_copy_next(groups, &shared, &global, &real)) {
+    if (real)
+      memcpy(shared, global, 16);
+    else
+      memset(shared, 0, 16);
+  }
+}
+
+#endif

@@ -1,0 +1,15 @@
+// The kernels of the engine, by name.
+#include "emulation.h"
+
+#include "../../kernels/tdm_cuda.h"
+
+TDM_KNOWN(tdm_embed, tdm_embed_args)
+TDM_KNOWN(tdm_norm, tdm_norm_args)
+#define TDM_PRODUCTS(then)                                    \
+  TDM_KNOWN(tdm_product_thin_##then##_8, tdm_product_args)    \
+  TDM_KNOWN(tdm_product_thin_##then##_16, tdm_product_args)   \
+  TDM_KNOWN(tdm_product_thin_##then##_32, tdm_product_args)   \
+  TDM_KNOWN(tdm_product_thin_##then##_64, tdm_product_args)
+TDM_PRODUCTS(store)
+TDM_PRODUCTS(add)
+TDM_PRODUCTS(swiglu)

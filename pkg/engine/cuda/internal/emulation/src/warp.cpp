@@ -1,0 +1,143 @@
+// What the lanes of a warp do together, and a thread's copies to shared memory.
+#include "block.h"
+
+enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300 }; // and how far apart
+
+// meet waits until all lanes of the warp are here for the same thing. It returns them to
+// the last one, which is to do what they came for, and null to the others, for which it
+// has been done.
+static std::unique_ptr<tdm_lane> *meet(tdm_lane *l, int what) {
+  tdm_block *b = l->owner;
+  const unsigned w = l->task.thread / 32, lane = l->task.thread % 32;
+  l->what = what;
+  b->met[w] |= 1u << lane;
+  if (b->met[w] != ~0u) {
+    tdm_yield(l);
+    return nullptr;
+  }
+  std::unique_ptr<tdm_lane> *lanes = &b->lanes[32 * w];
+  for (int i = 0; i < 32; i++)
+    if (lanes[i]->what != what)
+      tdm_fault("lanes of its warp wait for each other at different instructions");
+  b->met[w] = 0;
+  b->ready[w] = ~(1u << lane);
+  return lanes;
+}
+
+float tdm_exchange(float x, int apart) {
+  tdm_lane *l = tdm_here();
+  if (apart < 0 || apart > 31)
+    tdm_fault("a shuffle over more than a warp");
+  l->value = x;
+  if (std::unique_ptr<tdm_lane> *lanes = meet(l, shuffle + apart)) {
+    float from[32];
+    for (int i = 0; i < 32; i++)
+      from[i] = lanes[i]->value;
+    for (int i = 0; i < 32; i++)
+      lanes[i]->value = from[i ^ apart];
+  }
+  return l->value;
+}
+
+typedef float eight __attribute__((vector_size(32)));
+
+static void widen(float *to, uint32_t pair) {
+  const uint32_t low = pair << 16, high = pair & 0xffff0000u;
+  memcpy(to, &low, 4);
+  memcpy(to + 1, &high, 4);
+}
+
+// The sum of sixteen products is added to what is there. How a GPU rounds within is its
+// own matter; that nothing but the sixteen pairs and the number there counts is not.
+static void multiply_tiles(std::unique_ptr<tdm_lane> *lanes) {
+  float a[16][16], b[16][8];
+  for (int i = 0; i < 32; i++) {
+    const tdm_lane *l = lanes[i].get();
+    const int group = i / 4, pair = 2 * (i % 4);
+    widen(&a[group][pair], l->a[0]);
+    widen(&a[group + 8][pair], l->a[1]);
+    widen(&a[group][pair + 8], l->a[2]);
+    widen(&a[group + 8][pair + 8], l->a[3]);
+    for (int half = 0; half < 2; half++) {
+      float two[2];
+      widen(two, l->b[half]);
+      b[pair + 8 * half][group] = two[0];
+      b[pair + 8 * half + 1][group] = two[1];
+    }
+  }
+  float sums[16][8];
+  for (int row = 0; row < 16; row++) {
+    eight sum = {};
+    for (int k = 0; k < 16; k++) {
+      eight line;
+      memcpy(&line, b[k], sizeof line);
+      sum += a[row][k] * line;
+    }
+    memcpy(sums[row], &sum, sizeof sum);
+  }
+  for (int i = 0; i < 32; i++) {
+    float *sum = lanes[i]->sum;
+    const int group = i / 4, pair = 2 * (i % 4);
+    sum[0] += sums[group][pair];
+    sum[1] += sums[group][pair + 1];
+    sum[2] += sums[group + 8][pair];
+    sum[3] += sums[group + 8][pair + 1];
+  }
+}
+
+void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b) {
+  tdm_lane *l = tdm_here();
+  l->sum = sum;
+  l->a = a;
+  l->b = b;
+  if (std::unique_ptr<tdm_lane> *lanes = meet(l, multiply))
+    multiply_tiles(lanes);
+}
+
+static void check_shared(const tdm_lane *l, const void *p) {
+  const uintptr_t at = (uintptr_t)p, begin = (uintptr_t)l->task.shared;
+  if (at % 16 != 0)
+    tdm_fault("an address in shared memory is not a multiple of 16");
+  if (at < begin || at + 16 > begin + l->task.shared_bytes)
+    tdm_fault("an address is not in shared memory");
+}
+
+void tdm_transpose(uint32_t *tiles, const void *row) {
+  tdm_lane *l = tdm_here();
+  check_shared(l, row);
+  l->tiles = tiles;
+  if (std::unique_ptr<tdm_lane> *lanes = meet(l, transpose)) {
+    uint16_t rows[4][8][8];
+    for (int i = 0; i < 32; i++)
+      memcpy(rows[i / 8][i % 8], lanes[i]->tiles, 16);
+    for (int i = 0; i < 32; i++) {
+      for (int tile = 0; tile < 4; tile++)
+        lanes[i]->tiles[tile] = rows[tile][2 * (i % 4)][i / 4] | (uint32_t)rows[tile][2 * (i % 4) + 1][i / 4] << 16;
+    }
+  }
+}
+
+void tdm_copy_begin(void *shared, const void *global, bool real) {
+  tdm_lane *l = tdm_here();
+  check_shared(l, shared);
+  if (real && (uintptr_t)global % 16 != 0)
+    tdm_fault("a copy from an address that is not a multiple of 16");
+  l->copies.push_back({shared, global, real});
+}
+
+void tdm_copy_group() {
+  tdm_lane *l = tdm_here();
+  l->groups.push_back(l->copies.size());
+}
+
+bool tdm_copy_next(int groups, void **shared, const void **global, bool *real) {
+  tdm_lane *l = tdm_here();
+  const size_t done = l->groups.size() > (size_t)groups ? l->groups[l->groups.size() - 1 - (size_t)groups] : 0;
+  if (l->taken >= done)
+    return false;
+  const tdm_copy &c = l->copies[l->taken++];
+  *shared = c.shared;
+  *global = c.global;
+  *real = c.real;
+  return true;
+}

@@ -1,0 +1,79 @@
+// What the kernels need of a GPU, each as one small function, and the arithmetic that
+// they share. Compiled by clang as CUDA without any header of a toolkit, or as C++ for
+// the emulation, which brings functions of the same names (emulation.h).
+#ifndef TDM_DEVICE_H
+#define TDM_DEVICE_H
+
+#include "tdm_cuda.h"
+
+// 16 bytes: eight bf16, or four float32.
+typedef uint32_t tdm_quad __attribute__((vector_size(16)));
+typedef float tdm_floats __attribute__((vector_size(16)));
+
+#ifndef TDM_EMULATION
+#include "device_cuda.h"
+#endif
+
+#define TDM_INLINE static inline __device__ __attribute__((always_inline))
+
+// tdm_load16 reads 16 bytes at an address that is a multiple of 16.
+TDM_INLINE tdm_quad tdm_load16(const void *p) { return *(const tdm_quad *)p; }
+
+TDM_INLINE uint32_t tdm_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+TDM_INLINE float tdm_float(uint32_t u) { return __builtin_bit_cast(float, u); }
+
+// tdm_wide is the value of a bf16.
+TDM_INLINE float tdm_wide(uint16_t h) { return tdm_float((uint32_t)h << 16); }
+
+// tdm_bf16 rounds to the nearest bf16, ties to even.
+TDM_INLINE uint16_t tdm_bf16(float x) { return (uint16_t)tdm_pair(x, 0.0f); }
+
+TDM_INLINE float tdm_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// tdm_root is the square root, correctly rounded.
+TDM_INLINE float tdm_root(float x) { return __builtin_sqrtf(x); }
+
+TDM_INLINE int tdm_least(int a, int b) { return a < b ? a : b; }
+TDM_INLINE int tdm_most(int a, int b) { return a > b ? a : b; }
+
+// tdm_exp is Cephes' expf (S. L. Moshier) as in decision 0002: 0 below -87, and above 87
+// the value there. NaN stays NaN.
+TDM_INLINE float tdm_exp(float x) {
+  const float shift = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+  const float limited = x > 87.0f ? 87.0f : x;
+  const float t = tdm_fma(limited, 1.44269504088896341f, shift);
+  const float n = t - shift;
+  float r = tdm_fma(n, -0.693359375f, limited);
+  r = tdm_fma(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = tdm_fma(p, r, 1.3981999507e-3f);
+  p = tdm_fma(p, r, 8.3334519073e-3f);
+  p = tdm_fma(p, r, 4.1665795894e-2f);
+  p = tdm_fma(p, r, 1.6666665459e-1f);
+  p = tdm_fma(p, r, 5.0000001201e-1f);
+  float y = tdm_fma(p, r * r, r);
+  y = y + 1.0f;
+  y = y * tdm_float((tdm_bits(t) + 127u) << 23);
+  return x < -87.0f ? 0.0f : y;
+}
+
+// tdm_silu is x / (1 + exp(-x)), the quotient by way of the reciprocal.
+TDM_INLINE float tdm_silu(float x) { return x * (1.0f / (1.0f + tdm_exp(-x))); }
+
+// tdm_warp_sum adds the lanes' values: lane l and l^16, then 8, 4, 2, 1 apart. Every lane
+// has the same bits, since the sum of two is the same either way round.
+TDM_INLINE float tdm_warp_sum(float x) {
+  for (int apart = 16; apart > 0; apart /= 2)
+    x = x + tdm_shuffle(x, apart);
+  return x;
+}
+
+// tdm_mma2 multiplies twice: the 16 bytes that a lane holds of its rows are two pairs of
+// pairs along K, the first for the first product and the second for the second. a0 is of
+// row lane/4 of A and a1 of row lane/4 + 8, b of column lane/4 of B.
+TDM_INLINE void tdm_mma2(float (&sum)[4], tdm_quad a0, tdm_quad a1, tdm_quad b) {
+  tdm_mma(sum, a0[0], a1[0], a0[1], a1[1], b[0], b[1]);
+  tdm_mma(sum, a0[2], a1[2], a0[3], a1[3], b[2], b[3]);
+}
+
+#endif

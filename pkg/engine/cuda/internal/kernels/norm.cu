@@ -1,0 +1,37 @@
+// tdm_norm: RMSNorm of rows, to bf16. A thread adds the squares of four neighbours, then
+// of those 1024 further on; lanes and then warps are added in a fixed order, so that the
+// sum depends on the row and its width only.
+#include "device.h"
+
+TDM_KERNEL(256, 1) tdm_norm(const tdm_norm_args a) {
+  const int row = tdm_block_x();
+  if (row >= *a.count)
+    return;
+  const int thread = tdm_thread();
+  float *sums = (float *)tdm_shared(); // one a warp
+  const float *x = a.x + (a.index ? (int64_t)a.index[row] : (int64_t)row) * a.ldx;
+  uint16_t *out = a.out + (int64_t)row * a.ldo;
+
+  float sum = 0;
+  for (int i = 4 * thread; i < a.width; i += 4 * 256) {
+    const tdm_floats four = *(const tdm_floats *)(x + i); // zeros past the width
+    for (int j = 0; j < 4; j++)
+      sum = tdm_fma(four[j], four[j], sum);
+  }
+  sum = tdm_warp_sum(sum);
+  if (thread % 32 == 0)
+    sums[thread / 32] = sum;
+  tdm_barrier();
+  sum = sums[0];
+  for (int w = 1; w < 8; w++)
+    sum = sum + sums[w];
+  const float r = 1.0f / tdm_root(sum * (1.0f / (float)a.width) + a.eps);
+
+  for (int i = 4 * thread; i < a.width; i += 4 * 256) {
+    const tdm_floats four = *(const tdm_floats *)(x + i);
+    for (int j = 0; j < 4; j++) {
+      if (i + j < a.width)
+        out[i + j] = tdm_bf16((four[j] * r) * a.weight[i + j]);
+    }
+  }
+}
