@@ -4,7 +4,7 @@
 #ifndef TDM_DEVICE_H
 #define TDM_DEVICE_H
 
-#include "tdm_cuda.h"
+#include "tdm_launch.h"
 
 // 16 bytes: eight bf16, or four float32.
 typedef uint32_t tdm_quad __attribute__((vector_size(16)));
@@ -14,7 +14,8 @@ typedef float tdm_floats __attribute__((vector_size(16)));
 #include "device_cuda.h"
 #endif
 
-#define TDM_INLINE static inline __device__ __attribute__((always_inline))
+#define TDM_METHOD inline __device__ __attribute__((always_inline))
+#define TDM_INLINE static TDM_METHOD
 
 // tdm_load16 reads 16 bytes at an address that is a multiple of 16.
 TDM_INLINE tdm_quad tdm_load16(const void *p) { return *(const tdm_quad *)p; }
@@ -36,14 +37,13 @@ TDM_INLINE float tdm_root(float x) { return __builtin_sqrtf(x); }
 TDM_INLINE int tdm_least(int a, int b) { return a < b ? a : b; }
 TDM_INLINE int tdm_most(int a, int b) { return a > b ? a : b; }
 
-// tdm_exp is Cephes' expf (S. L. Moshier) as in decision 0002: 0 below -87, and above 87
-// the value there. NaN stays NaN.
-TDM_INLINE float tdm_exp(float x) {
+// tdm_exp_down is exp of what is not above 87: Cephes' expf (S. L. Moshier) as in decision
+// 0002, with 0 below -87. NaN stays NaN.
+TDM_INLINE float tdm_exp_down(float x) {
   const float shift = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-  const float limited = x > 87.0f ? 87.0f : x;
-  const float t = tdm_fma(limited, 1.44269504088896341f, shift);
+  const float t = tdm_fma(x, 1.44269504088896341f, shift);
   const float n = t - shift;
-  float r = tdm_fma(n, -0.693359375f, limited);
+  float r = tdm_fma(n, -0.693359375f, x);
   r = tdm_fma(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
   p = tdm_fma(p, r, 1.3981999507e-3f);
@@ -56,6 +56,9 @@ TDM_INLINE float tdm_exp(float x) {
   y = y * tdm_float((tdm_bits(t) + 127u) << 23);
   return x < -87.0f ? 0.0f : y;
 }
+
+// tdm_exp is exp, with the value at 87 for all above.
+TDM_INLINE float tdm_exp(float x) { return tdm_exp_down(x > 87.0f ? 87.0f : x); }
 
 // tdm_silu is x / (1 + exp(-x)), the quotient by way of the reciprocal.
 TDM_INLINE float tdm_silu(float x) { return x * (1.0f / (1.0f + tdm_exp(-x))); }

@@ -11,6 +11,8 @@
 
 // TDM_UNROLL unrolls the loop that follows, so that what it indexes can be in registers.
 #define TDM_UNROLL _Pragma("unroll")
+#define TDM_UNROLL_BY(n) TDM_PRAGMA(unroll n)
+#define TDM_PRAGMA(text) _Pragma(#text)
 
 extern __attribute__((shared)) __attribute__((aligned(128))) uint8_t tdm_dynamic_shared[];
 
@@ -29,6 +31,9 @@ TDM_PRIMITIVE void tdm_barrier() { __syncthreads(); }
 // lanes of the warp take part.
 TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {
   return __nvvm_shfl_sync_bfly_f32(0xffffffffu, x, apart, 0x1f);
+}
+TDM_PRIMITIVE int tdm_shuffle(int x, int apart) {
+  return __nvvm_shfl_sync_bfly_i32(0xffffffffu, x, apart, 0x1f);
 }
 
 // tdm_pair rounds two numbers to bf16, the first into the low half.
@@ -66,6 +71,13 @@ TDM_PRIMITIVE tdm_quad tdm_stream16(const void *p) {
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
                : "l"(p));
+  return tdm_quad{a, b, c, d};
+}
+
+// tdm_shared16 reads 16 bytes of shared memory that asynchronous copies brought.
+TDM_PRIMITIVE tdm_quad tdm_shared16(const void *p) {
+  uint32_t a, b, c, d;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(tdm_shared_address(p)));
   return tdm_quad{a, b, c, d};
 }
 

@@ -3,7 +3,7 @@
 // sum depends on the row and its width only.
 #include "device.h"
 
-TDM_KERNEL(256, 1) tdm_norm(const tdm_norm_args a) {
+TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_norm(const tdm_norm_args a) {
   const int row = tdm_block_x();
   if (row >= *a.count)
     return;
@@ -13,7 +13,7 @@ TDM_KERNEL(256, 1) tdm_norm(const tdm_norm_args a) {
   uint16_t *out = a.out + (int64_t)row * a.ldo;
 
   float sum = 0;
-  for (int i = 4 * thread; i < a.width; i += 4 * 256) {
+  for (int i = 4 * thread; i < a.width; i += 4 * TDM_ROW_THREADS) {
     const tdm_floats four = *(const tdm_floats *)(x + i); // zeros past the width
     for (int j = 0; j < 4; j++)
       sum = tdm_fma(four[j], four[j], sum);
@@ -27,7 +27,7 @@ TDM_KERNEL(256, 1) tdm_norm(const tdm_norm_args a) {
     sum = sum + sums[w];
   const float r = 1.0f / tdm_root(sum * (1.0f / (float)a.width) + a.eps);
 
-  for (int i = 4 * thread; i < a.width; i += 4 * 256) {
+  for (int i = 4 * thread; i < a.width; i += 4 * TDM_ROW_THREADS) {
     const tdm_floats four = *(const tdm_floats *)(x + i);
     for (int j = 0; j < 4; j++) {
       if (i + j < a.width)

@@ -9,11 +9,11 @@
 
 // How a thin kernel of some number of rows goes about it.
 template <int rows> struct tdm_thin {
-  static constexpr int tiles = rows <= 16 ? 1 : 2;              // of 16 outputs a block
+  static constexpr int tiles = TDM_THIN_TILES(rows);            // of 16 outputs a block
   static constexpr int columns = rows / 8;                      // of 8 rows
   static constexpr int weights = rows <= 16 ? 4 : 2;            // blocks of K on their way
   static constexpr int activations = rows <= 8 ? 4 : rows <= 16 ? 2 : 1; // likewise
-  static constexpr int line = 16 * tiles + 4;                   // floats of a row in shared memory
+  static constexpr int line = TDM_THIN_LINE(rows);              // floats of a row in shared memory
 };
 
 template <int then, int rows> TDM_INLINE void tdm_product_thin(const tdm_product_args &a) {
@@ -100,7 +100,7 @@ template <int then, int rows> TDM_INLINE void tdm_product_thin(const tdm_product
   tdm_barrier();
   const int used = (a.k / TDM_K + length - 1) / length;
   constexpr int outputs = thin::tiles * per_tile;
-  for (int n = tdm_thread(); n < tdm_least(count, rows) * outputs; n += 256) {
+  for (int n = tdm_thread(); n < tdm_least(count, rows) * outputs; n += TDM_PRODUCT_THREADS) {
     const int row = n / outputs, output = n % outputs;
     const float *first = slices + row * thin::line + output / per_tile * 16 + output % per_tile;
     float total = first[0], up = then == TDM_SWIGLU ? first[8] : 0;
@@ -114,7 +114,7 @@ template <int then, int rows> TDM_INLINE void tdm_product_thin(const tdm_product
 }
 
 #define TDM_THIN(name, then, rows) \
-  TDM_KERNEL(256, (rows) <= 16 ? 2 : 1) tdm_product_thin_##name##_##rows(const tdm_product_args a) { tdm_product_thin<then, rows>(a); }
+  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_##name##_##rows(const tdm_product_args a) { tdm_product_thin<then, rows>(a); }
 #define TDM_THINS(name, then) \
   TDM_THIN(name, then, 8) TDM_THIN(name, then, 16) TDM_THIN(name, then, 32) TDM_THIN(name, then, 64)
 

@@ -57,12 +57,12 @@ typedef struct tdm_item {
 } tdm_item;
 
 // Items of the same rows: their slots, in order of splits, stride apart.
-typedef struct tdm_join {
+typedef struct tdm_joint {
   int32_t row0, tokens;
   int32_t slot, stride; // slots of TDM_THIN_ROWS rows; a tall item has 4 of them in turn
   int32_t splits;
   int32_t reserved[3];
-} tdm_join;
+} tdm_joint;
 
 // x[row] = table[token[row]], as float32. Grid: rows. Block: 256.
 typedef struct tdm_embed_args {
@@ -145,7 +145,7 @@ typedef struct tdm_attention_args {
 // Joins results of splits in order. Grid and block as attention's.
 typedef struct tdm_join_args {
   const int32_t *count;     // counts->joins
-  const tdm_join *joins;
+  const tdm_joint *joins;
   const float *results, *sums;
   uint16_t *out;            // bf16 [rows][ldq]
   int64_t ldq;

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../../kernels/tdm_cuda.h"
+#include "../../kernels/tdm_launch.h"
 #include "../src/emulation.h"
 
 // random_source is xorshift64*.

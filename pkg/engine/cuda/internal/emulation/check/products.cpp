@@ -48,7 +48,7 @@ struct problem {
     args.ldo = ldo;
     args.k = k;
     args.outputs = outputs;
-    launch(kernel, (unsigned)((outputs + tile - 1) / tile), (unsigned)row_tiles, 256, shared, args);
+    launch(kernel, (unsigned)((outputs + tile - 1) / tile), (unsigned)row_tiles, TDM_PRODUCT_THREADS, shared, args);
     std::vector<uint32_t> bits;
     for (int row = 0; row < n; row++)
       for (int o = 0; o < ldo; o++) {
@@ -99,9 +99,6 @@ struct problem {
   }
 };
 
-unsigned thin_tile(int then, int rows) { return (rows <= 16 ? 16u : 32u) / (then == 2 ? 2 : 1); }
-unsigned thin_shared(int rows) { return TDM_SLICES * (unsigned)rows * (rows <= 16 ? 20 : 36) * 4; }
-
 void check(random_source &r, int then, int k, int outputs, int rows) {
   problem p(r, then, k, outputs, rows);
   std::vector<uint32_t> want;
@@ -111,7 +108,7 @@ void check(random_source &r, int then, int k, int outputs, int rows) {
     std::vector<uint32_t> got;
     for (int row = 0; row < rows;) {
       const int n = std::min(rows - row, r.between(1, most));
-      const std::vector<uint32_t> some = p.run(kernel, row, n, (int)thin_tile(then, most), 1, thin_shared(most));
+      const std::vector<uint32_t> some = p.run(kernel, row, n, TDM_THIN_OUTPUTS(most, then == 2), 1, TDM_THIN_SHARED(most));
       got.insert(got.end(), some.begin(), some.end());
       row += n;
     }

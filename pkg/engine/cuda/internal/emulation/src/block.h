@@ -25,7 +25,7 @@ struct tdm_lane {
 
   // What it brings to its warp, and where the result goes.
   int what; // compared among the lanes
-  float value;
+  uint32_t value;
   float *sum;
   const uint32_t *a, *b;
   uint32_t *tiles;

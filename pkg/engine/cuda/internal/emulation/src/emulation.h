@@ -24,6 +24,7 @@
 #define __device__
 #define TDM_KERNEL(threads, blocks) extern "C" void
 #define TDM_UNROLL
+#define TDM_UNROLL_BY(n)
 #define TDM_PRIMITIVE static inline __attribute__((always_inline))
 
 extern "C" {
@@ -67,7 +68,7 @@ extern thread_local tdm_task *tdm_self;
 
 [[noreturn]] void tdm_fault(const char *what); // ends the launch with an error
 void tdm_wait_block();
-float tdm_exchange(float x, int apart);
+uint32_t tdm_exchange(uint32_t x, int apart);
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
 void tdm_transpose(uint32_t *tiles, const void *row);
 void tdm_copy_begin(void *shared, const void *global, bool real);
@@ -81,7 +82,14 @@ TDM_PRIMITIVE int tdm_block_x() { return (int)tdm_self->block[0]; }
 TDM_PRIMITIVE int tdm_block_y() { return (int)tdm_self->block[1]; }
 TDM_PRIMITIVE int tdm_grid_x() { return (int)tdm_self->grid; }
 TDM_PRIMITIVE void tdm_barrier() { tdm_wait_block(); }
-TDM_PRIMITIVE float tdm_shuffle(float x, int apart) { return tdm_exchange(x, apart); }
+TDM_PRIMITIVE int tdm_shuffle(int x, int apart) { return (int)tdm_exchange((uint32_t)x, apart); }
+TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  bits = tdm_exchange(bits, apart);
+  memcpy(&x, &bits, 4);
+  return x;
+}
 
 TDM_PRIMITIVE uint32_t tdm_half(float x) {
   uint32_t u;
@@ -108,6 +116,8 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
 TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void *p) {
   return *(const uint32_t __attribute__((vector_size(16))) *)p;
 }
+
+TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) { return tdm_stream16(p); }
 
 TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   tdm_copy_begin(shared, global, real);

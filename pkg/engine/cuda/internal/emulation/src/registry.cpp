@@ -13,3 +13,15 @@ TDM_KNOWN(tdm_norm, tdm_norm_args)
 TDM_PRODUCTS(store)
 TDM_PRODUCTS(add)
 TDM_PRODUCTS(swiglu)
+
+#define TDM_ATTENTIONS(size)                                  \
+  TDM_KNOWN(tdm_attention_thin_##size, tdm_attention_args)    \
+  TDM_KNOWN(tdm_attention_tall_##size, tdm_attention_args)
+TDM_ATTENTIONS(32)
+TDM_ATTENTIONS(64)
+TDM_ATTENTIONS(128)
+TDM_ATTENTIONS(256)
+
+TDM_KNOWN(tdm_heads, tdm_heads_args)
+TDM_KNOWN(tdm_join, tdm_join_args)
+TDM_KNOWN(tdm_argmax, tdm_argmax_args)

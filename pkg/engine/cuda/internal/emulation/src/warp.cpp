@@ -24,13 +24,13 @@ static std::unique_ptr<tdm_lane> *meet(tdm_lane *l, int what) {
   return lanes;
 }
 
-float tdm_exchange(float x, int apart) {
+uint32_t tdm_exchange(uint32_t x, int apart) {
   tdm_lane *l = tdm_here();
   if (apart < 0 || apart > 31)
     tdm_fault("a shuffle over more than a warp");
   l->value = x;
   if (std::unique_ptr<tdm_lane> *lanes = meet(l, shuffle + apart)) {
-    float from[32];
+    uint32_t from[32];
     for (int i = 0; i < 32; i++)
       from[i] = lanes[i]->value;
     for (int i = 0; i < 32; i++)

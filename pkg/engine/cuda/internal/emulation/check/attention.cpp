@@ -1,0 +1,211 @@
+// Attention: finished rows of thin and tall items against sums in double; and the same
+// bits for each row, however its splits are spread over items and whatever rows it shares
+// an item with.
+#include "check.h"
+
+namespace {
+
+struct problem {
+  int size, kv_heads, group, heads, block_tokens, window, tokens, first, ldq;
+  int64_t layer, page, at;
+  memory<int32_t> table;
+  memory<uint16_t> q;
+  memory<uint8_t> pages;
+  float scale;
+
+  // tokens of context, of which those from `first` on are queries.
+  problem(random_source &r, int size, int kv_heads, int group, int window, int tokens, int first)
+      : size(size), kv_heads(kv_heads), group(group), heads(kv_heads * group), block_tokens(1 << r.between(2, 6)), window(window),
+        tokens(tokens), first(first), ldq(padded(heads * size, TDM_TILE)), layer(2LL * kv_heads * block_tokens * size * 2),
+        page(layer * 2), at(layer * r.below(2)), table((size_t)(tokens + block_tokens - 1) / block_tokens),
+        q((size_t)(tokens - first) * ldq), pages((table.length + 2) * page), scale(1 / sqrtf((float)size)) {
+    for (size_t i = 0; i < table.length; i++)
+      table[i] = (int32_t)i;
+    for (size_t i = table.length; i > 1; i--)
+      std::swap(table[i - 1], table[(size_t)r.below((int)i)]);
+    for (int row = 0; row < tokens - first; row++)
+      for (int i = 0; i < heads * size; i++)
+        q[(size_t)row * ldq + i] = narrow(2 * r.number());
+    // What no query may see stays NaN.
+    for (int t = window > 0 ? std::max(0, first + 1 - window) : 0; t < tokens; t++)
+      for (int kv = 0; kv < kv_heads; kv++)
+        for (int i = 0; i < size; i++) {
+          key(kv, t)[i] = narrow(r.number());
+          value(kv, t)[i] = narrow(r.number());
+        }
+  }
+
+  uint16_t *key(int kv, int t) {
+    return (uint16_t *)(pages.at + table[t / block_tokens] * page + at) + (kv * block_tokens + t % block_tokens) * size;
+  }
+  uint16_t *value(int kv, int t) { return key(kv_heads + kv, t); }
+
+  struct plan {
+    std::vector<tdm_item> items;
+    std::vector<tdm_joint> joints;
+    int slots = 0;
+  };
+
+  tdm_item item(int row, int n) const {
+    tdm_item i = {};
+    i.row0 = row;
+    i.tokens = n;
+    i.position = first + row;
+    i.last = (first + row + n - 1) / TDM_SPLIT + 1;
+    i.first = window > 0 ? std::max(0, first + row + 1 - window) / TDM_SPLIT : 0;
+    i.slot = -1;
+    return i;
+  }
+
+  // whole gives each item all its splits, apart each split an item.
+  void whole(plan &p, int row, int n) { p.items.push_back(item(row, n)); }
+  void apart(plan &p, int row, int n, int slots) {
+    const tdm_item all = item(row, n);
+    tdm_joint j = {};
+    j.row0 = row;
+    j.tokens = n;
+    j.slot = p.slots;
+    j.stride = slots;
+    j.splits = all.last - all.first;
+    p.joints.push_back(j);
+    for (int s = all.first; s < all.last; s++) {
+      tdm_item one = all;
+      one.first = s;
+      one.last = s + 1;
+      one.slot = p.slots;
+      p.slots += slots;
+      p.items.push_back(one);
+    }
+  }
+
+  memory<uint16_t> *run(random_source &r, const char *kernel, unsigned shared, const plan &p) {
+    memory<int32_t> count(1), joins(1), tables(table.length + 3);
+    count[0] = (int32_t)p.items.size();
+    joins[0] = (int32_t)p.joints.size();
+    memory<tdm_item> items(p.items.size());
+    memcpy(items.at, p.items.data(), items.length * sizeof(tdm_item));
+    for (size_t i = 0; i < items.length; i++)
+      items[i].table = 3;
+    memcpy(tables.at + 3, table.at, table.length * 4);
+    memory<tdm_joint> joints(p.joints.size());
+    memcpy((void *)joints.at, p.joints.data(), joints.length * sizeof(tdm_joint));
+    memory<float> results((size_t)p.slots * kv_heads * TDM_THIN_ROWS * size), sums((size_t)p.slots * kv_heads * TDM_THIN_ROWS * 2);
+    memory<uint16_t> *out = new memory<uint16_t>(q.length);
+    tdm_attention_args args = {};
+    args.count = count.at;
+    args.items = items.at;
+    args.tables = tables.at;
+    args.q = q.at;
+    args.pages = pages.at;
+    args.out = out->at;
+    args.results = results.at;
+    args.sums = sums.at;
+    args.ldq = ldq;
+    args.page_bytes = page;
+    args.layer_bytes = at;
+    args.heads = heads;
+    args.kv_heads = kv_heads;
+    args.size = size;
+    args.block_tokens = block_tokens;
+    args.window = window;
+    args.scale = scale;
+    launch(kernel, (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, shared, args);
+    if (!p.joints.empty()) {
+      tdm_join_args join = {joins.at, joints.at, results.at, sums.at, out->at, ldq, heads, kv_heads, size, 0};
+      launch("tdm_join", (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, 0, join);
+    }
+    return out;
+  }
+
+  // compare holds rows against sums in double. A score errs by a rounding a dimension of
+  // the sum of magnitudes; weights are rounded to 8 bits, and the result is.
+  void compare(const char *kernel, memory<uint16_t> &out) {
+    for (int row = 0; row < tokens - first; row++)
+      for (int h = 0; h < heads; h++) {
+        const int position = first + row, begin = window > 0 ? std::max(0, position + 1 - window) : 0, kv = h / group;
+        std::vector<double> p;
+        double largest = -INFINITY, sum = 0, reach = 0;
+        for (int t = begin; t <= position; t++) {
+          double score = 0, size_of = 0;
+          for (int i = 0; i < size; i++) {
+            const double x = (double)wide(q[(size_t)row * ldq + h * size + i]) * wide(key(kv, t)[i]);
+            score += x;
+            size_of += fabs(x);
+          }
+          p.push_back(score * scale);
+          largest = std::max(largest, p.back());
+          reach = std::max(reach, size_of * scale);
+        }
+        for (double &x : p)
+          sum += x = exp(x - largest);
+        const double slack = 2 * size * 0x1p-23 * reach + 0x1p-8 + (double)p.size() * 0x1p-23;
+        for (int i = 0; i < size; i++) {
+          double want = 0, magnitude = 0;
+          for (int t = begin; t <= position; t++) {
+            want += p[t - begin] / sum * wide(value(kv, t)[i]);
+            magnitude += p[t - begin] / sum * fabs(wide(value(kv, t)[i]));
+          }
+          near(kernel, wide(out[(size_t)row * ldq + h * size + i]), want, slack * magnitude + fabs(want) * 0x1p-8);
+        }
+      }
+  }
+
+  void same(const char *what, memory<uint16_t> &out, memory<uint16_t> &want) {
+    for (int row = 0; row < tokens - first; row++)
+      if (memcmp(&out[(size_t)row * ldq], &want[(size_t)row * ldq], (size_t)heads * size * 2) != 0) {
+        fail("%s: row %d differs; size %d, group %d, window %d, tokens %d from %d", what, row, size, group, window, tokens, first);
+        return;
+      }
+  }
+
+  void check(random_source &r) {
+    const int padded_size = TDM_HEAD(size), rows = tokens - first;
+    char thin[64], tall[64];
+    snprintf(thin, sizeof thin, "tdm_attention_thin_%d", padded_size);
+    snprintf(tall, sizeof tall, "tdm_attention_tall_%d", padded_size);
+    const unsigned thin_shared = TDM_ATTENTION_THIN_SHARED(padded_size), tall_shared = TDM_ATTENTION_TALL_SHARED(padded_size);
+    plan ones, somes, parts, talls, tall_parts;
+    for (int row = 0; row < rows; row++)
+      apart(ones, row, 1, 1);
+    for (int row = 0, n; row < rows; row += n) {
+      n = std::min(rows - row, r.between(1, TDM_THIN_ROWS / group));
+      whole(somes, row, n);
+      apart(parts, row, n, 1);
+    }
+    for (int row = 0, n; row < rows; row += n) {
+      n = std::min(rows - row, r.between(1, TDM_TALL_ROWS / group));
+      whole(talls, row, n);
+      apart(tall_parts, row, n, 4);
+    }
+    memory<uint16_t> *want = run(r, thin, thin_shared, ones);
+    compare(thin, *want);
+    const struct {
+      const char *what, *kernel;
+      unsigned shared;
+      plan *p;
+    } others[] = {{"thin, several rows", thin, thin_shared, &somes},
+                  {"thin, several rows, splits apart", thin, thin_shared, &parts},
+                  {"tall", tall, tall_shared, &talls},
+                  {"tall, splits apart", tall, tall_shared, &tall_parts}};
+    for (const auto &other : others) {
+      memory<uint16_t> *out = run(r, other.kernel, other.shared, *other.p);
+      same(other.what, *out, *want);
+      delete out;
+    }
+    delete want;
+  }
+};
+
+} // namespace
+
+void check_attention() {
+  random_source r(3);
+  const int sizes[] = {16, 32, 64, 80, 96, 128, 256};
+  for (int n = 0; n < (small ? 1 : 4); n++)
+    for (int size : sizes) {
+      const int kv_heads = r.between(1, 2), group = r.between(1, small ? 2 : 8), context = r.between(1, small ? 300 : 900);
+      const int rows = std::min(context, r.between(1, small ? 5 : 40)), window = n % 2 == 0 ? 0 : r.between(1, 400);
+      problem p(r, size, kv_heads, group, window, context, context - rows);
+      p.check(r);
+    }
+}

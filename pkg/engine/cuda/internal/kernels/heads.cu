@@ -1,0 +1,70 @@
+// tdm_heads: what stands between the products of queries, keys and values and attention.
+// A warp takes a head: bias, norm, rotary embedding, then queries to q, and keys and
+// values into their pages.
+#include "device.h"
+
+// The two halves of a head that lane l holds: dimensions l, l+32, ... of each.
+constexpr int tdm_pairs = TDM_MOST_HEAD / 2 / 32;
+
+TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
+  const int row = tdm_block_x();
+  if (row >= a.counts->rows)
+    return;
+  const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
+  const int half = a.size / 2, position = a.positions[row], slot = a.slots[row];
+  uint8_t *slice = a.pages + (int64_t)(slot / a.block_tokens) * a.page_bytes + a.layer_bytes;
+
+  for (int h = warp; h < a.heads + 2 * a.kv_heads; h += 8) {
+    const bool query = h < a.heads, value = h >= a.heads + a.kv_heads;
+    const float *from = a.qkv + (int64_t)row * a.ld + h * a.size;
+    float low[tdm_pairs] = {}, high[tdm_pairs] = {}, sum = 0;
+    TDM_UNROLL
+    for (int j = 0; j < tdm_pairs; j++) {
+      const int i = lane + 32 * j;
+      if (i >= half)
+        continue;
+      low[j] = from[i];
+      high[j] = from[half + i];
+      if (a.bias) {
+        low[j] = low[j] + a.bias[h * a.size + i];
+        high[j] = high[j] + a.bias[h * a.size + half + i];
+      }
+      sum = tdm_fma(low[j], low[j], sum);
+      sum = tdm_fma(high[j], high[j], sum);
+    }
+    const float *norm = query ? a.q_norm : value ? nullptr : a.k_norm;
+    if (norm) {
+      sum = tdm_warp_sum(sum);
+      const float r = 1.0f / tdm_root(sum * (1.0f / (float)a.size) + a.eps);
+      TDM_UNROLL
+      for (int j = 0; j < tdm_pairs; j++) {
+        const int i = lane + 32 * j;
+        if (i >= half)
+          continue;
+        low[j] = (low[j] * r) * norm[i];
+        high[j] = (high[j] * r) * norm[half + i];
+      }
+    }
+    uint16_t *to;
+    if (query) {
+      to = a.q + (int64_t)row * a.ldq + h * a.size;
+    } else {
+      // Keys of all KV heads come before values of all, so that h counts through both.
+      to = (uint16_t *)slice + ((int64_t)(h - a.heads) * a.block_tokens + slot % a.block_tokens) * a.size;
+    }
+    TDM_UNROLL
+    for (int j = 0; j < tdm_pairs; j++) {
+      const int i = lane + 32 * j;
+      if (i >= half)
+        continue;
+      float x = low[j], y = high[j];
+      if (!value) {
+        const float c = a.cos[(int64_t)position * half + i], s = a.sin[(int64_t)position * half + i];
+        x = low[j] * c - high[j] * s;
+        y = high[j] * c + low[j] * s;
+      }
+      to[i] = tdm_bf16(x);
+      to[half + i] = tdm_bf16(y);
+    }
+  }
+}
