@@ -56,10 +56,11 @@ tdm_outcome tdm_free(const tdm_device *v, CUdeviceptr address) {
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_allocate_host(const tdm_device *v, size_t bytes, void **memory) {
+tdm_outcome tdm_allocate_host(const tdm_device *v, size_t bytes) {
 	TDM_ENTER(v);
-	TDM_CALL(v->driver, cuMemHostAlloc, memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-	return TDM_DONE;
+	void *memory;
+	TDM_CALL(v->driver, cuMemHostAlloc, &memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+	return TDM_MADE(memory);
 }
 
 tdm_outcome tdm_free_host(const tdm_device *v, void *memory) {

@@ -52,8 +52,7 @@ func Open(library string) (*Driver, error) {
 	if d.c == nil {
 		return nil, errors.New("open the CUDA driver: no memory: free some and start again")
 	}
-	var o C.tdm_opening
-	C.tdm_open(path, d.c, &o)
+	o := C.tdm_open(path, d.c)
 	d.version = int(o.version)
 	if err := d.opened(library, &o); err != nil {
 		C.free(unsafe.Pointer(d.c))
@@ -143,7 +142,10 @@ func (d *Driver) info(ordinal int) (Info, error) {
 	if err := d.check(C.tdm_device_info(d.c, C.int(ordinal), &i)); err != nil {
 		return Info{}, fmt.Errorf("describe device %d: %w", ordinal, err)
 	}
-	u := C.GoBytes(unsafe.Pointer(&i.uuid), C.sizeof_CUuuid)
+	var u [16]byte
+	for j, b := range i.uuid.bytes {
+		u[j] = byte(b)
+	}
 	return Info{
 		Ordinal:         ordinal,
 		Name:            C.GoString(&i.name[0]),

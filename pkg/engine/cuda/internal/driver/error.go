@@ -48,7 +48,6 @@ func (d *Driver) check(o C.tdm_outcome) error {
 	if o.code == C.CUDA_SUCCESS {
 		return nil
 	}
-	var name, text *C.char
-	C.tdm_error_texts(d.c, o.code, &name, &text)
-	return &Error{Call: C.GoString(o.call), Code: int(o.code), Name: C.GoString(name), Text: C.GoString(text)}
+	texts := C.tdm_error_texts(d.c, o.code)
+	return &Error{Call: C.GoString(o.call), Code: int(o.code), Name: C.GoString(texts.name), Text: C.GoString(texts.text)}
 }

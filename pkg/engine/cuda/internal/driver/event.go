@@ -32,15 +32,15 @@ func (v *Device) newEvent(timing bool) (*Event, error) {
 		return nil, err
 	}
 	defer v.leave()
-	e := &Event{device: v, timing: timing}
 	kept := C.int(0)
 	if timing {
 		kept = 1
 	}
-	if err := v.driver.check(C.tdm_event_open(v.c, kept, &e.handle)); err != nil {
+	o := C.tdm_event_open(v.c, kept)
+	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("make an event: %w", err)
 	}
-	return e, nil
+	return &Event{device: v, handle: C.CUevent(o.made), timing: timing}, nil
 }
 
 // Synchronize waits until the event is reached. The error may be that of the work before it.

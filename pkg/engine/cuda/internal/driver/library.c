@@ -26,8 +26,7 @@ static tdm_outcome begin(const tdm_driver *driver, int *version) {
 	return TDM_DONE;
 }
 
-void tdm_open(const char *library, tdm_driver *driver, tdm_opening *opening) {
-	memset(opening, 0, sizeof *opening);
+static void look(const char *library, tdm_driver *driver, tdm_opening *opening) {
 	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		const char *text = dlerror();
@@ -43,7 +42,7 @@ void tdm_open(const char *library, tdm_driver *driver, tdm_opening *opening) {
 		fail(opening, TDM_NO_SYMBOL, "cuInit");
 		return;
 	}
-	// Names of errors are asked for below; a library that lacks them is refused after this.
+	// For the error below. A driver that lacks them is refused after it.
 	(void)find(handle, "cuGetErrorName", &driver->cuGetErrorName);
 	(void)find(handle, "cuGetErrorString", &driver->cuGetErrorString);
 	opening->outcome = begin(driver, &opening->version);
@@ -55,10 +54,10 @@ void tdm_open(const char *library, tdm_driver *driver, tdm_opening *opening) {
 		fail(opening, TDM_OLD_DRIVER, "");
 		return;
 	}
-#define TDM_FIND(name, parameters)                  \
-	if (!find(handle, #name, &driver->name)) {      \
-		fail(opening, TDM_NO_SYMBOL, #name);        \
-		return;                                     \
+#define TDM_FIND(name, parameters)             \
+	if (!find(handle, #name, &driver->name)) { \
+		fail(opening, TDM_NO_SYMBOL, #name);   \
+		return;                                \
 	}
 	TDM_DRIVER_CALLS(TDM_FIND)
 #undef TDM_FIND
@@ -67,13 +66,20 @@ void tdm_open(const char *library, tdm_driver *driver, tdm_opening *opening) {
 #undef TDM_FIND
 }
 
-void tdm_error_texts(const tdm_driver *driver, int code, const char **name, const char **text) {
-	*name = "CUDA_ERROR", *text = "no description";
+tdm_opening tdm_open(const char *library, tdm_driver *driver) {
+	tdm_opening opening = {.found = TDM_OPENED};
+	look(library, driver, &opening);
+	return opening;
+}
+
+tdm_texts tdm_error_texts(const tdm_driver *driver, int code) {
+	tdm_texts texts = {"CUDA_ERROR", "no description"};
 	// Both leave null behind where they do not know the code.
 	const char *found = NULL;
 	if (driver->cuGetErrorName && driver->cuGetErrorName(code, &found) == CUDA_SUCCESS && found)
-		*name = found;
+		texts.name = found;
 	found = NULL;
 	if (driver->cuGetErrorString && driver->cuGetErrorString(code, &found) == CUDA_SUCCESS && found)
-		*text = found;
+		texts.text = found;
+	return texts;
 }

@@ -71,11 +71,11 @@ func (v *Device) AllocateHost(bytes int) (*Host, error) {
 		return nil, err
 	}
 	defer v.leave()
-	h := &Host{device: v, size: bytes}
-	if err := v.driver.check(C.tdm_allocate_host(v.c, C.size_t(bytes), &h.memory)); err != nil {
+	o := C.tdm_allocate_host(v.c, C.size_t(bytes))
+	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", bytes, err)
 	}
-	return h, nil
+	return &Host{device: v, memory: o.made, size: bytes}, nil
 }
 
 // Bytes is the memory, until Free: nil after it. A copy reads or writes it when the copy

@@ -38,14 +38,14 @@ func (v *Device) Load(ptx []byte) (*Module, error) {
 		return nil, errors.New("load PTX: no memory: free some and start again")
 	}
 	defer C.free(unsafe.Pointer(log))
-	m := &Module{device: v}
-	if err := v.driver.check(C.tdm_module_load(v.c, text, log, logBytes, &m.handle)); err != nil {
+	o := C.tdm_module_load(v.c, text, log, logBytes)
+	if err := v.driver.check(o); err != nil {
 		if said := strings.TrimSpace(C.GoString(log)); said != "" {
 			return nil, fmt.Errorf("load PTX: %w: %s", err, said)
 		}
 		return nil, fmt.Errorf("load PTX: %w", err)
 	}
-	return m, nil
+	return &Module{device: v, handle: C.CUmodule(o.made)}, nil
 }
 
 // Unload drops the module and its functions. None of them may be running.
@@ -84,8 +84,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	defer v.leave()
 	cname := C.CString(name)
 	defer C.free(unsafe.Pointer(cname))
-	var f C.tdm_function
-	if err := v.driver.check(C.tdm_module_function(v.c, m.handle, cname, &f)); err != nil {
+	f := C.tdm_module_function(v.c, m.handle, cname)
+	if err := v.driver.check(f.outcome); err != nil {
 		return nil, fmt.Errorf("find kernel %s: %w", name, err)
 	}
 	arguments := -1
@@ -96,7 +96,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	default:
 		return nil, fmt.Errorf("kernel %s takes %d parameters: give it one struct", name, f.parameters)
 	}
-	return &Function{module: m, handle: f.handle, name: name, registers: int(f.registers), arguments: arguments}, nil
+	return &Function{module: m, handle: C.CUfunction(f.outcome.made), name: name, registers: int(f.registers), arguments: arguments}, nil
 }
 
 // Name is the kernel's.

@@ -71,12 +71,13 @@ tdm_outcome tdm_submit(const tdm_device *v, CUstream stream, const void *ops, si
 	return TDM_DONE;
 }
 
-static tdm_outcome instantiate(const tdm_driver *d, CUgraph captured, CUgraphExec *graph) {
-	TDM_CALL(d, cuGraphInstantiateWithFlags, graph, captured, 0);
-	return TDM_DONE;
+static tdm_outcome instantiate(const tdm_driver *d, CUgraph captured) {
+	CUgraphExec graph;
+	TDM_CALL(d, cuGraphInstantiateWithFlags, &graph, captured, 0);
+	return TDM_MADE(graph);
 }
 
-tdm_outcome tdm_capture(const tdm_device *v, CUstream stream, const void *ops, size_t bytes, CUgraphExec *graph) {
+tdm_outcome tdm_capture(const tdm_device *v, CUstream stream, const void *ops, size_t bytes) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 	const flags f = {CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL};
@@ -89,7 +90,7 @@ tdm_outcome tdm_capture(const tdm_device *v, CUstream stream, const void *ops, s
 		return outcome;
 	}
 	TDM_CALL(v->driver, cuStreamEndCapture, stream, &captured);
-	outcome = instantiate(v->driver, captured, graph);
+	outcome = instantiate(v->driver, captured);
 	(void)v->driver->cuGraphDestroy(captured); // the instance has its own copy
 	return outcome;
 }

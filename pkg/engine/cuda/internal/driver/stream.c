@@ -2,12 +2,13 @@
 
 #include "tdm_call.h"
 
-tdm_outcome tdm_stream_open(const tdm_device *v, int high, CUstream *stream) {
+tdm_outcome tdm_stream_open(const tdm_device *v, int high) {
 	TDM_ENTER(v);
 	int least, greatest;
 	TDM_CALL(v->driver, cuCtxGetStreamPriorityRange, &least, &greatest);
-	TDM_CALL(v->driver, cuStreamCreateWithPriority, stream, CU_STREAM_NON_BLOCKING, high ? greatest : least);
-	return TDM_DONE;
+	CUstream stream;
+	TDM_CALL(v->driver, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, high ? greatest : least);
+	return TDM_MADE(stream);
 }
 
 tdm_outcome tdm_stream_close(const tdm_device *v, CUstream stream) {
@@ -22,10 +23,11 @@ tdm_outcome tdm_stream_synchronize(const tdm_device *v, CUstream stream) {
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_event_open(const tdm_device *v, int timing, CUevent *event) {
+tdm_outcome tdm_event_open(const tdm_device *v, int timing) {
 	TDM_ENTER(v);
-	TDM_CALL(v->driver, cuEventCreate, event, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
-	return TDM_DONE;
+	CUevent event;
+	TDM_CALL(v->driver, cuEventCreate, &event, timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+	return TDM_MADE(event);
 }
 
 tdm_outcome tdm_event_close(const tdm_device *v, CUevent event) {

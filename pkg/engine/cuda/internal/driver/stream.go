@@ -33,15 +33,15 @@ func (v *Device) NewStream(priority Priority) (*Stream, error) {
 		return nil, err
 	}
 	defer v.leave()
-	s := &Stream{device: v}
 	high := C.int(0)
 	if priority == High {
 		high = 1
 	}
-	if err := v.driver.check(C.tdm_stream_open(v.c, high, &s.handle)); err != nil {
+	o := C.tdm_stream_open(v.c, high)
+	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("make a stream: %w", err)
 	}
-	return s, nil
+	return &Stream{device: v, handle: C.CUstream(o.made)}, nil
 }
 
 // Submit enqueues the program's operations, in one cgo call, and returns before they ran.
@@ -133,11 +133,11 @@ func (s *Stream) Capture(p *Program) (*Graph, error) {
 			return nil, fmt.Errorf("capture: operation %d is a graph: a graph cannot hold another", i)
 		}
 	}
-	g := &Graph{device: s.device}
-	if err := p.failed(C.tdm_capture(s.device.c, s.handle, p.memory, C.size_t(p.size), &g.handle)); err != nil {
+	o := C.tdm_capture(s.device.c, s.handle, p.memory, C.size_t(p.size))
+	if err := p.failed(o); err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	return g, nil
+	return &Graph{device: s.device, handle: C.CUgraphExec(o.made)}, nil
 }
 
 // Close drops the graph. No launch of it may be under way.

@@ -13,6 +13,7 @@
 	} while (0)
 
 #define TDM_DONE ((tdm_outcome){.op = -1})
+#define TDM_MADE(handle) ((tdm_outcome){.made = (handle), .op = -1})
 
 // TDM_ENTER makes the device's context current.
 #define TDM_ENTER(v) TDM_CALL((v)->driver, cuCtxSetCurrent, (v)->context)

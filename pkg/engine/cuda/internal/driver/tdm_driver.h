@@ -17,9 +17,10 @@ typedef struct tdm_driver {
 } tdm_driver;
 
 // How a call went: code is a CUresult, call the driver's function that gave it, op the
-// number of the operation of a program, or -1.
+// number of the operation of a program, or -1. made is what was made, where something is.
 typedef struct tdm_outcome {
 	const char *call;
+	void *made;
 	int code;
 	int op;
 } tdm_outcome;
@@ -43,10 +44,14 @@ typedef struct tdm_opening {
 } tdm_opening;
 
 // Opens the library and fills driver. The library stays open to the end of the process.
-void tdm_open(const char *library, tdm_driver *driver, tdm_opening *opening);
+tdm_opening tdm_open(const char *library, tdm_driver *driver);
 
-// What the driver says of a code; in the driver's memory, never null.
-void tdm_error_texts(const tdm_driver *driver, int code, const char **name, const char **text);
+// What the driver says of a code; in memory that stays, never null.
+typedef struct tdm_texts {
+	const char *name, *text;
+} tdm_texts;
+
+tdm_texts tdm_error_texts(const tdm_driver *driver, int code);
 
 typedef struct tdm_info {
 	char name[256], pci[32];
@@ -70,30 +75,30 @@ tdm_outcome tdm_device_close(const tdm_device *device);
 tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
 tdm_outcome tdm_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
 tdm_outcome tdm_free(const tdm_device *device, CUdeviceptr address);
-tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes, void **memory);
+tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
 tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
 
 // ptx ends with a zero. log takes what the compiler said, ended by a zero.
-tdm_outcome tdm_module_load(const tdm_device *device, const char *ptx, char *log, size_t log_bytes, CUmodule *module);
+tdm_outcome tdm_module_load(const tdm_device *device, const char *ptx, char *log, size_t log_bytes);
 tdm_outcome tdm_module_unload(const tdm_device *device, CUmodule module);
 
 typedef struct tdm_function {
-	CUfunction handle;
-	int registers;      // of a thread
-	int64_t parameters; // how many; -1 where the driver does not say
-	int64_t bytes;      // of the first parameter
+	tdm_outcome outcome; // made is the function
+	int registers;       // of a thread
+	int64_t parameters;  // how many; -1 where the driver does not say
+	int64_t bytes;       // of the first parameter
 } tdm_function;
 
 // Loads the function too, which the driver would otherwise put off until its first launch.
-tdm_outcome tdm_module_function(const tdm_device *device, CUmodule module, const char *name, tdm_function *function);
+tdm_function tdm_module_function(const tdm_device *device, CUmodule module, const char *name);
 tdm_outcome tdm_function_allow_shared(const tdm_device *device, CUfunction function, int bytes);
 tdm_outcome tdm_function_blocks(const tdm_device *device, CUfunction function, int block, size_t shared, int *blocks);
 
-tdm_outcome tdm_stream_open(const tdm_device *device, int high, CUstream *stream);
+tdm_outcome tdm_stream_open(const tdm_device *device, int high);
 tdm_outcome tdm_stream_close(const tdm_device *device, CUstream stream);
 tdm_outcome tdm_stream_synchronize(const tdm_device *device, CUstream stream);
 
-tdm_outcome tdm_event_open(const tdm_device *device, int timing, CUevent *event);
+tdm_outcome tdm_event_open(const tdm_device *device, int timing);
 tdm_outcome tdm_event_close(const tdm_device *device, CUevent event);
 tdm_outcome tdm_event_synchronize(const tdm_device *device, CUevent event);
 // CUDA_ERROR_NOT_READY is an answer, not a failure.
@@ -128,7 +133,7 @@ typedef struct tdm_op {
 tdm_outcome tdm_submit(const tdm_device *device, CUstream stream, const void *ops, size_t bytes, int wait);
 // Makes a graph of the operations. Records and awaits in it act on events as outside of it,
 // at each launch.
-tdm_outcome tdm_capture(const tdm_device *device, CUstream stream, const void *ops, size_t bytes, CUgraphExec *graph);
+tdm_outcome tdm_capture(const tdm_device *device, CUstream stream, const void *ops, size_t bytes);
 tdm_outcome tdm_graph_close(const tdm_device *device, CUgraphExec graph);
 
 #endif

@@ -28,6 +28,10 @@ void tdm_control_fail(const tdm_control *c, const char *call, int after, int cod
 
 void tdm_control_lose(const tdm_control *c, int code) { c->lose(code); }
 
-void tdm_control_live(const tdm_control *c, long long *counts) { c->live(counts); }
+tdm_counts tdm_control_live(const tdm_control *c) {
+	tdm_counts live;
+	c->live(live.counts);
+	return live;
+}
 
 void tdm_control_why(const tdm_control *c, char *text, size_t bytes) { c->why(text, bytes); }

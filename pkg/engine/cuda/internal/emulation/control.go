@@ -16,17 +16,17 @@ import (
 // Control is the back door of a library: what a test sets and sees of the emulated device.
 type Control struct {
 	t testing.TB
-	c C.tdm_control
+	c *C.tdm_control // kept to the end of the process, like the library
 }
 
 // NewControl opens the back door of the library at path. The test's settings and failures
 // end with it.
 func NewControl(t testing.TB, path string) *Control {
 	t.Helper()
-	c := &Control{t: t}
+	c := &Control{t: t, c: (*C.tdm_control)(C.calloc(1, C.sizeof_tdm_control))}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
-	if missing := C.tdm_control_open(name, &c.c); missing != nil {
+	if missing := C.tdm_control_open(name, c.c); missing != nil {
 		t.Fatalf("%s is not the emulated driver: %s", path, C.GoString(missing))
 	}
 	c.Reset()
@@ -52,30 +52,30 @@ func (c *Control) Set(s Setting, value uint64) {
 	c.t.Helper()
 	name := C.CString(string(s))
 	defer C.free(unsafe.Pointer(name))
-	if C.tdm_control_set(&c.c, name, C.ulonglong(value)) == 0 {
+	if C.tdm_control_set(c.c, name, C.ulonglong(value)) == 0 {
 		c.t.Fatalf("the emulated driver has no setting %q", s)
 	}
 }
 
 // Reset takes all settings back and drops the failures that did not happen.
-func (c *Control) Reset() { C.tdm_control_reset(&c.c) }
+func (c *Control) Reset() { C.tdm_control_reset(c.c) }
 
 // Fail makes a function of the driver, by its symbol, fail once with a code, after so many
 // calls that do not fail.
 func (c *Control) Fail(call string, after, code int) {
 	name := C.CString(call)
 	defer C.free(unsafe.Pointer(name))
-	C.tdm_control_fail(&c.c, name, C.int(after), C.int(code))
+	C.tdm_control_fail(c.c, name, C.int(after), C.int(code))
 }
 
 // Lose loses every device in use: calls answer code until it is released and opened anew.
-func (c *Control) Lose(code int) { C.tdm_control_lose(&c.c, C.int(code)) }
+func (c *Control) Lose(code int) { C.tdm_control_lose(c.c, C.int(code)) }
 
 // Why is why the last call that was refused was, in words that a driver does not have.
 func (c *Control) Why() string {
 	text := (*C.char)(C.malloc(1024))
 	defer C.free(unsafe.Pointer(text))
-	C.tdm_control_why(&c.c, text, 1024)
+	C.tdm_control_why(c.c, text, 1024)
 	return C.GoString(text)
 }
 
@@ -94,9 +94,7 @@ type Live struct {
 
 // Live counts what is alive.
 func (c *Control) Live() Live {
-	counts := (*[9]C.longlong)(C.calloc(9, C.sizeof_longlong))
-	defer C.free(unsafe.Pointer(counts))
-	C.tdm_control_live(&c.c, &counts[0])
+	counts := C.tdm_control_live(c.c).counts
 	return Live{
 		Devices: int(counts[0]), Allocations: int(counts[1]), Bytes: int64(counts[2]), Pinned: int(counts[3]),
 		Modules: int(counts[4]), Streams: int(counts[5]), Events: int(counts[6]), Graphs: int(counts[7]), Pending: int(counts[8]),

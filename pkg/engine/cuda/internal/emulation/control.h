@@ -13,6 +13,10 @@ typedef struct tdm_control {
 	void (*why)(char *text, size_t bytes);
 } tdm_control;
 
+typedef struct tdm_counts {
+	long long counts[9];
+} tdm_counts;
+
 // Gives null, or what is missing.
 const char *tdm_control_open(const char *library, tdm_control *control);
 
@@ -21,7 +25,7 @@ void tdm_control_reset(const tdm_control *control);
 int tdm_control_set(const tdm_control *control, const char *name, unsigned long long value);
 void tdm_control_fail(const tdm_control *control, const char *call, int after, int code);
 void tdm_control_lose(const tdm_control *control, int code);
-void tdm_control_live(const tdm_control *control, long long *counts);
+tdm_counts tdm_control_live(const tdm_control *control);
 void tdm_control_why(const tdm_control *control, char *text, size_t bytes);
 
 #endif

@@ -26,17 +26,20 @@ import (
 // write as one operation: the kernels' results are defined bit for bit.
 var flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-ffp-contract=off", "-pthread"}
 
+// What a machine may lack that did not build the test.
+var (
+	errNoCompiler = errors.New("no C++ compiler for the emulated driver: install g++ or clang-19, or set CXX")
+	errNoSources  = errors.New("the sources of the emulated driver are not where this test was built: run it there")
+)
+
 // Library is the path of the library, compiled of the sources as they are now. Without a
-// C++ compiler ($CXX, c++ or clang++-19) the test is skipped, unless
+// C++ compiler ($CXX, c++ or clang++-19) or without the sources the test is skipped, unless
 // TANDEM_REQUIRE_EMULATION is 1, where it fails.
 func Library(t testing.TB) string {
 	t.Helper()
 	b, err := newBuild()
-	if errors.Is(err, exec.ErrNotFound) {
-		if os.Getenv("TANDEM_REQUIRE_EMULATION") == "1" {
-			t.Fatal("no C++ compiler: install g++ or clang-19, or set CXX")
-		}
-		t.Skip("no C++ compiler to build the emulated driver with: install g++ or clang-19, or set CXX")
+	if (errors.Is(err, errNoCompiler) || errors.Is(err, errNoSources)) && os.Getenv("TANDEM_REQUIRE_EMULATION") != "1" {
+		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +63,7 @@ type build struct {
 func newBuild() (*build, error) {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		return nil, errors.New("find the sources of the emulation: this binary does not say where it was built")
+		return nil, errNoSources
 	}
 	b := &build{here: filepath.Dir(file)}
 	var err error
@@ -70,18 +73,23 @@ func newBuild() (*build, error) {
 	if err := b.find(); err != nil {
 		return nil, err
 	}
-	return b, b.hash()
+	if err := b.hash(); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 func compiler() (string, error) {
+	candidates := []string{"c++", "clang++-19"}
 	if chosen := os.Getenv("CXX"); chosen != "" {
-		return exec.LookPath(chosen)
+		candidates = []string{chosen}
 	}
-	path, err := exec.LookPath("c++")
-	if err == nil {
-		return path, nil
+	for _, name := range candidates {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
 	}
-	return exec.LookPath("clang++-19")
+	return "", errNoCompiler
 }
 
 // find lists the sources: all of src but the emulation's own check, which has a main, and
@@ -97,7 +105,7 @@ func (b *build) find() error {
 		}
 	}
 	if len(b.sources) == 0 {
-		return fmt.Errorf("no sources in %s/src: run this test where it was built", b.here)
+		return errNoSources
 	}
 	if _, err := os.Stat(filepath.Join(b.here, "src", "emulation.h")); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -114,7 +122,7 @@ func (b *build) hash() error {
 		return fmt.Errorf("ask %s for its version: %w", b.compiler, err)
 	}
 	fmt.Fprintf(h, "%s\n%s\n%q\n", b.compiler, version, flags)
-	for _, pattern := range []string{"src/*.cpp", "src/*.h", "../driver/*.h", "../driver/testdata/*.cu", "../kernels/*.cu", "../kernels/*.h"} {
+	for _, pattern := range []string{"src/*.cpp", "src/*.h", "../driver/tdm_driver_api.h", "../driver/testdata/*.cu", "../kernels/*.cu", "../kernels/*.h"} {
 		paths, err := filepath.Glob(filepath.Join(b.here, pattern))
 		if err != nil {
 			return err
