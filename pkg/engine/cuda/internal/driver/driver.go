@@ -1,0 +1,162 @@
+// Package driver is the CUDA driver API as far as the engine needs it, by a library
+// opened at run time: no CUDA toolkit to build, no driver to start. What a stream does is
+// written into a Program first and handed over in one cgo call.
+//
+// Only engine/cuda and its tests import it. It owns contexts, memory, modules, streams,
+// events and graphs, each until its Close, Free or Unload, and starts no goroutines.
+//
+// Any goroutine may call anything: each call makes the device's context current on the
+// thread it happens to run on, and a cgo call stays on its thread, so nobody locks one.
+// A Program is one goroutine's at a time. Nobody may close what another goroutine still
+// uses, except a Device, whose Close waits for the calls that are under way. Closing
+// twice is allowed; what is closed refuses use with an error.
+//
+// When a device is lost (Error.Sticky) every call on it fails alike, closing included:
+// close what there is, then every Device of it; the next NewDevice begins anew.
+package driver
+
+/*
+#cgo CFLAGS: -std=c11
+#cgo !asan CFLAGS: -O2
+#cgo asan CFLAGS: -O1
+#cgo linux LDFLAGS: -ldl
+#include <stdlib.h>
+#include "tdm_driver.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// DefaultLibrary is what Open("") opens, by the system's search path.
+const DefaultLibrary = "libcuda.so.1"
+
+// Driver is an opened driver library. It stays open until the process ends.
+type Driver struct {
+	c       *C.tdm_driver
+	version int
+}
+
+// Open opens the driver's library, libcuda.so.1 if library is "". The error is one line
+// that says what is missing and what to do about it.
+func Open(library string) (*Driver, error) {
+	if library == "" {
+		library = DefaultLibrary
+	}
+	path := C.CString(library)
+	defer C.free(unsafe.Pointer(path))
+	d := &Driver{c: (*C.tdm_driver)(C.calloc(1, C.sizeof_tdm_driver))}
+	if d.c == nil {
+		return nil, errors.New("open the CUDA driver: no memory: free some and start again")
+	}
+	o := C.tdm_open(path, d.c)
+	d.version = int(o.version)
+	if err := d.opened(library, &o); err != nil {
+		C.free(unsafe.Pointer(d.c))
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Driver) opened(library string, o *C.tdm_opening) error {
+	text := C.GoString(&o.text[0])
+	switch o.found {
+	case C.TDM_NO_LIBRARY:
+		return fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver, or choose another device", text)
+	case C.TDM_NO_SYMBOL:
+		return fmt.Errorf("%s is no CUDA driver, or a broken one: it has no %s: install NVIDIA's driver, or name its %s",
+			library, text, DefaultLibrary)
+	case C.TDM_OLD_DRIVER:
+		major, minor := d.Version()
+		return fmt.Errorf("the driver supports CUDA %d.%d, and 12.0 is needed: update it to 525 or later", major, minor)
+	case C.TDM_NO_INIT:
+		err := d.check(o.outcome)
+		return fmt.Errorf("start the CUDA driver: %w: %s", err, remedy(int(o.outcome.code)))
+	}
+	return nil
+}
+
+// remedy is what to do when the driver does not start.
+func remedy(code int) string {
+	switch code {
+	case C.CUDA_ERROR_NO_DEVICE:
+		return "no GPU is visible here: look at nvidia-smi and CUDA_VISIBLE_DEVICES, and in a container give it the GPU"
+	case C.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+		return "library and kernel module are of different versions: restart the machine, or load the module anew"
+	case C.CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+		return "a library for forward compatibility was found, and this GPU does not support it: take it off the search path"
+	case C.CUDA_ERROR_STUB_LIBRARY:
+		return "this is a toolkit's stub: take it off the search path"
+	case C.CUDA_ERROR_SYSTEM_NOT_READY:
+		return "start what the machine needs first, such as nvidia-fabricmanager"
+	}
+	return "look at nvidia-smi and at the system's log"
+}
+
+// Version is the CUDA version that the driver supports, 12.4 as (12, 4).
+func (d *Driver) Version() (major, minor int) { return d.version / 1000, d.version % 1000 / 10 }
+
+// Info describes a device.
+type Info struct {
+	// Ordinal is its number among the visible devices.
+	Ordinal int
+	// Name is the product's; UUID is as nvidia-smi prints it; PCI is its bus address.
+	Name, UUID, PCI string
+	// Memory is in bytes, all of it.
+	Memory int64
+	// Capability is the compute capability, 90 for 9.0.
+	Capability      int
+	Multiprocessors int
+	// SharedPerBlock is the most shared memory of a block in bytes, for a kernel that
+	// asks for it by AllowShared.
+	SharedPerBlock int
+	// L2 is the size of the level-two cache in bytes.
+	L2 int
+	// ECC: errors of memory are corrected.
+	ECC bool
+	// Integrated: it shares its memory with the processor.
+	Integrated bool
+}
+
+// Devices describes the visible devices, by ordinal.
+func (d *Driver) Devices() ([]Info, error) {
+	var count C.int
+	if err := d.check(C.tdm_device_count(d.c, &count)); err != nil {
+		return nil, fmt.Errorf("count the devices: %w", err)
+	}
+	infos := make([]Info, count)
+	for i := range infos {
+		var err error
+		if infos[i], err = d.info(i); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+func (d *Driver) info(ordinal int) (Info, error) {
+	var i C.tdm_info
+	if err := d.check(C.tdm_device_info(d.c, C.int(ordinal), &i)); err != nil {
+		return Info{}, fmt.Errorf("describe device %d: %w", ordinal, err)
+	}
+	var u [16]byte
+	for j, b := range i.uuid.bytes {
+		u[j] = byte(b)
+	}
+	return Info{
+		Ordinal:         ordinal,
+		Name:            C.GoString(&i.name[0]),
+		UUID:            fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
+		PCI:             C.GoString(&i.pci[0]),
+		Memory:          int64(i.memory),
+		Capability:      int(i.capability),
+		Multiprocessors: int(i.multiprocessors),
+		SharedPerBlock:  int(i.shared),
+		L2:              int(i.l2),
+		ECC:             i.ecc != 0,
+		Integrated:      i.integrated != 0,
+	}, nil
+}

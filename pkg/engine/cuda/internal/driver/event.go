@@ -1,0 +1,112 @@
+package driver
+
+/*
+#include "tdm_driver.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Event marks a place in a stream. A later record replaces the former one; one that was
+// never recorded counts as reached.
+type Event struct {
+	device *Device
+	handle C.CUevent
+	timing bool
+	closed atomic.Bool
+}
+
+// NewEvent makes an event that keeps no time, which is the cheaper kind.
+func (v *Device) NewEvent() (*Event, error) { return v.newEvent(false) }
+
+// NewTimer makes an event for Elapsed.
+func (v *Device) NewTimer() (*Event, error) { return v.newEvent(true) }
+
+func (v *Device) newEvent(timing bool) (*Event, error) {
+	if err := v.enter(); err != nil {
+		return nil, err
+	}
+	defer v.leave()
+	kept := C.int(0)
+	if timing {
+		kept = 1
+	}
+	o := C.tdm_event_open(v.c, kept)
+	if err := v.driver.check(o); err != nil {
+		return nil, fmt.Errorf("make an event: %w", err)
+	}
+	return &Event{device: v, handle: C.CUevent(o.made), timing: timing}, nil
+}
+
+// Synchronize waits until the event is reached. The error may be that of the work before it.
+func (e *Event) Synchronize() error {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	if err := e.device.enter(); err != nil {
+		return err
+	}
+	defer e.device.leave()
+	if err := e.device.driver.check(C.tdm_event_synchronize(e.device.c, e.handle)); err != nil {
+		return fmt.Errorf("wait for an event: %w", err)
+	}
+	return nil
+}
+
+// Done reports whether the event is reached, without waiting.
+func (e *Event) Done() (bool, error) {
+	if err := e.usable(); err != nil {
+		return false, err
+	}
+	if err := e.device.enter(); err != nil {
+		return false, err
+	}
+	defer e.device.leave()
+	o := C.tdm_event_query(e.device.c, e.handle)
+	if o.code == C.CUDA_ERROR_NOT_READY {
+		return false, nil
+	}
+	if err := e.device.driver.check(o); err != nil {
+		return false, fmt.Errorf("ask for an event: %w", err)
+	}
+	return true, nil
+}
+
+// Elapsed is the time of the device between start and e, both timers and both reached.
+func (e *Event) Elapsed(start *Event) (time.Duration, error) {
+	if err := errors.Join(start.usable(), e.usable()); err != nil {
+		return 0, err
+	}
+	if !start.timing || !e.timing {
+		return 0, errors.New("an event keeps no time: make both with NewTimer")
+	}
+	if err := e.device.enter(); err != nil {
+		return 0, err
+	}
+	defer e.device.leave()
+	var milliseconds C.float
+	if err := e.device.driver.check(C.tdm_event_elapsed(e.device.c, start.handle, e.handle, &milliseconds)); err != nil {
+		return 0, fmt.Errorf("ask for the time between events: %w", err)
+	}
+	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
+}
+
+// Close drops the event. Streams that wait for it still do.
+func (e *Event) Close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	return e.device.release("drop an event", func() C.tdm_outcome { return C.tdm_event_close(e.device.c, e.handle) })
+}
+
+func (e *Event) usable() error {
+	if e.closed.Load() {
+		return fmt.Errorf("event: %w", ErrClosed)
+	}
+	return nil
+}

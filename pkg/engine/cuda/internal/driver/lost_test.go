@@ -1,0 +1,107 @@
+package driver_test
+
+import (
+	"errors"
+	"strconv"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+)
+
+// restart closes what was lost with the device, and opens the device anew for the end of
+// the test, where nothing may be alive.
+func (b *bench) restart() {
+	b.t.Helper()
+	for _, closer := range b.closers {
+		_ = closer() // fails like everything on the device, or has nothing on it
+	}
+	b.closers = nil
+	if err := b.device.Close(); err != nil {
+		b.t.Fatal(err)
+	}
+	if live := b.control.Live(); live != (emulation.Live{}) {
+		b.t.Fatalf("left alive by a lost device: %+v", live)
+	}
+	var err error
+	if b.device, err = b.driver.NewDevice(0); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestLostDevice(t *testing.T) {
+	for _, code := range []int{214, 700, 714, 719} {
+		t.Run(strconv.Itoa(code), func(t *testing.T) { loseDevice(t, code) })
+	}
+}
+
+func loseDevice(t *testing.T, code int) {
+	b := newEmulated(t)
+	s, p, e := b.stream(), b.program(), b.event()
+	x := b.floats(16)
+	host, _ := b.pinned(16)
+	p.Fill(x, 0, 64)
+	p.Record(e)
+	g, err := s.Capture(p)
+	must(b, (*driver.Graph).Close, g, err)
+	if err := s.Submit(p); err != nil {
+		t.Fatal(err)
+	}
+	b.control.Lose(code)
+	for name, call := range map[string]func() error{
+		"submit":      func() error { return s.Submit(p) },
+		"run":         func() error { return s.Run(p) },
+		"capture":     func() error { _, err := s.Capture(p); return err },
+		"synchronize": s.Synchronize,
+		"event":       e.Synchronize,
+		"done":        func() error { _, err := e.Done(); return err },
+		"allocate":    func() error { _, err := b.device.Allocate(4); return err },
+		"free":        func() error { return b.device.Free(x) },
+		"host":        host.Free,
+		"memory":      func() error { _, _, err := b.device.Memory(); return err },
+		"load":        func() error { _, err := b.device.Load(ptx); return err },
+	} {
+		err := call()
+		var failure *driver.Error
+		if !errors.As(err, &failure) || !failure.Sticky() || failure.Code != code {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b.restart()
+	s, p = b.stream(), b.program()
+	p.Fill(b.floats(16), 0, 64)
+	b.run(s, p)
+}
+
+// An error of the device shows where somebody waits, not where the work was submitted.
+func TestLostDuringWork(t *testing.T) {
+	b := newEmulated(t)
+	s, p := b.stream(), b.program()
+	p.Fill(b.floats(16), 0, 64)
+	if err := s.Submit(p); err != nil {
+		t.Fatal(err)
+	}
+	b.control.Fail("cuStreamSynchronize", 0, 719)
+	says(t, s.Synchronize(), "wait for a stream", "CUDA_ERROR_LAUNCH_FAILED")
+	says(t, s.Submit(p), "CUDA_ERROR_LAUNCH_FAILED")
+	b.restart()
+}
+
+func TestPrimaryContextIsShared(t *testing.T) {
+	b := newEmulated(t)
+	second, err := b.driver.NewDevice(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := b.floats(1)
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, p := b.stream(), b.program()
+	p.Fill(x, 0, 4)
+	b.run(s, p)
+	_, err = second.Allocate(1)
+	if !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("a closed device answers %v", err)
+	}
+}

@@ -1,0 +1,103 @@
+package driver
+
+/*
+#include "tdm_driver.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Address is an address in device memory.
+type Address uint64
+
+// Memory is how much of the device's memory is free, to all processes, and how much there
+// is, in bytes.
+func (v *Device) Memory() (free, total int64, err error) {
+	if err := v.enter(); err != nil {
+		return 0, 0, err
+	}
+	defer v.leave()
+	var f, t C.size_t
+	if err := v.driver.check(C.tdm_memory_info(v.c, &f, &t)); err != nil {
+		return 0, 0, fmt.Errorf("ask for free memory: %w", err)
+	}
+	return int64(f), int64(t), nil
+}
+
+// Allocate allocates device memory, aligned to 256 bytes, its contents unknown. The caller
+// frees it. An Error that is OutOfMemory says that there is not enough in one piece.
+func (v *Device) Allocate(bytes int64) (Address, error) {
+	if bytes <= 0 {
+		return 0, fmt.Errorf("allocate %d bytes of device memory: ask for at least one", bytes)
+	}
+	if err := v.enter(); err != nil {
+		return 0, err
+	}
+	defer v.leave()
+	var address C.CUdeviceptr
+	if err := v.driver.check(C.tdm_allocate(v.c, C.size_t(bytes), &address)); err != nil {
+		return 0, fmt.Errorf("allocate %d bytes of device memory: %w", bytes, err)
+	}
+	return Address(address), nil
+}
+
+// Free frees what Allocate gave, and may wait for all work of the device. Address 0 is
+// nothing to free.
+func (v *Device) Free(address Address) error {
+	if address == 0 {
+		return nil
+	}
+	return v.release("free device memory", func() C.tdm_outcome { return C.tdm_free(v.c, C.CUdeviceptr(address)) })
+}
+
+// Host is host memory that is pinned, so that copies run beside everything else.
+type Host struct {
+	device *Device
+	memory unsafe.Pointer
+	size   int
+	closed atomic.Bool
+}
+
+// AllocateHost allocates pinned memory, its contents unknown. The caller frees it.
+func (v *Device) AllocateHost(bytes int) (*Host, error) {
+	if bytes <= 0 {
+		return nil, fmt.Errorf("allocate %d bytes of pinned memory: ask for at least one", bytes)
+	}
+	if err := v.enter(); err != nil {
+		return nil, err
+	}
+	defer v.leave()
+	o := C.tdm_allocate_host(v.c, C.size_t(bytes))
+	if err := v.driver.check(o); err != nil {
+		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", bytes, err)
+	}
+	return &Host{device: v, memory: o.made, size: bytes}, nil
+}
+
+// Bytes is the memory, until Free: nil after it. A copy reads or writes it when the copy
+// runs, not when it is submitted.
+func (h *Host) Bytes() []byte {
+	if h.closed.Load() {
+		return nil
+	}
+	return unsafe.Slice((*byte)(h.memory), h.size)
+}
+
+// Free frees the memory. No copy may be under way, and nobody may keep Bytes.
+func (h *Host) Free() error {
+	if h.closed.Swap(true) {
+		return nil
+	}
+	return h.device.release("free pinned memory", func() C.tdm_outcome { return C.tdm_free_host(h.device.c, h.memory) })
+}
+
+func (h *Host) usable() error {
+	if h.closed.Load() {
+		return fmt.Errorf("pinned memory: %w", ErrClosed)
+	}
+	return nil
+}

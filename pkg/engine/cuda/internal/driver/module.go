@@ -1,0 +1,143 @@
+package driver
+
+/*
+#include <stdlib.h>
+#include "tdm_driver.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+)
+
+// logBytes is how much of the driver's compiler's messages an error shows.
+const logBytes = 8 << 10
+
+// Module is compiled code on a device.
+type Module struct {
+	device *Device
+	handle C.CUmodule
+	closed atomic.Bool
+}
+
+// Load compiles PTX for the device, which takes seconds unless the driver's cache knows
+// it. The error shows what the compiler said.
+func (v *Device) Load(ptx []byte) (*Module, error) {
+	if err := v.enter(); err != nil {
+		return nil, err
+	}
+	defer v.leave()
+	text := C.CString(string(ptx))
+	defer C.free(unsafe.Pointer(text))
+	log := (*C.char)(C.malloc(logBytes))
+	if log == nil {
+		return nil, errors.New("load PTX: no memory: free some and start again")
+	}
+	defer C.free(unsafe.Pointer(log))
+	o := C.tdm_module_load(v.c, text, log, logBytes)
+	if err := v.driver.check(o); err != nil {
+		if said := strings.TrimSpace(C.GoString(log)); said != "" {
+			return nil, fmt.Errorf("load PTX: %w: %s", err, said)
+		}
+		return nil, fmt.Errorf("load PTX: %w", err)
+	}
+	return &Module{device: v, handle: C.CUmodule(o.made)}, nil
+}
+
+// Unload drops the module and its functions. None of them may be running.
+func (m *Module) Unload() error {
+	if m.closed.Swap(true) {
+		return nil
+	}
+	return m.device.release("unload a module", func() C.tdm_outcome { return C.tdm_module_unload(m.device.c, m.handle) })
+}
+
+func (m *Module) usable() error {
+	if m.closed.Load() {
+		return fmt.Errorf("module: %w", ErrClosed)
+	}
+	return nil
+}
+
+// Function is a kernel of a module, and lives as long.
+type Function struct {
+	module    *Module
+	handle    C.CUfunction
+	name      string
+	registers int
+	arguments int // bytes of its one parameter; -1: the driver does not say
+}
+
+// Function finds a kernel, which takes one struct and nothing else.
+func (m *Module) Function(name string) (*Function, error) {
+	if err := m.usable(); err != nil {
+		return nil, err
+	}
+	v := m.device
+	if err := v.enter(); err != nil {
+		return nil, err
+	}
+	defer v.leave()
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	f := C.tdm_module_function(v.c, m.handle, cname)
+	if err := v.driver.check(f.outcome); err != nil {
+		return nil, fmt.Errorf("find kernel %s: %w", name, err)
+	}
+	arguments := -1
+	switch f.parameters {
+	case -1:
+	case 1:
+		arguments = int(f.bytes)
+	default:
+		return nil, fmt.Errorf("kernel %s takes %d parameters: give it one struct", name, f.parameters)
+	}
+	return &Function{module: m, handle: C.CUfunction(f.outcome.made), name: name, registers: int(f.registers), arguments: arguments}, nil
+}
+
+// Name is the kernel's.
+func (f *Function) Name() string { return f.name }
+
+// Registers is how many each of its threads takes.
+func (f *Function) Registers() int { return f.registers }
+
+// AllowShared allows launches with so much dynamic shared memory, which above 48 KiB is
+// refused otherwise. Info.SharedPerBlock is the most.
+func (f *Function) AllowShared(bytes int) error {
+	if err := f.usable(); err != nil {
+		return err
+	}
+	v := f.module.device
+	if err := v.enter(); err != nil {
+		return err
+	}
+	defer v.leave()
+	if err := v.driver.check(C.tdm_function_allow_shared(v.c, f.handle, C.int(bytes))); err != nil {
+		return fmt.Errorf("allow kernel %s %d bytes of shared memory: %w", f.name, bytes, err)
+	}
+	return nil
+}
+
+// BlocksPerMultiprocessor is how many blocks of so many threads and bytes of dynamic
+// shared memory run on one multiprocessor at once.
+func (f *Function) BlocksPerMultiprocessor(block, shared int) (int, error) {
+	if err := f.usable(); err != nil {
+		return 0, err
+	}
+	v := f.module.device
+	if err := v.enter(); err != nil {
+		return 0, err
+	}
+	defer v.leave()
+	var blocks C.int
+	if err := v.driver.check(C.tdm_function_blocks(v.c, f.handle, C.int(block), C.size_t(shared), &blocks)); err != nil {
+		return 0, fmt.Errorf("ask how many blocks of kernel %s run at once: %w", f.name, err)
+	}
+	return int(blocks), nil
+}
+
+func (f *Function) usable() error { return f.module.usable() }

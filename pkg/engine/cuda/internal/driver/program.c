@@ -1,0 +1,102 @@
+// Programs: what a stream does, enqueued or captured in one call.
+
+#include "tdm_call.h"
+
+_Static_assert(sizeof(tdm_op) == 64, "arguments behind an operation must be aligned to 16");
+
+// How events are recorded and waited for.
+typedef struct flags {
+	unsigned record, wait;
+} flags;
+
+static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op) {
+	// The driver copies the arguments before it returns; its interface knows no const.
+	void *params[] = {(void *)(uintptr_t)(op + 1)};
+	TDM_CALL(d, cuLaunchKernel, (CUfunction)op->handle, op->grid[0], op->grid[1], op->grid[2], op->block, 1, 1,
+		op->shared, stream, params, NULL);
+	return TDM_DONE;
+}
+
+static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *op, flags f) {
+	switch (op->kind) {
+	case TDM_LAUNCH:
+		return launch(d, stream, op);
+	case TDM_COPY_IN:
+		TDM_CALL(d, cuMemcpyHtoDAsync_v2, op->to, op->handle, op->bytes, stream);
+		break;
+	case TDM_COPY_OUT:
+		TDM_CALL(d, cuMemcpyDtoHAsync_v2, op->handle, op->from, op->bytes, stream);
+		break;
+	case TDM_COPY:
+		TDM_CALL(d, cuMemcpyDtoDAsync_v2, op->to, op->from, op->bytes, stream);
+		break;
+	case TDM_FILL:
+		TDM_CALL(d, cuMemsetD8Async, op->to, (unsigned char)op->value, op->bytes, stream);
+		break;
+	case TDM_RECORD:
+		TDM_CALL(d, cuEventRecordWithFlags, (CUevent)op->handle, stream, f.record);
+		break;
+	case TDM_AWAIT:
+		TDM_CALL(d, cuStreamWaitEvent, stream, (CUevent)op->handle, f.wait);
+		break;
+	case TDM_GRAPH:
+		TDM_CALL(d, cuGraphLaunch, (CUgraphExec)op->handle, stream);
+		break;
+	}
+	return TDM_DONE;
+}
+
+static tdm_outcome enqueue_all(const tdm_driver *d, CUstream stream, const void *ops, size_t bytes, flags f) {
+	const char *at = ops, *end = at + bytes;
+	for (int i = 0; at < end; i++) {
+		const tdm_op *op = (const tdm_op *)at;
+		tdm_outcome outcome = enqueue(d, stream, op, f);
+		if (outcome.code != CUDA_SUCCESS) {
+			outcome.op = i;
+			return outcome;
+		}
+		at += op->size;
+	}
+	return TDM_DONE;
+}
+
+tdm_outcome tdm_submit(const tdm_device *v, CUstream stream, const void *ops, size_t bytes, int wait) {
+	TDM_ENTER(v);
+	const flags f = {CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
+	const tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, f);
+	if (outcome.code != CUDA_SUCCESS)
+		return outcome;
+	if (wait)
+		TDM_CALL(v->driver, cuStreamSynchronize, stream);
+	return TDM_DONE;
+}
+
+static tdm_outcome instantiate(const tdm_driver *d, CUgraph captured) {
+	CUgraphExec graph;
+	TDM_CALL(d, cuGraphInstantiateWithFlags, &graph, captured, 0);
+	return TDM_MADE(graph);
+}
+
+tdm_outcome tdm_capture(const tdm_device *v, CUstream stream, const void *ops, size_t bytes) {
+	TDM_ENTER(v);
+	TDM_CALL(v->driver, cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	const flags f = {CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL};
+	tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, f);
+	CUgraph captured = NULL;
+	if (outcome.code != CUDA_SUCCESS) {
+		// Leaves the capture. That it fails too adds nothing to what went wrong first.
+		if (v->driver->cuStreamEndCapture(stream, &captured) == CUDA_SUCCESS && captured)
+			(void)v->driver->cuGraphDestroy(captured);
+		return outcome;
+	}
+	TDM_CALL(v->driver, cuStreamEndCapture, stream, &captured);
+	outcome = instantiate(v->driver, captured);
+	(void)v->driver->cuGraphDestroy(captured); // the instance has its own copy
+	return outcome;
+}
+
+tdm_outcome tdm_graph_close(const tdm_device *v, CUgraphExec graph) {
+	TDM_ENTER(v);
+	TDM_CALL(v->driver, cuGraphExecDestroy, graph);
+	return TDM_DONE;
+}

@@ -1,0 +1,139 @@
+// Contract of the C of package driver. A tdm_driver is one opened library. Every function
+// that takes a tdm_device makes the device's context current on the calling thread first,
+// so that a caller may be on any thread, and on another one each time. Nothing here
+// allocates from the C heap, except where it says so, and nothing keeps a pointer.
+#ifndef TDM_DRIVER_H
+#define TDM_DRIVER_H
+
+#include "tdm_driver_api.h"
+
+#include <stdint.h>
+
+typedef struct tdm_driver {
+#define TDM_FIELD(name, parameters) CUresult(*name) parameters;
+	TDM_DRIVER_CALLS(TDM_FIELD)
+	TDM_DRIVER_NEWER_CALLS(TDM_FIELD) // may be null
+#undef TDM_FIELD
+} tdm_driver;
+
+// How a call went: code is a CUresult, call the driver's function that gave it, op the
+// number of the operation of a program, or -1. made is what was made, where something is.
+typedef struct tdm_outcome {
+	const char *call;
+	void *made;
+	int code;
+	int op;
+} tdm_outcome;
+
+// What tdm_open found.
+enum {
+	TDM_OPENED,
+	TDM_NO_LIBRARY,  // text is the loader's message
+	TDM_NO_SYMBOL,   // text is the symbol
+	TDM_NO_INIT,     // the outcome of cuInit or cuDriverGetVersion
+	TDM_OLD_DRIVER,  // version is below TDM_LEAST_VERSION
+};
+
+enum { TDM_LEAST_VERSION = 12000 };
+
+typedef struct tdm_opening {
+	int found;
+	int version; // 1000*major + 10*minor
+	tdm_outcome outcome;
+	char text[512];
+} tdm_opening;
+
+// Opens the library and fills driver. The library stays open to the end of the process.
+tdm_opening tdm_open(const char *library, tdm_driver *driver);
+
+// What the driver says of a code; in memory that stays, never null.
+typedef struct tdm_texts {
+	const char *name, *text;
+} tdm_texts;
+
+tdm_texts tdm_error_texts(const tdm_driver *driver, int code);
+
+typedef struct tdm_info {
+	char name[256], pci[32];
+	CUuuid uuid;
+	size_t memory;
+	int capability, multiprocessors, shared, l2, ecc, integrated;
+} tdm_info;
+
+tdm_outcome tdm_device_count(const tdm_driver *driver, int *count);
+tdm_outcome tdm_device_info(const tdm_driver *driver, int ordinal, tdm_info *info);
+
+typedef struct tdm_device {
+	const tdm_driver *driver;
+	CUcontext context; // the primary one
+	CUdevice device;
+} tdm_device;
+
+tdm_outcome tdm_device_open(const tdm_driver *driver, int ordinal, tdm_device *device);
+tdm_outcome tdm_device_close(const tdm_device *device);
+
+tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
+tdm_outcome tdm_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
+tdm_outcome tdm_free(const tdm_device *device, CUdeviceptr address);
+tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
+tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
+
+// ptx ends with a zero. log takes what the compiler said, ended by a zero.
+tdm_outcome tdm_module_load(const tdm_device *device, const char *ptx, char *log, size_t log_bytes);
+tdm_outcome tdm_module_unload(const tdm_device *device, CUmodule module);
+
+typedef struct tdm_function {
+	tdm_outcome outcome; // made is the function
+	int registers;       // of a thread
+	int64_t parameters;  // how many; -1 where the driver does not say
+	int64_t bytes;       // of the first parameter
+} tdm_function;
+
+// Loads the function too, which the driver would otherwise put off until its first launch.
+tdm_function tdm_module_function(const tdm_device *device, CUmodule module, const char *name);
+tdm_outcome tdm_function_allow_shared(const tdm_device *device, CUfunction function, int bytes);
+tdm_outcome tdm_function_blocks(const tdm_device *device, CUfunction function, int block, size_t shared, int *blocks);
+
+tdm_outcome tdm_stream_open(const tdm_device *device, int high);
+tdm_outcome tdm_stream_close(const tdm_device *device, CUstream stream);
+tdm_outcome tdm_stream_synchronize(const tdm_device *device, CUstream stream);
+
+tdm_outcome tdm_event_open(const tdm_device *device, int timing);
+tdm_outcome tdm_event_close(const tdm_device *device, CUevent event);
+tdm_outcome tdm_event_synchronize(const tdm_device *device, CUevent event);
+// CUDA_ERROR_NOT_READY is an answer, not a failure.
+tdm_outcome tdm_event_query(const tdm_device *device, CUevent event);
+tdm_outcome tdm_event_elapsed(const tdm_device *device, CUevent start, CUevent end, float *milliseconds);
+
+enum {
+	TDM_LAUNCH,
+	TDM_COPY_IN,
+	TDM_COPY_OUT,
+	TDM_COPY,
+	TDM_FILL,
+	TDM_RECORD,
+	TDM_AWAIT,
+	TDM_GRAPH,
+};
+
+// One operation of a program. A program is operations in a row, the arguments of a launch
+// behind it.
+typedef struct tdm_op {
+	int32_t kind;
+	uint32_t size;  // bytes from this operation to the next, a multiple of 16
+	void *handle;   // function, event or graph; the host side of a copy in or out
+	CUdeviceptr to, from;
+	uint64_t bytes;
+	uint32_t grid[3], block, shared;
+	uint32_t value; // of a fill
+} tdm_op;
+
+// Enqueues the operations in order, up to the first that fails, and with wait not 0 waits
+// for the stream.
+tdm_outcome tdm_submit(const tdm_device *device, CUstream stream, const void *ops, size_t bytes, int wait);
+// Makes a graph of the operations. Records and awaits in it act on events as outside of it,
+// at each launch.
+tdm_outcome tdm_capture(const tdm_device *device, CUstream stream, const void *ops, size_t bytes);
+tdm_outcome tdm_graph_close(const tdm_device *device, CUgraphExec graph);
+
+#endif

@@ -1,0 +1,37 @@
+#include "control.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+static int find(void *library, const char *symbol, void *field) {
+	void *address = dlsym(library, symbol);
+	memcpy(field, &address, sizeof address);
+	return address != NULL;
+}
+
+const char *tdm_control_open(const char *library, tdm_control *c) {
+	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+	if (!handle)
+		return "it cannot be opened";
+	if (!find(handle, "tdm_fake_reset", &c->reset) || !find(handle, "tdm_fake_set", &c->set) ||
+		!find(handle, "tdm_fake_fail", &c->fail) || !find(handle, "tdm_fake_lose", &c->lose) ||
+		!find(handle, "tdm_fake_live", &c->live) || !find(handle, "tdm_fake_why", &c->why))
+		return "it has no back door";
+	return NULL;
+}
+
+void tdm_control_reset(const tdm_control *c) { c->reset(); }
+
+int tdm_control_set(const tdm_control *c, const char *name, unsigned long long value) { return c->set(name, value); }
+
+void tdm_control_fail(const tdm_control *c, const char *call, int after, int code) { c->fail(call, after, code); }
+
+void tdm_control_lose(const tdm_control *c, int code) { c->lose(code); }
+
+tdm_counts tdm_control_live(const tdm_control *c) {
+	tdm_counts live;
+	c->live(live.counts);
+	return live;
+}
+
+void tdm_control_why(const tdm_control *c, char *text, size_t bytes) { c->why(text, bytes); }

@@ -1,0 +1,102 @@
+package emulation
+
+/*
+#cgo CFLAGS: -std=c11
+#cgo linux LDFLAGS: -ldl
+#include <stdlib.h>
+#include "control.h"
+*/
+import "C"
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// Control is the back door of a library: what a test sets and sees of the emulated device.
+type Control struct {
+	t testing.TB
+	c *C.tdm_control // kept to the end of the process, like the library
+}
+
+// NewControl opens the back door of the library at path. The test's settings and failures
+// end with it.
+func NewControl(t testing.TB, path string) *Control {
+	t.Helper()
+	c := &Control{t: t, c: (*C.tdm_control)(C.calloc(1, C.sizeof_tdm_control))}
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	if missing := C.tdm_control_open(name, c.c); missing != nil {
+		t.Fatalf("%s is not the emulated driver: %s", path, C.GoString(missing))
+	}
+	c.Reset()
+	t.Cleanup(c.Reset)
+	return c
+}
+
+// Setting is something about the emulated device that a test chooses.
+type Setting string
+
+// The settings. TANDEM_FAKE_CUDA may hold others than the defaults, as in
+// "memory=1000000,seed=7". Those of devices hold from the next Open on.
+const (
+	Version    Setting = "version"    // 1000*major + 10*minor; 12040
+	Devices    Setting = "devices"    // how many; 1
+	Memory     Setting = "memory"     // bytes of a device; 1 GiB
+	Capability Setting = "capability" // 90
+	Seed       Setting = "seed"       // of the order in which streams run; 1
+)
+
+// Set chooses a setting.
+func (c *Control) Set(s Setting, value uint64) {
+	c.t.Helper()
+	name := C.CString(string(s))
+	defer C.free(unsafe.Pointer(name))
+	if C.tdm_control_set(c.c, name, C.ulonglong(value)) == 0 {
+		c.t.Fatalf("the emulated driver has no setting %q", s)
+	}
+}
+
+// Reset takes all settings back and drops the failures that did not happen.
+func (c *Control) Reset() { C.tdm_control_reset(c.c) }
+
+// Fail makes a function of the driver, by its symbol, fail once with a code, after so many
+// calls that do not fail.
+func (c *Control) Fail(call string, after, code int) {
+	name := C.CString(call)
+	defer C.free(unsafe.Pointer(name))
+	C.tdm_control_fail(c.c, name, C.int(after), C.int(code))
+}
+
+// Lose loses every device in use: calls answer code until it is released and opened anew.
+func (c *Control) Lose(code int) { C.tdm_control_lose(c.c, C.int(code)) }
+
+// Why is why the last call that was refused was, in words that a driver does not have.
+func (c *Control) Why() string {
+	text := (*C.char)(C.malloc(1024))
+	defer C.free(unsafe.Pointer(text))
+	C.tdm_control_why(c.c, text, 1024)
+	return C.GoString(text)
+}
+
+// Live is what is alive in the library.
+type Live struct {
+	Devices     int   // opened and not closed
+	Allocations int   // of device memory
+	Bytes       int64 // of those
+	Pinned      int   // allocations of pinned memory
+	Modules     int
+	Streams     int
+	Events      int
+	Graphs      int
+	Pending     int // operations that were enqueued and did not run
+}
+
+// Live counts what is alive.
+func (c *Control) Live() Live {
+	counts := C.tdm_control_live(c.c).counts
+	return Live{
+		Devices: int(counts[0]), Allocations: int(counts[1]), Bytes: int64(counts[2]), Pinned: int(counts[3]),
+		Modules: int(counts[4]), Streams: int(counts[5]), Events: int(counts[6]), Graphs: int(counts[7]), Pending: int(counts[8]),
+	}
+}

@@ -1,0 +1,197 @@
+// A driver library that needs no GPU. It is opened like libcuda.so.1 and does what the
+// engine asks of one, in host memory, with the kernels run by the emulation. It is stricter
+// than a driver where a mistake could go unnoticed on one:
+//
+//   - Streams run nothing until somebody waits, and then one operation at a time, of a
+//     stream drawn at random among those that events let go on: what is missing an event
+//     shows as wrong data under some seed.
+//   - Copies and fills must lie in one live allocation, host sides in pinned memory, when
+//     they are enqueued and when they run.
+//   - Memory begins and ends as bytes of 0xff, NaN to every float type, and has zones of
+//     them on both sides: a kernel that writes there loses the device.
+//
+// One lock guards everything (Call takes it), so kernels run under it, one at a time.
+#ifndef TDM_FAKE_DRIVER_H
+#define TDM_FAKE_DRIVER_H
+
+#include "tdm_driver_api.h"
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fake {
+
+// most_shared is the most dynamic shared memory of a block, in bytes: an H200's.
+const int most_shared = 227 << 10;
+
+// A kernel that can be run. run is null for those of the emulation.
+struct Kernel {
+	std::string name;
+	size_t arguments = 0; // bytes of its struct
+	int (*run)(const unsigned grid[3], const unsigned block[3], const void *arguments) = nullptr;
+};
+
+// find_kernel gives false where no kernel has the name.
+bool find_kernel(const std::string &name, Kernel *kernel);
+// run_kernel gives 0, or not, with the reason in why.
+int run_kernel(const Kernel &kernel, const unsigned grid[3], const unsigned block[3], unsigned shared,
+	const void *arguments, std::string *why);
+
+// One recording of an event.
+struct Mark {
+	bool reached = false;
+	std::chrono::steady_clock::time_point when;
+};
+
+enum class Kind { launch, copy_in, copy_out, copy, fill, record, await };
+
+struct Op {
+	Kind kind = Kind::launch;
+	Kernel kernel;
+	unsigned grid[3] = {}, block[3] = {}, shared = 0;
+	std::shared_ptr<std::vector<char>> arguments;
+	uintptr_t to = 0, from = 0;
+	size_t bytes = 0;
+	unsigned char value = 0;
+	std::shared_ptr<Mark> mark; // null: a wait for what was never recorded
+	CUevent event = nullptr;    // in a graph: what to take the mark of at launch
+};
+
+// An allocation and the zones around it.
+struct Memory {
+	char *mapping = nullptr, *data = nullptr;
+	size_t mapped = 0, bytes = 0, zone = 0; // zone: bytes of it after the data
+	CUcontext context = nullptr;
+	bool pinned = false;
+};
+
+struct Failure {
+	std::string call;
+	int after;
+	CUresult code;
+};
+
+struct State {
+	std::mutex mutex;
+	bool started = false;
+	uint64_t version, devices, total, capability, seed;
+	std::mt19937_64 random;
+	std::vector<Failure> failures;
+	std::string why; // of the last refusal
+	std::vector<std::unique_ptr<CUctx_st>> contexts; // by device
+	std::map<uintptr_t, Memory> memory;              // by its first byte
+	std::deque<Memory> freed;
+	std::set<CUmodule> modules;
+	std::set<CUfunction> functions;
+	std::set<CUstream> streams;
+	std::set<CUevent> events;
+	std::set<CUgraph> graphs;
+	std::set<CUgraphExec> execs;
+	State();
+	// configure takes the settings of TANDEM_FAKE_CUDA over the defaults.
+	void configure();
+	bool set(const std::string &name, uint64_t value);
+};
+
+State &state();
+
+// refuse keeps why a call is refused and gives the code.
+CUresult refuse(CUresult code, const std::string &why);
+
+// Call is one call of the library: it holds the lock, and code is what to return at once.
+struct Call {
+	std::lock_guard<std::mutex> lock;
+	CUresult code;
+	CUcontext context = nullptr; // the current one, of an InContext
+	explicit Call(const char *name);
+};
+// InContext is a call that needs a current context that is not lost.
+struct InContext : Call {
+	explicit InContext(const char *name);
+};
+
+// current is the context of the calling thread.
+CUcontext &current();
+// lose makes every later call in the context give code.
+CUresult lose(CUcontext context, CUresult code, const std::string &why);
+// destroy drops all that belongs to a context.
+void destroy(CUcontext context);
+
+// covers says whether one live allocation of the kind holds all the bytes.
+bool covers(uintptr_t address, size_t bytes, bool pinned);
+// zones_hold says whether the zones of every allocation are untouched near the data.
+bool zones_hold(CUcontext context, std::string *why);
+void forget_memory(CUcontext context);
+
+// enqueue checks an operation and appends it to a stream or to what the stream captures.
+CUresult enqueue(CUcontext context, CUstream stream, const Op &op);
+// append is enqueue for what is checked already.
+void append(CUstream stream, Op op);
+// run_until runs operations of all streams until done() or nothing is left.
+template <class Done> CUresult run_until(CUcontext context, Done done);
+bool run_one();
+CUresult run_all(CUcontext context);
+
+} // namespace fake
+
+struct CUctx_st {
+	int ordinal = 0, references = 0;
+	CUresult lost = CUDA_SUCCESS;
+	size_t used = 0;
+};
+
+struct CUmod_st {
+	CUcontext context;
+	std::map<std::string, CUfunction> functions;
+};
+
+struct CUfunc_st {
+	CUcontext context;
+	fake::Kernel kernel;
+	int shared = 48 << 10; // most bytes of dynamic shared memory
+};
+
+struct CUstream_st {
+	CUcontext context;
+	std::deque<fake::Op> queue;
+	bool capturing = false;
+	std::thread::id capturer;
+	std::vector<fake::Op> captured;
+};
+
+struct CUevent_st {
+	CUcontext context;
+	bool timing;
+	std::shared_ptr<fake::Mark> mark; // of the last recording
+};
+
+struct CUgraph_st {
+	CUcontext context;
+	std::vector<fake::Op> ops;
+};
+
+struct CUgraphExec_st {
+	CUcontext context;
+	std::vector<fake::Op> ops;
+};
+
+template <class Done> CUresult fake::run_until(CUcontext context, Done done) {
+	while (!done()) {
+		if (!run_one())
+			return refuse(CUDA_ERROR_UNKNOWN, "streams wait for each other");
+		if (context->lost != CUDA_SUCCESS)
+			return context->lost;
+	}
+	return CUDA_SUCCESS;
+}
+
+#endif

@@ -1,0 +1,116 @@
+// The state of the driver, its settings, and how every call begins.
+
+#include "driver.h"
+
+#include <cstdlib>
+#include <sstream>
+
+namespace fake {
+
+State &state() {
+	static State *s = new State; // never destroyed: threads may call until the end
+	return *s;
+}
+
+State::State() { configure(); }
+
+bool State::set(const std::string &name, uint64_t value) {
+	if (name == "version")
+		version = value;
+	else if (name == "devices")
+		devices = value;
+	else if (name == "memory")
+		total = value;
+	else if (name == "capability")
+		capability = value;
+	else if (name == "seed")
+		random.seed(seed = value);
+	else
+		return false;
+	return true;
+}
+
+void State::configure() {
+	version = 12040, devices = 1, total = 1ull << 30, capability = 90, seed = 1;
+	random.seed(seed);
+	const char *settings = std::getenv("TANDEM_FAKE_CUDA");
+	std::istringstream words(settings ? settings : "");
+	for (std::string word; std::getline(words, word, ',');) {
+		const size_t at = word.find('=');
+		if (at != std::string::npos)
+			set(word.substr(0, at), std::strtoull(word.c_str() + at + 1, nullptr, 10));
+	}
+}
+
+CUresult refuse(CUresult code, const std::string &why) {
+	state().why = why;
+	return code;
+}
+
+CUcontext &current() {
+	thread_local CUcontext context = nullptr;
+	return context;
+}
+
+static bool sticky(CUresult code) {
+	return code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE || code == CUDA_ERROR_CONTAINED ||
+		(code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_FAILED && code != 701);
+}
+
+CUresult lose(CUcontext context, CUresult code, const std::string &why) {
+	context->lost = code;
+	return refuse(code, why);
+}
+
+Call::Call(const char *name) : lock(state().mutex), code(CUDA_SUCCESS) {
+	State &s = state();
+	for (size_t i = 0; i < s.failures.size(); i++) {
+		Failure &f = s.failures[i];
+		if (f.call != name || f.after-- > 0)
+			continue;
+		code = f.code;
+		s.failures.erase(s.failures.begin() + (long)i);
+		s.why = std::string("a test asked ") + name + " to fail";
+		if (sticky(code) && current())
+			current()->lost = code;
+		return;
+	}
+}
+
+InContext::InContext(const char *name) : Call(name) {
+	if (code != CUDA_SUCCESS)
+		return;
+	context = current();
+	if (!state().started)
+		code = refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit comes first");
+	else if (!context || context->references == 0)
+		code = refuse(CUDA_ERROR_INVALID_CONTEXT, "no context is current");
+	else if (context->lost != CUDA_SUCCESS)
+		code = context->lost;
+}
+
+template <class Set> static void drop(Set &set, CUcontext context) {
+	for (auto it = set.begin(); it != set.end();) {
+		if ((*it)->context == context) {
+			delete *it;
+			it = set.erase(it);
+		} else {
+			++it;
+		}
+	}
+}
+
+void destroy(CUcontext context) {
+	State &s = state();
+	drop(s.streams, context);
+	drop(s.events, context);
+	drop(s.graphs, context);
+	drop(s.execs, context);
+	drop(s.functions, context);
+	drop(s.modules, context);
+	forget_memory(context);
+	context->used = 0;
+	context->lost = CUDA_SUCCESS;
+}
+
+} // namespace fake

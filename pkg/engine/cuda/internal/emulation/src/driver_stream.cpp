@@ -1,0 +1,191 @@
+// Streams and events, copies and fills.
+
+#include "driver.h"
+
+using namespace fake;
+
+namespace {
+
+// StreamCall is a call about a stream.
+struct StreamCall : InContext {
+	StreamCall(const char *name, CUstream stream) : InContext(name) {
+		if (code == CUDA_SUCCESS && !state().streams.count(stream))
+			code = refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
+	}
+};
+
+// EventCall is a call about an event.
+struct EventCall : InContext {
+	EventCall(const char *name, CUevent event) : InContext(name) {
+		if (code == CUDA_SUCCESS && !state().events.count(event))
+			code = refuse(CUDA_ERROR_INVALID_HANDLE, "no such event");
+	}
+};
+
+bool reached(CUevent event) { return !event->mark || event->mark->reached; }
+
+CUresult transfer(const char *name, Kind kind, uintptr_t to, uintptr_t from, size_t bytes, unsigned char value, CUstream stream) {
+	InContext call(name);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	Op op;
+	op.kind = kind, op.to = to, op.from = from, op.bytes = bytes, op.value = value;
+	if (!covers(to, bytes, kind == Kind::copy_out))
+		return refuse(CUDA_ERROR_INVALID_VALUE, "what is written is not within one allocation of the right kind");
+	if (kind != Kind::fill && !covers(from, bytes, kind == Kind::copy_in))
+		return refuse(CUDA_ERROR_INVALID_VALUE, "what is read is not within one allocation of the right kind");
+	return enqueue(call.context, stream, op);
+}
+
+} // namespace
+
+CUresult fake::enqueue(CUcontext context, CUstream stream, const Op &op) {
+	if (!state().streams.count(stream) || stream->context != context)
+		return refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream in this context");
+	if (stream->capturing)
+		stream->captured.push_back(op);
+	else
+		append(stream, op);
+	return CUDA_SUCCESS;
+}
+
+void fake::append(CUstream stream, Op op) {
+	// In a graph an event is named; which recording is meant is known only now.
+	if (op.event && op.kind == Kind::record)
+		op.mark = op.event->mark = std::make_shared<Mark>();
+	if (op.event && op.kind == Kind::await)
+		op.mark = op.event->mark;
+	op.event = nullptr;
+	stream->queue.push_back(std::move(op));
+}
+
+extern "C" {
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
+	InContext call("cuStreamCreateWithPriority");
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (flags != CU_STREAM_NON_BLOCKING || priority > 0 || priority < -5)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "streams here are non-blocking and of priority 0 to -5");
+	*stream = new CUstream_st;
+	(*stream)->context = call.context;
+	state().streams.insert(*stream);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+	StreamCall call("cuStreamDestroy_v2", stream);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (const CUresult code = run_until(call.context, [stream] { return stream->queue.empty(); }))
+		return code;
+	state().streams.erase(stream);
+	delete stream;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+	StreamCall call("cuStreamSynchronize", stream);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (stream->capturing)
+		return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a stream that is capturing cannot be waited for");
+	return run_until(call.context, [stream] { return stream->queue.empty(); });
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned flags) {
+	InContext call("cuEventCreate");
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (flags & ~3u)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "unknown flags of an event");
+	*event = new CUevent_st;
+	(*event)->context = call.context;
+	(*event)->timing = !(flags & CU_EVENT_DISABLE_TIMING);
+	state().events.insert(*event);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+	EventCall call("cuEventDestroy_v2", event);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	state().events.erase(event);
+	delete event;
+	return CUDA_SUCCESS;
+}
+
+// event_op is a record or an await. external says that it acts on the event when a graph is
+// launched; without it a graph could only order its own operations, which streams here do.
+static CUresult event_op(CUcontext context, Kind kind, CUevent event, CUstream stream, bool external) {
+	if (!state().streams.count(stream))
+		return refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
+	if (stream->capturing != external)
+		return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "events are external in a capture, and only there");
+	Op op;
+	op.kind = kind, op.event = event;
+	return enqueue(context, stream, op);
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+	EventCall call("cuEventRecordWithFlags", event);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	return event_op(call.context, Kind::record, event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+	EventCall call("cuStreamWaitEvent", event);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	return event_op(call.context, Kind::await, event, stream, flags == CU_EVENT_WAIT_EXTERNAL);
+}
+
+// Each query lets one operation run, so that asking again and again ends.
+CUresult cuEventQuery(CUevent event) {
+	EventCall call("cuEventQuery", event);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (!reached(event))
+		(void)run_one();
+	if (call.context->lost != CUDA_SUCCESS)
+		return call.context->lost;
+	return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+	EventCall call("cuEventSynchronize", event);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	return run_until(call.context, [event] { return reached(event); });
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+	EventCall call("cuEventElapsedTime", start);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (!state().events.count(end) || !start->timing || !end->timing || !start->mark || !end->mark)
+		return refuse(CUDA_ERROR_INVALID_HANDLE, "both events must keep time and be recorded");
+	if (!reached(start) || !reached(end))
+		return refuse(CUDA_ERROR_NOT_READY, "both events must be reached");
+	*milliseconds = std::chrono::duration<float, std::milli>(end->mark->when - start->mark->when).count();
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+	return transfer("cuMemcpyHtoDAsync_v2", Kind::copy_in, to, reinterpret_cast<uintptr_t>(from), bytes, 0, stream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+	return transfer("cuMemcpyDtoHAsync_v2", Kind::copy_out, reinterpret_cast<uintptr_t>(to), from, bytes, 0, stream);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+	return transfer("cuMemcpyDtoDAsync_v2", Kind::copy, to, from, bytes, 0, stream);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+	return transfer("cuMemsetD8Async", Kind::fill, to, 0, bytes, value, stream);
+}
+
+} // extern "C"
