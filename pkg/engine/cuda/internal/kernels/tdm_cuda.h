@@ -6,7 +6,9 @@
 // as its 16 bits. Matrices of weights are as in the checkpoint, [outputs][K], with K
 // padded by zeros to a multiple of TDM_K and outputs to one of TDM_TILE. Activations are
 // [rows][ld], ld padded likewise; what pads them is zero from the beginning and nobody
-// writes it.
+// writes it. Addresses are multiples of 16. block_tokens divides TDM_SPLIT.
+//
+// How many threads and how much shared memory a kernel wants is in tdm_launch.h.
 //
 // How many rows a step has is in tdm_counts, in device memory, so that a graph made for
 // a bucket of rows serves every step that fits: grids are of the bucket, and blocks
@@ -52,7 +54,8 @@ typedef struct tdm_item {
   int32_t position;  // position of the first token
   int32_t table;     // where its sequence's block table begins in tables
   int32_t first, last; // splits [first, last), first's number being position/TDM_SPLIT
-  int32_t slot;      // first slot of results; -1: all splits are here, the rows are finished
+  int32_t slot;      // first slot of results of an item of one split; -1: all splits are
+                     // here, the rows are finished
   int32_t reserved;
 } tdm_item;
 
@@ -126,7 +129,8 @@ typedef struct tdm_heads_args {
 // values likewise. A page is a block's slices side by side.
 
 // Attention. Persistent: a block takes items blockIdx.x, + gridDim.x, ... for KV head
-// blockIdx.y. Block: 128.
+// blockIdx.y. Block: 128. Kernels are named by TDM_HEAD(size), see tdm_launch.h: sizes
+// below are padded by zeros on the way.
 typedef struct tdm_attention_args {
   const int32_t *count;     // in device memory: counts->thin or counts->tall
   const tdm_item *items;
@@ -135,7 +139,8 @@ typedef struct tdm_attention_args {
   const uint8_t *pages;
   uint16_t *out;            // bf16 [rows][ldq]: of finished rows
   float *results;           // [slot][kv head][TDM_THIN_ROWS][size]: not divided by l
-  float *sums;              // [slot][kv head][TDM_THIN_ROWS][2]: m and l
+  float *sums;              // [slot][kv head][TDM_THIN_ROWS][2]: m and l; l is 0 where
+                            // the row saw nothing
   int64_t ldq, page_bytes, layer_bytes;
   int32_t heads, kv_heads, size, block_tokens;
   int32_t window;           // of the layer, in tokens; 0 sees all

@@ -46,4 +46,12 @@ enum {
   (TDM_TALL_STAGES(head) * TDM_TILE_BYTES(head) + TDM_TALL_ROWS * (head) * 2 + \
    (TDM_TALL_KEPT(head) ? 0 : TDM_TALL_ROWS * (head) * 4))
 
+// Bytes of shared memory, as functions for cgo; size is a head's own.
+static inline int tdm_shared_norm(void) { return TDM_NORM_SHARED; }
+static inline int tdm_shared_argmax(void) { return TDM_ARGMAX_SHARED; }
+static inline int tdm_shared_product_thin(int rows) { return TDM_THIN_SHARED(rows); }
+static inline int tdm_shared_product_tiled(void) { return TDM_TILED_SHARED; }
+static inline int tdm_shared_attention_thin(int size) { return TDM_ATTENTION_THIN_SHARED(TDM_HEAD(size)); }
+static inline int tdm_shared_attention_tall(int size) { return TDM_ATTENTION_TALL_SHARED(TDM_HEAD(size)); }
+
 #endif
