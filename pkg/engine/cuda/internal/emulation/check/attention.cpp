@@ -83,12 +83,12 @@ struct problem {
     count[0] = (int32_t)p.items.size();
     joins[0] = (int32_t)p.joints.size();
     memory<tdm_item> items(p.items.size());
-    memcpy(items.at, p.items.data(), items.length * sizeof(tdm_item));
+    std::copy(p.items.begin(), p.items.end(), items.at);
     for (size_t i = 0; i < items.length; i++)
       items[i].table = 3;
     memcpy(tables.at + 3, table.at, table.length * 4);
     memory<tdm_joint> joints(p.joints.size());
-    memcpy((void *)joints.at, p.joints.data(), joints.length * sizeof(tdm_joint));
+    std::copy(p.joints.begin(), p.joints.end(), joints.at);
     memory<float> results((size_t)p.slots * kv_heads * TDM_THIN_ROWS * size), sums((size_t)p.slots * kv_heads * TDM_THIN_ROWS * 2);
     memory<uint16_t> *out = new memory<uint16_t>(q.length);
     tdm_attention_args args = {};

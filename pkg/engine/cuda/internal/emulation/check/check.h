@@ -2,13 +2,14 @@
 #ifndef TDM_CHECK_H
 #define TDM_CHECK_H
 
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "../../kernels/tdm_launch.h"

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #ifdef TDM_ASAN
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
 #endif
 #ifdef TDM_TSAN
 #include <sanitizer/tsan_interface.h>
@@ -97,6 +97,9 @@ void tdm_fiber_new(tdm_fiber *f) {
   if (pages == MAP_FAILED || mprotect(pages, guard_bytes, PROT_NONE) != 0)
     abort(); // no address space for a stack: nothing else would work either
   f->stack = pages + guard_bytes;
+#ifdef TDM_ASAN // what was here before may have been left in the middle of a function
+  __asan_unpoison_memory_region(f->stack, stack_bytes);
+#endif
 #ifdef TDM_TSAN
   f->thread = __tsan_create_fiber(0);
 #endif

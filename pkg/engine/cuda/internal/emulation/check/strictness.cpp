@@ -1,0 +1,157 @@
+// That the emulation finds what it is there to find: kernels with one mistake each, and one
+// without.
+#include "check.h"
+
+#include "../../kernels/device.h"
+
+struct strict_args {
+  float *out;        // [threads]
+  const float *in;   // [threads]
+};
+
+// The sum of two neighbours, by way of shared memory.
+static void neighbours(const strict_args &a, bool barrier) {
+  float *shared = (float *)tdm_shared();
+  const int i = tdm_thread();
+  shared[i] = a.in[i];
+  if (barrier)
+    tdm_barrier();
+  a.out[i] = shared[i] + shared[(i + 33) % 64];
+}
+
+TDM_KERNEL(64, 1) strict_right(const strict_args a) { neighbours(a, true); }
+TDM_KERNEL(64, 1) strict_race(const strict_args a) { neighbours(a, false); }
+
+TDM_KERNEL(64, 1) strict_barrier(const strict_args) {
+  if (tdm_thread() != 5)
+    tdm_barrier();
+}
+
+TDM_KERNEL(64, 1) strict_shuffle(const strict_args a) {
+  if (tdm_thread() != 40)
+    a.out[tdm_thread()] = tdm_shuffle(a.in[tdm_thread()], 1);
+}
+
+TDM_KERNEL(64, 1) strict_apart(const strict_args a) {
+  a.out[tdm_thread()] = tdm_shuffle(a.in[tdm_thread()], tdm_thread() < 3 ? 1 : 2);
+}
+
+TDM_KERNEL(64, 1) strict_mma(const strict_args) {
+  float sum[4] = {};
+  if (tdm_thread() % 32 != 31)
+    tdm_mma(sum, 0, 0, 0, 0, 0, 0);
+}
+
+TDM_KERNEL(64, 1) strict_beyond(const strict_args) {
+  if (tdm_thread() == 0)
+    tdm_shared()[64 * 16] = 1;
+}
+
+// Copies its input by way of shared memory, 16 bytes a thread; in of 64 threads is in of
+// 256 floats.
+static void by_copy(const strict_args &a, bool wait, int target, int source) {
+  tdm_floats *shared = (tdm_floats *)tdm_shared();
+  const int i = tdm_thread();
+  tdm_copy16((uint8_t *)(shared + i) + target, (const uint8_t *)(a.in + 4 * i) + source, true);
+  tdm_copy_commit();
+  if (wait)
+    tdm_copy_wait<0>();
+  a.out[i] = shared[i][1];
+  tdm_copy_wait<0>();
+}
+
+TDM_KERNEL(64, 1) strict_copy(const strict_args a) { by_copy(a, true, 0, 0); }
+TDM_KERNEL(64, 1) strict_early(const strict_args a) { by_copy(a, false, 0, 0); }
+TDM_KERNEL(64, 1) strict_target(const strict_args a) { by_copy(a, true, 4, 0); }
+TDM_KERNEL(64, 1) strict_source(const strict_args a) { by_copy(a, true, 0, 4); }
+TDM_KERNEL(64, 1) strict_outside(const strict_args a) { by_copy(a, true, 16, 0); }
+
+TDM_KERNEL(64, 1) strict_forgotten(const strict_args a) {
+  tdm_copy16(tdm_shared() + 16 * tdm_thread(), a.in + 4 * tdm_thread(), true);
+  tdm_copy_commit();
+}
+
+TDM_KNOWN(strict_right, strict_args)
+TDM_KNOWN(strict_race, strict_args)
+TDM_KNOWN(strict_barrier, strict_args)
+TDM_KNOWN(strict_shuffle, strict_args)
+TDM_KNOWN(strict_apart, strict_args)
+TDM_KNOWN(strict_mma, strict_args)
+TDM_KNOWN(strict_beyond, strict_args)
+TDM_KNOWN(strict_copy, strict_args)
+TDM_KNOWN(strict_early, strict_args)
+TDM_KNOWN(strict_target, strict_args)
+TDM_KNOWN(strict_source, strict_args)
+TDM_KNOWN(strict_outside, strict_args)
+TDM_KNOWN(strict_forgotten, strict_args)
+
+namespace {
+
+struct outcome {
+  std::string error; // empty: none
+  std::vector<float> out;
+};
+
+outcome run(const char *kernel, unsigned threads = 64) {
+  memory<float> in(256), out(64);
+  for (size_t i = 0; i < in.length; i++)
+    in[i] = (float)i;
+  const strict_args args = {out.at, in.at};
+  const unsigned grid[3] = {1, 1, 1}, block[3] = {threads, 1, 1};
+  char error[512] = "";
+  const int failed = tdm_emulate(kernel, grid, block, 64 * 16, &args, error, sizeof error);
+  return {failed ? error : "", std::vector<float>(out.at, out.at + out.length)};
+}
+
+void right() {
+  const outcome o = run("strict_right");
+  for (int i = 0; i < 64; i++)
+    if (o.out[i] != (float)(i + (i + 33) % 64))
+      fail("strict_right: %g at %d, '%s'", o.out[i], i, o.error.c_str());
+}
+
+#ifndef TDM_TSAN
+void refused(const char *kernel, const char *part, unsigned threads = 64) {
+  const outcome o = run(kernel, threads);
+  if (o.error.find(part) == std::string::npos)
+    fail("%s: got the error '%s', want one with '%s'", kernel, o.error.c_str(), part);
+}
+
+void mistakes() {
+  refused("strict_barrier", "wait at a barrier");
+  refused("strict_shuffle", "lanes of their warp");
+  refused("strict_apart", "different instructions");
+  refused("strict_mma", "lanes of their warp");
+  refused("strict_target", "multiple of 16");
+  refused("strict_source", "multiple of 16");
+  refused("strict_outside", "not in shared memory");
+  refused("strict_forgotten", "never waited for");
+  refused("strict_none", "no kernel has this name");
+  refused("strict_right", "whole warps", 40);
+  right(); // nothing is left of the faults
+#ifndef TDM_ASAN // which ends the process
+  refused("strict_beyond", "wrote past its shared memory");
+#endif
+  bool differs = false;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    tdm_emulate_order(seed);
+    for (float x : run("strict_race").out)
+      differs |= std::isnan(x);
+  }
+  if (!differs)
+    fail("strict_race was never seen to go wrong");
+}
+#endif
+
+} // namespace
+
+void check_strictness() {
+  right();
+  if (run("strict_copy").out[2] != 9)
+    fail("strict_copy did not copy");
+  if (!std::isnan(run("strict_early").out[2]))
+    fail("strict_early read what it had not waited for");
+#ifndef TDM_TSAN // which takes threads that a fault leaves behind for racing ones
+  mistakes();
+#endif
+}
