@@ -157,6 +157,15 @@ typedef struct tdm_join_args {
   int32_t heads, kv_heads, size, reserved;
 } tdm_join_args;
 
+// to[i] = from[index[i]], rows of whole 16 bytes. Grid: rows. Block: 256.
+typedef struct tdm_gather_args {
+  const int32_t *count;
+  const int32_t *index;     // [rows]
+  const uint8_t *from;
+  uint8_t *to;
+  int64_t row_bytes;        // a multiple of 16
+} tdm_gather_args;
+
 // The likeliest token of rows of logits, in the order that pkg/sampler documents: the
 // first of the largest; 0 where all are NaN. Grid: rows. Block: 1024.
 typedef struct tdm_argmax_args {
