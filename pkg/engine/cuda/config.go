@@ -91,7 +91,7 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 
 // SliceBytes is what a slice of a KV page takes: one layer of a block of c.
 func SliceBytes(spec model.Spec, c Config) int {
-	return 2 * 2 * spec.KVHeads * spec.HeadSize * c.withDefaults().BlockTokens
+	return 2 * 2 * spec.KVHeads * shapeOf(spec).stride * c.withDefaults().BlockTokens
 }
 
 func (c Config) layout(spec model.Spec) kvcache.Layout {

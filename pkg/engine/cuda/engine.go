@@ -61,7 +61,7 @@ func (e *cudaEngine) open() (err error) {
 	}
 	e.batches = engine.NewValidator(e.capacity, spec)
 	e.scale = kernels.Scale(spec.HeadSize)
-	if e.blocks, err = e.weights.kernels.AttentionBlocks(spec.HeadSize, spec.KVHeads); err != nil {
+	if e.blocks, err = e.weights.kernels.AttentionBlocks(e.weights.shape.stride, spec.KVHeads); err != nil {
 		return err
 	}
 	e.planner = planner{group: spec.Heads / spec.KVHeads, window: widest(spec), slots: mostSlots, blocks: e.blocks}

@@ -71,7 +71,7 @@ func (l *launcher) keys(layer int) {
 		Counts: all.counts, QKV: l.qkv, Bias: w.bias, QNorm: w.qNorm, KNorm: w.kNorm, Cos: l.weights.at.cos, Sin: l.weights.at.sin,
 		Positions: l.in.positions.device, Slots: l.in.slots.device, Q: l.q, Pages: l.pages,
 		Ld: int64(s.ldQKV), LdQ: int64(s.ldQ), PageBytes: int64(layout.PageBytes()), LayerBytes: int64(layer * layout.SliceBytes),
-		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.headSize), BlockTokens: int32(l.config.BlockTokens), Eps: l.weights.spec.RMSNormEps,
+		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.headSize), BlockTokens: int32(l.config.BlockTokens), Eps: l.weights.spec.RMSNormEps, Stride: int32(s.stride),
 	})
 }
 
@@ -105,7 +105,7 @@ func (l *launcher) attention(layer int, to residual) {
 	args := kernels.AttentionArgs{
 		Tables: l.in.tables.device, Q: l.q, Pages: l.pages, Out: l.mixed, Results: l.results, Sums: l.sums,
 		LdQ: int64(s.ldQ), PageBytes: int64(layout.PageBytes()), LayerBytes: int64(layer * layout.SliceBytes),
-		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.headSize), BlockTokens: int32(l.config.BlockTokens),
+		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride), BlockTokens: int32(l.config.BlockTokens),
 		Window: int32(l.weights.spec.Window(layer)), Scale: l.scale,
 	}
 	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Thin)), to.items.thin.device
@@ -114,7 +114,7 @@ func (l *launcher) attention(layer int, to residual) {
 	l.weights.kernels.AttentionTall(l.program, l.blocks, args)
 	l.weights.kernels.Join(l.program, l.blocks, kernels.JoinArgs{
 		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,
-		LdQ: int64(s.ldQ), Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.headSize),
+		LdQ: int64(s.ldQ), Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride),
 	})
 }
 

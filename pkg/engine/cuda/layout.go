@@ -11,6 +11,7 @@ import (
 type shape struct {
 	hidden, ffn, vocab       int
 	heads, kvHeads, headSize int
+	stride                   int // of heads in queries and pages
 	q, qkv                   int // widths of the queries, and of queries, keys and values
 	ldHidden, ldFFN, ldQ     int
 	ldQKV, ldLogits          int
@@ -19,10 +20,11 @@ type shape struct {
 func shapeOf(s model.Spec) shape {
 	q := s.Heads * s.HeadSize
 	qkv := q + 2*s.KVHeads*s.HeadSize
+	stride := padded(s.HeadSize, kernels.HeadBlock)
 	return shape{
 		hidden: s.HiddenSize, ffn: s.FFNSize, vocab: s.VocabSize,
-		heads: s.Heads, kvHeads: s.KVHeads, headSize: s.HeadSize, q: q, qkv: qkv,
-		ldHidden: padded(s.HiddenSize, kernels.KBlock), ldFFN: padded(s.FFNSize, kernels.KBlock), ldQ: padded(q, kernels.KBlock),
+		heads: s.Heads, kvHeads: s.KVHeads, headSize: s.HeadSize, stride: stride, q: q, qkv: qkv,
+		ldHidden: padded(s.HiddenSize, kernels.KBlock), ldFFN: padded(s.FFNSize, kernels.KBlock), ldQ: padded(s.Heads*stride, kernels.KBlock),
 		ldQKV: padded(qkv, kernels.KBlock), ldLogits: padded(s.VocabSize, kernels.KBlock),
 	}
 }

@@ -118,8 +118,13 @@ func (u *uploader) finish() error {
 }
 
 // matrix uploads a matrix, in bf16, whose rows are ld elements apart on the device.
-// What lies between them is to be zero already.
 func (u *uploader) matrix(to driver.Address, t model.Tensor, ld int) error {
+	return u.spread(to, t, ld, t.Shape[1], t.Shape[1])
+}
+
+// spread is matrix for rows whose elements come in groups, which are stride elements apart
+// on the device. What lies between is zero.
+func (u *uploader) spread(to driver.Address, t model.Tensor, ld, group, stride int) error {
 	rows, columns := t.Shape[0], t.Shape[1]
 	row := 2 * ld
 	most := stagingBytes / row
@@ -132,11 +137,15 @@ func (u *uploader) matrix(to driver.Address, t model.Tensor, ld int) error {
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
-		if t.DType == model.BF16 && ld == columns {
+		if t.DType == model.BF16 && ld == columns && group == stride {
 			copy(room, t.Data[first*row:])
 		} else {
 			for i := range n {
-				bf16Row(room[i*row:(i+1)*row], t, (first+i)*columns, columns)
+				at, dst := (first+i)*columns, room[i*row:(i+1)*row]
+				clear(dst)
+				for g := range columns / group {
+					bf16Row(dst[2*g*stride:], t, at+g*group, group)
+				}
 			}
 		}
 		u.taken(n * columns * t.DType.Bytes())
@@ -144,24 +153,22 @@ func (u *uploader) matrix(to driver.Address, t model.Tensor, ld int) error {
 	return nil
 }
 
-// bf16Row converts a row of n elements, from element at on, and clears what is left of
-// dst.
+// bf16Row converts n elements, from element at on.
 func bf16Row(dst []byte, t model.Tensor, at, n int) {
 	if t.DType == model.BF16 {
 		copy(dst, t.Data[2*at:2*(at+n)])
-	} else {
-		var wide [256]float32
-		for i := 0; i < n; i += len(wide) {
-			part := wide[:min(len(wide), n-i)]
-			if err := t.Float32s(part, at+i); err != nil {
-				panic(err) // its shape says that they are there
-			}
-			for j, v := range part {
-				binary.LittleEndian.PutUint16(dst[2*(i+j):], toBF16(v))
-			}
+		return
+	}
+	var wide [256]float32
+	for i := 0; i < n; i += len(wide) {
+		part := wide[:min(len(wide), n-i)]
+		if err := t.Float32s(part, at+i); err != nil {
+			panic(err) // its shape says that they are there
+		}
+		for j, v := range part {
+			binary.LittleEndian.PutUint16(dst[2*(i+j):], toBF16(v))
 		}
 	}
-	clear(dst[2*n:])
 }
 
 // toBF16 rounds to nearest, ties to even.

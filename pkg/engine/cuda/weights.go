@@ -139,13 +139,16 @@ func (w *Weights) uploadLayer(u *uploader, to layerAddresses, l model.LayerWeigh
 	s := w.shape
 	kv := s.kvHeads * s.headSize
 	after := func(rows int) driver.Address { return to.qkv + driver.Address(2*rows*s.ldHidden) }
+	if err := u.spread(to.o, l.O, s.ldQ, s.headSize, s.stride); err != nil {
+		return err
+	}
 	for _, part := range []struct {
 		to driver.Address
 		t  model.Tensor
 		ld int
 	}{
 		{to.qkv, l.Q, s.ldHidden}, {after(s.q), l.K, s.ldHidden}, {after(s.q + kv), l.V, s.ldHidden},
-		{to.o, l.O, s.ldQ}, {to.gate, l.Gate, s.ldHidden}, {to.up, l.Up, s.ldHidden}, {to.down, l.Down, s.ldFFN},
+		{to.gate, l.Gate, s.ldHidden}, {to.up, l.Up, s.ldHidden}, {to.down, l.Down, s.ldFFN},
 	} {
 		if err := u.matrix(part.to, part.t, part.ld); err != nil {
 			return err

@@ -48,7 +48,7 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		x: matrix(rows, s.ldHidden, 4), normed: matrix(tiled, s.ldHidden, 2), qkv: matrix(rows, s.ldQKV, 4),
 		q: matrix(rows, s.ldQ, 2), mixed: matrix(tiled, s.ldQ, 2), inner: matrix(tiled, s.ldFFN, 2),
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
-		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.headSize, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
+		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.stride, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
 		logits: matrix(head, s.ldLogits, 4), likeliest: matrix(head, 1, 4),
 	}
 }

@@ -57,7 +57,7 @@ type (
 		Ld, LdQ, PageBytes, LayerBytes                                        int64
 		Heads, KVHeads, Size, BlockTokens                                     int32
 		Eps                                                                   float32
-		_                                                                     int32
+		Stride                                                                int32
 	}
 	AttentionArgs struct {
 		Count, Items, Tables, Q, Pages, Out, Results, Sums Address

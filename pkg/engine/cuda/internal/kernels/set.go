@@ -45,8 +45,9 @@ func thinRows() []int { return []int{8, 16, 32, 64} }
 // headSizes are those of attention's kernels, which take smaller heads too.
 func headSizes() []int { return []int{32, 64, 128, 256} }
 
-// leastHead divides the size of every head.
-const leastHead = 16
+// HeadBlock divides the distance of heads, in elements: heads of other sizes have zeros
+// behind them.
+const HeadBlock = 16
 
 // Set is the kernels of one device, ready to be launched. It does not change, and is safe
 // for concurrent use.
@@ -68,8 +69,8 @@ type kernel struct {
 
 // HeadSize refuses head sizes that attention has no kernel for.
 func HeadSize(size int) error {
-	if size <= 0 || size > MostHead || size%leastHead != 0 {
-		return fmt.Errorf("heads of %d elements: the CUDA engine takes multiples of %d up to %d", size, leastHead, MostHead)
+	if size <= 0 || size > MostHead {
+		return fmt.Errorf("heads of %d elements: the CUDA engine takes up to %d", size, MostHead)
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ typedef struct tdm_heads_args {
   int64_t page_bytes, layer_bytes; // of a page; where the layer's slice begins in it
   int32_t heads, kv_heads, size, block_tokens;
   float eps;
-  int32_t reserved;
+  int32_t stride;             // of heads in q and in pages: size or more, zeros between
 } tdm_heads_args;
 
 // A slice, one layer of a block, holds bf16 keys as [kv head][token][dimension], then
