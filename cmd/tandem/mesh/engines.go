@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -35,7 +36,9 @@ type engines struct {
 	// says why.
 	chat      chat.Template
 	chatError error
-	weights   *cpu.Weights // nil for the simulated engine
+	// At most one of the two is there: none for the simulated engine.
+	weights    *cpu.Weights
+	gpuWeights *cuda.Weights
 	// profile is nil if none was given; device if the engines do not share one.
 	profile *latency.Profile
 	device  *simulated.Device
@@ -76,6 +79,9 @@ func loadEngines(ctx context.Context, o Options, parts needs, logger *slog.Logge
 	}
 	if parts.workers == 0 {
 		return e, nil
+	}
+	if err := o.Engine.chooseEngine(spec, logger); err != nil {
+		return nil, err
 	}
 	left, known := memory.Available(os.DirFS("/"))
 	warning, err := o.checkModel(spec, parts.workers, left, known)
@@ -132,6 +138,10 @@ func (e *engines) loadWeights(ctx context.Context, o Options, logger *slog.Logge
 		return err
 	}
 	opened := time.Now()
+	if o.Engine.Name == EngineCUDA {
+		err = e.loadGPU(ctx, o, m, logger, progress)
+		return errors.Join(err, m.Close())
+	}
 	weights, err := cpu.Load(ctx, m, cpu.LoadConfig{
 		Type: o.Engine.CPUWeights, Threads: o.Engine.Threads, CacheDir: o.Engine.CPUWeightCache,
 		Progress: func(done, total int64) { progress("pack", done, total) },
@@ -156,6 +166,26 @@ func (e *engines) loadWeights(ctx context.Context, o Options, logger *slog.Logge
 	return err
 }
 
+// loadGPU copies the weights to the GPU.
+func (e *engines) loadGPU(ctx context.Context, o Options, m *model.Model, logger *slog.Logger, progress Progress) error {
+	began := time.Now()
+	number, err := o.Engine.gpu()
+	if err != nil {
+		return err
+	}
+	weights, err := cuda.Load(ctx, m, cuda.LoadConfig{
+		Library: o.Engine.CUDADriver, Device: number,
+		Progress: func(done, total int64) { progress("pack", done, total) },
+	})
+	if err != nil {
+		return err
+	}
+	e.spec, e.gpuWeights = m.Spec(), weights
+	logger.Info("weights loaded", slog.String("device", o.Engine.Device), slog.String("name", weights.DeviceName()),
+		slog.Int64("bytes", weights.Bytes()), slog.Float64("load_seconds", time.Since(began).Seconds()))
+	return nil
+}
+
 // add makes one more engine, with KV pages of its own, for the worker id.
 func (e *engines) add(id string) (engine.Engine, error) {
 	made, err := e.newEngine(id)
@@ -167,7 +197,14 @@ func (e *engines) add(id string) (engine.Engine, error) {
 }
 
 func (e *engines) newEngine(id string) (engine.Engine, error) {
-	if e.weights == nil {
+	switch {
+	case e.gpuWeights != nil:
+		made, err := e.gpuWeights.NewEngine(e.options.cudaConfig())
+		if err != nil {
+			return nil, fmt.Errorf("cuda engine: %w", err)
+		}
+		return made, nil
+	case e.weights == nil:
 		return e.newSimulated(id)
 	}
 	made, err := e.weights.NewEngine(e.options.cpuConfig())
@@ -215,6 +252,9 @@ func (e *engines) newSimulated(id string) (engine.Engine, error) {
 // outsideBytes is the memory outside Go's heap that the engines have and, for KV
 // pages that were never used, may come to have.
 func (e *engines) outsideBytes() int64 {
+	if e.gpuWeights != nil {
+		return int64(len(e.made)) * cuda.HostBytes(e.spec, e.options.cudaConfig())
+	}
 	if e.weights == nil {
 		return 0
 	}
@@ -231,6 +271,9 @@ func (e *engines) close() error {
 	}
 	if e.weights != nil {
 		errs = append(errs, e.weights.Close())
+	}
+	if e.gpuWeights != nil {
+		errs = append(errs, e.gpuWeights.Close())
 	}
 	return errors.Join(errs...)
 }

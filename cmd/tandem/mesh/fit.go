@@ -18,14 +18,14 @@ const (
 	maxSimulatedBlocks      = 1 << 22
 )
 
-// cpuBlockTokens are the block sizes that the CPU engine's kernels take.
-func cpuBlockTokens() []int { return []int{16, 32, 64, 128, 256} }
+// blockTokens are the block sizes that engines' kernels take.
+func blockTokens() []int { return []int{16, 32, 64, 128, 256} }
 
 // checkBlocks checks the size of a block against the engine.
 func (e *EngineOptions) checkBlocks() error {
 	switch {
-	case e.Name == EngineCPU && !slices.Contains(cpuBlockTokens(), e.BlockTokens):
-		return fmt.Errorf("--block-tokens: the CPU engine has no blocks of %d tokens: use 16, 32, 64, 128 or 256", e.BlockTokens)
+	case e.Name != EngineSimulated && !slices.Contains(blockTokens(), e.BlockTokens):
+		return fmt.Errorf("--block-tokens: the engine has no blocks of %d tokens: use 16, 32, 64, 128 or 256", e.BlockTokens)
 	case e.BlockTokens <= 0 || e.BlockTokens > maxSimulatedBlockTokens:
 		return fmt.Errorf("--block-tokens: %d is outside 1 to %d", e.BlockTokens, maxSimulatedBlockTokens)
 	}
@@ -52,6 +52,9 @@ const autoKVMemory ByteSize = 1 << 30
 // about what may come, not about what is wrong.
 func (o *Options) checkModel(spec model.Spec, workers int, left memory.Left, known bool) (warning string, err error) {
 	e := &o.Engine
+	if e.Name == EngineCUDA {
+		return "", o.checkGPU(spec, workers)
+	}
 	sliceBytes := cpu.SliceBytes(spec, e.cpuConfig())
 	if e.Name == EngineCPU || e.SimulatedDevice.RealPages {
 		if err := o.checkCredit(sliceBytes); err != nil {

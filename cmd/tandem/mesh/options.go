@@ -13,9 +13,12 @@ import (
 	"github.com/tandem-serving/tandem/services/router"
 )
 
-// Engines that can be asked for.
+// Engines that can be asked for. EngineAuto becomes EngineCUDA or EngineCPU, as
+// EngineOptions.Device and the machine have it.
 const (
+	EngineAuto      = "auto"
 	EngineCPU       = "cpu"
+	EngineCUDA      = "cuda"
 	EngineSimulated = "simulated"
 )
 
@@ -61,8 +64,15 @@ type Options struct {
 
 // EngineOptions say what computes.
 type EngineOptions struct {
-	// Name is EngineCPU or EngineSimulated.
+	// Name is one of the engines above.
 	Name string
+	// Device is where a model runs: DeviceAuto, DeviceCPU or a GPU, such as "cuda:0".
+	Device string
+	// CUDADriver is the file of the CUDA driver's library; empty: the system's.
+	CUDADriver string
+	// GPUMemory is the device memory that all of the process may take. Auto: nine
+	// tenths of what is free.
+	GPUMemory ByteSize
 	// Threads computes; 0: as many as the process may use.
 	Threads int
 	// CPUWeights is the type of the CPU engine's weights.
@@ -71,8 +81,9 @@ type EngineOptions struct {
 	CPUKV cpu.KVType
 	// CPUWeightCache is a folder that keeps them as they are in memory; empty: none.
 	CPUWeightCache string
-	// KVMemory is the memory for KV blocks of each worker. Auto: 1 GiB, less where
-	// that is not there, and a full context of the model in any case.
+	// KVMemory is the memory for KV blocks of each worker. Auto: on the CPU 1 GiB, less
+	// where that is not there, and a full context of the model in any case; on a GPU an
+	// equal share of what weights and activations leave of GPUMemory.
 	KVMemory ByteSize
 	// BlockTokens is the number of tokens in a block.
 	BlockTokens int
@@ -115,12 +126,15 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 }
 
 func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&e.Name, "engine", EngineCPU, "what computes: cpu, or simulated (time only)")
+	fs.StringVar(&e.Name, "engine", EngineAuto, "what computes: auto (a GPU or the CPU, as --device says), cpu, cuda, or simulated (time only)")
+	fs.StringVar(&e.Device, "device", DeviceAuto, "where the model runs: auto (the first GPU if there is one, else the CPU), cpu, or a GPU, such as cuda:0")
+	fs.StringVar(&e.CUDADriver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
+	fs.Var(&e.GPUMemory, "gpu-memory", "device memory that this process may take, such as 40GiB; auto: nine tenths of what is free at the start")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
 	fs.StringVar((*string)(&e.CPUKV), "cpu-kv", string(cpu.KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8, about half the memory and the reading behind long contexts, and slightly other tokens; all workers that pass KV to each other need the same, and --decode-kv-encoding stays native")
 	fs.StringVar(&e.CPUWeightCache, "cpu-weight-cache", "", "CPU engine: folder that keeps the weights as they are in memory, so that only the first start makes them; as much room on disk as in memory for each model and type")
-	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing")
+	fs.Var(&e.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing; on a GPU auto is what --gpu-memory leaves")
 	fs.IntVar(&e.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
 	fs.IntVar(&e.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
 	fs.IntVar(&e.MaxSequences, "max-sequences", 64, "most sequences in one step")
@@ -161,23 +175,24 @@ func (o *Options) validateShared() error {
 // validateModel checks what registerModelFlags sets: everything but block stores.
 func (o *Options) validateModel() error {
 	e := o.Engine
+	if err := e.checkDevice(); err != nil {
+		return err
+	}
 	switch {
-	case e.Name != EngineCPU && e.Name != EngineSimulated:
-		return fmt.Errorf("--engine: %q is neither %s nor %s", e.Name, EngineCPU, EngineSimulated)
 	case e.Threads < 0 || e.Threads > 1024:
 		return fmt.Errorf("--threads: %d is outside 0 to 1024", e.Threads)
 	case e.CPUWeights.Validate() != nil:
 		return fmt.Errorf("--cpu-weights: %w", e.CPUWeights.Validate())
-	case e.CPUWeights != cpu.BF16 && e.Name != EngineCPU:
-		return fmt.Errorf("--cpu-weights: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUWeights != cpu.BF16 && !e.mayBeCPU():
+		return fmt.Errorf("--cpu-weights: the %s engine has no such weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case e.CPUKV.Validate() != nil:
 		return fmt.Errorf("--cpu-kv: %w", e.CPUKV.Validate())
-	case e.CPUKV != cpu.KVBF16 && e.Name != EngineCPU:
-		return fmt.Errorf("--cpu-kv: the %s engine keeps no keys and values: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUKV != cpu.KVBF16 && !e.mayBeCPU():
+		return fmt.Errorf("--cpu-kv: the %s engine keeps no such keys and values: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case e.CPUKV != cpu.KVBF16 && o.Decode.KVEncoding == "int8":
 		return fmt.Errorf("--decode-kv-encoding: with --cpu-kv %s KV is small already and is sent as it is: leave out one of the two", e.CPUKV)
-	case e.CPUWeightCache != "" && e.Name != EngineCPU:
-		return fmt.Errorf("--cpu-weight-cache: the %s engine has no weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
+	case e.CPUWeightCache != "" && !e.mayBeCPU():
+		return fmt.Errorf("--cpu-weight-cache: the %s engine has no such weights: leave it out, or pass --engine %s", e.Name, EngineCPU)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:
 		return fmt.Errorf("--context-tokens: %d holds no prompt and answer: pass 2 or more, or 0 for all that the model has", o.ContextTokens)
 	case e.KVMemory < 0:

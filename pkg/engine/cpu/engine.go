@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/engine/internal/rotary"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -22,7 +23,7 @@ type cpuEngine struct {
 	batches   *engine.Validator
 	pages     *pages
 	workspace *kernels.Workspace
-	rotary    rotary
+	angles    rotary.Embedding
 	sampler   *sampler.Sampler
 	rows      []row // scratch: the rows that become logits
 }
@@ -77,7 +78,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		batches:   engine.NewValidator(capacity, w.spec),
 		pages:     kv,
 		workspace: workspace,
-		rotary:    newRotary(w.spec),
+		angles:    rotary.New(w.spec),
 		sampler:   sampler.New(),
 	}, nil
 }
@@ -142,7 +143,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		if err != nil {
 			return engine.Output{}, err
 		}
-		e.rotary.fill(cos, sin, s.Start, len(s.Tokens))
+		e.angles.Fill(cos, sin, s.Start, len(s.Tokens))
 	}
 	k.Embed()
 	layers, whole := e.weights.spec.Layers, e.whole(batch)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
 )
 
 // leave copies a family's checkpoint to a new directory, with another config.json
@@ -108,19 +109,19 @@ func TestFamiliesNotice(t *testing.T) {
 	} {
 		t.Run(c.family+": "+c.what, func(t *testing.T) {
 			w := load(t, openModel(t, leave(t, c.family, c.change, c.drop...)), 2)
-			want := expectedOf(t, c.family, w.Spec().VocabSize)
+			want := enginetest.ExpectedOf(t, filepath.Join(familiesDir, c.family), w.Spec().VocabSize)
 			got := logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 8}), want.Prompt, table(0, 4))
-			off := difference(got, want.logits)
+			off := enginetest.Difference(got, want.Logits)
 			t.Logf("logits are off by %.4f of their size", off)
-			if !(off > familyDifference) {
+			if !(off > enginetest.FamilyDifference) {
 				t.Error("that is too little to be noticed")
 			}
 		})
 	}
 	t.Run("nothing changed", func(t *testing.T) {
 		w := load(t, openModel(t, leave(t, "qwen3", nil)), 2)
-		want := expectedOf(t, "qwen3", w.Spec().VocabSize)
-		if off := difference(logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 8}), want.Prompt, table(0, 4)), want.logits); !(off < familySlack*want.Rounding) {
+		want := enginetest.ExpectedOf(t, filepath.Join(familiesDir, "qwen3"), w.Spec().VocabSize)
+		if off := enginetest.Difference(logitsOf(t, newEngine(t, w, cpu.Config{Blocks: 8}), want.Prompt, table(0, 4)), want.Logits); !(off < familySlack*want.Rounding) {
 			t.Errorf("logits are off by %.4f of their size", off)
 		}
 	})

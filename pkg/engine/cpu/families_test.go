@@ -1,14 +1,11 @@
 package cpu_test
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -20,27 +17,9 @@ import (
 
 const familiesDir = "testdata/families"
 
-// The error of logits is the root mean square of what they are off over all
-// positions, by the logits' size. What rounding activations to bf16 does to them is
-// computed with them (expected.Rounding, 0.004 to 0.015); the engine's error is of
-// that size, because the rest of its arithmetic is float32: familySlack times it at
-// most. One feature left out makes an error of familyDifference at least.
-const (
-	familySlack      = 1.1
-	familyDifference = 0.1
-	// familyMargin is a lead that such errors do not turn: some 2% of logits whose
-	// deviation is 3.
-	familyMargin = 0.3
-)
-
-// expected is what testdata/families/generate.py computed of a family.
-type expected struct {
-	Prompt   []int32   `json:"prompt"`
-	Greedy   []int32   `json:"greedy"`
-	Margins  []float64 `json:"margins"`
-	Rounding float64   `json:"rounding"`
-	logits   [][]float64
-}
+// familySlack is how many times the error of rounding to bf16 the engine's may be: the
+// rest of its arithmetic is float32.
+const familySlack = 1.1
 
 func readJSON(t testing.TB, path string, to any) {
 	t.Helper()
@@ -53,36 +32,12 @@ func readJSON(t testing.TB, path string, to any) {
 	}
 }
 
-func expectedOf(t testing.TB, family string, vocabulary int) expected {
-	t.Helper()
-	var e expected
-	readJSON(t, filepath.Join(familiesDir, family, "expected.json"), &e)
-	data, err := os.ReadFile(filepath.Join(familiesDir, family, "logits.f32"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(e.Prompt) == 0 || len(data) != 4*len(e.Prompt)*vocabulary {
-		t.Fatalf("%s: %d bytes of logits for %d tokens of a vocabulary of %d", family, len(data), len(e.Prompt), vocabulary)
-	}
-	for row := range slices.Chunk(data, 4*vocabulary) {
-		logits := make([]float64, vocabulary)
-		for i := range logits {
-			logits[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(row[4*i:])))
-		}
-		e.logits = append(e.logits, logits)
-	}
-	return e
-}
-
+// families are the names of the tiny models.
 func families(t testing.TB) []string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(familiesDir, "*", "config.json"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no families in %s (error %v)", familiesDir, err)
-	}
-	names := make([]string, len(paths))
-	for i, path := range paths {
-		names[i] = filepath.Base(filepath.Dir(path))
+	names := enginetest.Families(t, familiesDir)
+	for i, dir := range names {
+		names[i] = filepath.Base(dir)
 	}
 	return names
 }
@@ -102,44 +57,13 @@ func loadFamily(t testing.TB, family string, threads int) *cpu.Weights {
 	return load(t, openModel(t, filepath.Join(familiesDir, family)), threads)
 }
 
-// difference is the root mean square of what got is off, by the size of want.
-func difference(got [][]float32, want [][]float64) float64 {
-	var size, off float64
-	for p := range want {
-		for i := range want[p] {
-			d := float64(got[p][i]) - want[p][i]
-			size += want[p][i] * want[p][i]
-			off += d * d
-		}
-	}
-	return math.Sqrt(off / size)
-}
-
 // TestFamilies compares the logits after every token of a prompt, and the greedy
 // continuation, with those of generate.py.
 func TestFamilies(t *testing.T) {
 	for _, family := range families(t) {
 		t.Run(family, func(t *testing.T) {
-			w := loadFamily(t, family, 2)
-			e, want := newEngine(t, w, cpu.Config{Blocks: 8}), expectedOf(t, family, w.Spec().VocabSize)
-			got := logitsOf(t, e, want.Prompt, table(0, 4))
-			off := difference(got, want.logits)
-			t.Logf("logits are off by %.5f of their size, by bf16's rounding by %.5f", off, want.Rounding)
-			if !(off < familySlack*want.Rounding) || want.Rounding > familyDifference/5 {
-				t.Error("that is more than rounding explains")
-			}
-			tokens, start := want.Prompt, 0
-			for i, token := range want.Greedy {
-				out := step(t, e, engine.Sequence{Tokens: tokens, Start: start, Blocks: table(4, 4), Sample: &engine.Sample{Offset: uint64(i)}})
-				if out.Tokens[0] != token {
-					if want.Margins[i] >= familyMargin {
-						t.Errorf("token %d is %d, want %d by a margin of %.3f", i, out.Tokens[0], token, want.Margins[i])
-					}
-					break
-				}
-				start += len(tokens)
-				tokens = []int32{token}
-			}
+			e := newEngine(t, loadFamily(t, family, 2), cpu.Config{Blocks: 8})
+			enginetest.RunFamily(t, filepath.Join(familiesDir, family), e, familySlack)
 		})
 	}
 }

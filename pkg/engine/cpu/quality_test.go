@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
 )
 
 // logProbabilities are those of all tokens.
 func logProbabilities(logits []float32) []float64 {
 	p := make([]float64, len(logits))
-	first := nll(logits, 0)
+	first := enginetest.NLL(logits, 0)
 	for i := range p {
 		p[i] = float64(logits[i]) - float64(logits[0]) - first
 	}

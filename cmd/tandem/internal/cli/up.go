@@ -58,7 +58,8 @@ by hand.`,
 
 // completeMeshFlags completes what mesh.Options takes from a list.
 func completeMeshFlags(cmd *cobra.Command) {
-	oneOf(cmd, "engine", mesh.EngineCPU, mesh.EngineSimulated)
+	oneOf(cmd, "engine", mesh.EngineAuto, mesh.EngineCPU, mesh.EngineCUDA, mesh.EngineSimulated)
+	oneOf(cmd, "device", mesh.DeviceAuto, mesh.DeviceCPU, "cuda:0")
 	oneOf(cmd, "block-tokens", "16", "32", "64", "128", "256")
 	oneOf(cmd, "generation-config", "model", "none")
 	oneOf(cmd, "kv-memory", "auto")

@@ -57,7 +57,7 @@ type (
 		Ld, LdQ, PageBytes, LayerBytes                                        int64
 		Heads, KVHeads, Size, BlockTokens                                     int32
 		Eps                                                                   float32
-		_                                                                     int32
+		Stride                                                                int32
 	}
 	AttentionArgs struct {
 		Count, Items, Tables, Q, Pages, Out, Results, Sums Address
@@ -85,7 +85,7 @@ type (
 const (
 	_ = -uint(unsafe.Sizeof(Counts{}) ^ C.sizeof_tdm_counts)
 	_ = -uint(unsafe.Sizeof(Item{}) ^ C.sizeof_tdm_item)
-	_ = -uint(unsafe.Sizeof(Join{}) ^ C.sizeof_tdm_join)
+	_ = -uint(unsafe.Sizeof(Join{}) ^ C.sizeof_tdm_joint)
 	_ = -uint(unsafe.Sizeof(EmbedArgs{}) ^ C.sizeof_tdm_embed_args)
 	_ = -uint(unsafe.Sizeof(NormArgs{}) ^ C.sizeof_tdm_norm_args)
 	_ = -uint(unsafe.Sizeof(ProductArgs{}) ^ C.sizeof_tdm_product_args)

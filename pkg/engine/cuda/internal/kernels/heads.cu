@@ -47,10 +47,10 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
     }
     uint16_t *to;
     if (query) {
-      to = a.q + (int64_t)row * a.ldq + h * a.size;
+      to = a.q + (int64_t)row * a.ldq + h * a.stride;
     } else {
       // Keys of all KV heads come before values of all, so that h counts through both.
-      to = (uint16_t *)slice + ((int64_t)(h - a.heads) * a.block_tokens + slot % a.block_tokens) * a.size;
+      to = (uint16_t *)slice + ((int64_t)(h - a.heads) * a.block_tokens + slot % a.block_tokens) * a.stride;
     }
     TDM_UNROLL
     for (int j = 0; j < tdm_pairs; j++) {
@@ -66,5 +66,7 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
       to[i] = tdm_bf16(x);
       to[half + i] = tdm_bf16(y);
     }
+    for (int i = a.size + lane; i < a.stride; i += 32)
+      to[i] = 0;
   }
 }

@@ -122,7 +122,7 @@ typedef struct tdm_heads_args {
   int64_t page_bytes, layer_bytes; // of a page; where the layer's slice begins in it
   int32_t heads, kv_heads, size, block_tokens;
   float eps;
-  int32_t reserved;
+  int32_t stride;             // of heads in q and in pages: size or more, zeros between
 } tdm_heads_args;
 
 // A slice, one layer of a block, holds bf16 keys as [kv head][token][dimension], then
@@ -156,6 +156,15 @@ typedef struct tdm_join_args {
   int64_t ldq;
   int32_t heads, kv_heads, size, reserved;
 } tdm_join_args;
+
+// to[i] = from[index[i]], rows of whole 16 bytes. Grid: rows. Block: 256.
+typedef struct tdm_gather_args {
+  const int32_t *count;
+  const int32_t *index;     // [rows]
+  const uint8_t *from;
+  uint8_t *to;
+  int64_t row_bytes;        // a multiple of 16
+} tdm_gather_args;
 
 // The likeliest token of rows of logits, in the order that pkg/sampler documents: the
 // first of the largest; 0 where all are NaN. Grid: rows. Block: 1024.

@@ -63,12 +63,12 @@ void check_norm(random_source &r) {
 }
 
 void check_heads(random_source &r) {
-  const int rows = r.between(1, 6), size = 16 * r.between(1, 16), kv_heads = r.between(1, 4), heads = kv_heads * r.between(1, 4);
+  const int rows = r.between(1, 6), size = 2 * r.between(1, 128), stride = padded(size, 16), kv_heads = r.between(1, 4), heads = kv_heads * r.between(1, 4);
   const int all = heads + 2 * kv_heads, half = size / 2, positions = 50, block_tokens = 1 << r.below(6), pages = 3 + rows;
-  const int ld = padded(all * size, TDM_TILE), ldq = padded(heads * size, TDM_TILE);
+  const int ld = padded(all * size, TDM_TILE), ldq = padded(heads * stride, TDM_TILE);
   const bool biased = r.below(2) == 1, normed = r.below(2) == 1;
   const float eps = 1e-6f;
-  const int64_t layer = 2LL * kv_heads * block_tokens * size * 2, page = layer * 3, at = layer * r.below(3);
+  const int64_t layer = 2LL * kv_heads * block_tokens * stride * 2, page = layer * 3, at = layer * r.below(3);
   memory<tdm_counts> counts(1, 0);
   counts[0].rows = rows;
   memory<float> qkv((size_t)rows * ld), bias((size_t)all * size), q_norm((size_t)size), k_norm((size_t)size);
@@ -108,6 +108,7 @@ void check_heads(random_source &r) {
   args.size = size;
   args.block_tokens = block_tokens;
   args.eps = eps;
+  args.stride = stride;
   launch("tdm_heads", (unsigned)(rows + r.below(3)), 1, TDM_ROW_THREADS, 0, args);
 
   size_t written = 0;
@@ -124,12 +125,15 @@ void check_heads(random_source &r) {
           x[i] = x[i] / sqrt(sum / size + eps) * (h < heads ? q_norm[i] : k_norm[i]);
       const uint16_t *got;
       if (h < heads) {
-        got = &q[(size_t)row * ldq + h * size];
+        got = &q[(size_t)row * ldq + h * stride];
       } else {
         const int part = h - heads; // keys of all heads, then values
-        got = (uint16_t *)(bytes.at + slot[row] / block_tokens * page + at) + (part * block_tokens + slot[row] % block_tokens) * size;
-        written += (size_t)size;
+        got = (uint16_t *)(bytes.at + slot[row] / block_tokens * page + at) + (part * block_tokens + slot[row] % block_tokens) * stride;
+        written += (size_t)stride;
       }
+      for (int i = size; i < stride; i++)
+        if (got[i] != 0)
+          fail("tdm_heads: element %d behind a head of %d is not zero", i, size);
       for (int i = 0; i < size; i++) {
         double want = x[i], reach = fabs(x[i]);
         if (h < heads + kv_heads) {

@@ -1,4 +1,8 @@
-package cpu
+// Package rotary computes the angles of the rotary embedding, to the last bit the
+// same on every machine, for every engine that computes them.
+//
+// Only engines import it. It starts no goroutines.
+package rotary
 
 import (
 	"math"
@@ -6,26 +10,27 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// rotary gives the angles of the rotary embedding (Su et al., RoFormer), in the
+// Embedding gives the angles of the rotary embedding (Su et al., RoFormer), in the
 // half-split form of Hugging Face's Llama. Every operation is rounded by itself:
 // a Go compiler may fuse a product and a sum on some processors, and that would
-// make two machines disagree.
-type rotary struct {
+// make two machines disagree. It does not change.
+type Embedding struct {
 	frequencies []float32
 	factor      float32 // of cosines and sines
 }
 
-func newRotary(spec model.Spec) rotary {
-	r := rotary{frequencies(spec.RopeTheta, spec.HeadSize, spec.RopeScaling), 1}
+// New is the embedding of a model.
+func New(spec model.Spec) Embedding {
+	r := Embedding{frequencies(spec.RopeTheta, spec.HeadSize, spec.RopeScaling), 1}
 	if spec.RopeScaling.Kind == model.RopeYaRN {
 		r.factor = float32(spec.RopeScaling.AttentionFactor)
 	}
 	return r
 }
 
-// fill writes the cosines and sines of `tokens` positions from start on, one
+// Fill writes the cosines and sines of `tokens` positions from start on, one
 // group of HeadSize/2 a token.
-func (r rotary) fill(cos, sin []float32, start, tokens int) {
+func (r Embedding) Fill(cos, sin []float32, start, tokens int) {
 	n := len(r.frequencies)
 	for t := range tokens {
 		position := float64(start + t)

@@ -1,18 +1,27 @@
-package cpu_test
+package rotary
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"testing"
 
-	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
+
+// angles is the table of some positions.
+func angles(spec model.Spec, start, tokens int) (cos, sin []float32) {
+	n := spec.HeadSize / 2 * tokens
+	cos, sin = make([]float32, n), make([]float32, n)
+	New(spec).Fill(cos, sin, start, tokens)
+	return cos, sin
+}
 
 func TestAngles(t *testing.T) {
 	const headSize, theta = 64, 500000.0
 	for _, start := range []int{0, 1, 255, 4096, 131071, 1 << 20} {
 		const tokens = 3
-		cos, sin := cpu.Angles(model.Spec{RopeTheta: theta, HeadSize: headSize}, start, tokens)
+		cos, sin := angles(model.Spec{RopeTheta: theta, HeadSize: headSize}, start, tokens)
 		for i := range cos {
 			frequency := float64(float32(1 / math.Pow(theta, float64(i%(headSize/2)*2)/headSize)))
 			s, c := math.Sincos(float64(start+i/(headSize/2)) * frequency)
@@ -28,7 +37,7 @@ func TestAngles(t *testing.T) {
 func TestUnscaledFrequencies(t *testing.T) {
 	for _, theta := range []float64{100, 10000, 500000, 1e6, 5e6, 1e12} {
 		for _, size := range []int{2, 6, 64, 80, 96, 128, 256} {
-			for i, f := range cpu.Frequencies(model.Spec{RopeTheta: theta, HeadSize: size}) {
+			for i, f := range New(model.Spec{RopeTheta: theta, HeadSize: size}).frequencies {
 				if want := float32(1 / math.Pow(theta, float64(2*i)/float64(size))); f != want {
 					t.Errorf("theta %g, size %d: frequency %d is %x, want %x", theta, size, i, f, want)
 				}
@@ -52,7 +61,13 @@ func TestScaledFrequencies(t *testing.T) {
 		}
 		Frequencies []float64
 	}
-	readJSON(t, familiesDir+"/frequencies.json", &published)
+	data, err := os.ReadFile("../../cpu/testdata/families/frequencies.json")
+	if err == nil {
+		err = json.Unmarshal(data, &published)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(published) == 0 {
 		t.Fatal("no frequencies")
 	}
@@ -62,7 +77,7 @@ func TestScaledFrequencies(t *testing.T) {
 			LowFreqFactor: p.Scaling.LowFreqFactor, HighFreqFactor: p.Scaling.HighFreqFactor,
 			BetaFast: 32, BetaSlow: 1, Truncate: p.Scaling.Truncate == nil || *p.Scaling.Truncate, AttentionFactor: 1,
 		}}
-		for i, f := range cpu.Frequencies(spec) {
+		for i, f := range New(spec).frequencies {
 			// Some roundings to float32; where llama3 passes from one to the other, the
 			// difference of two near numbers makes more of them.
 			if want := p.Frequencies[i]; math.Abs(float64(f)-want) > 2e-6*want {
@@ -76,9 +91,9 @@ func TestAttentionFactor(t *testing.T) {
 	spec := model.Spec{HeadSize: 64, RopeTheta: 10000, RopeScaling: model.RopeScaling{
 		Kind: model.RopeYaRN, Factor: 4, OriginalContext: 2048, BetaFast: 32, BetaSlow: 1, Truncate: true, AttentionFactor: 1,
 	}}
-	cos, sin := cpu.Angles(spec, 1000, 2)
+	cos, sin := angles(spec, 1000, 2)
 	spec.RopeScaling.AttentionFactor = 1.25
-	largerCos, largerSin := cpu.Angles(spec, 1000, 2)
+	largerCos, largerSin := angles(spec, 1000, 2)
 	for i := range cos {
 		if largerCos[i] != 1.25*cos[i] || largerSin[i] != 1.25*sin[i] {
 			t.Fatalf("pair %d: cos %v sin %v with a factor, %v %v without", i, largerCos[i], largerSin[i], cos[i], sin[i])

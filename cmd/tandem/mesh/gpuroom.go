@@ -1,0 +1,84 @@
+package mesh
+
+import (
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// gpuRoom is what a model needs of a GPU's memory, and what there is, in bytes: all of it
+// is taken at the start, so that no step can run out of memory.
+type gpuRoom struct {
+	spec model.Spec
+	// weights are shared; each of the workers computes in workspace and has KV pages of
+	// its own.
+	weights, workspace, workers int64
+	// block is one KV block of so many tokens, full the blocks of a full context.
+	block, full int64
+	blockTokens int64
+	// budget is what the process may take of free bytes.
+	budget, free int64
+}
+
+// newGPURoom adds up what workers need of a device that has free bytes.
+func newGPURoom(spec model.Spec, e EngineOptions, workers int, free int64) gpuRoom {
+	config := e.cudaConfig()
+	block := int64(cuda.SliceBytes(spec, config)) * int64(spec.Layers)
+	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	budget := int64(e.GPUMemory)
+	if e.GPUMemory == Auto {
+		budget = free / 10 * 9 // the driver, compiled kernels and others want some
+	}
+	return gpuRoom{
+		spec: spec, weights: cuda.WeightBytes(spec), workspace: cuda.WorkspaceBytes(spec, config), workers: int64(workers),
+		block: block, full: blocks * block, blockTokens: int64(e.BlockTokens), budget: budget, free: free,
+	}
+}
+
+// perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
+func (r gpuRoom) perWorker() int64 { return (r.budget - r.weights - r.workers*r.workspace) / r.workers }
+
+// kvMemory checks the KV memory of each worker, and says what Auto stands for: all that
+// is left, in whole blocks.
+func (r gpuRoom) kvMemory(asked ByteSize) (ByteSize, error) {
+	switch {
+	case r.budget > r.free:
+		return 0, fmt.Errorf("--gpu-memory: %s are more than the %s that are free on the device: pass less, or free some", gib(r.budget), gib(r.free))
+	case r.perWorker() < r.block:
+		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, of %s: use a smaller model, fewer workers or smaller --max-batch-tokens, or --device %s",
+			r.spec.Name, gib(r.weights), gib(r.workspace), r.workers, gib(r.budget), DeviceCPU)
+	}
+	kv := int64(asked)
+	if asked == Auto {
+		kv = r.perWorker() / r.block * r.block
+	}
+	switch {
+	case kv > r.perWorker():
+		return 0, fmt.Errorf("--kv-memory: %s for each of %d workers, but weights (%s) and activations (%s) leave %s of %s: pass less",
+			gib(kv), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(r.perWorker()), gib(r.budget))
+	case kv < r.full:
+		return 0, fmt.Errorf("--kv-memory: %s hold %d tokens, but a sequence of %s may have %d, which take %s: pass --context-tokens %d, or give it more memory",
+			gib(kv), kv/r.block*r.blockTokens, r.spec.Name, r.spec.ContextTokens, gib(r.full), max(kv/r.block*r.blockTokens, 2))
+	}
+	return ByteSize(kv), nil
+}
+
+// checkGPU checks what depends on the model's shape and on the GPU's memory, and says what
+// KVMemory Auto stands for. It is called before the weights are read.
+func (o *Options) checkGPU(spec model.Spec, workers int) error {
+	e := &o.Engine
+	if err := o.checkCredit(cuda.SliceBytes(spec, e.cudaConfig())); err != nil {
+		return err
+	}
+	number, err := e.gpu()
+	if err != nil {
+		return err
+	}
+	free, err := cuda.FreeBytes(e.CUDADriver, number)
+	if err != nil {
+		return fmt.Errorf("--device %s: %w", e.Device, err)
+	}
+	e.KVMemory, err = newGPURoom(spec, *e, workers, free).kvMemory(e.KVMemory)
+	return err
+}

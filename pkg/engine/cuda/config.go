@@ -1,0 +1,120 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// What a zero field of Config stands for.
+const (
+	DefaultBlockTokens    = 32
+	DefaultMaxBatchTokens = 2048
+	DefaultMaxSequences   = 64
+)
+
+// ArithmeticClass names the bits that an engine computes: type of the weights, of keys
+// and values, and a version. Any change of the bits changes it.
+const ArithmeticClass = "cuda/bf16/bf16/1"
+
+// Order names the order of elements in a slice of a page: keys as [kv head][token]
+// [dimension], then values likewise.
+const Order = "k-td/v-td/1"
+
+// ElementType is the type of keys and values.
+const ElementType = "bf16"
+
+// Config sizes an engine.
+type Config struct {
+	// Blocks is the number of KV blocks; 0 takes what fits in KVBytes.
+	Blocks int
+	// KVBytes is the device memory for KV pages, in bytes, where Blocks is 0.
+	KVBytes int64
+	// BlockTokens is the size of a block: 16, 32, 64, 128 or 256 tokens; 0 is 32.
+	BlockTokens int
+	// MaxBatchTokens is the most tokens of a Step; 0 is 2048.
+	MaxBatchTokens int
+	// MaxSequences is the most sequences of a Step; 0 is 64, or MaxBatchTokens if that
+	// is less.
+	MaxSequences int
+	// NoGraphs launches every kernel of a decode step by itself. Tests compare the two.
+	NoGraphs bool
+}
+
+// maxBlocks is what a block id can name.
+const maxBlocks = math.MaxInt32
+
+// withDefaults fills in the zeros of what sizes the workspace.
+func (c Config) withDefaults() Config {
+	set := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	set(&c.BlockTokens, DefaultBlockTokens)
+	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
+	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
+	return c
+}
+
+// complete checks c and fills in its zeros.
+func (c Config) complete(spec model.Spec) (Config, error) {
+	c = c.withDefaults()
+	switch {
+	case c.BlockTokens < 16 || kernels.SplitTokens%c.BlockTokens != 0:
+		return c, fmt.Errorf("blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
+	case c.MaxBatchTokens < 1 || c.MaxBatchTokens > 1<<16:
+		return c, fmt.Errorf("batches of %d tokens: use 1 to %d", c.MaxBatchTokens, 1<<16)
+	case c.MaxSequences < 1 || c.MaxSequences > c.MaxBatchTokens:
+		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
+	case c.Blocks < 0 || c.KVBytes < 0:
+		return c, errors.New("the number of blocks and the KV memory must not be negative")
+	case c.Blocks == 0 && c.KVBytes == 0:
+		return c, errors.New("no KV memory: set the number of blocks or the bytes")
+	}
+	page := int64(c.layout(spec).PageBytes())
+	if c.Blocks == 0 {
+		c.Blocks = int(min(c.KVBytes/page, maxBlocks/int64(c.BlockTokens)))
+		if c.Blocks == 0 {
+			return c, fmt.Errorf("%d bytes of KV memory do not hold one block of %d bytes", c.KVBytes, page)
+		}
+	}
+	if c.Blocks > maxBlocks/c.BlockTokens || int64(c.Blocks) > math.MaxInt64/2/page {
+		return c, fmt.Errorf("%d blocks of %d bytes are too many", c.Blocks, page)
+	}
+	return c, nil
+}
+
+// SliceBytes is what a slice of a KV page takes: one layer of a block of c.
+func SliceBytes(spec model.Spec, c Config) int {
+	return 2 * 2 * spec.KVHeads * shapeOf(spec).stride * c.withDefaults().BlockTokens
+}
+
+func (c Config) layout(spec model.Spec) kvcache.Layout {
+	return kvcache.Layout{
+		ModelDigest:     spec.Digest,
+		ArithmeticClass: ArithmeticClass,
+		Layers:          spec.Layers,
+		KVHeads:         spec.KVHeads,
+		HeadSize:        spec.HeadSize,
+		ElementType:     ElementType,
+		BlockTokens:     c.BlockTokens,
+		Order:           Order,
+		SliceBytes:      SliceBytes(spec, c),
+	}
+}
+
+// checkModel refuses what the kernels do not compute.
+func checkModel(spec model.Spec) error {
+	if group := spec.Heads / spec.KVHeads; group > kernels.ThinRows {
+		return fmt.Errorf("%s has %d heads for each KV head, the CUDA engine takes %d: use the CPU engine", spec.Name, group, kernels.ThinRows)
+	}
+	if err := kernels.HeadSize(spec.HeadSize); err != nil {
+		return fmt.Errorf("%s: %w: use the CPU engine", spec.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package cuda_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+const (
+	fableDir    = "../../../models/fable"
+	familiesDir = "../cpu/testdata/families"
+)
+
+// library is the driver that tests run on: that of TANDEM_CUDA_DRIVER, such as
+// libcuda.so.1 on a machine with a GPU, or the emulated one.
+func library(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("TANDEM_CUDA_DRIVER"); path != "" {
+		return path
+	}
+	return emulation.Library(t)
+}
+
+func load(t testing.TB, dir string) *cuda.Weights {
+	t.Helper()
+	m, err := model.Open(dir, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: library(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Close(); err != nil { // the device has copies
+		t.Fatal(err)
+	}
+	return w
+}
+
+func newEngine(t testing.TB, w *cuda.Weights, config cuda.Config) engine.Engine {
+	t.Helper()
+	e, err := w.NewEngine(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// table is blocks first, first+1, ...
+func table(first, n int) []kvcache.BlockID {
+	blocks := make([]kvcache.BlockID, n)
+	for i := range blocks {
+		blocks[i] = kvcache.BlockID(first + i)
+	}
+	return blocks
+}
+
+func step(t testing.TB, e engine.Engine, sequences ...engine.Sequence) engine.Output {
+	t.Helper()
+	out, err := e.Step(t.Context(), engine.Batch{Sequences: sequences})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestConformance(t *testing.T) {
+	w := load(t, fableDir)
+	fresh := func(t *testing.T) engine.Engine {
+		return newEngine(t, w, cuda.Config{Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
+	}
+	enginetest.Run(t, fresh)
+	t.Run("logits", func(t *testing.T) { enginetest.RunLogits(t, fresh) })
+}
+
+func TestReferences(t *testing.T) {
+	e := newEngine(t, load(t, fableDir), cuda.Config{Blocks: 16, MaxBatchTokens: 512})
+	t.Run("logits", func(t *testing.T) { enginetest.RunReferenceLogits(t, fableDir, e) })
+	t.Run("continuations", func(t *testing.T) { enginetest.RunReferenceContinuations(t, fableDir, e) })
+}
+
+// familySlack is how many times the error of rounding to bf16 the engine's may be.
+const familySlack = 1.1
+
+func TestFamilies(t *testing.T) {
+	for _, dir := range enginetest.Families(t, familiesDir) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			enginetest.RunFamily(t, dir, newEngine(t, load(t, dir), cuda.Config{Blocks: 8, MaxBatchTokens: 256}), familySlack)
+		})
+	}
+}

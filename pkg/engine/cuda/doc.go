@@ -1,0 +1,11 @@
+// Package cuda runs models on NVIDIA GPUs. It opens the driver's library at run time,
+// so that one binary serves with and without a GPU, and its kernels are PTX that is
+// part of the binary. See docs/gpu.md.
+//
+// What it computes is defined bit for bit (docs/decisions/0014-cuda-arithmetic.md): a
+// result depends neither on the batch nor on how a prompt is cut into chunks. It is
+// another arithmetic class than the CPU engine's, so that the two pass no KV to each
+// other.
+//
+// Only cmd/tandem and tests import it. It starts no goroutines.
+package cuda

@@ -1,0 +1,214 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+// cudaEngine is an engine.Engine. Steps of different engines of one device run beside
+// each other, each on a stream of its own.
+type cudaEngine struct {
+	launcher
+	capacity engine.Capacity
+	batches  *engine.Validator
+	planner  planner
+	stream   *driver.Stream
+	layers   []*driver.Event // behind the keys and values of each layer
+	finished *driver.Event   // behind the last layer
+	graphs   graphs
+	kv       *pages
+	sampler  *sampler.Sampler
+	taken    []row // scratch: the rows that become logits
+
+	closing sync.Mutex // held by Step, and by Close
+	closed  bool
+	lost    error // what the device was lost by
+}
+
+// NewEngine makes an engine with KV pages of its own on shared weights. It takes all the
+// device memory that its steps need, so that none can run out of it.
+func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
+	config, err = config.complete(w.spec)
+	if err != nil {
+		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+	}
+	if err := w.acquire(); err != nil {
+		return nil, fmt.Errorf("new engine: %w", err)
+	}
+	e := &cudaEngine{launcher: launcher{weights: w, config: config, program: w.device.NewProgram()}, sampler: sampler.New()}
+	if err := e.open(); err != nil {
+		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, errors.Join(err, e.free()))
+	}
+	return e, nil
+}
+
+// open makes the parts of a new engine.
+func (e *cudaEngine) open() (err error) {
+	spec, c := e.weights.spec, e.config
+	layout := c.layout(spec)
+	e.capacity = engine.Capacity{
+		Blocks: c.Blocks, MaxBatchTokens: c.MaxBatchTokens, MaxSequences: c.MaxSequences,
+		Threads: e.weights.device.Info().Multiprocessors, Layout: layout,
+	}
+	e.batches = engine.NewValidator(e.capacity, spec)
+	e.scale = kernels.Scale(spec.HeadSize)
+	if e.blocks, err = e.weights.kernels.AttentionBlocks(e.weights.shape.stride, spec.KVHeads); err != nil {
+		return err
+	}
+	e.planner = planner{group: spec.Heads / spec.KVHeads, window: widest(spec), slots: mostSlots, blocks: e.blocks}
+	if e.workspace, err = newWorkspace(e.weights, c); err != nil {
+		return err
+	}
+	if e.kv, err = newPages(e.weights, layout, c.Blocks); err != nil {
+		return err
+	}
+	e.pages = e.kv.memory
+	if e.stream, err = e.weights.device.NewStream(driver.High); err != nil {
+		return err
+	}
+	for range spec.Layers {
+		event, err := e.weights.device.NewEvent()
+		if err != nil {
+			return err
+		}
+		e.layers = append(e.layers, event)
+	}
+	if e.finished, err = e.weights.device.NewEvent(); err != nil {
+		return err
+	}
+	// What pads rows is zero from now on.
+	e.program.Fill(e.begin, 0, WorkspaceBytes(spec, c))
+	if err := e.stream.Run(e.program); err != nil {
+		return err
+	}
+	if !c.NoGraphs {
+		e.graphs, err = e.capture()
+	}
+	return err
+}
+
+// widest is the widest window of a model's layers; 0 if some layer sees all.
+func widest(spec model.Spec) int {
+	most := 0
+	for layer := range spec.Layers {
+		window := spec.Window(layer)
+		if window == 0 {
+			return 0
+		}
+		most = max(most, window)
+	}
+	return most
+}
+
+// Model implements engine.Engine.
+func (e *cudaEngine) Model() model.Spec { return e.weights.spec }
+
+// Capacity implements engine.Engine.
+func (e *cudaEngine) Capacity() engine.Capacity { return e.capacity }
+
+// Pages implements engine.Engine.
+func (e *cudaEngine) Pages() engine.Pages { return e.kv }
+
+// Close implements engine.Engine. A Step that runs is waited for. Closing twice does
+// nothing.
+func (e *cudaEngine) Close() error {
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	return e.free()
+}
+
+// free gives back what there is.
+func (e *cudaEngine) free() error {
+	errs := []error{e.graphs.close()}
+	if e.stream != nil {
+		errs = append(errs, e.stream.Synchronize(), e.stream.Close())
+	}
+	for _, event := range append(e.layers, e.finished) {
+		if event != nil {
+			errs = append(errs, event.Close())
+		}
+	}
+	if e.kv != nil {
+		errs = append(errs, e.kv.free())
+	}
+	if e.workspace != nil {
+		errs = append(errs, e.workspace.free())
+	}
+	e.program.Free()
+	e.weights.release()
+	return errors.Join(errs...)
+}
+
+// Step implements engine.Engine. The context is looked at before the step begins: what
+// the device has been given it computes.
+func (e *cudaEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	switch {
+	case e.closed:
+		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
+	case e.lost != nil:
+		return engine.Output{}, fmt.Errorf("step: %w", e.lost)
+	}
+	if err := e.batches.Validate(batch); err != nil {
+		return engine.Output{}, fmt.Errorf("step: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return engine.Output{}, fmt.Errorf("step: %w", err)
+	}
+	begin := time.Now()
+	output, err := e.compute(batch)
+	if err != nil {
+		return engine.Output{}, fmt.Errorf("step: %w", e.failed(err))
+	}
+	output.Compute = time.Since(begin)
+	return output, nil
+}
+
+// failed waits until the device no longer uses the step's memory, and remembers an error
+// that no later step will get over.
+func (e *cudaEngine) failed(err error) error {
+	if sync := e.stream.Synchronize(); sync != nil && !lost(err) {
+		err = errors.Join(err, sync)
+	}
+	if lost(err) {
+		err = fmt.Errorf("%w: %w", ErrDeviceLost, err)
+		e.lost = err
+	}
+	return err
+}
+
+// ErrDeviceLost is part of the error of every Step after the device failed in a way that
+// only a new process, or a new context, gets over.
+var ErrDeviceLost = errors.New("the device is lost: restart the worker")
+
+// lost says whether an error is of a context that is of no more use.
+func lost(err error) bool {
+	var failed *driver.Error
+	return errors.As(err, &failed) && failed.Sticky()
+}
+
+// compute runs a valid batch.
+func (e *cudaEngine) compute(batch engine.Batch) (engine.Output, error) {
+	e.in.fill(batch, e.planner, e.config.BlockTokens, e.config.headRows())
+	e.program.Reset()
+	e.in.send(e.program)
+	rest, err := e.launch(batch)
+	if err != nil {
+		return engine.Output{}, err
+	}
+	return e.head(batch, rest)
+}

@@ -1,0 +1,62 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+)
+
+// graphs are the decode steps of an engine, recorded once: graph i serves up to 1<<i
+// sequences that compute one token each.
+type graphs []*driver.Graph
+
+// of is the graph for a batch; nil if it is not one of single tokens, or larger than any.
+func (g graphs) of(batch engine.Batch) *driver.Graph {
+	for i := range batch.Sequences {
+		if len(batch.Sequences[i].Tokens) != 1 || batch.Sequences[i].Logits == engine.LogitsAll {
+			return nil
+		}
+	}
+	for i, graph := range g {
+		if len(batch.Sequences) <= 1<<i {
+			return graph
+		}
+	}
+	return nil
+}
+
+func (g graphs) close() error {
+	var errs []error
+	for _, graph := range g {
+		errs = append(errs, graph.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// capture records a graph for every power of two of rows that a decode step may have:
+// all at once, so that no step takes memory for them.
+func (e *cudaEngine) capture() (made graphs, err error) {
+	for rows := 1; ; rows *= 2 {
+		rows := min(rows, e.config.headRows())
+		e.program.Reset()
+		e.rows = rows
+		to := e.whole()
+		e.embed()
+		for layer := range e.weights.spec.Layers {
+			e.keys(layer)
+			e.rest(layer, to)
+		}
+		e.launcher.head(to, 0, 0, rows)
+		graph, err := e.stream.Capture(e.program)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("record decode of %d sequences: %w", rows, err), made.close())
+		}
+		made = append(made, graph)
+		if rows >= min(e.config.MaxSequences, e.config.headRows()) {
+			e.program.Reset()
+			return made, nil
+		}
+	}
+}

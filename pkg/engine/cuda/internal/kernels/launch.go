@@ -1,0 +1,108 @@
+package kernels
+
+/*
+#include "tdm_launch.h"
+*/
+import "C"
+
+import (
+	"bytes"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+)
+
+// entries are the names of a PTX text's kernels.
+func entries(ptx []byte) []string {
+	const begin = ".visible .entry "
+	var names []string
+	for line := range bytes.Lines(ptx) {
+		if rest, ok := bytes.CutPrefix(line, []byte(begin)); ok {
+			name, _, _ := bytes.Cut(rest, []byte("("))
+			names = append(names, string(bytes.TrimSpace(name)))
+		}
+	}
+	return names
+}
+
+// threads of a block, by family.
+const (
+	threadsRow       = C.TDM_ROW_THREADS
+	threadsArgmax    = C.TDM_ARGMAX_THREADS
+	threadsProduct   = C.TDM_PRODUCT_THREADS
+	threadsAttention = C.TDM_ATTENTION_THREADS
+)
+
+// launch appends a launch of k.
+func launch[A any](p *driver.Program, k kernel, x, y, threads int, args A) {
+	driver.Launch(p, k.Function, [3]int{x, y, 1}, threads, k.shared, args)
+}
+
+// Each of the methods below appends one launch to a program. rows is the most rows that
+// the step may have, at least 1: how many it has is in device memory, see tdm_counts.
+
+// Embed appends tdm_embed.
+func (s *Set) Embed(p *driver.Program, rows int, args EmbedArgs) {
+	launch(p, s.embed, rows, 1, threadsRow, args)
+}
+
+// Norm appends tdm_norm.
+func (s *Set) Norm(p *driver.Program, rows int, args NormArgs) {
+	launch(p, s.norm, rows, 1, threadsRow, args)
+}
+
+// Heads appends tdm_heads.
+func (s *Set) Heads(p *driver.Program, rows int, args HeadsArgs) {
+	launch(p, s.heads, rows, 1, threadsRow, args)
+}
+
+// Gather appends tdm_gather.
+func (s *Set) Gather(p *driver.Program, rows int, args GatherArgs) {
+	launch(p, s.gather, rows, 1, threadsRow, args)
+}
+
+// Argmax appends tdm_argmax.
+func (s *Set) Argmax(p *driver.Program, rows int, args ArgmaxArgs) {
+	launch(p, s.argmax, rows, 1, threadsArgmax, args)
+}
+
+// Product appends the product that is quickest for so many rows. Which one it is changes
+// no bit.
+func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductArgs) {
+	for i, most := range thinRows() {
+		if rows <= most {
+			launch(p, s.thin[then][i], up(int(args.Outputs), thinOutputs(most, then)), 1, threadsProduct, args)
+			return
+		}
+	}
+	launch(p, s.tiled[then], up(int(args.Outputs), tiledOutputs(then)), up(rows, C.TDM_TILED_ROWS), threadsProduct, args)
+}
+
+// AttentionThin appends attention of items of few rows, over so many blocks for each KV
+// head.
+func (s *Set) AttentionThin(p *driver.Program, blocks int, args AttentionArgs) {
+	launch(p, s.attentionThin[headOf(int(args.Size))], blocks, int(args.KVHeads), threadsAttention, args)
+}
+
+// AttentionTall is AttentionThin for items of more rows.
+func (s *Set) AttentionTall(p *driver.Program, blocks int, args AttentionArgs) {
+	launch(p, s.attentionTall[headOf(int(args.Size))], blocks, int(args.KVHeads), threadsAttention, args)
+}
+
+// Join appends tdm_join, over as many blocks as attention.
+func (s *Set) Join(p *driver.Program, blocks int, args JoinArgs) {
+	launch(p, s.join, blocks, int(args.KVHeads), threadsAttention, args)
+}
+
+// AttentionBlocks is how many blocks for each KV head keep the device busy: as many as it
+// runs at a time.
+func (s *Set) AttentionBlocks(size, kvHeads int) (int, error) {
+	k := s.attentionThin[headOf(size)]
+	each, err := k.BlocksPerMultiprocessor(threadsAttention, k.shared)
+	if err != nil {
+		return 0, err
+	}
+	return up(max(each, 1)*s.device.Info().Multiprocessors, kvHeads), nil
+}
+
+// up is a quotient, rounded up.
+func up(n, by int) int { return (n + by - 1) / by }

@@ -1,0 +1,174 @@
+package kernels
+
+/*
+#include "tdm_launch.h"
+
+// Go cannot call what takes arguments and is no function.
+static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
+static int attention_thin_shared(int head) { return TDM_ATTENTION_THIN_SHARED(head); }
+static int attention_tall_shared(int head) { return TDM_ATTENTION_TALL_SHARED(head); }
+static int thin_outputs(int rows, int swiglu) { return TDM_THIN_OUTPUTS(rows, swiglu); }
+static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
+static int head_of(int size) { return TDM_HEAD(size); }
+*/
+import "C"
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+)
+
+//go:embed ptx
+var compiled embed.FS
+
+// Epilogue is what a product does with its sums: see tdm_product_args.
+type Epilogue int
+
+// The epilogues.
+const (
+	Store Epilogue = iota
+	Add
+	SwiGLU
+)
+
+func epilogues() []string { return []string{"store", "add", "swiglu"} }
+
+// thinRows are the most rows of each thin product; more are tiled.
+func thinRows() []int { return []int{8, 16, 32, 64} }
+
+// headSizes are those of attention's kernels, which take smaller heads too.
+func headSizes() []int { return []int{32, 64, 128, 256} }
+
+// HeadBlock divides the distance of heads, in elements: heads of other sizes have zeros
+// behind them.
+const HeadBlock = 16
+
+// Set is the kernels of one device, ready to be launched. It does not change, and is safe
+// for concurrent use.
+type Set struct {
+	device  *driver.Device
+	modules []*driver.Module
+
+	embed, norm, heads, join, gather, argmax kernel
+	thin                                     [3][]kernel // by epilogue and thinRows
+	tiled                                    [3]kernel
+	attentionThin, attentionTall             map[int]kernel // by one of headSizes
+}
+
+// kernel is a kernel with the dynamic shared memory of a block, bytes.
+type kernel struct {
+	*driver.Function
+	shared int
+}
+
+// HeadSize refuses head sizes that attention has no kernel for.
+func HeadSize(size int) error {
+	if size <= 0 || size > MostHead {
+		return fmt.Errorf("heads of %d elements: the CUDA engine takes up to %d", size, MostHead)
+	}
+	return nil
+}
+
+// Scale is what scores are multiplied with: 1/sqrt(size), rounded once.
+func Scale(size int) float32 { return float32(1 / math.Sqrt(float64(size))) }
+
+// Load hands the kernels that suit a device to the driver, which compiles them for it.
+func Load(device *driver.Device) (_ *Set, err error) {
+	s := &Set{device: device, attentionThin: map[int]kernel{}, attentionTall: map[int]kernel{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Unload())
+		}
+	}()
+	target := "sm_80"
+	if device.Info().Capability >= 90 {
+		target = "sm_90"
+	}
+	functions := map[string]*driver.Module{}
+	files, err := fs.Glob(compiled, path.Join("ptx", target, "*.ptx"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		ptx, err := compiled.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		module, err := device.Load(ptx)
+		if err != nil {
+			return nil, fmt.Errorf("kernels %s: %w", path.Base(file), err)
+		}
+		s.modules = append(s.modules, module)
+		for _, name := range entries(ptx) {
+			functions[name] = module
+		}
+	}
+	return s, s.find(func(name string, shared int) (*driver.Function, error) {
+		module := functions[name]
+		if module == nil {
+			return nil, fmt.Errorf("kernel %s is not part of this program: make kernels", name)
+		}
+		f, err := module.Function(name)
+		if err != nil {
+			return nil, err
+		}
+		return f, f.AllowShared(shared)
+	})
+}
+
+// find fills s with every kernel there is.
+func (s *Set) find(function func(name string, shared int) (*driver.Function, error)) error {
+	var errs []error
+	get := func(shared int, format string, args ...any) kernel {
+		f, err := function(fmt.Sprintf("tdm_"+format, args...), shared)
+		errs = append(errs, err)
+		return kernel{f, shared}
+	}
+	s.embed, s.heads = get(0, "embed"), get(0, "heads")
+	s.join, s.gather = get(0, "join"), get(0, "gather")
+	s.norm, s.argmax = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_ARGMAX_SHARED, "argmax")
+	for i, epilogue := range epilogues() {
+		for _, rows := range thinRows() {
+			s.thin[i] = append(s.thin[i], get(int(C.thin_shared(C.int(rows))), "product_thin_%s_%d", epilogue, rows))
+		}
+		s.tiled[i] = get(C.TDM_TILED_SHARED, "product_tiled_%s", epilogue)
+	}
+	for _, size := range headSizes() {
+		s.attentionThin[size] = get(int(C.attention_thin_shared(C.int(size))), "attention_thin_%d", size)
+		s.attentionTall[size] = get(int(C.attention_tall_shared(C.int(size))), "attention_tall_%d", size)
+	}
+	return errors.Join(errs...)
+}
+
+// thinOutputs and tiledOutputs are how many outputs a block of a product computes.
+func thinOutputs(rows int, then Epilogue) int {
+	return int(C.thin_outputs(C.int(rows), swiglu(then)))
+}
+
+func tiledOutputs(then Epilogue) int { return int(C.tiled_outputs(swiglu(then))) }
+
+func swiglu(then Epilogue) C.int {
+	if then == SwiGLU {
+		return 1
+	}
+	return 0
+}
+
+// headOf is the one of headSizes that serves heads of a size.
+func headOf(size int) int { return int(C.head_of(C.int(size))) }
+
+// Unload takes the kernels from the driver. Nothing that runs may use them.
+func (s *Set) Unload() error {
+	var errs []error
+	for _, m := range s.modules {
+		errs = append(errs, m.Unload())
+	}
+	s.modules = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,158 @@
+package cuda
+
+import (
+	"unsafe"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+)
+
+// launcher appends the kernels of a step to a program. rows is the most rows that the
+// step may have: grids are of that size, and what the batch really has is in its counts.
+type launcher struct {
+	weights *Weights
+	*workspace
+	config  Config
+	program *driver.Program
+	pages   driver.Address
+	blocks  int     // thread blocks of attention for one KV head
+	scale   float32 // of scores
+	rows    int
+}
+
+// residual is where the rows of a step are: all of them, or after narrowing those that the
+// last layer goes on with.
+type residual struct {
+	counts   driver.Address
+	x, mixed driver.Address
+	rows     int
+	items    sections
+}
+
+// countOf is the address of one field of a counts in device memory.
+func countOf(counts driver.Address, field uintptr) driver.Address {
+	return counts + driver.Address(field)
+}
+
+var zero kernels.Counts
+
+func (s residual) rowCount() driver.Address { return countOf(s.counts, unsafe.Offsetof(zero.Rows)) }
+
+// whole is the residual of all rows.
+func (l *launcher) whole() residual {
+	return residual{l.in.counts.device, l.x, l.mixed, l.rows, l.in.attention[0]}
+}
+
+// narrowed is the residual of the rows of which logits are wanted.
+func (l *launcher) narrowed(wanted int) residual {
+	counts := l.in.counts.device + driver.Address(unsafe.Sizeof(zero))
+	return residual{counts, l.narrowX, l.narrowMixed, wanted, l.in.attention[1]}
+}
+
+// embed fills the residual stream.
+func (l *launcher) embed() {
+	l.weights.kernels.Embed(l.program, l.rows, kernels.EmbedArgs{
+		Counts: l.in.counts.device, Tokens: l.in.tokens.device, Table: l.weights.at.embedding, X: l.x,
+		LdTable: int64(l.weights.shape.ldHidden), LdX: int64(l.weights.shape.ldHidden), Width: int32(l.weights.shape.hidden),
+	})
+}
+
+// keys computes the queries, keys and values of a layer: after it the layer's part of
+// the pages is complete.
+func (l *launcher) keys(layer int) {
+	s, w, all := l.weights.shape, &l.weights.at.layers[layer], l.whole()
+	l.norm(all.rowCount(), 0, all.x, w.attentionNorm, l.rows)
+	l.product(kernels.Store, kernels.ProductArgs{
+		Count: all.rowCount(), A: l.normed, W: w.qkv, Out: l.qkv,
+		LdA: int64(s.ldHidden), LdW: int64(s.ldHidden), LdOut: int64(s.ldQKV), K: int32(s.ldHidden), Outputs: int32(s.qkv),
+	}, l.rows)
+	layout := l.config.layout(l.weights.spec)
+	l.weights.kernels.Heads(l.program, l.rows, kernels.HeadsArgs{
+		Counts: all.counts, QKV: l.qkv, Bias: w.bias, QNorm: w.qNorm, KNorm: w.kNorm, Cos: l.weights.at.cos, Sin: l.weights.at.sin,
+		Positions: l.in.positions.device, Slots: l.in.slots.device, Q: l.q, Pages: l.pages,
+		Ld: int64(s.ldQKV), LdQ: int64(s.ldQ), PageBytes: int64(layout.PageBytes()), LayerBytes: int64(layer * layout.SliceBytes),
+		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.headSize), BlockTokens: int32(l.config.BlockTokens), Eps: l.weights.spec.RMSNormEps, Stride: int32(s.stride),
+	})
+}
+
+// rest computes the rest of a layer for the rows of a residual. row says where the
+// residual's rows are among all.
+func (l *launcher) rest(layer int, to residual) {
+	s, w := l.weights.shape, &l.weights.at.layers[layer]
+	l.attention(layer, to)
+	if to.x != l.x { // only now, since attention writes rows where they are among all
+		l.gather(to, l.x, to.x, 4*s.ldHidden)
+		l.gather(to, l.mixed, to.mixed, 2*s.ldQ)
+	}
+	l.product(kernels.Add, kernels.ProductArgs{
+		Count: to.rowCount(), A: to.mixed, W: w.o, Out: to.x,
+		LdA: int64(s.ldQ), LdW: int64(s.ldQ), LdOut: int64(s.ldHidden), K: int32(s.ldQ), Outputs: int32(s.hidden),
+	}, to.rows)
+	l.norm(to.rowCount(), 0, to.x, w.ffnNorm, to.rows)
+	l.product(kernels.SwiGLU, kernels.ProductArgs{
+		Count: to.rowCount(), A: l.normed, W: w.gate, Up: w.up, Out: l.inner,
+		LdA: int64(s.ldHidden), LdW: int64(s.ldHidden), LdOut: int64(s.ldFFN), K: int32(s.ldHidden), Outputs: int32(s.ffn),
+	}, to.rows)
+	l.product(kernels.Add, kernels.ProductArgs{
+		Count: to.rowCount(), A: l.inner, W: w.down, Out: to.x,
+		LdA: int64(s.ldFFN), LdW: int64(s.ldFFN), LdOut: int64(s.ldHidden), K: int32(s.ldFFN), Outputs: int32(s.hidden),
+	}, to.rows)
+}
+
+// attention of the rows of a residual, whose results go where the rows are among all.
+func (l *launcher) attention(layer int, to residual) {
+	s, layout := l.weights.shape, l.config.layout(l.weights.spec)
+	args := kernels.AttentionArgs{
+		Tables: l.in.tables.device, Q: l.q, Pages: l.pages, Out: l.mixed, Results: l.results, Sums: l.sums,
+		LdQ: int64(s.ldQ), PageBytes: int64(layout.PageBytes()), LayerBytes: int64(layer * layout.SliceBytes),
+		Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride), BlockTokens: int32(l.config.BlockTokens),
+		Window: int32(l.weights.spec.Window(layer)), Scale: l.scale,
+	}
+	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Thin)), to.items.thin.device
+	l.weights.kernels.AttentionThin(l.program, l.blocks, args)
+	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Tall)), to.items.tall.device
+	l.weights.kernels.AttentionTall(l.program, l.blocks, args)
+	l.weights.kernels.Join(l.program, l.blocks, kernels.JoinArgs{
+		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,
+		LdQ: int64(s.ldQ), Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride),
+	})
+}
+
+// gather copies the rows of which logits are wanted side by side.
+func (l *launcher) gather(to residual, from, into driver.Address, rowBytes int) {
+	l.weights.kernels.Gather(l.program, to.rows, kernels.GatherArgs{
+		Count: to.rowCount(), Index: l.in.index.device, From: from, To: into, RowBytes: int64(rowBytes),
+	})
+}
+
+// norm normalizes rows of x, those that index names or all, into l.normed.
+func (l *launcher) norm(count, index, x, weight driver.Address, rows int) {
+	s := l.weights.shape
+	l.weights.kernels.Norm(l.program, rows, kernels.NormArgs{
+		Count: count, Index: index, X: x, Weight: weight, Out: l.normed,
+		LdX: int64(s.ldHidden), LdOut: int64(s.ldHidden), Width: int32(s.hidden), Eps: l.weights.spec.RMSNormEps,
+	})
+}
+
+func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, rows int) {
+	l.weights.kernels.Product(l.program, epilogue, rows, args)
+}
+
+// head computes the logits of a pass of at most rows wanted rows, the first of which is
+// `first` of the index, and the likeliest tokens.
+func (l *launcher) head(from residual, pass, first, rows int) {
+	s := l.weights.shape
+	count := l.in.passes.device + driver.Address(4*pass)
+	x, index := from.x, l.in.index.device+driver.Address(4*first)
+	if x != l.x { // its rows are the wanted ones already
+		x, index = x+driver.Address(4*first*s.ldHidden), 0
+	}
+	l.norm(count, index, x, l.weights.at.finalNorm, rows)
+	l.product(kernels.Store, kernels.ProductArgs{
+		Count: count, A: l.normed, W: l.weights.at.output, Out: l.logits,
+		LdA: int64(s.ldHidden), LdW: int64(s.ldHidden), LdOut: int64(s.ldLogits), K: int32(s.ldHidden), Outputs: int32(s.vocab),
+	}, rows)
+	l.weights.kernels.Argmax(l.program, rows, kernels.ArgmaxArgs{
+		Count: count, Logits: l.logits, Tokens: l.likeliest, Ld: int64(s.ldLogits), Vocabulary: int32(s.vocab),
+	})
+}

@@ -1,0 +1,127 @@
+package cuda
+
+import (
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// work is the attention of a step: items for the two kernels, and what is to be joined
+// afterwards. Its slices are parts of pinned memory: their capacities bound it.
+type work struct {
+	thin, tall []kernels.Item
+	joins      []kernels.Join
+	slots      int // of results that are in use
+}
+
+func (w *work) reset() { w.thin, w.tall, w.joins, w.slots = w.thin[:0], w.tall[:0], w.joins[:0], 0 }
+
+// planner divides attention into items. Rows are tokens times the heads that share a KV
+// head.
+type planner struct {
+	group  int // heads that share a KV head
+	window int // of the layer with the widest one; 0: some layer sees all
+	slots  int // results that there is room for
+	blocks int // thread blocks that keep the device busy, for one KV head
+}
+
+// tokensOf is how many tokens an item has whose rows are at most so many.
+func (p planner) tokensOf(rows int) int { return rows / p.group }
+
+// rows is a run of tokens of one sequence, for one item or for its splits.
+type rows struct {
+	row0, tokens, position, table int
+}
+
+// first and last are the splits that the rows see some of.
+func (p planner) first(r rows) int {
+	if p.window == 0 || r.position < p.window {
+		return 0
+	}
+	return (r.position - p.window + 1) / kernels.SplitTokens
+}
+
+func (p planner) last(r rows) int {
+	return (r.position+r.tokens-1)/kernels.SplitTokens + 1
+}
+
+// size is how many tokens the items of a run of tokens have, and whether they are tall.
+func (p planner) size(tokens int) (each int, tall bool) {
+	if tokens <= p.tokensOf(kernels.ThinRows) {
+		return tokens, false
+	}
+	return p.tokensOf(kernels.TallRows), true
+}
+
+// plan makes the items of runs of tokens. A context is divided among thread blocks only
+// where there are too few items to keep the device busy: a result does not depend on it,
+// since splits are at fixed positions and are joined in order.
+func (p planner) plan(w *work, runs []rows) {
+	w.reset()
+	items := 0
+	for _, r := range runs {
+		each, _ := p.size(r.tokens)
+		items += (r.tokens + each - 1) / each
+	}
+	divide := items < p.blocks
+	for _, r := range runs {
+		each, tall := p.size(r.tokens)
+		for at := 0; at < r.tokens; at += each {
+			part := rows{r.row0 + at, min(each, r.tokens-at), r.position + at, r.table}
+			p.add(w, part, tall, divide)
+		}
+	}
+}
+
+// add makes the items of rows that fit one.
+func (p planner) add(w *work, r rows, tall, divide bool) {
+	first, last := p.first(r), p.last(r)
+	item := kernels.Item{
+		Row0: int32(r.row0), Tokens: int32(r.tokens), Position: int32(r.position), Table: int32(r.table),
+		First: int32(first), Last: int32(last), Slot: -1,
+	}
+	list, stride := &w.thin, 1
+	if tall {
+		list, stride = &w.tall, kernels.TallRows/kernels.ThinRows
+	}
+	splits := last - first
+	if !divide || splits == 1 || w.slots+splits*stride > p.slots {
+		*list = append(*list, item)
+		return
+	}
+	w.joins = append(w.joins, kernels.Join{
+		Row0: item.Row0, Tokens: item.Tokens, Slot: int32(w.slots), Stride: int32(stride), Splits: int32(splits),
+	})
+	for split := first; split < last; split++ {
+		item.First, item.Last, item.Slot = int32(split), int32(split+1), int32(w.slots)
+		*list = append(*list, item)
+		w.slots += stride
+	}
+}
+
+// runsOf are a batch's sequences as runs of tokens; keep says how many tokens of a
+// sequence, from its last on, are computed.
+func runsOf(runs []rows, batch engine.Batch, keep func(s *engine.Sequence) int, blockTokens int) []rows {
+	runs = runs[:0]
+	row, table := 0, 0
+	for i := range batch.Sequences {
+		s := &batch.Sequences[i]
+		n := len(s.Tokens)
+		if kept := keep(s); kept > 0 {
+			runs = append(runs, rows{row + n - kept, kept, s.Start + n - kept, table})
+		}
+		row += n
+		table += blocksOf(s, blockTokens)
+	}
+	return runs
+}
+
+// blocksOf is how many blocks of a sequence's table are in use after the step.
+func blocksOf(s *engine.Sequence, blockTokens int) int {
+	return (s.Start + len(s.Tokens) + blockTokens - 1) / blockTokens
+}
+
+// slotOf is where the KV of a position is: block times tokens of a block, and place.
+func slotOf(blocks []kvcache.BlockID, position, blockTokens int) int32 {
+	return int32(blocks[position/blockTokens])*int32(blockTokens) + int32(position%blockTokens)
+}

@@ -1,0 +1,249 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// errClosed is what is left to say after Close.
+var errClosed = errors.New("closed")
+
+// Weights are a model's weights in a device's memory: one per process and model,
+// however many engines. It is safe for concurrent use.
+type Weights struct {
+	spec    model.Spec
+	shape   shape
+	device  *driver.Device
+	kernels *kernels.Set
+	memory  driver.Address
+	at      weightAddresses
+
+	mu      sync.Mutex
+	engines int
+	closed  bool
+}
+
+// LoadConfig says where weights go. The zero value is the first device.
+type LoadConfig struct {
+	// Library is the driver's library; "" is libcuda.so.1, wherever the system has it.
+	Library string
+	// Device is the device's number, as the driver counts them.
+	Device int
+	// Progress, if set, is called on the caller's goroutine with the bytes of the
+	// checkpoint that are done.
+	Progress func(done, total int64)
+}
+
+// Load copies the weights of m to a device. m is not needed any more once it returns.
+// Without a driver, a device or enough memory the error says which, and what to do.
+func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
+	spec := m.Spec()
+	if err := checkModel(spec); err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	library, err := driver.Open(config.Library)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	device, err := library.NewDevice(config.Device)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	w := &Weights{spec: spec, shape: shapeOf(spec), device: device}
+	if err := w.load(ctx, m, config.Progress); err != nil {
+		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, errors.Join(err, w.free()))
+	}
+	return w, nil
+}
+
+// load fills a new w.
+func (w *Weights) load(ctx context.Context, m *model.Model, progress func(done, total int64)) (err error) {
+	if w.kernels, err = kernels.Load(w.device); err != nil {
+		return err
+	}
+	bytes := WeightBytes(w.spec)
+	if err := w.checkRoom(bytes, "weights"); err != nil {
+		return err
+	}
+	if w.memory, err = w.device.Allocate(bytes); err != nil {
+		return err
+	}
+	w.at = layWeights(&arena{base: w.memory}, w.spec)
+	total, taken := bytesOf(m), int64(0)
+	u, err := newUploader(ctx, w.device, func(bytes int) {
+		taken += int64(bytes)
+		if progress != nil {
+			progress(taken, total)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	clear := w.device.NewProgram()
+	defer clear.Free()
+	clear.Fill(w.memory, 0, bytes)
+	err = u.stream.Run(clear)
+	if err == nil {
+		err = w.upload(u, m)
+	}
+	if err == nil {
+		err = u.finish()
+	}
+	runtime.KeepAlive(m) // its tensors are mapped until here
+	return errors.Join(err, u.close())
+}
+
+// checkRoom refuses what the device has no memory for.
+func (w *Weights) checkRoom(bytes int64, what string) error {
+	free, total, err := w.device.Memory()
+	if err != nil {
+		return err
+	}
+	if bytes > free {
+		return fmt.Errorf("%s take %d MiB, but %s has %d MiB free of %d: use a smaller model, or free memory on the device",
+			what, bytes>>20, w.device.Info().Name, free>>20, total>>20)
+	}
+	return nil
+}
+
+// upload fills the memory.
+func (w *Weights) upload(u *uploader, m *model.Model) error {
+	s, at := w.shape, w.at
+	if err := u.matrix(at.embedding, m.Embedding(), s.ldHidden); err != nil {
+		return err
+	}
+	if !w.spec.TiedEmbeddings {
+		if err := u.matrix(at.output, m.Output(), s.ldHidden); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(u.vector(at.finalNorm, m.FinalNorm()), u.angles(at.cos, at.sin, w.spec)); err != nil {
+		return err
+	}
+	for i, to := range at.layers {
+		if err := w.uploadLayer(u, to, m.Layer(i)); err != nil {
+			return fmt.Errorf("layer %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (w *Weights) uploadLayer(u *uploader, to layerAddresses, l model.LayerWeights) error {
+	s := w.shape
+	kv := s.kvHeads * s.headSize
+	after := func(rows int) driver.Address { return to.qkv + driver.Address(2*rows*s.ldHidden) }
+	if err := u.spread(to.o, l.O, s.ldQ, s.headSize, s.stride); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		to driver.Address
+		t  model.Tensor
+		ld int
+	}{
+		{to.qkv, l.Q, s.ldHidden}, {after(s.q), l.K, s.ldHidden}, {after(s.q + kv), l.V, s.ldHidden},
+		{to.gate, l.Gate, s.ldHidden}, {to.up, l.Up, s.ldHidden}, {to.down, l.Down, s.ldFFN},
+	} {
+		if err := u.matrix(part.to, part.t, part.ld); err != nil {
+			return err
+		}
+	}
+	for _, part := range []struct {
+		to driver.Address
+		t  model.Tensor
+	}{
+		{to.attentionNorm, l.AttnNorm}, {to.ffnNorm, l.FFNNorm},
+		{to.bias, l.QBias}, {to.bias + driver.Address(4*s.q), l.KBias}, {to.bias + driver.Address(4*(s.q+kv)), l.VBias},
+		{to.qNorm, l.QNorm}, {to.kNorm, l.KNorm},
+	} {
+		if len(part.t.Data) == 0 { // which the model has not
+			continue
+		}
+		if err := u.vector(part.to, part.t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bytesOf is what a checkpoint has to be read.
+func bytesOf(m *model.Model) int64 {
+	spec := m.Spec()
+	tensors := []model.Tensor{m.Embedding(), m.FinalNorm()}
+	if !spec.TiedEmbeddings {
+		tensors = append(tensors, m.Output())
+	}
+	for i := range spec.Layers {
+		l := m.Layer(i)
+		tensors = append(tensors, l.AttnNorm, l.Q, l.K, l.V, l.O, l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm, l.FFNNorm, l.Gate, l.Up, l.Down)
+	}
+	var n int64
+	for _, t := range tensors {
+		n += int64(len(t.Data))
+	}
+	return n
+}
+
+// Spec describes the model.
+func (w *Weights) Spec() model.Spec { return w.spec }
+
+// Bytes is the device memory that the weights take.
+func (w *Weights) Bytes() int64 { return WeightBytes(w.spec) }
+
+// DeviceName is the device's, for people.
+func (w *Weights) DeviceName() string { return w.device.Info().Name }
+
+// FreeBytes is the device memory that nobody has taken.
+func (w *Weights) FreeBytes() (int64, error) {
+	free, _, err := w.device.Memory()
+	return free, err
+}
+
+// acquire counts an engine in.
+func (w *Weights) acquire() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return fmt.Errorf("weights of %s: %w", w.spec.Name, errClosed)
+	}
+	w.engines++
+	return nil
+}
+
+func (w *Weights) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.engines--
+}
+
+// Close frees the weights and gives the device back. It refuses while engines are open;
+// closing twice does nothing.
+func (w *Weights) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.engines > 0 {
+		return fmt.Errorf("close weights of %s: %d engines are open: close those first", w.spec.Name, w.engines)
+	}
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	return w.free()
+}
+
+func (w *Weights) free() error {
+	var errs []error
+	if w.memory != 0 {
+		errs = append(errs, w.device.Free(w.memory))
+	}
+	if w.kernels != nil {
+		errs = append(errs, w.kernels.Unload())
+	}
+	return errors.Join(append(errs, w.device.Close())...)
+}
