@@ -16,7 +16,7 @@ import (
 // Control is the back door of a library: what a test sets and sees of the emulated device.
 type Control struct {
 	t testing.TB
-	c *C.tdm_control // kept to the end of the process, like the library
+	c *C.tdm_control
 }
 
 // NewControl opens the back door of the library at path. The test's settings and failures
@@ -26,6 +26,7 @@ func NewControl(t testing.TB, path string) *Control {
 	c := &Control{t: t, c: (*C.tdm_control)(C.calloc(1, C.sizeof_tdm_control))}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
+	t.Cleanup(func() { C.free(unsafe.Pointer(c.c)) })
 	if missing := C.tdm_control_open(name, c.c); missing != nil {
 		t.Fatalf("%s is not the emulated driver: %s", path, C.GoString(missing))
 	}
