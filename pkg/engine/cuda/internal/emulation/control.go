@@ -39,7 +39,7 @@ func NewControl(t testing.TB, path string) *Control {
 type Setting string
 
 // The settings. TANDEM_FAKE_CUDA may hold others than the defaults, as in
-// "memory=1000000,seed=7". Those of devices hold from the next Open on.
+// "memory=1000000,seed=7".
 const (
 	Version    Setting = "version"    // 1000*major + 10*minor; 12040
 	Devices    Setting = "devices"    // how many; 1
