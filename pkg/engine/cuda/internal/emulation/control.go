@@ -43,7 +43,7 @@ type Setting string
 const (
 	Version    Setting = "version"    // 1000*major + 10*minor; 12040
 	Devices    Setting = "devices"    // how many; 1
-	Memory     Setting = "memory"     // bytes of a device; 1 GiB
+	Memory     Setting = "memory"     // bytes of a device; 256 MiB
 	Capability Setting = "capability" // 90
 	Seed       Setting = "seed"       // of the order in which streams run; 1
 )
@@ -71,14 +71,6 @@ func (c *Control) Fail(call string, after, code int) {
 
 // Lose loses every device in use: calls answer code until it is released and opened anew.
 func (c *Control) Lose(code int) { C.tdm_control_lose(c.c, C.int(code)) }
-
-// Why is why the last call that was refused was, in words that a driver does not have.
-func (c *Control) Why() string {
-	text := (*C.char)(C.malloc(1024))
-	defer C.free(unsafe.Pointer(text))
-	C.tdm_control_why(c.c, text, 1024)
-	return C.GoString(text)
-}
 
 // Live is what is alive in the library.
 type Live struct {

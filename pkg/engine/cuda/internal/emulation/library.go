@@ -96,17 +96,11 @@ func compiler() (string, error) {
 	return "", errNoCompiler
 }
 
-// find lists the sources: all of src but the emulation's own check, which has a main, and
-// the kernels, as soon as there is something to run them with.
+// find lists the sources, and the kernels as soon as there is something to run them with.
 func (b *build) find() error {
-	all, err := filepath.Glob(filepath.Join(b.here, "src", "*.cpp"))
-	if err != nil {
+	var err error
+	if b.sources, err = filepath.Glob(filepath.Join(b.here, "src", "*.cpp")); err != nil {
 		return err
-	}
-	for _, path := range all {
-		if !strings.HasPrefix(filepath.Base(path), "check") {
-			b.sources = append(b.sources, path)
-		}
 	}
 	if len(b.sources) == 0 {
 		return errNoSources
