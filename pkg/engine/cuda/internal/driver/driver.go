@@ -48,35 +48,24 @@ func Open(library string) (*Driver, error) {
 	}
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
-	d := &Driver{c: (*C.tdm_driver)(C.calloc(1, C.sizeof_tdm_driver))}
-	if d.c == nil {
-		return nil, errors.New("open the CUDA driver: no memory: free some and start again")
-	}
-	o := C.tdm_open(path, d.c)
-	d.version = int(o.version)
-	if err := d.opened(library, &o); err != nil {
-		C.free(unsafe.Pointer(d.c))
-		return nil, err
-	}
-	return d, nil
-}
-
-func (d *Driver) opened(library string, o *C.tdm_opening) error {
+	o := C.tdm_open(path)
+	d := &Driver{c: o.driver, version: int(o.version)}
 	text := C.GoString(&o.text[0])
 	switch o.found {
 	case C.TDM_NO_LIBRARY:
-		return fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver, or choose another device", text)
+		return nil, fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver, or choose another device", text)
 	case C.TDM_NO_SYMBOL:
-		return fmt.Errorf("%s is no CUDA driver, or a broken one: it has no %s: install NVIDIA's driver, or name its %s",
+		return nil, fmt.Errorf("%s is no CUDA driver, or a broken one: it has no %s: install NVIDIA's driver, or name its %s",
 			library, text, DefaultLibrary)
 	case C.TDM_OLD_DRIVER:
 		major, minor := d.Version()
-		return fmt.Errorf("the driver supports CUDA %d.%d, and 12.0 is needed: update it to 525 or later", major, minor)
+		return nil, fmt.Errorf("the driver supports CUDA %d.%d, and 12.0 is needed: update it to 525 or later", major, minor)
 	case C.TDM_NO_INIT:
-		err := d.check(o.outcome)
-		return fmt.Errorf("start the CUDA driver: %w: %s", err, remedy(int(o.outcome.code)))
+		return nil, fmt.Errorf("start the CUDA driver: %w: %s", failure(o.outcome, o.texts), remedy(int(o.outcome.code)))
+	case C.TDM_NO_MEMORY:
+		return nil, errors.New("open the CUDA driver: no memory: free some and start again")
 	}
-	return nil
+	return d, nil
 }
 
 // remedy is what to do when the driver does not start.

@@ -138,19 +138,11 @@ func (b *bench) function(name string) *driver.Function {
 	return f
 }
 
-// why is what the emulated device adds to an error.
-func (b *bench) why() string {
-	if b.control == nil {
-		return ""
-	}
-	return ": " + b.control.Why()
-}
-
 // run runs a program to its end.
 func (b *bench) run(s *driver.Stream, p *driver.Program) {
 	b.t.Helper()
 	if err := s.Run(p); err != nil {
-		b.t.Fatalf("%v%s", err, b.why())
+		b.t.Fatal(err)
 	}
 }
 

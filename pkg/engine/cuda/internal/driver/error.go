@@ -48,6 +48,9 @@ func (d *Driver) check(o C.tdm_outcome) error {
 	if o.code == C.CUDA_SUCCESS {
 		return nil
 	}
-	texts := C.tdm_error_texts(d.c, o.code)
+	return failure(o, C.tdm_error_texts(d.c, o.code))
+}
+
+func failure(o C.tdm_outcome, texts C.tdm_texts) *Error {
 	return &Error{Call: C.GoString(o.call), Code: int(o.code), Name: C.GoString(texts.name), Text: C.GoString(texts.text)}
 }

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 typedef struct tdm_driver {
+	void *library;           // the loader's handle
+	struct tdm_driver *next; // of those opened before
 #define TDM_FIELD(name, parameters) CUresult(*name) parameters;
 	TDM_DRIVER_CALLS(TDM_FIELD)
 	TDM_DRIVER_NEWER_CALLS(TDM_FIELD) // may be null
@@ -25,31 +27,35 @@ typedef struct tdm_outcome {
 	int op;
 } tdm_outcome;
 
+// What the driver says of a code; in memory that stays, never null.
+typedef struct tdm_texts {
+	const char *name, *text;
+} tdm_texts;
+
 // What tdm_open found.
 enum {
 	TDM_OPENED,
-	TDM_NO_LIBRARY,  // text is the loader's message
-	TDM_NO_SYMBOL,   // text is the symbol
-	TDM_NO_INIT,     // the outcome of cuInit or cuDriverGetVersion
-	TDM_OLD_DRIVER,  // version is below TDM_LEAST_VERSION
+	TDM_NO_LIBRARY, // text is the loader's message
+	TDM_NO_SYMBOL,  // text is the symbol
+	TDM_NO_INIT,    // the outcome of cuInit or cuDriverGetVersion
+	TDM_OLD_DRIVER, // version is below TDM_LEAST_VERSION
+	TDM_NO_MEMORY,
 };
 
 enum { TDM_LEAST_VERSION = 12000 };
 
 typedef struct tdm_opening {
+	const tdm_driver *driver; // if it is opened
 	int found;
 	int version; // 1000*major + 10*minor
 	tdm_outcome outcome;
+	tdm_texts texts; // of the outcome
 	char text[512];
 } tdm_opening;
 
-// Opens the library and fills driver. The library stays open to the end of the process.
-tdm_opening tdm_open(const char *library, tdm_driver *driver);
-
-// What the driver says of a code; in memory that stays, never null.
-typedef struct tdm_texts {
-	const char *name, *text;
-} tdm_texts;
+// Opens the library, which stays open to the end of the process, like the driver, of which
+// a library has one.
+tdm_opening tdm_open(const char *library);
 
 tdm_texts tdm_error_texts(const tdm_driver *driver, int code);
 

@@ -15,7 +15,7 @@ const char *tdm_control_open(const char *library, tdm_control *c) {
 		return "it cannot be opened";
 	if (!find(handle, "tdm_fake_reset", &c->reset) || !find(handle, "tdm_fake_set", &c->set) ||
 		!find(handle, "tdm_fake_fail", &c->fail) || !find(handle, "tdm_fake_lose", &c->lose) ||
-		!find(handle, "tdm_fake_live", &c->live) || !find(handle, "tdm_fake_why", &c->why))
+		!find(handle, "tdm_fake_live", &c->live))
 		return "it has no back door";
 	return NULL;
 }
@@ -33,5 +33,3 @@ tdm_counts tdm_control_live(const tdm_control *c) {
 	c->live(live.counts);
 	return live;
 }
-
-void tdm_control_why(const tdm_control *c, char *text, size_t bytes) { c->why(text, bytes); }

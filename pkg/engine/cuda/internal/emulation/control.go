@@ -16,7 +16,7 @@ import (
 // Control is the back door of a library: what a test sets and sees of the emulated device.
 type Control struct {
 	t testing.TB
-	c *C.tdm_control // kept to the end of the process, like the library
+	c *C.tdm_control
 }
 
 // NewControl opens the back door of the library at path. The test's settings and failures
@@ -26,6 +26,7 @@ func NewControl(t testing.TB, path string) *Control {
 	c := &Control{t: t, c: (*C.tdm_control)(C.calloc(1, C.sizeof_tdm_control))}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
+	t.Cleanup(func() { C.free(unsafe.Pointer(c.c)) })
 	if missing := C.tdm_control_open(name, c.c); missing != nil {
 		t.Fatalf("%s is not the emulated driver: %s", path, C.GoString(missing))
 	}
@@ -38,11 +39,11 @@ func NewControl(t testing.TB, path string) *Control {
 type Setting string
 
 // The settings. TANDEM_FAKE_CUDA may hold others than the defaults, as in
-// "memory=1000000,seed=7". Those of devices hold from the next Open on.
+// "memory=1000000,seed=7".
 const (
 	Version    Setting = "version"    // 1000*major + 10*minor; 12040
 	Devices    Setting = "devices"    // how many; 1
-	Memory     Setting = "memory"     // bytes of a device; 1 GiB
+	Memory     Setting = "memory"     // bytes of a device; 256 MiB
 	Capability Setting = "capability" // 90
 	Seed       Setting = "seed"       // of the order in which streams run; 1
 )
@@ -70,14 +71,6 @@ func (c *Control) Fail(call string, after, code int) {
 
 // Lose loses every device in use: calls answer code until it is released and opened anew.
 func (c *Control) Lose(code int) { C.tdm_control_lose(c.c, C.int(code)) }
-
-// Why is why the last call that was refused was, in words that a driver does not have.
-func (c *Control) Why() string {
-	text := (*C.char)(C.malloc(1024))
-	defer C.free(unsafe.Pointer(text))
-	C.tdm_control_why(c.c, text, 1024)
-	return C.GoString(text)
-}
 
 // Live is what is alive in the library.
 type Live struct {

@@ -2,15 +2,12 @@
 #ifndef TDM_CONTROL_H
 #define TDM_CONTROL_H
 
-#include <stddef.h>
-
 typedef struct tdm_control {
 	void (*reset)(void);
 	int (*set)(const char *name, unsigned long long value);
 	void (*fail)(const char *call, int after, int code);
 	void (*lose)(int code);
 	void (*live)(long long *counts);
-	void (*why)(char *text, size_t bytes);
 } tdm_control;
 
 typedef struct tdm_counts {
@@ -26,6 +23,5 @@ int tdm_control_set(const tdm_control *control, const char *name, unsigned long 
 void tdm_control_fail(const tdm_control *control, const char *call, int after, int code);
 void tdm_control_lose(const tdm_control *control, int code);
 tdm_counts tdm_control_live(const tdm_control *control);
-void tdm_control_why(const tdm_control *control, char *text, size_t bytes);
 
 #endif

@@ -20,7 +20,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
+
+// keptFor is how long a library is kept that no test asks for.
+const keptFor = 7 * 24 * time.Hour
 
 // flags are those of every source. Nothing may be contracted that the source does not
 // write as one operation: the kernels' results are defined bit for bit.
@@ -92,17 +96,11 @@ func compiler() (string, error) {
 	return "", errNoCompiler
 }
 
-// find lists the sources: all of src but the emulation's own check, which has a main, and
-// the kernels, as soon as there is something to run them with.
+// find lists the sources, and the kernels as soon as there is something to run them with.
 func (b *build) find() error {
-	all, err := filepath.Glob(filepath.Join(b.here, "src", "*.cpp"))
-	if err != nil {
+	var err error
+	if b.sources, err = filepath.Glob(filepath.Join(b.here, "src", "*.cpp")); err != nil {
 		return err
-	}
-	for _, path := range all {
-		if !strings.HasPrefix(filepath.Base(path), "check") {
-			b.sources = append(b.sources, path)
-		}
 	}
 	if len(b.sources) == 0 {
 		return errNoSources
@@ -151,8 +149,11 @@ func (b *build) library() (string, error) {
 	folder := filepath.Join(cache, b.key)
 	path := filepath.Join(folder, "libcuda.so.1")
 	if _, err := os.Stat(path); err == nil {
+		now := time.Now()
+		_ = os.Chtimes(folder, now, now) // else it is built again some day
 		return path, nil
 	}
+	sweep(cache)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", fmt.Errorf("make a folder for the emulated driver: %w", err)
 	}
@@ -170,6 +171,20 @@ func (b *build) library() (string, error) {
 		}
 	}
 	return path, nil
+}
+
+// sweep removes libraries that were not used for long, and what was left of builds that
+// were killed. That it cannot is no reason not to build.
+func sweep(cache string) {
+	folders, err := os.ReadDir(cache)
+	if err != nil {
+		return
+	}
+	for _, folder := range folders {
+		if info, err := folder.Info(); err == nil && time.Since(info.ModTime()) > keptFor {
+			_ = os.RemoveAll(filepath.Join(cache, folder.Name()))
+		}
+	}
 }
 
 // compile makes work/libcuda.so.1 and leaves nothing else in work.

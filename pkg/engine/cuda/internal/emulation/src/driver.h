@@ -86,7 +86,8 @@ struct State {
 	uint64_t version, devices, total, capability, seed;
 	std::mt19937_64 random;
 	std::vector<Failure> failures;
-	std::string why; // of the last refusal
+	CUresult refused = CUDA_SUCCESS; // the code of the last refusal
+	std::string why;                 // and its reason
 	std::vector<std::unique_ptr<CUctx_st>> contexts; // by device
 	std::map<uintptr_t, Memory> memory;              // by its first byte
 	std::deque<Memory> freed;
@@ -121,6 +122,8 @@ struct InContext : Call {
 
 // current is the context of the calling thread.
 CUcontext &current();
+// gone gives the code of a lost context, or CUDA_SUCCESS.
+CUresult gone(CUcontext context);
 // lose makes every later call in the context give code.
 CUresult lose(CUcontext context, CUresult code, const std::string &why);
 // destroy drops all that belongs to a context.
@@ -146,6 +149,7 @@ CUresult run_all(CUcontext context);
 struct CUctx_st {
 	int ordinal = 0, references = 0;
 	CUresult lost = CUDA_SUCCESS;
+	std::string why; // it is lost
 	size_t used = 0;
 };
 
@@ -188,8 +192,8 @@ template <class Done> CUresult fake::run_until(CUcontext context, Done done) {
 	while (!done()) {
 		if (!run_one())
 			return refuse(CUDA_ERROR_UNKNOWN, "streams wait for each other");
-		if (context->lost != CUDA_SUCCESS)
-			return context->lost;
+		if (const CUresult code = gone(context))
+			return code;
 	}
 	return CUDA_SUCCESS;
 }

@@ -3,8 +3,6 @@
 
 #include "driver.h"
 
-#include <cstdio>
-
 using namespace fake;
 
 extern "C" {
@@ -56,12 +54,6 @@ void tdm_fake_live(long long *counts) {
 	counts[7] = (long long)(s.graphs.size() + s.execs.size());
 	for (CUstream stream : s.streams)
 		counts[8] += (long long)stream->queue.size();
-}
-
-// Writes why the last call that was refused was.
-void tdm_fake_why(char *text, size_t bytes) {
-	std::lock_guard<std::mutex> lock(state().mutex);
-	std::snprintf(text, bytes, "%s", state().why.c_str());
 }
 
 } // extern "C"

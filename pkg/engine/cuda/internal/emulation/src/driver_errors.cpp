@@ -1,6 +1,8 @@
-// Names of errors.
+// Names of errors, and why the last call was refused.
 
 #include "driver.h"
+
+using namespace fake;
 
 namespace {
 
@@ -52,10 +54,20 @@ CUresult cuGetErrorName(CUresult code, const char **name) {
 	return n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// Says more than a driver does: the reason, if the code is of the last refusal. The texts
+// stay, so they are kept.
 CUresult cuGetErrorString(CUresult code, const char **text) {
 	const Name *n = find(code);
-	*text = n ? n->text : nullptr;
-	return n ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (!n) {
+		*text = nullptr;
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	State &s = state();
+	std::lock_guard<std::mutex> lock(s.mutex);
+	static std::set<std::string> texts;
+	const bool refused = code == s.refused && !s.why.empty();
+	*text = texts.insert(refused ? std::string(n->text) + ": " + s.why : n->text).first->c_str();
+	return CUDA_SUCCESS;
 }
 
 } // extern "C"

@@ -22,7 +22,7 @@ CUresult run_copy(CUcontext context, const Op &op) {
 CUresult run_launch(CUcontext context, const Op &op) {
 	std::string why;
 	if (run_kernel(op.kernel, op.grid, op.block, op.shared, op.arguments->data(), &why) != 0)
-		return lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, "kernel " + op.kernel.name + ": " + why);
+		return lose(context, CUDA_ERROR_LAUNCH_FAILED, "kernel " + op.kernel.name + ": " + why);
 	if (!zones_hold(context, &why))
 		return lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, "kernel " + op.kernel.name + " " + why);
 	return CUDA_SUCCESS;

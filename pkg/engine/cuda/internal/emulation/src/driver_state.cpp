@@ -31,7 +31,7 @@ bool State::set(const std::string &name, uint64_t value) {
 }
 
 void State::configure() {
-	version = 12040, devices = 1, total = 1ull << 30, capability = 90, seed = 1;
+	version = 12040, devices = 1, total = 256ull << 20, capability = 90, seed = 1;
 	random.seed(seed);
 	const char *settings = std::getenv("TANDEM_FAKE_CUDA");
 	std::istringstream words(settings ? settings : "");
@@ -43,6 +43,7 @@ void State::configure() {
 }
 
 CUresult refuse(CUresult code, const std::string &why) {
+	state().refused = code;
 	state().why = why;
 	return code;
 }
@@ -57,8 +58,12 @@ static bool sticky(CUresult code) {
 		(code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_FAILED && code != 701);
 }
 
+CUresult gone(CUcontext context) {
+	return context->lost == CUDA_SUCCESS ? CUDA_SUCCESS : refuse(context->lost, context->why);
+}
+
 CUresult lose(CUcontext context, CUresult code, const std::string &why) {
-	context->lost = code;
+	context->lost = code, context->why = why;
 	return refuse(code, why);
 }
 
@@ -70,9 +75,9 @@ Call::Call(const char *name) : lock(state().mutex), code(CUDA_SUCCESS) {
 			continue;
 		code = f.code;
 		s.failures.erase(s.failures.begin() + (long)i);
-		s.why = std::string("a test asked ") + name + " to fail";
+		(void)refuse(code, std::string("a test asked ") + name + " to fail");
 		if (sticky(code) && current())
-			current()->lost = code;
+			(void)lose(current(), code, s.why);
 		return;
 	}
 }
@@ -85,8 +90,8 @@ InContext::InContext(const char *name) : Call(name) {
 		code = refuse(CUDA_ERROR_NOT_INITIALIZED, "cuInit comes first");
 	else if (!context || context->references == 0)
 		code = refuse(CUDA_ERROR_INVALID_CONTEXT, "no context is current");
-	else if (context->lost != CUDA_SUCCESS)
-		code = context->lost;
+	else
+		code = gone(context);
 }
 
 template <class Set> static void drop(Set &set, CUcontext context) {

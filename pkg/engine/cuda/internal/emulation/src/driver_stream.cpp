@@ -148,8 +148,8 @@ CUresult cuEventQuery(CUevent event) {
 		return call.code;
 	if (!reached(event))
 		(void)run_one();
-	if (call.context->lost != CUDA_SUCCESS)
-		return call.context->lost;
+	if (const CUresult code = gone(call.context))
+		return code;
 	return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

@@ -1,0 +1,128 @@
+package emulation
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// standIn makes the compiler a shell script that writes down how it is called and runs
+// body, and the cache an empty folder. It gives the folder of the script's log.
+func standIn(t *testing.T, body string) (folder, cache string) {
+	t.Helper()
+	folder, cache = t.TempDir(), t.TempDir()
+	script := "#!/bin/sh\n[ \"$1\" = --version ] && { echo stand-in; exit; }\necho \"$*\" >> '" + folder + "/log'\n" + body
+	if err := os.WriteFile(filepath.Join(folder, "compiler"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CXX", filepath.Join(folder, "compiler"))
+	t.Setenv("XDG_CACHE_HOME", cache)
+	return folder, cache
+}
+
+// writesResult is a compiler that writes something where -o says.
+const writesResult = `while [ $# -gt 0 ]; do [ "$1" = -o ] && { echo made > "$2"; exit; }; shift; done; exit 1`
+
+func compilations(t *testing.T, folder string) int {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(folder, "log"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.Count(string(log), "\n")
+}
+
+func TestLibraryIsBuiltOnce(t *testing.T) {
+	folder, cache := standIn(t, writesResult)
+	first := Library(t)
+	built := compilations(t, folder)
+	if built < 2 {
+		t.Fatalf("%d compilations", built)
+	}
+	if text, err := os.ReadFile(first); err != nil || string(text) != "made\n" {
+		t.Fatalf("%s holds %q: %v", first, text, err)
+	}
+	if second := Library(t); second != first || compilations(t, folder) != built {
+		t.Errorf("the second time %s, with %d compilations", second, compilations(t, folder)-built)
+	}
+	kept, err := filepath.Glob(filepath.Join(cache, "tandem", "emulation", "*", "*"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("kept %v: %v", kept, err)
+	}
+}
+
+func TestBuildsAtOnce(t *testing.T) {
+	_, cache := standIn(t, writesResult)
+	paths := make([]string, 4)
+	var wait sync.WaitGroup
+	for i := range paths {
+		wait.Go(func() {
+			b, err := newBuild()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if paths[i], err = b.library(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	for _, path := range paths {
+		if path == "" || path != paths[0] {
+			t.Errorf("built %v", paths)
+		}
+	}
+	folders, err := os.ReadDir(filepath.Join(cache, "tandem", "emulation"))
+	if err != nil || len(folders) != 1 {
+		t.Errorf("left %v: %v", folders, err)
+	}
+}
+
+func TestCompilerThatFails(t *testing.T) {
+	_, cache := standIn(t, "echo 'this is wrong' >&2; exit 3")
+	b, err := newBuild()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = b.library(); err == nil || !strings.Contains(err.Error(), "this is wrong") || !strings.Contains(err.Error(), "driver_run.cpp") {
+		t.Errorf("the error is %v", err)
+	}
+	folders, err := os.ReadDir(filepath.Join(cache, "tandem", "emulation"))
+	if err != nil || len(folders) != 0 {
+		t.Errorf("left %v: %v", folders, err)
+	}
+}
+
+func TestNoCompiler(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for _, chosen := range []string{"", "no-such-compiler"} {
+		t.Setenv("CXX", chosen)
+		if _, err := newBuild(); !errors.Is(err, errNoCompiler) {
+			t.Errorf("CXX=%q: %v", chosen, err)
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	cache := t.TempDir()
+	for name, age := range map[string]time.Duration{"old": keptFor + time.Hour, "new": keptFor - time.Hour} {
+		folder := filepath.Join(cache, name)
+		if err := os.MkdirAll(filepath.Join(folder, "inner"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(folder, then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(cache)
+	left, err := os.ReadDir(cache)
+	if err != nil || len(left) != 1 || left[0].Name() != "new" {
+		t.Errorf("left %v: %v", left, err)
+	}
+}
