@@ -9,6 +9,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -35,6 +36,10 @@ type Engine interface {
 	// Close frees pages and threads. No Step may be running.
 	Close() error
 }
+
+// ErrDeviceLost is part of the error of every Step after the device failed in a way that
+// no later Step gets over, and only a new process does.
+var ErrDeviceLost = errors.New("the device is lost: restart the worker")
 
 // Capacity is what an engine can hold.
 type Capacity struct {

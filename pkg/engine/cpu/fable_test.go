@@ -82,7 +82,7 @@ func TestReferenceLogits(t *testing.T) {
 }
 
 func TestReferenceContinuations(t *testing.T) {
-	enginetest.RunReferenceContinuations(t, fableDir, newEngine(t, loadFable(t, 2), cpu.Config{Blocks: 16}))
+	enginetest.RunReferenceContinuations(t, fableDir, newEngine(t, loadFable(t, 2), cpu.Config{Blocks: 16}), 0)
 }
 
 // heldOut are the tokens of the text that the bundled model was not trained on.

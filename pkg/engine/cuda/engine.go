@@ -149,7 +149,16 @@ func (e *cudaEngine) free() error {
 	}
 	e.program.Free()
 	e.weights.release()
-	return errors.Join(errs...)
+	return closing(errs)
+}
+
+// closing is the error of closing many things: one for all that a lost device refuses.
+func closing(errs []error) error {
+	err := errors.Join(errs...)
+	if lost(err) {
+		return fmt.Errorf("close: %w", engine.ErrDeviceLost)
+	}
+	return err
 }
 
 // Step implements engine.Engine. The context is looked at before the step begins: what
@@ -185,15 +194,11 @@ func (e *cudaEngine) failed(err error) error {
 		err = errors.Join(err, sync)
 	}
 	if lost(err) {
-		err = fmt.Errorf("%w: %w", ErrDeviceLost, err)
+		err = fmt.Errorf("%w: %w", engine.ErrDeviceLost, err)
 		e.lost = err
 	}
 	return err
 }
-
-// ErrDeviceLost is part of the error of every Step after the device failed in a way that
-// only a new process, or a new context, gets over.
-var ErrDeviceLost = errors.New("the device is lost: restart the worker")
 
 // lost says whether an error is of a context that is of no more use.
 func lost(err error) bool {

@@ -245,5 +245,5 @@ func (w *Weights) free() error {
 	if w.kernels != nil {
 		errs = append(errs, w.kernels.Unload())
 	}
-	return errors.Join(append(errs, w.device.Close())...)
+	return closing(append(errs, w.device.Close()))
 }

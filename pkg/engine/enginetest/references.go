@@ -92,9 +92,13 @@ func RunReferenceLogits(t *testing.T, dir string, e engine.Engine) {
 }
 
 // RunReferenceContinuations compares greedy continuations likewise, as far as the
-// reference's lead is clear.
-func RunReferenceContinuations(t *testing.T, dir string, e engine.Engine) {
-	for _, c := range references(t, dir) {
+// reference's lead is clear: of the first prompts, or of all if most is 0.
+func RunReferenceContinuations(t *testing.T, dir string, e engine.Engine, most int) {
+	cases := references(t, dir)
+	if most > 0 {
+		cases = cases[:min(most, len(cases))]
+	}
+	for _, c := range cases {
 		compareGreedy(t, e, c.Prompt, c.TokenIDs, c.Greedy, c.Margin, marginTolerance)
 	}
 }

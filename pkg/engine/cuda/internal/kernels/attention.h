@@ -138,8 +138,12 @@ template <int size, int stages> struct tdm_ring {
   }
 
   // leave is for the end of an item: its tiles have been used, and what was asked for
-  // beyond them was nothing.
-  TDM_METHOD void leave() { next = used; }
+  // beyond them was nothing. Of an item that sees nothing in this layer's window other
+  // copies may still be on their way.
+  TDM_METHOD void leave() {
+    tdm_copy_wait<0>();
+    next = used;
+  }
 };
 
 // tdm_score is a score of its sum: minus infinity if the row does not see the token.
