@@ -203,8 +203,8 @@ void check_attention() {
   const int sizes[] = {16, 32, 64, 80, 96, 128, 256};
   for (int n = 0; n < (small ? 1 : 4); n++)
     for (int size : sizes) {
-      const int kv_heads = r.between(1, 2), group = r.between(1, small ? 2 : 8), context = r.between(1, small ? 300 : 900);
-      const int rows = std::min(context, r.between(1, small ? 5 : 40)), window = n % 2 == 0 ? 0 : r.between(1, 400);
+      const int kv_heads = r.between(1, 2), group = r.between(1, small ? 4 : 8), context = r.between(1, small ? 600 : 900);
+      const int rows = std::min(context, r.between(1, small ? 12 : 40)), window = n % 2 == 0 ? 0 : r.between(1, 400);
       problem p(r, size, kv_heads, group, window, context, context - rows);
       p.check(r);
     }
