@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ template <class T> struct memory {
     at = (T *)p;
     memset(p, fill, n * sizeof(T));
   }
+  memory(memory &&other) : at(other.at), length(other.length) { other.at = nullptr; }
   memory(const memory &) = delete;
   memory &operator=(const memory &) = delete;
   ~memory() { free(at); }

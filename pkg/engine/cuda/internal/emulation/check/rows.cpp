@@ -151,6 +151,25 @@ void check_heads(random_source &r) {
     fail("tdm_heads wrote elsewhere in the pages too, or left something out: %zd", (ssize_t)written);
 }
 
+void check_gather(random_source &r) {
+  const int rows = r.between(1, 12), from_rows = r.between(1, 30), bytes = 16 * r.between(1, 700), beyond = r.below(3);
+  memory<int32_t> count(1), index((size_t)rows);
+  memory<uint8_t> from((size_t)from_rows * bytes), to((size_t)(rows + beyond) * bytes);
+  count[0] = rows;
+  for (int row = 0; row < rows; row++)
+    index[row] = r.below(from_rows);
+  for (size_t i = 0; i < from.length; i++)
+    from[i] = (uint8_t)r.bits();
+  tdm_gather_args args = {count.at, index.at, from.at, to.at, bytes};
+  launch("tdm_gather", (unsigned)(rows + beyond), 1, TDM_ROW_THREADS, 0, args);
+  for (int row = 0; row < rows; row++)
+    if (memcmp(&to[(size_t)row * bytes], &from[(size_t)index[row] * bytes], (size_t)bytes) != 0)
+      fail("tdm_gather: row %d of %d bytes", row, bytes);
+  for (size_t i = (size_t)rows * bytes; i < to.length; i++)
+    if (to[i] != 0xff)
+      fail("tdm_gather wrote past its rows");
+}
+
 void check_argmax(random_source &r) {
   const int rows = r.between(1, 5), vocabulary = r.between(1, small ? 3000 : 20000), ld = padded(vocabulary, TDM_TILE);
   memory<int32_t> count(1), tokens((size_t)rows);
@@ -185,6 +204,7 @@ void check_rows() {
     check_embed(r);
     check_norm(r);
     check_heads(r);
+    check_gather(r);
     check_argmax(r);
   }
 }
