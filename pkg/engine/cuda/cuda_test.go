@@ -95,7 +95,7 @@ func step(t testing.TB, e engine.Engine, sequences ...engine.Sequence) engine.Ou
 }
 
 func TestConformance(t *testing.T) {
-	w := load(t, fableDir)
+	w := load(t, filepath.Join(familiesDir, "llama-llama3"))
 	fresh := func(t *testing.T) engine.Engine {
 		return newEngine(t, w, cuda.Config{Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
 	}

@@ -1,11 +1,14 @@
 package driver_test
 
 import (
+	"bytes"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
 )
 
 func closed(t *testing.T, what string, err error) {
@@ -106,6 +109,29 @@ func TestClosedDevice(t *testing.T) {
 	}
 }
 
+// A thread works on the device that is asked for, whichever it worked on before.
+func TestTwoDevices(t *testing.T) {
+	path := emulation.Library(t)
+	control := emulation.NewControl(t, path)
+	control.Set(emulation.Devices, 2)
+	b := openBench(t, path, nil)
+	other, err := b.driver.NewDevice(1)
+	must(b, (*driver.Device).Close, other, err)
+	stream, err := other.NewStream(driver.Low)
+	must(b, (*driver.Stream).Close, stream, err)
+	memory, err := other.Allocate(4)
+	must(b, other.Free, memory, err)
+	program := other.NewProgram()
+	must(b, func(p *driver.Program) error { p.Free(); return nil }, program, nil)
+	program.Fill(memory, 0, 4)
+	s, p := b.stream(), b.program()
+	p.Fill(b.floats(1), 0, 4)
+	for range 3 {
+		b.run(s, p)
+		b.run(stream, program)
+	}
+}
+
 // Any goroutine may use a stream, and several of them several streams at once.
 func TestManyGoroutines(t *testing.T) {
 	b := newBench(t)
@@ -115,6 +141,8 @@ func TestManyGoroutines(t *testing.T) {
 		s, p, x := b.stream(), b.program(), b.floats(32)
 		out, y := b.pinned(32)
 		wait.Go(func() {
+			runtime.LockOSThread() // each on a thread of its own
+			defer runtime.UnlockOSThread()
 			for i := range 25 {
 				want := float32(100*worker + i)
 				p.Reset()
@@ -134,6 +162,22 @@ func TestManyGoroutines(t *testing.T) {
 		})
 	}
 	wait.Wait()
+}
+
+func TestLoadSaysWhatTheCompilerSaid(t *testing.T) {
+	b := newEmulated(t)
+	_, err := b.device.Load([]byte("this is no PTX"))
+	says(t, err, "CUDA_ERROR_INVALID_PTX (218)", ": ptxas fatal   : no PTX: .version or .target is missing")
+	b.control.Set(emulation.Capability, 75)
+	_, err = b.device.Load(ptx)
+	says(t, err, "CUDA_ERROR_NO_BINARY_FOR_GPU (209)", "sm_80")
+	b.control.Set(emulation.Capability, 80)
+	other := bytes.Replace(ptx, []byte(".entry tdm_test_fill"), []byte(".entry tdm_test_other"), 1)
+	_, err = b.device.Load(other)
+	says(t, err, "kernel tdm_test_other cannot be emulated")
+	other = bytes.Replace(ptx, []byte("tdm_test_fill_param_0[24]"), []byte("tdm_test_fill_param_0[32]"), 1)
+	_, err = b.device.Load(other)
+	says(t, err, "kernel tdm_test_fill takes other arguments", "24 bytes")
 }
 
 func TestLoadRefuses(t *testing.T) {

@@ -2,7 +2,7 @@
 // opened at run time: no CUDA toolkit to build, no driver to start. What a stream does is
 // written into a Program first and handed over in one cgo call.
 //
-// Only engine/cuda and its tests import it. It owns contexts, memory, modules, streams,
+// Only engine/cuda and what is below it import it. It owns contexts, memory, modules, streams,
 // events and graphs, each until its Close, Free or Unload, and starts no goroutines.
 //
 // Any goroutine may call anything: each call makes the device's context current on the
@@ -12,7 +12,8 @@
 // twice is allowed; what is closed refuses use with an error.
 //
 // When a device is lost (Error.Sticky) every call on it fails alike, closing included:
-// close what there is, then every Device of it; the next NewDevice begins anew.
+// close what there is, then every Device of it. The next NewDevice begins anew; where it
+// fails too, only a new process helps.
 package driver
 
 /*

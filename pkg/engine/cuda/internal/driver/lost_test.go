@@ -105,3 +105,15 @@ func TestPrimaryContextIsShared(t *testing.T) {
 		t.Errorf("a closed device answers %v", err)
 	}
 }
+
+func TestSticky(t *testing.T) {
+	for code, sticky := range map[int]bool{
+		1: false, 2: false, 100: false, 209: false, 400: false, 600: false, 701: false, 720: false, 801: false, 900: false, 999: false,
+		214: true, 220: true, 226: true, 700: true, 702: true, 709: true, 710: true, 714: true, 715: true, 716: true, 717: true,
+		718: true, 719: true, 721: true, 810: true, 911: true,
+	} {
+		if e := (&driver.Error{Code: code}); e.Sticky() != sticky || e.OutOfMemory() != (code == 2) {
+			t.Errorf("%d: sticky %v, out of memory %v", code, e.Sticky(), e.OutOfMemory())
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
@@ -69,7 +70,8 @@ func TestCopiesMustLieInOneAllocation(t *testing.T) {
 	b := newEmulated(t)
 	s, p := b.stream(), b.program()
 	x, y := b.floats(16), b.floats(16)
-	host, _ := b.pinned(32)
+	host, values := b.pinned(32)
+	pinned := driver.Address(uintptr(unsafe.Pointer(&values[0])))
 	for name, add := range map[string]func(){
 		"in":                  func() { p.CopyIn(x+4, host, 0, 64) },
 		"out":                 func() { p.CopyOut(host, 0, x-4, 64) },
@@ -77,7 +79,9 @@ func TestCopiesMustLieInOneAllocation(t *testing.T) {
 		"to":                  func() { p.Copy(x+60, y, 5) },
 		"fill":                func() { p.Fill(x, 0, 65) },
 		"nowhere":             func() { p.Fill(12345, 0, 1) },
-		"device memory in":    func() { p.Copy(x, driver.Address(12345), 4) },
+		"from nowhere":        func() { p.Copy(x, 12345, 4) },
+		"to pinned memory":    func() { p.Copy(pinned, x, 4) },
+		"from pinned memory":  func() { p.Copy(x, pinned, 4) },
 		"far beyond the last": func() { p.Fill(driver.Address(math.MaxUint64-3), 0, 8) },
 	} {
 		p.Reset()
@@ -98,6 +102,20 @@ func TestKernelThatWritesBesideItsMemory(t *testing.T) {
 	}
 	launchFill(p, fill, x, 17, 0)
 	says(t, s.Run(p), "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "kernel tdm_test_fill wrote beside device memory of 64 bytes")
+	b.restart()
+}
+
+// What is not near the memory's end shows when it is freed.
+func TestKernelThatWritesFartherBesideItsMemory(t *testing.T) {
+	b := newEmulated(t)
+	s, p, fill := b.stream(), b.program(), b.function("tdm_test_fill")
+	x, err := b.device.Allocate(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	launchFill(p, fill, x+1000, 1, 0)
+	b.run(s, p)
+	says(t, b.device.Free(x), "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "something was written beside device memory of 64 bytes")
 	b.restart()
 }
 

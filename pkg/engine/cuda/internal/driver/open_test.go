@@ -53,7 +53,7 @@ func TestOpenRefused(t *testing.T) {
 		says    []string
 	}{
 		"an old driver": {
-			func(c *emulation.Control) { c.Set(emulation.Version, 11080) },
+			func(c *emulation.Control) { c.Set(emulation.Version, 11080); c.Fail("cuInit", 0, 999) },
 			[]string{"CUDA 11.8", "12.0", "update"},
 		},
 		"no device": {

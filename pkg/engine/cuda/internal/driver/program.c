@@ -9,10 +9,12 @@ typedef struct flags {
 	unsigned record, wait;
 } flags;
 
+static void *pointer(uint64_t handle) { return (void *)(uintptr_t)handle; }
+
 static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op) {
 	// The driver copies the arguments before it returns; its interface knows no const.
 	void *params[] = {(void *)(uintptr_t)(op + 1)};
-	TDM_CALL(d, cuLaunchKernel, (CUfunction)op->handle, op->grid[0], op->grid[1], op->grid[2], op->block, 1, 1,
+	TDM_CALL(d, cuLaunchKernel, (CUfunction)pointer(op->handle), op->grid[0], op->grid[1], op->grid[2], op->block, 1, 1,
 		op->shared, stream, params, NULL);
 	return TDM_DONE;
 }
@@ -22,10 +24,10 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 	case TDM_LAUNCH:
 		return launch(d, stream, op);
 	case TDM_COPY_IN:
-		TDM_CALL(d, cuMemcpyHtoDAsync_v2, op->to, op->handle, op->bytes, stream);
+		TDM_CALL(d, cuMemcpyHtoDAsync_v2, op->to, pointer(op->handle), op->bytes, stream);
 		break;
 	case TDM_COPY_OUT:
-		TDM_CALL(d, cuMemcpyDtoHAsync_v2, op->handle, op->from, op->bytes, stream);
+		TDM_CALL(d, cuMemcpyDtoHAsync_v2, pointer(op->handle), op->from, op->bytes, stream);
 		break;
 	case TDM_COPY:
 		TDM_CALL(d, cuMemcpyDtoDAsync_v2, op->to, op->from, op->bytes, stream);
@@ -34,13 +36,13 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 		TDM_CALL(d, cuMemsetD8Async, op->to, (unsigned char)op->value, op->bytes, stream);
 		break;
 	case TDM_RECORD:
-		TDM_CALL(d, cuEventRecordWithFlags, (CUevent)op->handle, stream, f.record);
+		TDM_CALL(d, cuEventRecordWithFlags, (CUevent)pointer(op->handle), stream, f.record);
 		break;
 	case TDM_AWAIT:
-		TDM_CALL(d, cuStreamWaitEvent, stream, (CUevent)op->handle, f.wait);
+		TDM_CALL(d, cuStreamWaitEvent, stream, (CUevent)pointer(op->handle), f.wait);
 		break;
 	case TDM_GRAPH:
-		TDM_CALL(d, cuGraphLaunch, (CUgraphExec)op->handle, stream);
+		TDM_CALL(d, cuGraphLaunch, (CUgraphExec)pointer(op->handle), stream);
 		break;
 	}
 	return TDM_DONE;

@@ -82,6 +82,9 @@ func (p *Program) grow(need int) bool {
 	return true
 }
 
+// number is a pointer to C memory as an operation has it.
+func number(p unsafe.Pointer) C.uint64_t { return C.uint64_t(uintptr(p)) }
+
 // Launch appends a launch of f over grid blocks of block threads, with shared bytes of
 // dynamic shared memory. args is the kernel's one parameter, a struct without Go pointers
 // laid out as the kernel's; it is copied now. Its size is checked where the driver knows
@@ -106,7 +109,7 @@ func Launch[A any](p *Program, f *Function, grid [3]int, block, shared int, args
 	if op == nil {
 		return
 	}
-	op.handle = unsafe.Pointer(f.handle)
+	op.handle = number(unsafe.Pointer(f.handle))
 	op.grid = [3]C.uint32_t{C.uint32_t(grid[0]), C.uint32_t(grid[1]), C.uint32_t(grid[2])}
 	op.block, op.shared = C.uint32_t(block), C.uint32_t(shared)
 	*(*A)(unsafe.Add(unsafe.Pointer(op), C.sizeof_tdm_op)) = args
@@ -128,7 +131,7 @@ func (p *Program) CopyIn(to Address, from *Host, offset, bytes int) {
 		return
 	}
 	if op := p.add(C.TDM_COPY_IN, from, 0); op != nil {
-		op.to, op.handle, op.bytes = C.CUdeviceptr(to), unsafe.Add(from.memory, offset), C.uint64_t(bytes)
+		op.to, op.handle, op.bytes = C.CUdeviceptr(to), number(unsafe.Add(from.memory, offset)), C.uint64_t(bytes)
 	}
 }
 
@@ -138,7 +141,7 @@ func (p *Program) CopyOut(to *Host, offset int, from Address, bytes int) {
 		return
 	}
 	if op := p.add(C.TDM_COPY_OUT, to, 0); op != nil {
-		op.handle, op.from, op.bytes = unsafe.Add(to.memory, offset), C.CUdeviceptr(from), C.uint64_t(bytes)
+		op.handle, op.from, op.bytes = number(unsafe.Add(to.memory, offset)), C.CUdeviceptr(from), C.uint64_t(bytes)
 	}
 }
 
@@ -173,7 +176,7 @@ func (p *Program) Fill(to Address, value byte, bytes int64) {
 // Record appends the recording of an event: it is reached when all before it is done.
 func (p *Program) Record(e *Event) {
 	if op := p.add(C.TDM_RECORD, e, 0); op != nil {
-		op.handle = unsafe.Pointer(e.handle)
+		op.handle = number(unsafe.Pointer(e.handle))
 	}
 }
 
@@ -181,14 +184,14 @@ func (p *Program) Record(e *Event) {
 // before this is. An event that was never recorded is no wait.
 func (p *Program) Await(e *Event) {
 	if op := p.add(C.TDM_AWAIT, e, 0); op != nil {
-		op.handle = unsafe.Pointer(e.handle)
+		op.handle = number(unsafe.Pointer(e.handle))
 	}
 }
 
 // Graph appends the launch of a graph. A graph cannot hold another.
 func (p *Program) Graph(g *Graph) {
 	if op := p.add(C.TDM_GRAPH, g, 0); op != nil {
-		op.handle = unsafe.Pointer(g.handle)
+		op.handle = number(unsafe.Pointer(g.handle))
 	}
 }
 

@@ -15,7 +15,7 @@ func launchFill(p *driver.Program, f *driver.Function, out driver.Address, n int
 // A program is many times longer than its first memory.
 func TestLongProgram(t *testing.T) {
 	b := newBench(t)
-	const n = 500
+	const n = 3000
 	s, p, fill := b.stream(), b.program(), b.function("tdm_test_fill")
 	memory := b.floats(n)
 	out, y := b.pinned(n)
@@ -68,7 +68,7 @@ func TestProgramRefuses(t *testing.T) {
 		"a copy out before it":     {func() { p.CopyOut(host, -4, memory, 4) }, []string{"copy out", "from -4 on"}},
 		"a copy of less than none": {func() { p.Copy(memory, memory, -1) }, []string{"copy of -1 bytes"}},
 		"a fill of less than none": {func() { p.Fill(memory, 0, -1) }, []string{"fill of -1 bytes"}},
-		"a sum that overflows":     {func() { p.CopyIn(memory, host, 8, int(^uint(0)>>1)) }, []string{"copy in"}},
+		"a sum that overflows":     {func() { p.CopyIn(memory, host, 8, int(^uint(0)>>1)) }, []string{"copy in", "pinned memory of 64 bytes"}},
 		"a grid of nothing":        {func() { driver.Launch(p, fill, [3]int{1, 0, 1}, 64, 0, small) }, []string{"tdm_test_fill", "[1 0 1]"}},
 		"shared memory below zero": {func() { driver.Launch(p, fill, [3]int{1, 1, 1}, 64, -1, small) }, []string{"-1 bytes of shared"}},
 	} {

@@ -79,8 +79,8 @@ tdm_outcome tdm_device_open(const tdm_driver *driver, int ordinal, tdm_device *d
 tdm_outcome tdm_device_close(const tdm_device *device);
 
 tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
-tdm_outcome tdm_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
-tdm_outcome tdm_free(const tdm_device *device, CUdeviceptr address);
+tdm_outcome tdm_device_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
+tdm_outcome tdm_device_free(const tdm_device *device, CUdeviceptr address);
 tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
 tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
 
@@ -123,11 +123,12 @@ enum {
 };
 
 // One operation of a program. A program is operations in a row, the arguments of a launch
-// behind it.
+// behind it. No field is a pointer: Go writes these over what was there before, and where it
+// writes a pointer its collector looks at the old value, which may be anything.
 typedef struct tdm_op {
 	int32_t kind;
-	uint32_t size;  // bytes from this operation to the next, a multiple of 16
-	void *handle;   // function, event or graph; the host side of a copy in or out
+	uint32_t size;   // bytes from this operation to the next, a multiple of 16
+	uint64_t handle; // function, event or graph; the host side of a copy in or out
 	CUdeviceptr to, from;
 	uint64_t bytes;
 	uint32_t grid[3], block, shared;

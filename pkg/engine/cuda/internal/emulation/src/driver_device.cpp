@@ -9,7 +9,7 @@ using namespace fake;
 
 namespace {
 
-// Device is a call about a device, which needs no context.
+// DeviceCall is a call about a device, which needs no context.
 struct DeviceCall : Call {
 	DeviceCall(const char *name, CUdevice device) : Call(name) {
 		if (code == CUDA_SUCCESS && !state().started)

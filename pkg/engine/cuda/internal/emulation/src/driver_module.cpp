@@ -11,13 +11,13 @@ using namespace fake;
 
 namespace {
 
-// jit_log is where the caller wants to hear of errors.
+// Log is where the caller wants to hear of errors, in the words of a compiler.
 struct Log {
 	char *at = nullptr;
 	size_t bytes = 0;
 	CUresult say(CUresult code, const std::string &why) const {
 		if (at && bytes)
-			std::snprintf(at, bytes, "%s", why.c_str());
+			std::snprintf(at, bytes, "ptxas fatal   : %s\n", why.c_str());
 		return refuse(code, why);
 	}
 };
