@@ -31,6 +31,7 @@ enum {
   TDM_THIN_ROWS = 16,  // most query rows (tokens x heads of a KV head) of a thin item
   TDM_TALL_ROWS = 64,  // and of a tall one
   TDM_MOST_HEAD = 256, // largest head size
+  TDM_MOST_VOCABULARY = 1 << 18, // of draws, whose sums would not fit otherwise
 };
 
 // One step, in device memory.
@@ -185,7 +186,7 @@ typedef struct tdm_draw_args {
   const float *logits;      // [rows][ld]
   int32_t *tokens;          // [rows]
   int64_t ld;
-  int32_t vocabulary;       // at most 2^18
+  int32_t vocabulary;       // at most TDM_MOST_VOCABULARY
   int32_t reserved;
 } tdm_draw_args;
 

@@ -82,7 +82,7 @@ void check_draw(random_source &r, int kind) {
     w.temperature = r.below(5) == 0 ? 0 : 0.1f + 1.5f * fabsf(r.number());
     w.top_k = r.below(2) ? 0 : r.between(1, r.below(2) ? 5 : vocabulary + 3);
     w.top_p = r.below(2) ? 0 : r.below(4) == 0 ? 1 : fabsf(r.number());
-    w.min_p = r.below(2) ? 0 : fabsf(r.number()) * 0.3f;
+    w.min_p = r.below(2) ? 0 : r.below(5) == 0 ? 1 : fabsf(r.number()) * 0.3f;
     w.seed = (uint64_t)r.bits() << 32 | r.bits();
     w.offset = r.bits();
   }
