@@ -19,6 +19,8 @@ const (
 	ThinRows    = C.TDM_THIN_ROWS
 	TallRows    = C.TDM_TALL_ROWS
 	MostHead    = C.TDM_MOST_HEAD
+	// MostVocabulary is the largest vocabulary that tokens are drawn from.
+	MostVocabulary = C.TDM_MOST_VOCABULARY
 )
 
 // Address is an address in device memory.
@@ -84,11 +86,18 @@ type (
 		Count, Index, From, To Address
 		RowBytes               int64
 	}
-	// ArgmaxArgs is tdm_argmax_args.
-	ArgmaxArgs struct {
-		Count, Logits, Tokens Address
-		Ld                    int64
-		Vocabulary, _         int32
+	// Wish is tdm_wish.
+	Wish struct {
+		Temperature  float32
+		TopK         int32
+		TopP, MinP   float32
+		Seed, Offset uint64
+	}
+	// DrawArgs is tdm_draw_args.
+	DrawArgs struct {
+		Count, Wishes, Logits, Tokens Address
+		Ld                            int64
+		Vocabulary, _                 int32
 	}
 )
 
@@ -104,5 +113,6 @@ const (
 	_ = -uint(unsafe.Sizeof(AttentionArgs{}) ^ C.sizeof_tdm_attention_args)
 	_ = -uint(unsafe.Sizeof(JoinArgs{}) ^ C.sizeof_tdm_join_args)
 	_ = -uint(unsafe.Sizeof(GatherArgs{}) ^ C.sizeof_tdm_gather_args)
-	_ = -uint(unsafe.Sizeof(ArgmaxArgs{}) ^ C.sizeof_tdm_argmax_args)
+	_ = -uint(unsafe.Sizeof(Wish{}) ^ C.sizeof_tdm_wish)
+	_ = -uint(unsafe.Sizeof(DrawArgs{}) ^ C.sizeof_tdm_draw_args)
 )

@@ -79,6 +79,7 @@ void near(const char *what, double got, double want, double limit);
 static inline int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 void check_rows();
+void check_draws();
 void check_products();
 void check_attention();
 void check_strictness();

@@ -1,4 +1,4 @@
-// The kernels that take rows one by one: embeddings, norms, heads, the likeliest token.
+// The kernels that take rows one by one: embeddings, norms, heads, copies.
 #include "check.h"
 
 namespace {
@@ -170,32 +170,6 @@ void check_gather(random_source &r) {
       fail("tdm_gather wrote past its rows");
 }
 
-void check_argmax(random_source &r) {
-  const int rows = r.between(1, 5), vocabulary = r.between(1, small ? 3000 : 20000), ld = padded(vocabulary, TDM_TILE);
-  memory<int32_t> count(1), tokens((size_t)rows);
-  count[0] = rows;
-  memory<float> logits((size_t)rows * ld, 0x7f); // what pads them is large
-  for (int row = 0; row < rows; row++) {
-    const int kind = r.below(4);
-    float *x = &logits[(size_t)row * ld];
-    for (int i = 0; i < vocabulary; i++)
-      x[i] = kind == 0 ? NAN : kind == 1 && r.below(2) ? NAN : kind == 2 ? (float)r.below(4) : kind == 3 ? -INFINITY : r.number();
-    if (kind == 3)
-      x[0] = NAN;
-  }
-  tdm_argmax_args args = {count.at, logits.at, tokens.at, ld, vocabulary, 0};
-  launch("tdm_argmax", (unsigned)(rows + r.below(2)), 1, TDM_ARGMAX_THREADS, TDM_ARGMAX_SHARED, args);
-  for (int row = 0; row < rows; row++) {
-    const float *x = &logits[(size_t)row * ld];
-    int want = -1;
-    for (int i = 0; i < vocabulary; i++)
-      if (x[i] == x[i] && (want < 0 || x[i] > x[want]))
-        want = i;
-    if (tokens[row] != (want < 0 ? 0 : want))
-      fail("tdm_argmax: token %d, want %d, of %d", tokens[row], want, vocabulary);
-  }
-}
-
 } // namespace
 
 void check_rows() {
@@ -205,6 +179,5 @@ void check_rows() {
     check_norm(r);
     check_heads(r);
     check_gather(r);
-    check_argmax(r);
   }
 }
