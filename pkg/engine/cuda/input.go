@@ -121,6 +121,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 		p.plan(&in.work[1], in.runs)
 		in.count(1, in.wanted)
 	}
+	in.passes.all[0] = 0
 	for pass, left := 0, in.wanted; left > 0; pass++ {
 		in.passes.all[pass] = int32(min(left, headRows))
 		left -= headRows
