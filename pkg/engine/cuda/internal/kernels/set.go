@@ -109,7 +109,7 @@ func Load(device *driver.Device) (_ *Set, err error) {
 			functions[name] = module
 		}
 	}
-	return s, s.find(func(name string, shared int) (*driver.Function, error) {
+	err = s.find(func(name string, shared int) (*driver.Function, error) {
 		module := functions[name]
 		if module == nil {
 			return nil, fmt.Errorf("kernel %s is not part of this program: make kernels", name)
@@ -118,8 +118,15 @@ func Load(device *driver.Device) (_ *Set, err error) {
 		if err != nil {
 			return nil, err
 		}
-		return f, f.AllowShared(shared)
+		if err := f.AllowShared(shared); err != nil {
+			return nil, err
+		}
+		return f, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // find fills s with every kernel there is.
