@@ -104,7 +104,8 @@ func TestHeads(t *testing.T) {
 				x[i] = float64(qkv[row*ld+head*size+i]) + float64(bias[head*size+i])
 				sum += x[i] * x[i]
 			}
-			norm, got := kNorm, q
+			norm := kNorm
+			var got []uint16
 			if slot := int(slots[row]); head < heads {
 				norm, got = qNorm, q[row*ldQ+head*stride:]
 			} else {
