@@ -1,100 +1,113 @@
 package kernels_test
 
 import (
+	"fmt"
 	"math"
-	"math/rand/v2"
+	"slices"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 )
 
-// TestProducts compares products of random shapes, with every epilogue and by every
-// kernel, with sums in float64, and each row with the same row computed alone.
+// Each row of a product has the same bits whichever kernel computes it, and is the sum
+// within what additions in float32 may err.
 func TestProducts(t *testing.T) {
-	r := newRig(t)
-	random := rand.New(rand.NewPCG(5, 6))
-	for round := range r.times(18) {
-		then := kernels.Epilogue(round % 3)
-		rows := []int{1 + random.IntN(8), 1 + random.IntN(64), 1 + random.IntN(200)}[round/3%3]
-		k := kernels.KBlock * (1 + random.IntN(12))
-		outputs := 1 + random.IntN(300)
-		checkProduct(r, random, then, rows, outputs, k)
-	}
-	if r.gpu { // sizes of a model of 8 billion parameters
-		for _, rows := range []int{1, 16, 64, 300} {
-			checkProduct(r, random, kernels.Store, rows, 6144, 4096)
-			checkProduct(r, random, kernels.Add, rows, 4096, 14336)
-			checkProduct(r, random, kernels.SwiGLU, rows, 14336, 4096)
+	b := newBench(t)
+	for _, epilogue := range []kernels.Epilogue{kernels.Store, kernels.Add, kernels.SwiGLU} {
+		for range 2 {
+			k, outputs, rows := b.between(1, 1500), b.between(1, 200), b.between(70, 140)
+			t.Run(fmt.Sprintf("%d/k %d, outputs %d, rows %d", epilogue, k, outputs, rows), func(t *testing.T) {
+				p := newProduct(b, epilogue, k, outputs, rows)
+				want := p.inPieces(8)
+				p.compare(t, want)
+				for _, most := range []int{16, 32, 64, rows} {
+					if got := p.inPieces(most); !slices.Equal(got, want) {
+						t.Errorf("the kernel of %d rows differs from that of 8", most)
+					}
+				}
+			})
 		}
 	}
 }
 
-func checkProduct(r *rig, random *rand.Rand, then kernels.Epilogue, rows, outputs, k int) {
-	t := r.t
+type product struct {
+	*bench
+	epilogue         kernels.Epilogue
+	k, outputs, rows int
+	ld, ldOut        int
+	a, w, up         []uint16
+	before           []float32
+	atA, atW, atUp   kernels.Address
+}
+
+func newProduct(b *bench, epilogue kernels.Epilogue, k, outputs, rows int) *product {
+	p := &product{bench: b, epilogue: epilogue, k: k, outputs: outputs, rows: rows, ld: padded(k, kernels.KBlock), ldOut: padded(outputs, kernels.Tile)}
+	p.a = b.matrix(padded(rows, kernels.Tile), k, p.ld)
+	p.w, p.up = b.matrix(p.ldOut, k, p.ld), b.matrix(p.ldOut, k, p.ld)
+	p.before = b.floats(rows * p.ldOut)
+	p.atA, p.atW, p.atUp = put(b, p.a), put(b, p.w), put(b, p.up)
+	return p
+}
+
+// inPieces computes the product `most` rows at a time, and returns the bits of outputs.
+func (p *product) inPieces(most int) []uint32 {
+	var bits []uint32
+	for first := 0; first < p.rows; first += most {
+		n := min(most, p.rows-first)
+		out := put(p.bench, p.before[first*p.ldOut:(first+n)*p.ldOut])
+		count := put(p.bench, []int32{int32(n)})
+		p.run(func(program *driver.Program) {
+			p.set.Product(program, p.epilogue, most, kernels.ProductArgs{
+				Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.atW, Up: p.atUp, Out: out,
+				LdA: int64(p.ld), LdW: int64(p.ld), LdOut: int64(p.ldOut), K: int32(p.ld), Outputs: int32(p.outputs),
+			})
+		})
+		if p.epilogue == kernels.SwiGLU {
+			for i, h := range get[uint16](p.bench, out, n*p.ldOut) {
+				if i%p.ldOut < p.outputs {
+					bits = append(bits, uint32(h))
+				}
+			}
+			continue
+		}
+		for i, x := range get[uint32](p.bench, out, n*p.ldOut) {
+			if i%p.ldOut < p.outputs {
+				bits = append(bits, x)
+			} else if x != math.Float32bits(p.before[first*p.ldOut+i]) {
+				p.t.Fatalf("output %d of %d was written", i%p.ldOut, p.outputs)
+			}
+		}
+	}
+	return bits
+}
+
+// compare holds bits against sums in float64. A chain of k additions errs by at most k
+// roundings of the sum of magnitudes, and twice that if the GPU truncates.
+func (p *product) compare(t *testing.T, bits []uint32) {
 	t.Helper()
-	tiled, lines := padded(rows, kernels.Tile), padded(outputs, kernels.Tile)
-	a, w, gate := bf16s(random, tiled*k, 1), bf16s(random, lines*k, 0.1), bf16s(random, lines*k, 0.1)
-	before := make([]float32, rows*outputs)
-	for i := range before {
-		before[i] = float32(random.NormFloat64())
-	}
-	out := up(r, before)
-	most := rows + random.IntN(5) // the kernel may be one for more rows than there are
-	args := kernels.ProductArgs{
-		Count: up(r, []int32{int32(rows)}), A: up(r, a), W: up(r, w), Up: up(r, gate), Out: out,
-		LdA: int64(k), LdW: int64(k), LdOut: int64(outputs), K: int32(k), Outputs: int32(outputs),
-	}
-	r.set.Product(r.program, then, most, args)
-	r.run()
-	alone := args
-	last := rows - 1
-	alone.Count, alone.A, alone.Out = up(r, []int32{1}), args.A+kernels.Address(2*last*k), up(r, before[last*outputs:])
-	r.set.Product(r.program, then, 1, alone)
-	r.run()
-	got, single := values(r, then, out, rows*outputs), values(r, then, alone.Out, outputs)
-	step := max(1, rows*outputs*k/2_000_000) // of large ones only some
-	for i := 0; i < rows*outputs; i += step {
-		row, o := i/outputs, i%outputs
-		sum, size := dot(a[row*k:], w[o*k:], k)
-		want, slack := sum, size*0x1p-18
-		switch then {
-		case kernels.Add:
-			want += float64(before[i])
-			slack += math.Abs(want) * 0x1p-23
-		case kernels.SwiGLU:
-			other, otherSize := dot(a[row*k:], gate[o*k:], k)
-			want = sum / (1 + math.Exp(-sum)) * other
-			slack = math.Abs(want)*0x1p-8 + (size*math.Abs(other)+otherSize*math.Abs(sum))*0x1p-16
+	slack := float64(p.k) * 0x1p-23
+	for i, u := range bits {
+		row, output := i/p.outputs, i%p.outputs
+		a := p.a[row*p.ld : row*p.ld+p.k]
+		sum, size := dot(a, p.w[output*p.ld:])
+		if p.epilogue == kernels.SwiGLU {
+			up, upSize := dot(a, p.up[output*p.ld:])
+			gate := sum / (1 + math.Exp(-sum))
+			near(t, "swiglu", wide(uint16(u)), gate*up, slack*(1.1*size*math.Abs(up)+upSize*math.Abs(gate))+math.Abs(gate*up)*0x1p-8+1e-30)
+			continue
 		}
-		if !(math.Abs(got[i]-want) <= slack+1e-30) {
-			t.Fatalf("epilogue %d, %d rows, %d outputs, k %d: output %d of row %d is %v, want %v within %v", then, rows, outputs, k, o, row, got[i], want, slack)
+		want := sum
+		if p.epilogue == kernels.Add {
+			want += float64(p.before[row*p.ldOut+output])
 		}
-	}
-	for o := range outputs {
-		if single[o] != got[last*outputs+o] {
-			t.Fatalf("epilogue %d, %d rows, %d outputs, k %d: output %d of the last row is %v, alone %v", then, rows, outputs, k, o, got[last*outputs+o], single[o])
-		}
+		near(t, "product", float64(math.Float32frombits(u)), want, slack*size+math.Abs(want)*0x1p-23)
 	}
 }
 
-// values are a product's results: float32, or bf16 of SwiGLU.
-func values(r *rig, then kernels.Epilogue, at kernels.Address, n int) []float64 {
-	numbers := make([]float64, n)
-	if then == kernels.SwiGLU {
-		for i, v := range down[uint16](r, at, n) {
-			numbers[i] = wide(v)
-		}
-		return numbers
-	}
-	for i, v := range down[float32](r, at, n) {
-		numbers[i] = float64(v)
-	}
-	return numbers
-}
-
-// dot is a sum of products, and the sum of their sizes.
-func dot(a, w []uint16, k int) (sum, size float64) {
-	for i := range k {
+// dot is a sum of products, and the sum of their magnitudes.
+func dot(a, w []uint16) (sum, size float64) {
+	for i := range a {
 		x := wide(a[i]) * wide(w[i])
 		sum += x
 		size += math.Abs(x)
