@@ -135,6 +135,7 @@ func (l *launcher) norm(count, index, x, weight driver.Address, rows int) {
 }
 
 func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, rows int) {
+	args.Parts = l.parts
 	l.weights.kernels.Product(l.program, epilogue, rows, args)
 }
 
