@@ -52,8 +52,8 @@ type Meter struct {
 	empty      *driver.Graph
 }
 
-// NewMeter takes twice so many bytes of device memory; 0: a gibibyte, or a quarter of
-// what is free if that is less.
+// NewMeter takes twice so many bytes of device memory, as few as it can work with if that
+// is more; 0: a gibibyte, or a quarter of what is free if that is less.
 func (w *Weights) NewMeter(bytes int64) (_ *Meter, err error) {
 	free, err := w.FreeBytes()
 	if err != nil {
