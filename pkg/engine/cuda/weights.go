@@ -57,6 +57,9 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
+	if err := checkDevice(device.Info()); err != nil {
+		return nil, fmt.Errorf("load weights: %w", errors.Join(err, device.Close()))
+	}
 	major, minor := library.Version()
 	w := &Weights{spec: spec, shape: shapeOf(spec), device: device, version: fmt.Sprintf("%d.%d", major, minor)}
 	if err := w.load(ctx, m, config.Progress); err != nil {

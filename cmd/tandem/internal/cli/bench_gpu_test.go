@@ -12,7 +12,7 @@ import (
 // onEmulated is `bench engine` on the emulated driver, as small as can be.
 func onEmulated(t *testing.T) []string {
 	return []string{
-		"bench", "engine", "--device", "cuda:0", "--cuda-driver", cudatest.Library(t), "--preset", "tiny",
+		"bench", "engine", "--device", "cuda:0", "--cuda-driver", cudatest.New(t).Driver, "--preset", "tiny",
 		"--prompt", "40", "--chunk", "32", "--decode", "2", "--rounds", "1", "--limits", "0s",
 	}
 }

@@ -10,7 +10,7 @@ import (
 // TestLibrary says where the emulated driver is, for those who try commands with it:
 // go test -v -run TestLibrary.
 func TestLibrary(t *testing.T) {
-	path := cudatest.Library(t)
+	path := cudatest.New(t).Driver
 	devices, err := cuda.Devices(path)
 	if err != nil || len(devices) == 0 {
 		t.Fatalf("%d devices: %v", len(devices), err)

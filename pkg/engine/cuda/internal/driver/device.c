@@ -44,26 +44,26 @@ tdm_outcome tdm_memory_info(const tdm_device *v, size_t *available, size_t *tota
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_memory_allocate(const tdm_device *v, size_t bytes, CUdeviceptr *address) {
+tdm_outcome tdm_device_allocate(const tdm_device *v, size_t bytes, CUdeviceptr *address) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemAlloc_v2, address, bytes);
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_memory_free(const tdm_device *v, CUdeviceptr address) {
+tdm_outcome tdm_device_free(const tdm_device *v, CUdeviceptr address) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemFree_v2, address);
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_memory_allocate_host(const tdm_device *v, size_t bytes) {
+tdm_outcome tdm_allocate_host(const tdm_device *v, size_t bytes) {
 	TDM_ENTER(v);
 	void *memory;
 	TDM_CALL(v->driver, cuMemHostAlloc, &memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
 	return TDM_MADE(memory);
 }
 
-tdm_outcome tdm_memory_free_host(const tdm_device *v, void *memory) {
+tdm_outcome tdm_free_host(const tdm_device *v, void *memory) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemFreeHost, memory);
 	return TDM_DONE;

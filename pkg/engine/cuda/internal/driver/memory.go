@@ -39,7 +39,7 @@ func (v *Device) Allocate(bytes int64) (Address, error) {
 	}
 	defer v.leave()
 	var address C.CUdeviceptr
-	if err := v.driver.check(C.tdm_memory_allocate(v.c, C.size_t(bytes), &address)); err != nil {
+	if err := v.driver.check(C.tdm_device_allocate(v.c, C.size_t(bytes), &address)); err != nil {
 		return 0, fmt.Errorf("allocate %d bytes of device memory: %w", bytes, err)
 	}
 	return Address(address), nil
@@ -51,7 +51,7 @@ func (v *Device) Free(address Address) error {
 	if address == 0 {
 		return nil
 	}
-	return v.release("free device memory", func() C.tdm_outcome { return C.tdm_memory_free(v.c, C.CUdeviceptr(address)) })
+	return v.release("free device memory", func() C.tdm_outcome { return C.tdm_device_free(v.c, C.CUdeviceptr(address)) })
 }
 
 // Host is host memory that is pinned, so that copies run beside everything else.
@@ -71,7 +71,7 @@ func (v *Device) AllocateHost(bytes int) (*Host, error) {
 		return nil, err
 	}
 	defer v.leave()
-	o := C.tdm_memory_allocate_host(v.c, C.size_t(bytes))
+	o := C.tdm_allocate_host(v.c, C.size_t(bytes))
 	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", bytes, err)
 	}
@@ -92,7 +92,7 @@ func (h *Host) Free() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
-	return h.device.release("free pinned memory", func() C.tdm_outcome { return C.tdm_memory_free_host(h.device.c, h.memory) })
+	return h.device.release("free pinned memory", func() C.tdm_outcome { return C.tdm_free_host(h.device.c, h.memory) })
 }
 
 func (h *Host) usable() error {

@@ -79,10 +79,10 @@ tdm_outcome tdm_device_open(const tdm_driver *driver, int ordinal, tdm_device *d
 tdm_outcome tdm_device_close(const tdm_device *device);
 
 tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
-tdm_outcome tdm_memory_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
-tdm_outcome tdm_memory_free(const tdm_device *device, CUdeviceptr address);
-tdm_outcome tdm_memory_allocate_host(const tdm_device *device, size_t bytes);
-tdm_outcome tdm_memory_free_host(const tdm_device *device, void *memory);
+tdm_outcome tdm_device_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
+tdm_outcome tdm_device_free(const tdm_device *device, CUdeviceptr address);
+tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
+tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
 
 // ptx ends with a zero. log takes what the compiler said, ended by a zero.
 tdm_outcome tdm_module_load(const tdm_device *device, const char *ptx, char *log, size_t log_bytes);
