@@ -74,6 +74,11 @@ type (
 		Count, Index, From, To Address
 		RowBytes               int64
 	}
+	SwiGLUArgs struct {
+		Count, Both, Out Address
+		Ld, LdOut        int64
+		Up, Width        int32
+	}
 	ArgmaxArgs struct {
 		Count, Logits, Tokens Address
 		Ld                    int64
@@ -93,5 +98,6 @@ const (
 	_ = -uint(unsafe.Sizeof(AttentionArgs{}) ^ C.sizeof_tdm_attention_args)
 	_ = -uint(unsafe.Sizeof(JoinArgs{}) ^ C.sizeof_tdm_join_args)
 	_ = -uint(unsafe.Sizeof(GatherArgs{}) ^ C.sizeof_tdm_gather_args)
+	_ = -uint(unsafe.Sizeof(SwiGLUArgs{}) ^ C.sizeof_tdm_swiglu_args)
 	_ = -uint(unsafe.Sizeof(ArgmaxArgs{}) ^ C.sizeof_tdm_argmax_args)
 )

@@ -60,6 +60,11 @@ func (s *Set) Gather(p *driver.Program, rows int, args GatherArgs) {
 	launch(p, s.gather, rows, 1, threadsRow, args)
 }
 
+// SwiGLU appends tdm_swiglu.
+func (s *Set) SwiGLU(p *driver.Program, rows int, args SwiGLUArgs) {
+	launch(p, s.swiglu, rows, 1, threadsRow, args)
+}
+
 // Argmax appends tdm_argmax.
 func (s *Set) Argmax(p *driver.Program, rows int, args ArgmaxArgs) {
 	launch(p, s.argmax, rows, 1, threadsArgmax, args)

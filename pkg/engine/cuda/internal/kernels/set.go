@@ -55,10 +55,10 @@ type Set struct {
 	device  *driver.Device
 	modules []*driver.Module
 
-	embed, norm, heads, join, gather, argmax kernel
-	thin                                     [3][]kernel // by epilogue and thinRows
-	tiled                                    [3]kernel
-	attentionThin, attentionTall             map[int]kernel // by one of headSizes
+	embed, norm, heads, join, gather, swiglu, argmax kernel
+	thin                                             [3][]kernel // by epilogue and thinRows
+	tiled                                            [3]kernel
+	attentionThin, attentionTall                     map[int]kernel // by one of headSizes
 }
 
 // kernel is a kernel with the dynamic shared memory of a block, bytes.
@@ -131,7 +131,7 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 		return kernel{f, shared}
 	}
 	s.embed, s.heads = get(0, "embed"), get(0, "heads")
-	s.join, s.gather = get(0, "join"), get(0, "gather")
+	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
 	s.norm, s.argmax = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_ARGMAX_SHARED, "argmax")
 	for i, epilogue := range epilogues() {
 		for _, rows := range thinRows() {

@@ -166,6 +166,16 @@ typedef struct tdm_gather_args {
   int64_t row_bytes;        // a multiple of 16
 } tdm_gather_args;
 
+// out[i] = bf16(silu(gate[i]) * up[i]), where another library computed the two products: a
+// row of both has the gates and, from `up` on, what they let through. Grid: rows. Block: 256.
+typedef struct tdm_swiglu_args {
+  const int32_t *count;
+  const uint16_t *both; // bf16 [rows][ld]
+  uint16_t *out;        // bf16 [rows][ldo]
+  int64_t ld, ldo;      // multiples of TDM_K
+  int32_t up, width;    // up is a multiple of TDM_K
+} tdm_swiglu_args;
+
 // The likeliest token of rows of logits, in the order that pkg/sampler documents: the
 // first of the largest; 0 where all are NaN. Grid: rows. Block: 1024.
 typedef struct tdm_argmax_args {
