@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration lint generate tidy tools ci
+.PHONY: help build test race images integration lint generate kernels tidy tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +32,9 @@ lint: $(BIN)/.built ## Run the linters over Go and proto
 
 generate: $(BIN)/.built ## Generate Go from the proto files
 	$(BIN)/buf generate
+
+kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19
+	pkg/engine/cuda/internal/kernels/compile
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync

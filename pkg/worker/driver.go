@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -51,6 +52,7 @@ type Config struct {
 type Driver struct {
 	cfg   Config
 	steps chan scheduler.RunStep // at most one is in flight, so sending never blocks
+	lost  chan struct{}          // closed when the engine's device is lost
 
 	// Of the goroutine in Run: what steps take, whose model is copied under mu, and the
 	// step that the engine computes.
@@ -94,6 +96,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg:       cfg,
 		steps:     make(chan scheduler.RunStep, 1),
+		lost:      make(chan struct{}),
 		core:      core,
 		sequences: make(map[scheduler.SequenceID]*Sequence),
 	}
@@ -131,6 +134,9 @@ func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *traced
 			d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
 		}
 		d.cfg.Metrics.stepFailed()
+		if errors.Is(err, engine.ErrDeviceLost) {
+			d.lose()
+		}
 		return scheduler.StepDone{Err: err}
 	}
 	tokens, contexts := 0, 0
@@ -148,6 +154,18 @@ func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *traced
 	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
 	return scheduler.StepDone{Tokens: out.Tokens, Logprobs: out.Logprobs, Compute: out.Compute}
 }
+
+// lose closes d.lost, once. Only the goroutine in Run calls it.
+func (d *Driver) lose() {
+	select {
+	case <-d.lost:
+	default:
+		close(d.lost)
+	}
+}
+
+// Lost is closed when the engine's device is lost: every step fails from then on.
+func (d *Driver) Lost() <-chan struct{} { return d.lost }
 
 // Reserve gives a sequence its id before it is submitted, so that what belongs
 // to it can be found from the first step on.

@@ -118,13 +118,40 @@ func (m *Member) Register(registrar grpc.ServiceRegistrar) {
 }
 
 // Run computes and reports until ctx ends, and removes the worker's record once
-// it has left and is idle. It returns when all of that has stopped.
+// it has left and is idle. It returns when all of that has stopped. When the engine's
+// device is lost, the sequences there are fail, which lets routers go on with them
+// elsewhere, nothing new is taken, and Run returns engine.ErrDeviceLost.
 func (m *Member) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var beside sync.WaitGroup
+	lost := false
+	beside.Go(func() { lost = m.leaveWhenLost(ctx, stop) })
 	beside.Go(func() { _ = m.driver.Report(ctx, m.cfg.Identity.Role, m.cfg.Signals) }) // ends with ctx only
 	beside.Go(func() { m.departWhenIdle(ctx) })
-	defer beside.Wait()
-	return m.driver.Run(ctx)
+	err := m.driver.Run(ctx)
+	stop()
+	beside.Wait()
+	if lost {
+		return engine.ErrDeviceLost
+	}
+	return err
+}
+
+// leaveWhenLost says whether the engine's device was lost. It has left then, and stops Run
+// once nothing is left, or after as long as leaving may take.
+func (m *Member) leaveWhenLost(ctx context.Context, stop func()) bool {
+	select {
+	case <-m.driver.Lost():
+	case <-ctx.Done():
+		return false
+	}
+	m.Leave(0)
+	ctx, cancel := context.WithTimeout(ctx, departDelay+departTimeout)
+	defer cancel()
+	_ = m.driver.Idle(ctx)
+	stop()
+	return true
 }
 
 const (

@@ -108,10 +108,13 @@ func (s *Service) KVMessageBytes() int { return s.receiver.MaxMessageBytes() }
 // Run computes and receives until ctx ends. It returns when all that it started
 // has stopped.
 func (s *Service) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var receiving sync.WaitGroup
 	var receiveErr error
 	receiving.Go(func() { receiveErr = s.receiver.Run(ctx) })
 	err := s.Member.Run(ctx)
+	stop() // it may have ended by itself
 	receiving.Wait()
 	if err != nil {
 		return err

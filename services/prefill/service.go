@@ -148,6 +148,8 @@ func (s *Service) closeWhenDrained(ctx context.Context) {
 // Run computes and sends until ctx ends. It returns when all that it started has
 // stopped. Once the worker has drained it has no sessions with receivers of KV.
 func (s *Service) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var beside sync.WaitGroup
 	var storeErr error
 	if s.storing != nil {
@@ -155,6 +157,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	beside.Go(func() { s.closeWhenDrained(ctx) })
 	runErr := s.Member.Run(ctx)
+	stop() // it may have ended by itself
 	s.closeSender(ctx)
 	beside.Wait() // for puts too, which end with the sender
 	return errors.Join(runErr, storeErr)

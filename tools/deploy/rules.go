@@ -186,12 +186,15 @@ func (m *Manifests) checkPod(r *report, p pool) {
 	}
 	for _, name := range []string{"TANDEM_KV_MEMORY", "TANDEM_STORE_MEMORY"} {
 		value := m.environment(p)[name]
-		if value == "" {
+		if value == "" || value == "auto" && onGPU(&c) { // which has memory of its own
 			continue
 		}
 		if size, err := resource.ParseQuantity(strings.TrimSuffix(value, "B")); err != nil || size.Cmp(limit) >= 0 {
 			r.add("%s: %s is %s of %s", p.name, name, value, limit.String())
 		}
+	}
+	if engine := m.environment(p)["TANDEM_ENGINE"]; (engine == "cuda") != onGPU(&c) {
+		r.add("%s: its engine is %q, and it asks for a GPU: %v", p.name, engine, onGPU(&c))
 	}
 	for name, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
 		switch {
@@ -292,4 +295,13 @@ func (m *Manifests) takeReplicas(d *apps.Deployment, document []byte) error {
 	}
 	m.Replicas[d.Name] = raw.Spec.Replicas != nil
 	return nil
+}
+
+// gpuResource is what NVIDIA's device plugin hands out.
+const gpuResource core.ResourceName = "nvidia.com/gpu"
+
+// onGPU says whether a container asks for whole GPUs, as much as it is limited to.
+func onGPU(c *core.Container) bool {
+	request, limit := c.Resources.Requests[gpuResource], c.Resources.Limits[gpuResource]
+	return !limit.IsZero() && request.Cmp(limit) == 0
 }

@@ -49,6 +49,8 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"value that is not taken", "dev", "TANDEM_START_TIMEOUT: 60s", "TANDEM_START_TIMEOUT: soon", false, "start-timeout"},
 		{"target that is none", "dev", "--target=prefill", "--target=prefil", true, "there is no pool of prefill"},
 		{"KV over the memory", "dev", "value: 256MiB", "value: 4GiB", false, "TANDEM_KV_MEMORY is 4GiB"},
+		{"CUDA without a GPU", "gpu", "            nvidia.com/gpu: \"1\"\n", "", true, "it asks for a GPU: false"},
+		{"a GPU for the CPU engine", "gpu", "value: cuda\n", "value: cpu\n", true, "it asks for a GPU: true"},
 		{"blocks over the memory", "production", "TANDEM_STORE_MEMORY\n          value: 8GiB", "TANDEM_STORE_MEMORY\n          value: 9GiB", false, "TANDEM_STORE_MEMORY is 9GiB"},
 		{"a model in a store", "production", "terminationGracePeriodSeconds: 45\n", "terminationGracePeriodSeconds: 45\n      volumes:\n      - name: model\n        persistentVolumeClaim:\n          claimName: tandem-model\n", false, "a block store needs no model"},
 		{"worker published", "dev", "  selector:\n    app.kubernetes.io/component: router\n", "  selector:\n    app.kubernetes.io/component: decode\n", false, "only routers are reached"},

@@ -154,6 +154,9 @@ func checkModel(spec model.Spec) error {
 	if group := spec.Heads / spec.KVHeads; group > kernels.ThinRows {
 		return fmt.Errorf("%s has %d heads for each KV head, the CUDA engine takes %d: use the CPU engine", spec.Name, group, kernels.ThinRows)
 	}
+	if spec.VocabSize > kernels.MostVocabulary {
+		return fmt.Errorf("%s has a vocabulary of %d tokens, the CUDA engine takes %d: use the CPU engine", spec.Name, spec.VocabSize, kernels.MostVocabulary)
+	}
 	if err := kernels.HeadSize(spec.HeadSize); err != nil {
 		return fmt.Errorf("%s: %w: use the CPU engine", spec.Name, err)
 	}

@@ -52,10 +52,10 @@ func (e *cudaEngine) head(batch engine.Batch, from residual) (engine.Output, err
 	return output, nil
 }
 
-// fetch appends the copies of what the host needs of rows: all of the likeliest tokens,
-// and the logits of those that it draws from or that somebody wants to see.
+// fetch appends the copies of what the host needs of rows: all tokens that the device
+// drew, and the logits of those that it draws from itself or that somebody wants to see.
 func (e *cudaEngine) fetch(batch engine.Batch, rows []row) {
-	e.program.CopyOut(e.out, e.tokens, e.likeliest, 4*len(rows))
+	e.program.CopyOut(e.out, e.tokens, e.drawn, 4*len(rows))
 	bytes := 4 * e.weights.shape.ldLogits
 	for i := 0; i < len(rows); i++ {
 		first := i
@@ -71,17 +71,18 @@ func (e *cudaEngine) fetch(batch engine.Batch, rows []row) {
 // seen says whether the host looks at the logits of a row.
 func seen(batch engine.Batch, r row) bool {
 	s := &batch.Sequences[r.sequence]
-	return s.Logits != engine.LogitsNone || r.last && s.Sample != nil && !likeliest(s.Sample)
+	return s.Logits != engine.LogitsNone || r.last && s.Sample != nil && !drawnByDevice(s.Sample)
 }
 
-// likeliest says whether a draw is of the likeliest token, whatever its logits are.
-func likeliest(s *engine.Sample) bool {
+// drawnByDevice says whether the device draws. What it does not do, adjusting logits and
+// logprobs, asks for the host, which then draws as well. A request has one or the other for
+// all its tokens.
+func drawnByDevice(s *engine.Sample) bool {
 	p := &s.Params
-	plain := len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0
-	return plain && !s.Logprobs && (p.Temperature == 0 || p.TopK == 1)
+	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && !s.Logprobs
 }
 
-// draw hands out what fetch brought.
+// draw hands out what fetch brought, and draws the rest.
 func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output) {
 	memory := e.out.Bytes()
 	all := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(memory))), e.tokens/4)
@@ -97,7 +98,7 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 			continue
 		}
 		token := tokens[i]
-		if !likeliest(s.Sample) {
+		if !drawnByDevice(s.Sample) {
 			token = e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
 		}
 		output.Tokens[r.sequence] = token

@@ -33,8 +33,9 @@ type input struct {
 	passes    section[int32]          // rows of logits of each pass of the head
 	tokens    section[int32]
 	positions section[int32]
-	slots     section[int32] // where the KV of a row goes
-	index     section[int32] // rows of which logits are wanted
+	slots     section[int32]        // where the KV of a row goes
+	index     section[int32]        // rows of which logits are wanted
+	wishes    section[kernels.Wish] // of those rows
 	tables    section[int32]
 	attention [2]sections // of all rows, and of those that the last layer goes on with
 
@@ -67,6 +68,7 @@ func layInput(in *input, a *arena, b bounds) {
 	take(in, a, begin, &in.positions, b.rows)
 	take(in, a, begin, &in.slots, b.rows)
 	take(in, a, begin, &in.index, b.rows)
+	take(in, a, begin, &in.wishes, b.rows)
 	for i := range in.attention {
 		s := &in.attention[i]
 		take(in, a, begin, &s.thin, b.items)
@@ -102,6 +104,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 		in.batchRows += len(s.Tokens)
 		for n := wanted(s); n > 0; n-- {
 			in.index.all[in.wanted] = int32(in.batchRows - n)
+			in.wishes.all[in.wanted] = wishOf(s, n == 1)
 			in.wanted++
 		}
 		for _, block := range s.Blocks[:blocksOf(s, blockTokens)] {
@@ -118,6 +121,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 		p.plan(&in.work[1], in.runs)
 		in.count(1, in.wanted)
 	}
+	in.passes.all[0] = 0
 	for pass, left := 0, in.wanted; left > 0; pass++ {
 		in.passes.all[pass] = int32(min(left, headRows))
 		left -= headRows
@@ -137,6 +141,7 @@ func (in *input) count(i, rows int) {
 func (in *input) send(p *driver.Program) {
 	small := in.index.offset + in.index.used(in.batchRows)
 	p.CopyIn(in.counts.device, in.host, in.counts.offset, small)
+	sendUsed(p, in.host, in.wishes, in.wanted)
 	attention := in.attention[:1]
 	if in.narrow {
 		attention = in.attention[:]
@@ -165,6 +170,18 @@ func wanted(s *engine.Sequence) int {
 		return 1
 	}
 	return 0
+}
+
+// wishOf is how the device draws from a row of a sequence: the likeliest token where
+// nobody asks, or where the host draws.
+func wishOf(s *engine.Sequence, last bool) kernels.Wish {
+	if !last || s.Sample == nil || !drawnByDevice(s.Sample) {
+		return kernels.Wish{}
+	}
+	p := &s.Sample.Params
+	return kernels.Wish{
+		Temperature: p.Temperature, TopK: int32(p.TopK), TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, Offset: s.Sample.Offset,
+	}
 }
 
 // newInput makes an input whose sections lie in an arena with a base.

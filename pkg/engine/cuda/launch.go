@@ -144,7 +144,7 @@ func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, 
 }
 
 // head computes the logits of a pass of at most rows wanted rows, the first of which is
-// `first` of the index, and the likeliest tokens.
+// `first` of the index, and draws tokens from them.
 func (l *launcher) head(from residual, pass, first, rows int) {
 	s := l.weights.shape
 	count := l.in.passes.device + driver.Address(4*pass)
@@ -157,7 +157,8 @@ func (l *launcher) head(from residual, pass, first, rows int) {
 		Count: count, A: l.normed, W: l.weights.at.output, Out: l.logits,
 		LdA: int64(s.ldHidden), LdW: int64(s.ldHidden), LdOut: int64(s.ldLogits), K: int32(s.ldHidden), Outputs: int32(s.vocab),
 	}, rows)
-	l.weights.kernels.Argmax(l.program, rows, kernels.ArgmaxArgs{
-		Count: count, Logits: l.logits, Tokens: l.likeliest, Ld: int64(s.ldLogits), Vocabulary: int32(s.vocab),
+	l.weights.kernels.Draw(l.program, rows, kernels.DrawArgs{
+		Count: count, Wishes: l.in.wishes.device + driver.Address(l.in.wishes.used(first)), Logits: l.logits, Tokens: l.drawn,
+		Ld: int64(s.ldLogits), Vocabulary: int32(s.vocab),
 	})
 }

@@ -53,28 +53,30 @@ func (p planner) size(tokens int) (each int, tall bool) {
 	return p.tokensOf(kernels.TallRows), true
 }
 
-// plan makes the items of runs of tokens. A context is divided among thread blocks only
-// where there are too few items to keep the device busy: a result does not depend on it,
-// since splits are at fixed positions and are joined in order.
+// plan makes the items of runs of tokens. A context that is more than a thread block's
+// share of all is divided among blocks: a result does not depend on it, since splits are
+// at fixed positions and are joined in order.
 func (p planner) plan(w *work, runs []rows) {
 	w.reset()
-	items := 0
-	for _, r := range runs {
-		each, _ := p.size(r.tokens)
-		items += (r.tokens + each - 1) / each
-	}
-	divide := items < p.blocks
+	splits := 0
+	p.each(runs, func(r rows, _ bool) { splits += p.last(r) - p.first(r) })
+	share := (splits + p.blocks - 1) / p.blocks
+	p.each(runs, func(r rows, tall bool) { p.add(w, r, tall, share) })
+}
+
+// each visits runs in parts that fit an item.
+func (p planner) each(runs []rows, visit func(part rows, tall bool)) {
 	for _, r := range runs {
 		each, tall := p.size(r.tokens)
 		for at := 0; at < r.tokens; at += each {
-			part := rows{r.row0 + at, min(each, r.tokens-at), r.position + at, r.table}
-			p.add(w, part, tall, divide)
+			visit(rows{r.row0 + at, min(each, r.tokens-at), r.position + at, r.table}, tall)
 		}
 	}
 }
 
-// add makes the items of rows that fit one.
-func (p planner) add(w *work, r rows, tall, divide bool) {
+// add makes the items of rows that fit one: one of all their splits, or one for each if
+// they are more than share and there is room for the results.
+func (p planner) add(w *work, r rows, tall bool, share int) {
 	first, last := p.first(r), p.last(r)
 	item := kernels.Item{
 		Row0: int32(r.row0), Tokens: int32(r.tokens), Position: int32(r.position), Table: int32(r.table),
@@ -85,7 +87,7 @@ func (p planner) add(w *work, r rows, tall, divide bool) {
 		list, stride = &w.tall, kernels.TallRows/kernels.ThinRows
 	}
 	splits := last - first
-	if !divide || splits == 1 || w.slots+splits*stride > p.slots {
+	if splits <= share || w.slots+splits*stride > p.slots {
 		*list = append(*list, item)
 		return
 	}

@@ -144,7 +144,9 @@ func (u *uploader) spread(to driver.Address, t model.Tensor, ld, group, stride i
 				at, dst := (first+i)*columns, room[i*row:(i+1)*row]
 				clear(dst)
 				for g := range columns / group {
-					bf16Row(dst[2*g*stride:], t, at+g*group, group)
+					if err := bf16Row(dst[2*g*stride:], t, at+g*group, group); err != nil {
+						return err
+					}
 				}
 			}
 		}
@@ -154,21 +156,22 @@ func (u *uploader) spread(to driver.Address, t model.Tensor, ld, group, stride i
 }
 
 // bf16Row converts n elements, from element at on.
-func bf16Row(dst []byte, t model.Tensor, at, n int) {
+func bf16Row(dst []byte, t model.Tensor, at, n int) error {
 	if t.DType == model.BF16 {
 		copy(dst, t.Data[2*at:2*(at+n)])
-		return
+		return nil
 	}
 	var wide [256]float32
 	for i := 0; i < n; i += len(wide) {
 		part := wide[:min(len(wide), n-i)]
 		if err := t.Float32s(part, at+i); err != nil {
-			panic(err) // its shape says that they are there
+			return err
 		}
 		for j, v := range part {
 			binary.LittleEndian.PutUint16(dst[2*(i+j):], toBF16(v))
 		}
 	}
+	return nil
 }
 
 // toBF16 rounds to nearest, ties to even.

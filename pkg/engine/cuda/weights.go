@@ -56,6 +56,9 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
+	if err := checkDevice(device.Info()); err != nil {
+		return nil, fmt.Errorf("load weights: %w", errors.Join(err, device.Close()))
+	}
 	w := &Weights{spec: spec, shape: shapeOf(spec), device: device}
 	if err := w.load(ctx, m, config.Progress); err != nil {
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, errors.Join(err, w.free()))

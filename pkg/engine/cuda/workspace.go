@@ -35,7 +35,7 @@ type buffers struct {
 	x, normed, qkv, q, mixed, inner driver.Address
 	narrowX, narrowMixed            driver.Address // rows that the last layer goes on with
 	results, sums                   driver.Address // of divided attention
-	logits, likeliest               driver.Address
+	logits, drawn                   driver.Address
 	both, scratch                   driver.Address // of fast
 }
 
@@ -50,7 +50,7 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		q: matrix(rows, s.ldQ, 2), mixed: matrix(tiled, s.ldQ, 2), inner: matrix(tiled, s.ldFFN, 2),
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
 		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.stride, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
-		logits: matrix(head, s.ldLogits, 4), likeliest: matrix(head, 1, 4),
+		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
 	}
 	if c.usesFast() {
 		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
@@ -83,8 +83,7 @@ func HostBytes(spec model.Spec, c Config) int64 {
 	return a.used + int64(c.outBytes(shapeOf(spec))) + copiers*int64(max(copierBytes, SliceBytes(spec, c)))
 }
 
-// outBytes is the size of what comes out of a pass of the head: logits, then the
-// likeliest tokens.
+// outBytes is the size of what comes out of a pass of the head: logits, then its tokens.
 func (c Config) outBytes(s shape) int { return 4 * c.headRows() * (s.ldLogits + 1) }
 
 // workspace is the memory of an engine's steps: one piece on the device, and pinned
@@ -94,7 +93,7 @@ type workspace struct {
 	begin  driver.Address
 	buffers
 	in     *input
-	out    *driver.Host // logits of a pass, then the likeliest tokens
+	out    *driver.Host // logits of a pass, then its tokens
 	tokens int          // where those begin, bytes
 }
 

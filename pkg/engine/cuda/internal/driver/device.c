@@ -49,13 +49,13 @@ tdm_outcome tdm_memory_info(const tdm_device *v, size_t *available, size_t *tota
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_allocate(const tdm_device *v, size_t bytes, CUdeviceptr *address) {
+tdm_outcome tdm_device_allocate(const tdm_device *v, size_t bytes, CUdeviceptr *address) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemAlloc_v2, address, bytes);
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_free(const tdm_device *v, CUdeviceptr address) {
+tdm_outcome tdm_device_free(const tdm_device *v, CUdeviceptr address) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemFree_v2, address);
 	return TDM_DONE;

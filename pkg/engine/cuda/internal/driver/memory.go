@@ -39,7 +39,7 @@ func (v *Device) Allocate(bytes int64) (Address, error) {
 	}
 	defer v.leave()
 	var address C.CUdeviceptr
-	if err := v.driver.check(C.tdm_allocate(v.c, C.size_t(bytes), &address)); err != nil {
+	if err := v.driver.check(C.tdm_device_allocate(v.c, C.size_t(bytes), &address)); err != nil {
 		return 0, fmt.Errorf("allocate %d bytes of device memory: %w", bytes, err)
 	}
 	return Address(address), nil
@@ -51,7 +51,7 @@ func (v *Device) Free(address Address) error {
 	if address == 0 {
 		return nil
 	}
-	return v.release("free device memory", func() C.tdm_outcome { return C.tdm_free(v.c, C.CUdeviceptr(address)) })
+	return v.release("free device memory", func() C.tdm_outcome { return C.tdm_device_free(v.c, C.CUdeviceptr(address)) })
 }
 
 // Host is host memory that is pinned, so that copies run beside everything else.

@@ -82,8 +82,8 @@ tdm_outcome tdm_device_close(const tdm_device *device);
 tdm_outcome tdm_device_enter(const tdm_device *device);
 
 tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
-tdm_outcome tdm_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
-tdm_outcome tdm_free(const tdm_device *device, CUdeviceptr address);
+tdm_outcome tdm_device_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
+tdm_outcome tdm_device_free(const tdm_device *device, CUdeviceptr address);
 tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
 tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
 

@@ -19,39 +19,48 @@ const (
 	ThinRows    = C.TDM_THIN_ROWS
 	TallRows    = C.TDM_TALL_ROWS
 	MostHead    = C.TDM_MOST_HEAD
+	// MostVocabulary is the largest vocabulary that tokens are drawn from.
+	MostVocabulary = C.TDM_MOST_VOCABULARY
 )
 
 // Address is an address in device memory.
 type Address = driver.Address
 
-// The structs of tdm_cuda.h, field by field: see there.
+// The structs of tdm_cuda.h, field by field: see there for what each is.
 type (
+	// Counts is tdm_counts.
 	Counts struct {
 		Rows, Sequences, Wanted, Thin, Tall, Joins, LastRows, _ int32
 	}
+	// Item is tdm_item.
 	Item struct {
 		Row0, Tokens, Position, Table, First, Last, Slot, _ int32
 	}
+	// Join is tdm_joint.
 	Join struct {
 		Row0, Tokens, Slot, Stride, Splits int32
 		_                                  [3]int32
 	}
+	// EmbedArgs is tdm_embed_args.
 	EmbedArgs struct {
 		Counts, Tokens, Table, X Address
 		LdTable, LdX             int64
 		Width, _                 int32
 	}
+	// NormArgs is tdm_norm_args.
 	NormArgs struct {
 		Count, Index, X, Weight, Out Address
 		LdX, LdOut                   int64
 		Width                        int32
 		Eps                          float32
 	}
+	// ProductArgs is tdm_product_args.
 	ProductArgs struct {
 		Count, A, W, Up, Out Address
 		LdA, LdW, LdOut      int64
 		K, Outputs           int32
 	}
+	// HeadsArgs is tdm_heads_args.
 	HeadsArgs struct {
 		Counts, QKV, Bias, QNorm, KNorm, Cos, Sin, Positions, Slots, Q, Pages Address
 		Ld, LdQ, PageBytes, LayerBytes                                        int64
@@ -59,30 +68,42 @@ type (
 		Eps                                                                   float32
 		Stride                                                                int32
 	}
+	// AttentionArgs is tdm_attention_args.
 	AttentionArgs struct {
 		Count, Items, Tables, Q, Pages, Out, Results, Sums Address
 		LdQ, PageBytes, LayerBytes                         int64
 		Heads, KVHeads, Size, BlockTokens, Window          int32
 		Scale                                              float32
 	}
+	// JoinArgs is tdm_join_args.
 	JoinArgs struct {
 		Count, Joins, Results, Sums, Out Address
 		LdQ                              int64
 		Heads, KVHeads, Size, _          int32
 	}
+	// GatherArgs is tdm_gather_args.
 	GatherArgs struct {
 		Count, Index, From, To Address
 		RowBytes               int64
 	}
+	// SwiGLUArgs is tdm_swiglu_args.
 	SwiGLUArgs struct {
 		Count, Both, Out Address
 		Ld, LdOut        int64
 		Up, Width        int32
 	}
-	ArgmaxArgs struct {
-		Count, Logits, Tokens Address
-		Ld                    int64
-		Vocabulary, _         int32
+	// Wish is tdm_wish.
+	Wish struct {
+		Temperature  float32
+		TopK         int32
+		TopP, MinP   float32
+		Seed, Offset uint64
+	}
+	// DrawArgs is tdm_draw_args.
+	DrawArgs struct {
+		Count, Wishes, Logits, Tokens Address
+		Ld                            int64
+		Vocabulary, _                 int32
 	}
 )
 
@@ -99,5 +120,6 @@ const (
 	_ = -uint(unsafe.Sizeof(JoinArgs{}) ^ C.sizeof_tdm_join_args)
 	_ = -uint(unsafe.Sizeof(GatherArgs{}) ^ C.sizeof_tdm_gather_args)
 	_ = -uint(unsafe.Sizeof(SwiGLUArgs{}) ^ C.sizeof_tdm_swiglu_args)
-	_ = -uint(unsafe.Sizeof(ArgmaxArgs{}) ^ C.sizeof_tdm_argmax_args)
+	_ = -uint(unsafe.Sizeof(Wish{}) ^ C.sizeof_tdm_wish)
+	_ = -uint(unsafe.Sizeof(DrawArgs{}) ^ C.sizeof_tdm_draw_args)
 )

@@ -19,6 +19,10 @@ extern __attribute__((shared)) __attribute__((aligned(128))) uint8_t tdm_dynamic
 // tdm_shared is the block's dynamic shared memory.
 TDM_PRIMITIVE uint8_t *tdm_shared() { return tdm_dynamic_shared; }
 
+TDM_PRIMITIVE uint32_t tdm_shared_address(const void *p) {
+  return (uint32_t)(uintptr_t)(__attribute__((address_space(3))) const void *)p;
+}
+
 TDM_PRIMITIVE int tdm_thread() { return (int)__nvvm_read_ptx_sreg_tid_x(); }
 TDM_PRIMITIVE int tdm_block_x() { return (int)__nvvm_read_ptx_sreg_ctaid_x(); }
 TDM_PRIMITIVE int tdm_block_y() { return (int)__nvvm_read_ptx_sreg_ctaid_y(); }
@@ -36,6 +40,21 @@ TDM_PRIMITIVE int tdm_shuffle(int x, int apart) {
   return __nvvm_shfl_sync_bfly_i32(0xffffffffu, x, apart, 0x1f);
 }
 
+TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
+  return (uint64_t)(uint32_t)tdm_shuffle((int)(x >> 32), apart) << 32 | (uint32_t)tdm_shuffle((int)x, apart);
+}
+
+// tdm_high is the high half of a product.
+TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return __nvvm_mulhi_ull(x, y); }
+
+// tdm_add_shared adds to a word of shared memory, and returns what was there. No two such
+// additions come between each other.
+TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) {
+  uint32_t old;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(old) : "r"(tdm_shared_address(p)), "r"(x) : "memory");
+  return old;
+}
+
 // tdm_pair rounds two numbers to bf16, the first into the low half.
 TDM_PRIMITIVE uint32_t tdm_pair(float low, float high) {
   uint32_t pair;
@@ -49,10 +68,6 @@ TDM_PRIMITIVE void tdm_mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-TDM_PRIMITIVE uint32_t tdm_shared_address(const void *p) {
-  return (uint32_t)(uintptr_t)(__attribute__((address_space(3))) const void *)p;
 }
 
 // tdm_transposed loads four 8x8 tiles of bf16 from shared memory, transposed: lane l gives

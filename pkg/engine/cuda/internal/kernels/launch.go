@@ -27,7 +27,7 @@ func entries(ptx []byte) []string {
 // threads of a block, by family.
 const (
 	threadsRow       = C.TDM_ROW_THREADS
-	threadsArgmax    = C.TDM_ARGMAX_THREADS
+	threadsDraw      = C.TDM_DRAW_THREADS
 	threadsProduct   = C.TDM_PRODUCT_THREADS
 	threadsAttention = C.TDM_ATTENTION_THREADS
 )
@@ -65,9 +65,9 @@ func (s *Set) SwiGLU(p *driver.Program, rows int, args SwiGLUArgs) {
 	launch(p, s.swiglu, rows, 1, threadsRow, args)
 }
 
-// Argmax appends tdm_argmax.
-func (s *Set) Argmax(p *driver.Program, rows int, args ArgmaxArgs) {
-	launch(p, s.argmax, rows, 1, threadsArgmax, args)
+// Draw appends tdm_draw.
+func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
+	launch(p, s.draw, rows, 1, threadsDraw, args)
 }
 
 // Product appends the product that is quickest for so many rows. Which one it is changes

@@ -55,10 +55,10 @@ type Set struct {
 	device  *driver.Device
 	modules []*driver.Module
 
-	embed, norm, heads, join, gather, swiglu, argmax kernel
-	thin                                             [3][]kernel // by epilogue and thinRows
-	tiled                                            [3]kernel
-	attentionThin, attentionTall                     map[int]kernel // by one of headSizes
+	embed, norm, heads, join, gather, swiglu, draw kernel
+	thin                                           [3][]kernel // by epilogue and thinRows
+	tiled                                          [3]kernel
+	attentionThin, attentionTall                   map[int]kernel // by one of headSizes
 }
 
 // kernel is a kernel with the dynamic shared memory of a block, bytes.
@@ -109,7 +109,7 @@ func Load(device *driver.Device) (_ *Set, err error) {
 			functions[name] = module
 		}
 	}
-	return s, s.find(func(name string, shared int) (*driver.Function, error) {
+	err = s.find(func(name string, shared int) (*driver.Function, error) {
 		module := functions[name]
 		if module == nil {
 			return nil, fmt.Errorf("kernel %s is not part of this program: make kernels", name)
@@ -118,8 +118,15 @@ func Load(device *driver.Device) (_ *Set, err error) {
 		if err != nil {
 			return nil, err
 		}
-		return f, f.AllowShared(shared)
+		if err := f.AllowShared(shared); err != nil {
+			return nil, err
+		}
+		return f, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // find fills s with every kernel there is.
@@ -132,7 +139,7 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 	}
 	s.embed, s.heads = get(0, "embed"), get(0, "heads")
 	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
-	s.norm, s.argmax = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_ARGMAX_SHARED, "argmax")
+	s.norm, s.draw = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_DRAW_SHARED, "draw")
 	for i, epilogue := range epilogues() {
 		for _, rows := range thinRows() {
 			s.thin[i] = append(s.thin[i], get(int(C.thin_shared(C.int(rows))), "product_thin_%s_%d", epilogue, rows))

@@ -31,6 +31,7 @@ enum {
   TDM_THIN_ROWS = 16,  // most query rows (tokens x heads of a KV head) of a thin item
   TDM_TALL_ROWS = 64,  // and of a tall one
   TDM_MOST_HEAD = 256, // largest head size
+  TDM_MOST_VOCABULARY = 1 << 18, // of draws, whose sums would not fit otherwise
 };
 
 // One step, in device memory.
@@ -176,14 +177,27 @@ typedef struct tdm_swiglu_args {
   int32_t up, width;    // up is a multiple of TDM_K
 } tdm_swiglu_args;
 
-// The likeliest token of rows of logits, in the order that pkg/sampler documents: the
-// first of the largest; 0 where all are NaN. Grid: rows. Block: 1024.
-typedef struct tdm_argmax_args {
+// How a row wants its token drawn: see pkg/sampler's Params. Temperature 0 is the likeliest
+// token.
+typedef struct tdm_wish {
+  float temperature;
+  int32_t top_k;            // 0: all
+  float top_p;              // 0 and 1: all
+  float min_p;
+  uint64_t seed, offset;
+} tdm_wish;
+
+// A token for each row of logits, by steps 2 to 6 of the definition in pkg/sampler: the
+// first of the likeliest where the largest logit is not finite or the wish is for that; 0
+// where all are NaN. Grid: rows. Block: 1024.
+typedef struct tdm_draw_args {
   const int32_t *count;
+  const tdm_wish *wishes;   // [rows]
   const float *logits;      // [rows][ld]
   int32_t *tokens;          // [rows]
   int64_t ld;
-  int32_t vocabulary, reserved;
-} tdm_argmax_args;
+  int32_t vocabulary;       // at most TDM_MOST_VOCABULARY
+  int32_t reserved;
+} tdm_draw_args;
 
 #endif

@@ -8,8 +8,10 @@
 enum {
   TDM_ROW_THREADS = 256,       // embed, norm, heads: a block a row
   TDM_NORM_SHARED = 8 * 4,     // a sum a warp
-  TDM_ARGMAX_THREADS = 1024,
-  TDM_ARGMAX_SHARED = 32 * 8,  // a logit and a token a warp
+  TDM_DRAW_THREADS = 1024,
+  TDM_DRAW_CHUNKS = 512,       // most chunks of a vocabulary, a sum each
+  TDM_DRAW_BINS = 2048,        // values of a digit, three words each
+  TDM_DRAW_SHARED = (TDM_DRAW_CHUNKS + 1) * 8 + TDM_DRAW_BINS * 3 * 4,
   TDM_PRODUCT_THREADS = 256,
   TDM_ATTENTION_THREADS = 128, // and join
 };
@@ -48,7 +50,7 @@ enum {
 
 // Bytes of shared memory, as functions for cgo; size is a head's own.
 static inline int tdm_shared_norm(void) { return TDM_NORM_SHARED; }
-static inline int tdm_shared_argmax(void) { return TDM_ARGMAX_SHARED; }
+static inline int tdm_shared_draw(void) { return TDM_DRAW_SHARED; }
 static inline int tdm_shared_product_thin(int rows) { return TDM_THIN_SHARED(rows); }
 static inline int tdm_shared_product_tiled(void) { return TDM_TILED_SHARED; }
 static inline int tdm_shared_attention_thin(int size) { return TDM_ATTENTION_THIN_SHARED(TDM_HEAD(size)); }

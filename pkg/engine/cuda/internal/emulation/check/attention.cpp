@@ -14,7 +14,8 @@ struct problem {
   float scale;
 
   // tokens of context, of which those from `first` on are queries.
-  problem(random_source &r, int size, int kv_heads, int group, int window, int tokens, int first)
+  // With `low` all scores are far below zero.
+  problem(random_source &r, int size, int kv_heads, int group, int window, int tokens, int first, bool low)
       : size(size), kv_heads(kv_heads), group(group), heads(kv_heads * group), block_tokens(1 << r.between(2, 6)), window(window),
         tokens(tokens), first(first), ldq(padded(heads * size, TDM_TILE)), layer(2LL * kv_heads * block_tokens * size * 2),
         page(layer * 2), at(layer * r.below(2)), table((size_t)(tokens + block_tokens - 1) / block_tokens),
@@ -25,12 +26,12 @@ struct problem {
       std::swap(table[i - 1], table[(size_t)r.below((int)i)]);
     for (int row = 0; row < tokens - first; row++)
       for (int i = 0; i < heads * size; i++)
-        q[(size_t)row * ldq + i] = narrow(2 * r.number());
+        q[(size_t)row * ldq + i] = narrow(low ? -100 * fabsf(r.number()) : 2 * r.number());
     // What no query may see stays NaN.
     for (int t = window > 0 ? std::max(0, first + 1 - window) : 0; t < tokens; t++)
       for (int kv = 0; kv < kv_heads; kv++)
         for (int i = 0; i < size; i++) {
-          key(kv, t)[i] = narrow(r.number());
+          key(kv, t)[i] = narrow(low ? fabsf(r.number()) : r.number());
           value(kv, t)[i] = narrow(r.number());
         }
   }
@@ -78,7 +79,14 @@ struct problem {
     }
   }
 
-  memory<uint16_t> *run(random_source &r, const char *kernel, unsigned shared, const plan &p) {
+  // outcome is the rows, and of splits apart what was joined: of each split of each row
+  // and head m, l, and the result not divided by l.
+  struct outcome {
+    memory<uint16_t> out;
+    std::vector<float> splits;
+  };
+
+  std::unique_ptr<outcome> run(random_source &r, const char *kernel, unsigned shared, const plan &p) {
     memory<int32_t> count(1), joins(1), tables(table.length + 3);
     count[0] = (int32_t)p.items.size();
     joins[0] = (int32_t)p.joints.size();
@@ -90,14 +98,14 @@ struct problem {
     memory<tdm_joint> joints(p.joints.size());
     std::copy(p.joints.begin(), p.joints.end(), joints.at);
     memory<float> results((size_t)p.slots * kv_heads * TDM_THIN_ROWS * size), sums((size_t)p.slots * kv_heads * TDM_THIN_ROWS * 2);
-    memory<uint16_t> *out = new memory<uint16_t>(q.length);
+    std::unique_ptr<outcome> o(new outcome{memory<uint16_t>(q.length), {}});
     tdm_attention_args args = {};
     args.count = count.at;
     args.items = items.at;
     args.tables = tables.at;
     args.q = q.at;
     args.pages = pages.at;
-    args.out = out->at;
+    args.out = o->out.at;
     args.results = results.at;
     args.sums = sums.at;
     args.ldq = ldq;
@@ -111,10 +119,25 @@ struct problem {
     args.scale = scale;
     launch(kernel, (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, shared, args);
     if (!p.joints.empty()) {
-      tdm_join_args join = {joins.at, joints.at, results.at, sums.at, out->at, ldq, heads, kv_heads, size, 0};
+      tdm_join_args join = {joins.at, joints.at, results.at, sums.at, o->out.at, ldq, heads, kv_heads, size, 0};
       launch("tdm_join", (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, 0, join);
     }
-    return out;
+    for (const tdm_joint &j : p.joints)
+      for (int row = 0; row < j.tokens; row++)
+        for (int split = 0; split < j.splits; split++) {
+          // Items of fewer tokens may lack splits of which the row sees nothing.
+          const int number = item(j.row0, j.tokens).first + split, end = first + j.row0 + row + 1;
+          const int begin = window > 0 ? std::max(0, end - window) : 0;
+          if (number * TDM_SPLIT >= end || (number + 1) * TDM_SPLIT <= begin)
+            continue;
+          for (int h = 0; h < heads; h++) {
+            const int line = row * group + h % group;
+            const size_t at = ((size_t)(j.slot + split * j.stride + line / TDM_THIN_ROWS) * kv_heads + h / group) * TDM_THIN_ROWS + line % TDM_THIN_ROWS;
+            o->splits.insert(o->splits.end(), &sums[2 * at], &sums[2 * at] + 2);
+            o->splits.insert(o->splits.end(), &results[size * at], &results[size * at] + size);
+          }
+        }
+    return o;
   }
 
   // compare holds rows against sums in double. A score errs by a rounding a dimension of
@@ -177,8 +200,8 @@ struct problem {
       whole(talls, row, n);
       apart(tall_parts, row, n, 4);
     }
-    memory<uint16_t> *want = run(r, thin, thin_shared, ones);
-    compare(thin, *want);
+    const std::unique_ptr<outcome> want = run(r, thin, thin_shared, ones);
+    compare(thin, want->out);
     const struct {
       const char *what, *kernel;
       unsigned shared;
@@ -188,11 +211,12 @@ struct problem {
                   {"tall", tall, tall_shared, &talls},
                   {"tall, splits apart", tall, tall_shared, &tall_parts}};
     for (const auto &other : others) {
-      memory<uint16_t> *out = run(r, other.kernel, other.shared, *other.p);
-      same(other.what, *out, *want);
-      delete out;
+      const std::unique_ptr<outcome> got = run(r, other.kernel, other.shared, *other.p);
+      same(other.what, got->out, want->out);
+      if (!got->splits.empty() && (got->splits.size() != want->splits.size() ||
+                                   memcmp(got->splits.data(), want->splits.data(), 4 * want->splits.size()) != 0))
+        fail("%s: a split differs; size %d, group %d, window %d, tokens %d from %d", other.what, size, group, window, tokens, first);
     }
-    delete want;
   }
 };
 
@@ -201,11 +225,14 @@ struct problem {
 void check_attention() {
   random_source r(3);
   const int sizes[] = {16, 32, 64, 80, 96, 128, 256};
-  for (int n = 0; n < (small ? 1 : 4); n++)
+  for (int n = 0; n < (small ? 2 : 6); n++)
     for (int size : sizes) {
-      const int kv_heads = r.between(1, 2), group = r.between(1, small ? 2 : 8), context = r.between(1, small ? 300 : 900);
-      const int rows = std::min(context, r.between(1, small ? 5 : 40)), window = n % 2 == 0 ? 0 : r.between(1, 400);
-      problem p(r, size, kv_heads, group, window, context, context - rows);
+      const int kv_heads = r.between(1, 2), group = r.between(1, small ? 4 : 8);
+      int context = r.between(1, small ? 600 : 900);
+      if (n % 2 == 1) // rows on both sides of a split's end
+        context = TDM_SPLIT * r.between(1, 2) + r.between(1, 10);
+      const int rows = std::min(context, r.between(1, small ? 12 : 40)), window = r.below(2) == 0 ? 0 : r.between(1, 400);
+      problem p(r, size, kv_heads, group, window, context, context - rows, r.below(2) == 1);
       p.check(r);
     }
 }

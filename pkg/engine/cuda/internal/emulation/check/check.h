@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ template <class T> struct memory {
     at = (T *)p;
     memset(p, fill, n * sizeof(T));
   }
+  memory(memory &&other) : at(other.at), length(other.length) { other.at = nullptr; }
   memory(const memory &) = delete;
   memory &operator=(const memory &) = delete;
   ~memory() { free(at); }
@@ -77,6 +79,7 @@ void near(const char *what, double got, double want, double limit);
 static inline int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 void check_rows();
+void check_draws();
 void check_products();
 void check_attention();
 void check_strictness();

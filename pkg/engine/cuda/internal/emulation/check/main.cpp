@@ -28,6 +28,7 @@ int main(int count, char **words) {
   } checks[] = {
       {"strictness", check_strictness},
       {"rows", check_rows},
+      {"draws", check_draws},
       {"products", check_products},
       {"attention", check_attention},
   };

@@ -1,4 +1,4 @@
-// The kernels that take rows one by one: embeddings, norms, heads, SwiGLU, the likeliest token.
+// The kernels that take rows one by one: embeddings, norms, heads, SwiGLU, copies.
 #include "check.h"
 
 namespace {
@@ -178,30 +178,23 @@ void check_swiglu(random_source &r) {
     }
 }
 
-void check_argmax(random_source &r) {
-  const int rows = r.between(1, 5), vocabulary = r.between(1, small ? 3000 : 20000), ld = padded(vocabulary, TDM_TILE);
-  memory<int32_t> count(1), tokens((size_t)rows);
+void check_gather(random_source &r) {
+  const int rows = r.between(1, 12), from_rows = r.between(1, 30), bytes = 16 * r.between(1, 700), beyond = r.below(3);
+  memory<int32_t> count(1), index((size_t)rows);
+  memory<uint8_t> from((size_t)from_rows * bytes), to((size_t)(rows + beyond) * bytes);
   count[0] = rows;
-  memory<float> logits((size_t)rows * ld, 0x7f); // what pads them is large
-  for (int row = 0; row < rows; row++) {
-    const int kind = r.below(4);
-    float *x = &logits[(size_t)row * ld];
-    for (int i = 0; i < vocabulary; i++)
-      x[i] = kind == 0 ? NAN : kind == 1 && r.below(2) ? NAN : kind == 2 ? (float)r.below(4) : kind == 3 ? -INFINITY : r.number();
-    if (kind == 3)
-      x[0] = NAN;
-  }
-  tdm_argmax_args args = {count.at, logits.at, tokens.at, ld, vocabulary, 0};
-  launch("tdm_argmax", (unsigned)(rows + r.below(2)), 1, TDM_ARGMAX_THREADS, TDM_ARGMAX_SHARED, args);
-  for (int row = 0; row < rows; row++) {
-    const float *x = &logits[(size_t)row * ld];
-    int want = -1;
-    for (int i = 0; i < vocabulary; i++)
-      if (x[i] == x[i] && (want < 0 || x[i] > x[want]))
-        want = i;
-    if (tokens[row] != (want < 0 ? 0 : want))
-      fail("tdm_argmax: token %d, want %d, of %d", tokens[row], want, vocabulary);
-  }
+  for (int row = 0; row < rows; row++)
+    index[row] = r.below(from_rows);
+  for (size_t i = 0; i < from.length; i++)
+    from[i] = (uint8_t)r.bits();
+  tdm_gather_args args = {count.at, index.at, from.at, to.at, bytes};
+  launch("tdm_gather", (unsigned)(rows + beyond), 1, TDM_ROW_THREADS, 0, args);
+  for (int row = 0; row < rows; row++)
+    if (memcmp(&to[(size_t)row * bytes], &from[(size_t)index[row] * bytes], (size_t)bytes) != 0)
+      fail("tdm_gather: row %d of %d bytes", row, bytes);
+  for (size_t i = (size_t)rows * bytes; i < to.length; i++)
+    if (to[i] != 0xff)
+      fail("tdm_gather wrote past its rows");
 }
 
 } // namespace
@@ -213,6 +206,6 @@ void check_rows() {
     check_norm(r);
     check_heads(r);
     check_swiglu(r);
-    check_argmax(r);
+    check_gather(r);
   }
 }

@@ -91,6 +91,14 @@ TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {
   return x;
 }
 
+TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
+  const uint32_t high = tdm_exchange((uint32_t)(x >> 32), apart);
+  return (uint64_t)high << 32 | tdm_exchange((uint32_t)x, apart);
+}
+
+TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return (uint64_t)((unsigned __int128)x * y >> 64); }
+TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
+
 TDM_PRIMITIVE uint32_t tdm_half(float x) {
   uint32_t u;
   memcpy(&u, &x, 4);

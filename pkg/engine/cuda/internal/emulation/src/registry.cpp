@@ -25,6 +25,6 @@ TDM_ATTENTIONS(256)
 
 TDM_KNOWN(tdm_heads, tdm_heads_args)
 TDM_KNOWN(tdm_join, tdm_join_args)
-TDM_KNOWN(tdm_argmax, tdm_argmax_args)
+TDM_KNOWN(tdm_draw, tdm_draw_args)
 TDM_KNOWN(tdm_gather, tdm_gather_args)
 TDM_KNOWN(tdm_swiglu, tdm_swiglu_args)

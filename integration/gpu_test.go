@@ -1,0 +1,43 @@
+package integration_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
+)
+
+// Same tokens on a GPU: disaggregated or on one worker, in one chunk or in many, with and
+// without a prefix hit, drawn or greedy. The workers share one emulated GPU, and KV goes
+// from one's pages to the other's.
+func TestSameTokensOnAGPU(t *testing.T) {
+	gpu := cudatest.New(t)
+	on := func(o *mesh.UpOptions) {
+		o.Engine.Name, o.Engine.Device, o.Engine.CUDADriver = mesh.EngineAuto, "cuda:0", gpu.Driver
+		o.ContextTokens, o.Engine.KVMemory, o.Engine.MaxBatchTokens, o.Engine.MaxSequences = 512, 4<<20, 256, 8
+	}
+	whole := cluster.Start(t, on)
+	chunked := cluster.Start(t, func(o *mesh.UpOptions) {
+		on(o)
+		smallChunks(o)
+		o.PrefillWorkers, o.DecodeWorkers = 1, 1
+	})
+	for i, prompt := range []string{"Once upon a time", longPrompt(5)} {
+		temperature := []float32{0, 0.8}[i]
+		want := generate(t, whole.Client, request(prompt, 8, temperature, aggregated)).Tokens
+		for name, m := range map[string]*cluster.Client{"whole": whole.Client, "in chunks": chunked.Client} {
+			for _, again := range []string{"first", "after the same prefix"} {
+				r := generate(t, m, request(prompt, 8, temperature, disaggregated))
+				checkRoute(t, r, disaggregated)
+				if !slices.Equal(r.Tokens, want) {
+					t.Errorf("%s, %s, prompt %d: %v, want %v", name, again, i, r.Tokens, want)
+				}
+			}
+		}
+	}
+	whole.AwaitIdle(t, 10*time.Second)
+	chunked.AwaitIdle(t, 10*time.Second)
+}

@@ -1,0 +1,103 @@
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+)
+
+// TestPlan: every token of every run is in items that together hold each split it sees
+// once, in order of their slots; no result has two items, and what was planned fits.
+func TestPlan(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	divided := 0
+	for round := range 500 {
+		p := planner{group: 1 + r.IntN(kernels.ThinRows), slots: r.IntN(300), blocks: 1 + r.IntN(200)}
+		if r.IntN(3) == 0 {
+			p.window = 1 + r.IntN(2000)
+		}
+		var runs []rows
+		row := 0
+		for range 1 + r.IntN(20) {
+			tokens := 1
+			if r.IntN(3) == 0 {
+				tokens += r.IntN(300)
+			}
+			runs = append(runs, rows{row, tokens, r.IntN(5000), 0})
+			row += tokens
+		}
+		var w work
+		p.plan(&w, runs)
+		checkPlan(t, p, &w, runs)
+		divided += len(w.joins)
+		if t.Failed() {
+			t.Fatalf("round %d: %+v, runs %v", round, p, runs)
+		}
+	}
+	if divided == 0 {
+		t.Error("no context was ever divided")
+	}
+}
+
+func checkPlan(t *testing.T, p planner, w *work, runs []rows) {
+	t.Helper()
+	if w.slots > p.slots {
+		t.Errorf("%d slots of %d", w.slots, p.slots)
+	}
+	bySlot := map[int32]kernels.Item{}
+	whole := map[int32]kernels.Item{} // by first row
+	for kind, items := range [][]kernels.Item{w.thin, w.tall} {
+		most := []int{kernels.ThinRows, kernels.TallRows}[kind]
+		for _, item := range items {
+			if int(item.Tokens)*p.group > most {
+				t.Errorf("an item of %d tokens has more than %d rows", item.Tokens, most)
+			}
+			if item.Slot < 0 {
+				whole[item.Row0] = item
+				continue
+			}
+			if _, twice := bySlot[item.Slot]; twice || item.Last != item.First+1 {
+				t.Errorf("slot %d: item %+v", item.Slot, item)
+			}
+			bySlot[item.Slot] = item
+		}
+	}
+	for _, j := range w.joins {
+		first := bySlot[j.Slot]
+		for i := range j.Splits {
+			item := bySlot[j.Slot+i*j.Stride]
+			if item.Row0 != j.Row0 || item.Tokens != j.Tokens || item.First != first.First+i {
+				t.Errorf("join %+v: part %d is %+v", j, i, item)
+			}
+			delete(bySlot, j.Slot+i*j.Stride)
+		}
+		first.Last = first.First + j.Splits
+		whole[j.Row0] = first
+	}
+	if len(bySlot) > 0 {
+		t.Errorf("nobody joins %v", bySlot)
+	}
+	for _, run := range runs {
+		for at := 0; at < run.tokens; {
+			item, is := whole[int32(run.row0+at)]
+			if !is {
+				t.Errorf("row %d of %+v is in no item", at, run)
+				return
+			}
+			delete(whole, item.Row0)
+			lastPosition := run.position + at + int(item.Tokens) - 1
+			firstSeen := 0
+			if p.window > 0 {
+				firstSeen = max(0, run.position+at-p.window+1)
+			}
+			if int(item.Position) != run.position+at || int(item.First) > firstSeen/kernels.SplitTokens || int(item.Last) != lastPosition/kernels.SplitTokens+1 {
+				t.Errorf("row %d of %+v: item %+v", at, run, item)
+			}
+			at += int(item.Tokens)
+		}
+	}
+	if len(whole) > 0 {
+		t.Errorf("items of nobody: %v", whole)
+	}
+}
