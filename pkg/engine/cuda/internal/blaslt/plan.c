@@ -15,9 +15,10 @@ _Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 96, "the library write
 
 #define TDM_DONE ((tdm_blaslt_outcome){.code = CUBLAS_STATUS_SUCCESS})
 
-tdm_blaslt_outcome tdm_blaslt_create(const tdm_blaslt *b, cublasLtHandle_t *handle) {
-	TDM_CALL(b, cublasLtCreate, handle);
-	return TDM_DONE;
+tdm_blaslt_outcome tdm_blaslt_create(const tdm_blaslt *b) {
+	cublasLtHandle_t handle;
+	TDM_CALL(b, cublasLtCreate, &handle);
+	return (tdm_blaslt_outcome){.made = handle, .code = CUBLAS_STATUS_SUCCESS};
 }
 
 tdm_blaslt_outcome tdm_blaslt_destroy(const tdm_blaslt *b, cublasLtHandle_t handle) {

@@ -29,7 +29,11 @@ type Handle struct {
 // NewHandle makes one.
 func (l *Library) NewHandle(device *driver.Device) (*Handle, error) {
 	h := &Handle{library: l, device: device}
-	err := device.Current(func() error { return l.check(C.tdm_blaslt_create(l.c, &h.c)) })
+	err := device.Current(func() error {
+		o := C.tdm_blaslt_create(l.c)
+		h.c = C.cublasLtHandle_t(o.made)
+		return l.check(o)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start cuBLASLt: %w", err)
 	}

@@ -38,9 +38,11 @@ typedef struct tdm_blaslt_opening {
 // Opens the library, which stays open to the end of the process.
 tdm_blaslt_opening tdm_blaslt_open(const char *library);
 
-// How a call went: code is a cublasStatus_t, call the library's function that gave it.
+// How a call went: code is a cublasStatus_t, call the library's function that gave it,
+// made what was made, where something is.
 typedef struct tdm_blaslt_outcome {
 	const char *call;
+	void *made;
 	int code;
 } tdm_blaslt_outcome;
 
@@ -48,7 +50,7 @@ typedef struct tdm_blaslt_outcome {
 const char *tdm_blaslt_name(const tdm_blaslt *blaslt, int code);
 const char *tdm_blaslt_text(const tdm_blaslt *blaslt, int code);
 
-tdm_blaslt_outcome tdm_blaslt_create(const tdm_blaslt *blaslt, cublasLtHandle_t *handle);
+tdm_blaslt_outcome tdm_blaslt_create(const tdm_blaslt *blaslt);
 tdm_blaslt_outcome tdm_blaslt_destroy(const tdm_blaslt *blaslt, cublasLtHandle_t handle);
 
 // A product out[rows][ldo] = a[rows][lda] * transposed w[outputs][ldw], over k; added to
