@@ -31,7 +31,7 @@ const FastArithmeticClass = "cuda/bf16/bf16/fast-1"
 type Products string
 
 // The products. With Own a row's results depend on nothing but the row. CublasLt is faster
-// for prompts; docs/decisions/0015-cublaslt-products.md says what it costs.
+// for prompts; docs/decisions/0016-cublaslt-products.md says what it costs.
 const (
 	Own      Products = "own"
 	CublasLt Products = "cublaslt"
