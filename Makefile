@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration lint generate kernels tidy tools ci
+.PHONY: help build test race images integration lint generate kernels gpu-check tidy tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,11 @@ generate: $(BIN)/.built ## Generate Go from the proto files
 
 kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19
 	pkg/engine/cuda/internal/kernels/compile
+
+gpu-check: ## Build the check of a GPU into .bin/gpu-check, and run it where there is a driver
+	@bash deploy/gpu-check/build $(BIN)/gpu-check
+	@if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then bash $(BIN)/gpu-check/check --out $(BIN)/gpu-check-results; \
+	else echo "no CUDA driver here (libcuda.so.1): copy $(BIN)/gpu-check to a machine with one and run its check there"; fi
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -263,9 +262,8 @@ func (w *synthWriter) shard(ctx context.Context, s shard, report func(bytes int)
 	var chunks []synthChunk
 	at := int64(len(header))
 	for _, slot := range s.slots {
-		residual := strings.HasSuffix(slot.name, ".o_proj.weight") || strings.HasSuffix(slot.name, ".down_proj.weight")
-		mean, deviation := distribution(slot, w.spec, residual)
-		from := newSource(w.opts.Seed, slot.name, mean, deviation)
+		drawn := drawnFrom(slot, w.spec)
+		from := newSource(w.opts.Seed, slot.name, drawn.mean, drawn.deviation)
 		size := slotBytes(slot)
 		for offset := int64(0); offset < size; offset += synthChunkBytes {
 			chunks = append(chunks, synthChunk{from, offset, at + offset, int(min(synthChunkBytes, size-offset))})

@@ -79,20 +79,23 @@ func toBF16(f float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// distribution is how a weight is drawn. Matrices keep the size of what they
+// drawn is how a weight is drawn.
+type drawn struct{ mean, deviation float64 }
+
+// drawnFrom is how a weight of a model is drawn. Matrices keep the size of what they
 // multiply (1/sqrt of their inputs); those that write to the residual stream are
 // smaller, so that it does not grow with depth (as GPT-2's initialisation does).
 // Biases are large enough to matter.
-func distribution(w slot, spec Spec, residual bool) (mean, deviation float64) {
+func drawnFrom(w slot, spec Spec) drawn {
 	switch {
 	case strings.HasSuffix(w.name, ".bias"):
-		return 0, 0.2
+		return drawn{0, 0.2}
 	case len(w.shape) == 1:
-		return 1, 0.05
+		return drawn{1, 0.05}
 	}
-	deviation = 1 / math.Sqrt(float64(w.shape[1]))
-	if residual {
+	deviation := 1 / math.Sqrt(float64(w.shape[1]))
+	if strings.HasSuffix(w.name, ".o_proj.weight") || strings.HasSuffix(w.name, ".down_proj.weight") {
 		deviation /= math.Sqrt(2 * float64(spec.Layers))
 	}
-	return 0, deviation
+	return drawn{0, deviation}
 }

@@ -22,14 +22,18 @@ const (
 const gpuPrefix = "cuda:"
 
 // gpu is the number of the GPU that Device names; -1 if it names none.
-func (e *EngineOptions) gpu() (int, error) {
-	if e.Device == DeviceAuto || e.Device == DeviceCPU || e.Device == "" {
+func (e *EngineOptions) gpu() (int, error) { return GPU(e.Device) }
+
+// GPU is the number of the GPU that a device names; -1 for DeviceAuto and DeviceCPU, which
+// name none.
+func GPU(device string) (int, error) {
+	if device == DeviceAuto || device == DeviceCPU || device == "" {
 		return -1, nil
 	}
-	digits, is := strings.CutPrefix(e.Device, gpuPrefix)
+	digits, is := strings.CutPrefix(device, gpuPrefix)
 	number, err := strconv.ParseUint(digits, 10, 8)
 	if !is || err != nil {
-		return -1, fmt.Errorf("--device: %q is neither %s, %s nor a GPU such as %s0", e.Device, DeviceAuto, DeviceCPU, gpuPrefix)
+		return -1, fmt.Errorf("--device: %q is neither %s, %s nor a GPU such as %s0", device, DeviceAuto, DeviceCPU, gpuPrefix)
 	}
 	return int(number), nil
 }

@@ -22,6 +22,7 @@ type Weights struct {
 	shape   shape
 	device  *driver.Device
 	kernels *kernels.Set
+	version string // of CUDA, that the driver supports
 	memory  driver.Address
 	at      weightAddresses
 
@@ -59,7 +60,8 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 	if err := checkDevice(device.Info()); err != nil {
 		return nil, fmt.Errorf("load weights: %w", errors.Join(err, device.Close()))
 	}
-	w := &Weights{spec: spec, shape: shapeOf(spec), device: device}
+	major, minor := library.Version()
+	w := &Weights{spec: spec, shape: shapeOf(spec), device: device, version: fmt.Sprintf("%d.%d", major, minor)}
 	if err := w.load(ctx, m, config.Progress); err != nil {
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, errors.Join(err, w.free()))
 	}
@@ -201,6 +203,9 @@ func (w *Weights) Bytes() int64 { return WeightBytes(w.spec) }
 
 // DeviceName is the device's, for people.
 func (w *Weights) DeviceName() string { return w.device.Info().Name }
+
+// DriverVersion is the version of CUDA that the driver supports, such as "12.4".
+func (w *Weights) DriverVersion() string { return w.version }
 
 // FreeBytes is the device memory that nobody has taken.
 func (w *Weights) FreeBytes() (int64, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -12,7 +13,7 @@ import (
 
 // PrefillFLOPs are those of a prompt in chunks.
 func PrefillFLOPs(spec model.Spec, prompt, chunk int) (counted, computed float64) {
-	return prefillFLOPs(spec, chunks(make([]int32, prompt), nil, chunk, true))
+	return batches.PrefillFLOPs(spec, batches.Chunks(make([]int32, prompt), nil, chunk, true))
 }
 
 // DecodeBytes are those of all steps of a plan.

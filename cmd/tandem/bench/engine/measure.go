@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -76,7 +77,7 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		WeightBytes: w.Bytes(), BarrierNs: barrier,
 	}
 	result.DecodeStepBytes = decodeBytes(w.Spec(), p) / float64(p.DecodeSteps)
-	result.PrefillFLOPs, result.PrefillFLOPsComputed = prefillFLOPs(w.Spec(), r.prompt)
+	result.PrefillFLOPs, result.PrefillFLOPsComputed = batches.PrefillFLOPs(w.Spec(), r.prompt)
 	result.sum(rounds, after)
 	return result, nil
 }
@@ -103,11 +104,11 @@ func newRun(e engine.Engine, p Plan) *run {
 	r := &run{engine: e, plan: p}
 	r.next.Room = make([]int32, p.Batch)
 	first := blocksFor(p.PromptTokens)
-	r.prompt = chunks(promptOf(p.PromptTokens, vocabulary), table(0, first), size, true)
+	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, vocabulary), batches.Table(0, first), size, true)
 	each := blocksFor(p.ContextTokens + p.DecodeSteps)
 	for i := range p.Batch {
 		r.next.Sequences = append(r.next.Sequences, engine.Sequence{
-			Tokens: make([]int32, 1), Blocks: table(first+i*each, each), Sample: &greedy,
+			Tokens: make([]int32, 1), Blocks: batches.Table(first+i*each, each), Sample: batches.Greedy(),
 		})
 	}
 	return r
@@ -118,7 +119,7 @@ func newRun(e engine.Engine, p Plan) *run {
 // its own.
 func (r *run) prepare(ctx context.Context) error {
 	blocks := r.next.Sequences[0].Blocks
-	for _, b := range chunks(promptOf(r.plan.ContextTokens, r.engine.Model().VocabSize), blocks, r.engine.Capacity().MaxBatchTokens, false) {
+	for _, b := range batches.Chunks(batches.Prompt(r.plan.ContextTokens, r.engine.Model().VocabSize), blocks, r.engine.Capacity().MaxBatchTokens, false) {
 		if _, err := r.engine.Step(ctx, b); err != nil {
 			return fmt.Errorf("compute the context: %w", err)
 		}

@@ -24,6 +24,8 @@ type benchEngineFlags struct {
 	model, preset, isa string
 	cache              string
 	threads            int
+	batches, contexts  []int // into plan, one of each, or into gpu
+	gpu                benchGPUFlags
 }
 
 func newBenchEngineCommand() *cobra.Command {
@@ -34,7 +36,7 @@ func newBenchEngineCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "engine",
-		Short: "Measure the CPU engine beside what the machine can do",
+		Short: "Measure the CPU or CUDA engine beside what the machine can do",
 		Long: `Computes a prompt and decodes tokens with the CPU engine, in this process and without
 a scheduler, again and again. In the same rounds, on the same threads, it measures the
 limits: multiply-adds of the instruction set in use, in registers alone, and reading
@@ -51,12 +53,22 @@ the best reading, which need not have seen the same machine.
 
 A run whose limits were disturbed says "valid": false, and why.
 
-Without --model, one of random weights is made first and removed at the end.`,
+Without --model, one of random weights is made first and removed at the end.
+
+With --device cuda:0 it is the CUDA engine, beside what that GPU can do, measured in the
+same rounds: copying its memory, reading weights, a large product, copies from and to the
+host, launches in a graph. --batch and --context then take several values, each batch
+with each context. decode_of_floor is the time that reading weights and KV takes at the
+higher of the first two limits, as a share of a step; attention_gbytes_per_s follows from
+steps behind a short and a long context. Pages of the prompt are copied to the host alone
+and beside decode. docs/gpu.md has more. Random weights are in memory alone here, and
+start says how long it takes from there to the first step.`,
 		Example: `  tandem bench engine
   tandem bench engine --prompt 4096 --rounds 3 --json
   tandem bench engine --dtype int8
   tandem bench engine --context 4096 --decode 16 --kv int8
-  tandem bench engine --model models/fable --batch 8 --context 256`,
+  tandem bench engine --model models/fable --batch 8 --context 256
+  tandem bench engine --device cuda:0 --preset bench-8b --batch 1,8,64 --context 1024 --prompt 4096`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
@@ -67,18 +79,24 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
 	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
 	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
-	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
-	fs.IntVar(&f.plan.ContextTokens, "context", 64, "tokens behind each of them when a round begins")
+	fs.IntSliceVar(&f.batches, "batch", []int{1}, "sequences that decode at a time; on a GPU several such numbers")
+	fs.IntSliceVar(&f.contexts, "context", []int{64}, "tokens behind each of them when a round begins; on a GPU several such numbers")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best one here)")
 	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds of prefill, decode and limits in turn")
-	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command")
+	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command (on a GPU: only that)")
+	f.gpu.register(cmd)
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	asJSON := addJSON(cmd, "print one JSON object")
 	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if on, err := f.onGPU(cmd.Flags()); err != nil {
+			return usageError(cmd, err.Error())
+		} else if on {
+			return f.runGPU(cmd, *asJSON)
+		}
 		if err := f.check(cmd.Flags().Changed("preset")); err != nil {
 			return usageError(cmd, err.Error())
 		}
@@ -96,6 +114,10 @@ Without --model, one of random weights is made first and removed at the end.`,
 
 // check finds mistakes on the command line.
 func (f *benchEngineFlags) check(presetGiven bool) error {
+	if len(f.batches) != 1 || len(f.contexts) != 1 {
+		return errors.New("--batch and --context: the CPU engine is measured with one of each: pass one number, or a GPU with --device")
+	}
+	f.plan.Batch, f.plan.ContextTokens = f.batches[0], f.contexts[0]
 	if f.threads < 0 || f.threads > 1023 {
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	}

@@ -1,8 +1,12 @@
-package engine
+// Package batches makes the batches that the benchmarks of engines compute, without a
+// scheduler, and counts what they cost.
+//
+// The benchmarks under cmd/tandem/bench import it. It keeps nothing and starts no
+// goroutines.
+package batches
 
 import (
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -11,8 +15,11 @@ import (
 // greedy takes the likeliest token.
 var greedy = engine.Sample{}
 
-// table is n blocks from first on.
-func table(first, n int) []kvcache.BlockID {
+// Greedy draws the likeliest token. Nobody changes what it points to.
+func Greedy() *engine.Sample { return &greedy }
+
+// Table is n blocks from first on.
+func Table(first, n int) []kvcache.BlockID {
 	blocks := make([]kvcache.BlockID, n)
 	for i := range blocks {
 		blocks[i] = kvcache.BlockID(first + i)
@@ -20,8 +27,8 @@ func table(first, n int) []kvcache.BlockID {
 	return blocks
 }
 
-// promptOf makes up n tokens.
-func promptOf(n, vocabulary int) []int32 {
+// Prompt makes up n tokens.
+func Prompt(n, vocabulary int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
 		tokens[i] = int32((i*7919 + 11) % vocabulary)
@@ -29,9 +36,9 @@ func promptOf(n, vocabulary int) []int32 {
 	return tokens
 }
 
-// chunks are the steps of a prompt, of at most size tokens each. The last draws a token
+// Chunks are the steps of a prompt, of at most size tokens each. The last draws a token
 // if it should.
-func chunks(tokens []int32, blocks []kvcache.BlockID, size int, draw bool) []engine.Batch {
+func Chunks(tokens []int32, blocks []kvcache.BlockID, size int, draw bool) []engine.Batch {
 	var steps []engine.Batch
 	for at := 0; at < len(tokens); at += size {
 		s := engine.Sequence{Tokens: tokens[at:min(at+size, len(tokens))], Start: at, Blocks: blocks}
@@ -43,10 +50,10 @@ func chunks(tokens []int32, blocks []kvcache.BlockID, size int, draw bool) []eng
 	return steps
 }
 
-// prefillFLOPs is what a prompt costs: counted, as if every layer computed all of it,
+// PrefillFLOPs is what a prompt costs: counted, as if every layer computed all of it,
 // and computed, without what the engine leaves out of the last layer. There only the
 // row that a token is drawn from goes through attention and what follows.
-func prefillFLOPs(spec model.Spec, steps []engine.Batch) (counted, computed float64) {
+func PrefillFLOPs(spec model.Spec, steps []engine.Batch) (counted, computed float64) {
 	costs := engine.NewCosts(spec)
 	last := spec
 	last.Layers = 1
@@ -75,21 +82,4 @@ func prefillFLOPs(spec model.Spec, steps []engine.Batch) (counted, computed floa
 func flops(costs engine.Costs, work latency.StepWork) float64 {
 	prefill, decode := costs.Step(work)
 	return prefill.FLOPs + decode.FLOPs
-}
-
-// decodeBytes is what steps of batch sequences read, all together: for each the weights
-// once, as they are packed, and the KV.
-func decodeBytes(spec model.Spec, p Plan) float64 {
-	config := p.Config()
-	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight()).WithKV(float64(cpu.SliceBytes(spec, config)) / float64(config.BlockTokens))
-	var sum float64
-	for step := range p.DecodeSteps {
-		var work latency.StepWork
-		for range p.Batch {
-			work.Add(p.ContextTokens+step, 1, true)
-		}
-		prefill, decode := costs.Step(work)
-		sum += prefill.ReadBytes + decode.ReadBytes
-	}
-	return sum
 }

@@ -1,0 +1,85 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// reader copies the pages of a prompt to the host, over and over.
+type reader struct {
+	pages  engine.Pages
+	layers int
+	blocks []kvcache.BlockID
+	room   []byte
+}
+
+func newReader(e engine.Engine, blocks []kvcache.BlockID) *reader {
+	return &reader{e.Pages(), e.Model().Layers, blocks, make([]byte, len(blocks)*e.Pages().Layout().SliceBytes)}
+}
+
+// once copies all slices of the prompt.
+func (r *reader) once() error {
+	for layer := range r.layers {
+		if err := r.pages.Read(layer, r.blocks, r.room); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reader) bytes() int { return r.layers * len(r.room) }
+
+// readAlone is how many bytes a second readers copy together while nothing else runs,
+// each the prompt once after all have done so.
+func readAlone(readers []*reader) (float64, error) {
+	all := func() error {
+		failures := make([]error, len(readers))
+		var wait sync.WaitGroup
+		for i, r := range readers {
+			wait.Go(func() { failures[i] = r.once() })
+		}
+		wait.Wait()
+		return errors.Join(failures...)
+	}
+	if err := all(); err != nil { // so that every page of memory is there
+		return 0, err
+	}
+	began := time.Now()
+	if err := all(); err != nil {
+		return 0, err
+	}
+	return float64(len(readers)*readers[0].bytes()) / time.Since(began).Seconds(), nil
+}
+
+// readBeside decodes while readers copy, and gives the steps and how many bytes a second
+// were copied meanwhile.
+func readBeside(ctx context.Context, readers []*reader, d *decoder, count int) (s steps, rate float64, err error) {
+	var stop atomic.Bool
+	var copied atomic.Int64
+	failures := make([]error, len(readers))
+	began := time.Now()
+	var wait sync.WaitGroup
+	for i, r := range readers {
+		wait.Go(func() {
+			for failures[i] == nil {
+				if failures[i] = r.once(); failures[i] == nil {
+					copied.Add(int64(r.bytes()))
+				}
+				if stop.Load() {
+					return
+				}
+			}
+		})
+	}
+	s, err = d.run(ctx, d.context, count)
+	stop.Store(true)
+	wait.Wait() // the last copies count with the time that they take
+	rate = float64(copied.Load()) / time.Since(began).Seconds()
+	return s, rate, errors.Join(append(failures, err)...)
+}

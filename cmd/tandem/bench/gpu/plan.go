@@ -1,0 +1,112 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+)
+
+// Plan is what to measure.
+type Plan struct {
+	// PromptTokens is the length of the prompt that prefill computes, and whose pages are
+	// copied; ChunkTokens is how much of it a step computes at most.
+	PromptTokens int `json:"prompt_tokens"`
+	ChunkTokens  int `json:"chunk_tokens"`
+	// Batches are how many sequences decode at a time, each with each of ContextTokens
+	// behind every sequence when a round begins, for DecodeSteps.
+	Batches       []int `json:"batches"`
+	ContextTokens []int `json:"contexts_tokens"`
+	DecodeSteps   int   `json:"decode_steps"`
+	// Rounds are limits, prefill, decode and copies in turn.
+	Rounds int `json:"rounds"`
+	// NoGraphs launches every kernel of a decode step by itself.
+	NoGraphs bool `json:"no_graphs"`
+}
+
+const mostTokens = 1 << 20
+
+// Validate checks what can be checked without a model; the error names the flag and
+// says what to do.
+func (p Plan) Validate() error {
+	switch {
+	case p.PromptTokens < 1 || p.PromptTokens > mostTokens:
+		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, mostTokens)
+	case p.ChunkTokens < 1 || p.ChunkTokens > 1<<16:
+		return fmt.Errorf("--chunk: %d is outside 1 to %d", p.ChunkTokens, 1<<16)
+	case p.DecodeSteps < 1 || p.DecodeSteps > mostTokens:
+		return fmt.Errorf("--decode: %d is outside 1 to %d", p.DecodeSteps, mostTokens)
+	case len(p.Batches) == 0:
+		return errors.New("--batch: name one batch at least")
+	case len(p.ContextTokens) == 0:
+		return errors.New("--context: name one context at least")
+	case p.Rounds < 1 || p.Rounds > 1000:
+		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
+	}
+	for _, batch := range p.Batches {
+		if batch < 1 || batch > 4096 {
+			return fmt.Errorf("--batch: %d is outside 1 to 4096", batch)
+		}
+	}
+	for _, context := range p.ContextTokens {
+		if context < 0 || context > mostTokens {
+			return fmt.Errorf("--context: %d is outside 0 to %d", context, mostTokens)
+		}
+	}
+	return nil
+}
+
+// ValidateFor checks the plan for a model of that name and context.
+func (p Plan) ValidateFor(name string, contextTokens int) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.PromptTokens > contextTokens {
+		return fmt.Errorf("--prompt: %d is more than the %d tokens that %s takes", p.PromptTokens, contextTokens, name)
+	}
+	for _, context := range p.ContextTokens {
+		if context+p.stepsAtMost() > contextTokens {
+			return fmt.Errorf("--context and --decode: %d and %d are together more than the %d tokens that %s takes", context, p.stepsAtMost(), contextTokens, name)
+		}
+	}
+	return nil
+}
+
+// stepsAtMost is how far a sequence decodes.
+func (p Plan) stepsAtMost() int { return max(p.DecodeSteps, warmSteps) }
+
+// place is one batch with one context, in blocks of its own.
+type place struct {
+	batch, context int
+	first, each    int // blocks: where they begin, and of a sequence
+}
+
+// places are all batches with all contexts, behind the prompt's blocks.
+func (p Plan) places() (all []place, blocks int) {
+	blocks = blocksFor(p.PromptTokens)
+	for _, context := range p.ContextTokens {
+		for _, batch := range p.Batches {
+			each := blocksFor(context + p.stepsAtMost())
+			all = append(all, place{batch, context, blocks, each})
+			blocks += batch * each
+		}
+	}
+	return all, blocks
+}
+
+// Config is the engine that the plan needs.
+func (p Plan) Config() cuda.Config {
+	most := 0
+	for _, batch := range p.Batches {
+		most = max(most, batch)
+	}
+	_, blocks := p.places()
+	return cuda.Config{
+		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
+		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs,
+	}
+}
+
+func blocksFor(tokens int) int {
+	return (tokens + cuda.DefaultBlockTokens - 1) / cuda.DefaultBlockTokens
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/gpu"
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// benchGPUFlags are what `bench engine` is told beside benchEngineFlags where a GPU is
+// measured.
+type benchGPUFlags struct {
+	device, driver string
+	number         int // of the GPU
+	chunk          int
+	noGraphs       bool
+}
+
+func (g *benchGPUFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&g.device, "device", mesh.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
+	fs.StringVar(&g.driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
+	fs.IntVar(&g.chunk, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
+	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
+	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
+}
+
+// onGPU says whether a GPU is measured, and finds flags that contradict it.
+func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
+	number, err := mesh.GPU(f.gpu.device)
+	if err != nil {
+		return false, err
+	}
+	if number < 0 && f.gpu.device != mesh.DeviceCPU {
+		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, mesh.DeviceCPU)
+	}
+	f.gpu.number = number
+	strange, of := []string{"cuda-driver", "chunk", "no-graphs"}, "a GPU"
+	if number >= 0 {
+		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
+	}
+	for _, name := range strange {
+		if fs.Changed(name) {
+			return false, fmt.Errorf("--%s is of %s: leave it out, or choose another --device", name, of)
+		}
+	}
+	if number >= 0 && fs.Changed("limits") && f.plan.LimitsFor != 0 {
+		return false, fmt.Errorf("--limits: %v: on a GPU they take as long as they take: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
+	}
+	return number >= 0, nil
+}
+
+// runGPU measures a GPU and prints the result.
+func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
+	plan := gpu.Plan{
+		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
+		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
+	}
+	if err := f.checkGPU(cmd.Flags().Changed("preset"), plan); err != nil {
+		return usageError(cmd, err.Error())
+	}
+	result, err := f.measureGPU(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr(), plan)
+	if err != nil {
+		return interruptedOr(cmd.Context(), err)
+	}
+	if asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+	}
+	return printBenchGPU(cmd.OutOrStdout(), result)
+}
+
+// checkGPU finds mistakes on the command line.
+func (f *benchEngineFlags) checkGPU(presetGiven bool, plan gpu.Plan) error {
+	if f.model != "" {
+		if presetGiven {
+			return errors.New("--model and --preset are both given: one is measured")
+		}
+		return plan.Validate()
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return fmt.Errorf("--preset: %w", err)
+	}
+	return plan.ValidateFor(shape.Name, shape.ContextTokens)
+}
+
+func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer, plan gpu.Plan) (*gpu.Result, error) {
+	// Before any work: without a driver or a GPU the rest is for nothing.
+	if _, err := cuda.Devices(f.gpu.driver); err != nil {
+		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
+	}
+	p := newProgress(stderr)
+	defer p.finish()
+	m, err := f.modelForGPU(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	bytes := int64(0)
+	if fs.Changed("limits") { // 0s, as onGPU has seen
+		bytes = 1
+	}
+	return gpu.Measure(ctx, m, plan, gpu.Options{
+		LimitBytes: bytes,
+		Load: cuda.LoadConfig{
+			Library: f.gpu.driver, Device: f.gpu.number,
+			Progress: func(done, total int64) { p.report("pack", done, total) },
+		},
+		Progress: func(done, total int64) { p.report("profile", done, total) },
+	})
+}
+
+// modelForGPU opens --model, or makes --preset in memory.
+func (f *benchEngineFlags) modelForGPU(ctx context.Context, p *progress) (*model.Model, error) {
+	if f.model != "" {
+		dir, err := modeldir.Find(f.model)
+		if err != nil {
+			return nil, err
+		}
+		return model.OpenContext(ctx, dir, model.Options{Progress: p.report})
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return nil, err
+	}
+	return model.Random(ctx, shape, 0)
+}

@@ -1,0 +1,72 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+func TestMeter(t *testing.T) {
+	w := load(t, filepath.Join(familiesDir, "llama"))
+	m, err := w.NewMeter(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err == nil {
+		t.Error("the weights are closed under the meter")
+	}
+	for range 2 {
+		l, err := m.Measure(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, x := range map[string]float64{
+			"copy": l.CopyBytes, "read": l.ReadBytes, "product": l.ProductFLOPs, "to the device": l.HostToDeviceBytes,
+			"to the host": l.DeviceToHostBytes, "empty kernel": float64(l.GraphKernel),
+		} {
+			if !(x > 0) || math.IsInf(x, 1) {
+				t.Errorf("%s: %v", name, x)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := m.Measure(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMeterLeaksNothing, whatever call fails while it is made.
+func TestMeterLeaksNothing(t *testing.T) {
+	path, control := emulated(t)
+	m, err := model.Open(filepath.Join(familiesDir, "llama"), model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path})
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before := control.Live()
+	for _, call := range []string{"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreateWithPriority", "cuEventCreate", "cuMemcpyDtoDAsync_v2", "cuGraphInstantiateWithFlags"} {
+		control.Fail(call, 0, outOfMemory)
+		if meter, err := w.NewMeter(1); err == nil {
+			t.Errorf("%s fails, and there is a meter: %v", call, meter.Close())
+		}
+		control.Reset()
+		if now := control.Live(); now != before {
+			t.Errorf("failure of %s leaves %+v, before it %+v", call, now, before)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
