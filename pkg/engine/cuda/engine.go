@@ -90,6 +90,14 @@ func (e *cudaEngine) open() (err error) {
 	if err := e.stream.Run(e.program); err != nil {
 		return err
 	}
+	if c.usesFast() {
+		if e.fast, err = newFast(e.weights, c, e.workspace); err != nil {
+			return err
+		}
+		if err := e.prepare(); err != nil {
+			return err
+		}
+	}
 	if !c.NoGraphs {
 		e.graphs, err = e.capture()
 	}
@@ -135,6 +143,9 @@ func (e *cudaEngine) free() error {
 	errs := []error{e.graphs.close()}
 	if e.stream != nil {
 		errs = append(errs, e.stream.Synchronize(), e.stream.Close())
+	}
+	if e.fast != nil {
+		errs = append(errs, e.fast.close())
 	}
 	for _, event := range append(e.layers, e.finished) {
 		if event != nil {

@@ -36,21 +36,26 @@ type buffers struct {
 	narrowX, narrowMixed            driver.Address // rows that the last layer goes on with
 	results, sums                   driver.Address // of divided attention
 	logits, drawn                   driver.Address
+	both, scratch                   driver.Address // of fast
 }
 
 // layBuffers takes them from an arena.
 func layBuffers(a *arena, s shape, c Config) buffers {
-	rows, head := c.MaxBatchTokens, c.headRows()
+	rows, head := c.room(c.MaxBatchTokens), c.room(c.headRows())
 	matrix := func(rows, ld, element int) driver.Address { return a.take(int64(rows) * int64(ld) * int64(element)) }
 	// Products read whole tiles of rows.
 	tiled := padded(max(rows, head), kernels.Tile)
-	return buffers{
+	b := buffers{
 		x: matrix(rows, s.ldHidden, 4), normed: matrix(tiled, s.ldHidden, 2), qkv: matrix(rows, s.ldQKV, 4),
 		q: matrix(rows, s.ldQ, 2), mixed: matrix(tiled, s.ldQ, 2), inner: matrix(tiled, s.ldFFN, 2),
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
 		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.stride, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
 		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
 	}
+	if c.usesFast() {
+		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
+	}
+	return b
 }
 
 // WorkspaceBytes is the device memory that an engine computes in, beside weights and KV

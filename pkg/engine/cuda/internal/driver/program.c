@@ -44,6 +44,8 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 	case TDM_GRAPH:
 		TDM_CALL(d, cuGraphLaunch, (CUgraphExec)pointer(op->handle), stream);
 		break;
+	case TDM_FOREIGN:
+		return (tdm_outcome){.code = ((tdm_foreign)(uintptr_t)op->handle)(op + 1, stream), .op = -1};
 	}
 	return TDM_DONE;
 }

@@ -55,10 +55,10 @@ type Set struct {
 	device  *driver.Device
 	modules []*driver.Module
 
-	embed, norm, heads, join, gather, draw kernel
-	thin                                   [3][]kernel // by epilogue and thinRows
-	tiled                                  [3]kernel
-	attentionThin, attentionTall           map[int]kernel // by one of headSizes
+	embed, norm, heads, join, gather, swiglu, draw kernel
+	thin                                           [3][]kernel // by epilogue and thinRows
+	tiled                                          [3]kernel
+	attentionThin, attentionTall                   map[int]kernel // by one of headSizes
 }
 
 // kernel is a kernel with the dynamic shared memory of a block, bytes.
@@ -138,7 +138,7 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 		return kernel{f, shared}
 	}
 	s.embed, s.heads = get(0, "embed"), get(0, "heads")
-	s.join, s.gather = get(0, "join"), get(0, "gather")
+	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
 	s.norm, s.draw = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_DRAW_SHARED, "draw")
 	for i, epilogue := range epilogues() {
 		for _, rows := range thinRows() {
