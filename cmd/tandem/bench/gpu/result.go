@@ -22,6 +22,8 @@ type Limits struct {
 	ReadGBytes Figure `json:"read_gbytes_per_s"`
 	// ProductGFLOPS is the engine's own product of as many rows as outputs.
 	ProductGFLOPS Figure `json:"own_product_gflops"`
+	// CublasLtGFLOPS is the same by cuBLASLt, where that was asked for.
+	CublasLtGFLOPS *Figure `json:"cublaslt_product_gflops,omitempty"`
 	// Copies of pinned memory, one way at a time.
 	HostToDeviceGBytes Figure `json:"host_to_device_gbytes_per_s"`
 	DeviceToHostGBytes Figure `json:"device_to_host_gbytes_per_s"`
@@ -37,8 +39,9 @@ type Prefill struct {
 	FLOPs         float64 `json:"flops"`
 	FLOPsComputed float64 `json:"flops_computed"`
 	GFLOPS        Figure  `json:"gflops_computed"`
-	// OfProduct is the share of Limits.ProductGFLOPS, both the middle rounds.
-	OfProduct float64 `json:"of_own_product"`
+	// OfProduct is the share of the higher of Limits.ProductGFLOPS and CublasLtGFLOPS, all
+	// middle rounds.
+	OfProduct float64 `json:"of_product"`
 }
 
 // Decode is one batch with one context.

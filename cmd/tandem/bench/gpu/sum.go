@@ -19,7 +19,12 @@ func (r *Result) sum(rounds []round, decoders []*decoder, readers []int) {
 		return figure(rounds, func(now round) float64 { return amount / now.prefill.Seconds() })
 	}
 	r.Prefill.Tokens, r.Prefill.GFLOPS = rate(float64(r.PromptTokens)), rate(r.Prefill.FLOPsComputed/1e9)
-	r.Prefill.OfProduct = r.Prefill.GFLOPS.Median / r.Limits.ProductGFLOPS.Median
+	product := r.Limits.ProductGFLOPS.Median
+	if by := figure(rounds, func(r round) float64 { return r.limits.CublasLtFLOPs / 1e9 }); by.Best > 0 {
+		r.Limits.CublasLtGFLOPS = &by
+		product = max(product, by.Median)
+	}
+	r.Prefill.OfProduct = r.Prefill.GFLOPS.Median / product
 	floor := max(r.Limits.CopyGBytes.Median, r.Limits.ReadGBytes.Median)
 	for i, d := range decoders {
 		r.Decode = append(r.Decode, r.decodeOf(rounds, i, d, floor))
