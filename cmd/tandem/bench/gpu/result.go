@@ -55,9 +55,11 @@ type Decode struct {
 	// OfFloor is the time that reading them takes at the higher of copying and reading
 	// (middle rounds), as a share of the middle step.
 	OfFloor float64 `json:"decode_of_floor"`
-	// CPUUs is the processor time of the thread that called a step, waiting included where
+	// HostUs is what a step takes beside waiting for the device once it has its work: what
+	// the processor has to do. CPUUs is the processor time of the thread that called a step, waiting included where
 	// the driver waits by spinning.
-	CPUUs float64 `json:"cpu_us_per_step"`
+	HostUs float64 `json:"host_us_per_step"`
+	CPUUs  float64 `json:"cpu_us_per_step"`
 	// ShortStepMs is the middle step behind ShortTokens of the same context, and
 	// AttentionGBytes what the difference of KV bytes over that of the middle steps comes
 	// to; 0 where the context is too short, or the difference lost in noise.

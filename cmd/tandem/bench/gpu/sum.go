@@ -51,11 +51,12 @@ func (r *Result) decodeOf(rounds []round, i int, d *decoder, floor float64) Deco
 		}),
 	}
 	made.OfFloor = made.StepBytes / 1e6 / floor / made.StepMs.P50
-	var cpu []float64
+	var cpu, host []float64
 	for _, now := range rounds {
 		cpu = append(cpu, 1e6*long(now).cpu.Seconds()/float64(r.DecodeSteps))
+		host = append(host, 1e6*long(now).host.Seconds()/float64(r.DecodeSteps))
 	}
-	made.CPUUs = quantile(cpu, 0.5)
+	made.CPUUs, made.HostUs = quantile(cpu, 0.5), quantile(host, 0.5)
 	made.ShortTokens = d.short()
 	made.ShortStepMs = times(rounds, func(now round) steps { return now.decode[i].short }).P50
 	if more := made.StepMs.P50 - made.ShortStepMs; made.ShortTokens > 0 && more > 0 {

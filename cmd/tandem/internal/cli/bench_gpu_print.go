@@ -44,8 +44,8 @@ func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	}
 	fmt.Fprintf(out, "\nprefill  %.2f of a product of many rows\n", r.Prefill.OfProduct)
 	for _, d := range r.Decode {
-		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.0f µs of processor time",
-			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.CPUUs)
+		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.1f µs of it the host's",
+			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.HostUs)
 		if d.AttentionGBytes > 0 {
 			fmt.Fprintf(out, "; attention %.1f GB/s, %.2f of the floor", d.AttentionGBytes, d.AttentionOfFloor)
 		}

@@ -77,6 +77,9 @@ func TestBenchGPU(t *testing.T) {
 			t.Errorf("decode is %v of the floor, not %v", is, want)
 		}
 		at("decode", i, "cpu_us_per_step")
+		if host, whole := at("decode", i, "host_us_per_step"), 1e3*at("decode", i, "step_ms", "p99"); host > whole {
+			t.Errorf("of steps of %v µs the host takes %v", whole, host)
+		}
 		if context > 0 {
 			at("decode", i, "short_step_ms")
 		}
