@@ -58,6 +58,7 @@ type Meter struct {
 	side       int   // of the product of many rows
 	from, to   driver.Address
 	counts     driver.Address // 0, 1 and side
+	parts      driver.Address // of the product of many rows; 0 if it needs none
 	pinned     *driver.Host
 	stream     *driver.Stream
 	start, end *driver.Event
@@ -108,6 +109,11 @@ func (m *Meter) open() (err error) {
 		return err
 	}
 	m.to, m.counts = m.from+driver.Address(m.bytes), m.from+driver.Address(2*m.bytes)
+	if parts := kernels.PartsBytes(kernels.Store, m.side, m.side); parts > 0 {
+		if m.parts, err = device.Allocate(parts); err != nil {
+			return err
+		}
+	}
 	if m.pinned, err = device.AllocateHost(int(min(pinnedBytes, m.bytes))); err != nil {
 		return err
 	}
@@ -230,7 +236,7 @@ func (m *Meter) read() {
 func (m *Meter) multiply() {
 	side := int64(m.side)
 	m.weights.kernels.Product(m.program, kernels.Store, m.side, kernels.ProductArgs{
-		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to,
+		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to, Parts: m.parts,
 		LdA: side, LdW: side, LdOut: side, K: int32(side), Outputs: int32(side),
 	})
 }
@@ -264,7 +270,7 @@ func (m *Meter) Close() error {
 		errs = append(errs, m.pinned.Free())
 	}
 	m.program.Free()
-	errs = append(errs, m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
+	errs = append(errs, m.weights.device.Free(m.parts), m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
 	m.weights.release()
 	return closing(errs)
 }
