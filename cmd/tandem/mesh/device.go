@@ -54,10 +54,28 @@ func (e *EngineOptions) checkDevice() error {
 		return fmt.Errorf("%s is of the CPU engine: leave it out, or pass --device %s", e.ofCPU(), DeviceCPU)
 	case e.GPUMemory < 0:
 		return fmt.Errorf("--gpu-memory: %v is negative", e.GPUMemory.String())
-	case e.GPUMemory != Auto && (e.Name == EngineCPU || e.Name == EngineSimulated || e.Device == DeviceCPU):
+	case e.GPUMemory != Auto && e.noGPU():
 		return errors.New("--gpu-memory: no GPU computes: leave it out, or choose one with --device")
 	}
+	return e.checkProducts()
+}
+
+// checkProducts checks what computes a GPU's products.
+func (e *EngineOptions) checkProducts() error {
+	switch {
+	case e.CUDAProducts != "" && e.CUDAProducts != cuda.Own && e.CUDAProducts != cuda.CublasLt:
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", e.CUDAProducts, cuda.Own, cuda.CublasLt)
+	case e.CUDAProducts == cuda.CublasLt && e.noGPU():
+		return errors.New("--cuda-products: no GPU computes: leave it out, or choose one with --device")
+	case e.CublasLt != "" && e.CUDAProducts != cuda.CublasLt:
+		return fmt.Errorf("--cublaslt: nothing uses it: leave it out, or pass --cuda-products %s", cuda.CublasLt)
+	}
 	return nil
+}
+
+// noGPU says whether no GPU is asked for, nor may be taken.
+func (e *EngineOptions) noGPU() bool {
+	return e.Name == EngineCPU || e.Name == EngineSimulated || e.Device == DeviceCPU
 }
 
 // mayBeCPU says whether the CPU engine may compute.
@@ -125,5 +143,8 @@ func (e *EngineOptions) findGPU(spec model.Spec, number int) (cuda.Device, error
 
 // cudaConfig sizes a worker's CUDA engine.
 func (e EngineOptions) cudaConfig() cuda.Config {
-	return cuda.Config{KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences}
+	return cuda.Config{
+		KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
+		Products: e.CUDAProducts, CublasLt: e.CublasLt,
+	}
 }

@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -38,6 +40,9 @@ func TestNoGPU(t *testing.T) {
 		{"no such GPU", "there is no GPU 3", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
 		{"no room for the weights", "use a smaller model", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 20 << 20 }},
 		{"no room for a full context", "--kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 18 }},
+		{"no cuBLASLt", "--cuda-products cublaslt: no cuBLASLt", func(o *mesh.UpOptions) {
+			o.Engine.CUDAProducts, o.Engine.CublasLt = cuda.CublasLt, "/nowhere/libcublasLt.so.12"
+		}},
 		{"more than there is", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 1 << 40 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -67,6 +72,47 @@ func TestAutoWithoutGPU(t *testing.T) {
 	}
 }
 
+// answered asks for three tokens. io.EOF: they came.
+func answered(t *testing.T, address, prompt string) error {
+	t.Helper()
+	conn, err := rpc.Dial(address, rpc.ClientConfig{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	most := uint32(3)
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, &inferencev1.GenerateRequest{
+		Input: &inferencev1.GenerateRequest_Prompt{Prompt: prompt}, MaxTokens: &most,
+	})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// With cuBLASLt a prefill and a decode worker pass KV to each other, in a class of their
+// own, and leave nothing of it open.
+func TestCublasLt(t *testing.T) {
+	gpu := cudatest.New(t)
+	o := gpuOptions(t, gpu)
+	o.Engine.CUDAProducts, o.Engine.CublasLt = cuda.CublasLt, gpu.CublasLt
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var asked error
+	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		asked = answered(t, up.Address, strings.Repeat("Once upon a time there was a fox. ", 10))
+		stop()
+	})
+	if err != nil || !errors.Is(asked, io.EOF) {
+		t.Errorf("error %v, a request's %v", err, asked)
+	}
+	if gpu.InUse() {
+		t.Error("something of the GPU was left open")
+	}
+}
+
 // A GPU that is lost fails what runs with a typed error, and ends the process with one:
 // whoever restarts it gets a new context. Before that it serves, and takes all memory that
 // it was given.
@@ -84,23 +130,7 @@ func TestLostGPU(t *testing.T) {
 	case err := <-ended:
 		t.Fatalf("it did not start: %v", err)
 	}
-	ask := func() error {
-		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		most := uint32(3)
-		stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, &inferencev1.GenerateRequest{
-			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once upon a time"}, MaxTokens: &most,
-		})
-		for err == nil {
-			_, err = stream.Recv()
-		}
-		return err
-	}
+	ask := func() error { return answered(t, up.Address, "Once upon a time") }
 	if err := ask(); err == nil || err.Error() != "EOF" {
 		t.Errorf("a request on a GPU: %v", err)
 	}

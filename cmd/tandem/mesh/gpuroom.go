@@ -71,6 +71,11 @@ func (o *Options) checkGPU(spec model.Spec, workers int) error {
 	if err := o.checkCredit(cuda.SliceBytes(spec, e.cudaConfig())); err != nil {
 		return err
 	}
+	if e.CUDAProducts == cuda.CublasLt {
+		if err := cuda.FindCublasLt(e.CublasLt); err != nil {
+			return fmt.Errorf("--cuda-products %s: %w", e.CUDAProducts, err)
+		}
+	}
 	number, err := e.gpu()
 	if err != nil {
 		return err

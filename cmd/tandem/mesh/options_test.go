@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -73,7 +74,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
-	if o.Engine.KVMemory != mesh.Auto || o.Engine.Name != mesh.EngineCPU {
+	if o.Engine.KVMemory != mesh.Auto || o.Engine.Name != mesh.EngineAuto {
 		t.Errorf("defaults %+v", o.Engine)
 	}
 }
@@ -108,6 +109,10 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 			o.Engine.Name, o.Engine.CPUKV, o.Decode.KVEncoding = mesh.EngineCPU, cpu.KVInt8, "int8"
 		}},
 		{"cpu-weight-cache", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeightCache = mesh.EngineSimulated, "/cache" }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.CUDAProducts = "fast" }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Device, o.Engine.CUDAProducts = mesh.DeviceCPU, cuda.CublasLt }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CUDAProducts = mesh.EngineSimulated, cuda.CublasLt }},
+		{"cublaslt", func(o *mesh.UpOptions) { o.Engine.CublasLt = "/lib/libcublasLt.so.12" }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},

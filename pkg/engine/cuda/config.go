@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -20,6 +21,28 @@ const (
 // ArithmeticClass names the bits that an engine computes: type of the weights, of keys
 // and values, and a version. Any change of the bits changes it.
 const ArithmeticClass = "cuda/bf16/bf16/1"
+
+// FastArithmeticClass is that of engines with Products CublasLt: the same numbers up to
+// rounding, which may differ with the batch, the chunks of a prompt, and the version of
+// cuBLASLt.
+const FastArithmeticClass = "cuda/bf16/bf16/fast-1"
+
+// Products says what computes products of many rows.
+type Products string
+
+// The products. With Own a row's results depend on nothing but the row. CublasLt is faster
+// for prompts; docs/decisions/0016-cublaslt-products.md says what it costs.
+const (
+	Own      Products = "own"
+	CublasLt Products = "cublaslt"
+)
+
+// FindCublasLt says why products cannot be computed by the cuBLASLt library that is at a
+// path, as in Config.CublasLt; nil if they can.
+func FindCublasLt(path string) error {
+	_, err := blaslt.Open(path)
+	return err
+}
 
 // Order names the order of elements in a slice of a page: keys as [kv head][token]
 // [dimension], then values likewise.
@@ -41,6 +64,12 @@ type Config struct {
 	// MaxSequences is the most sequences of a Step; 0 is 64, or MaxBatchTokens if that
 	// is less.
 	MaxSequences int
+	// Products says what computes products of more than 64 rows; "" is Own. Engines that
+	// pass KV to each other have the same.
+	Products Products
+	// CublasLt is the file of cuBLASLt, or a folder that has it, such as Python's
+	// site-packages; "" is libcublasLt.so.13 or .12, wherever the system has it.
+	CublasLt string
 	// NoGraphs launches every kernel of a decode step by itself. Tests compare the two.
 	NoGraphs bool
 }
@@ -58,6 +87,9 @@ func (c Config) withDefaults() Config {
 	set(&c.BlockTokens, DefaultBlockTokens)
 	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
 	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
+	if c.Products == "" {
+		c.Products = Own
+	}
 	return c
 }
 
@@ -71,6 +103,8 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 		return c, fmt.Errorf("batches of %d tokens: use 1 to %d", c.MaxBatchTokens, 1<<16)
 	case c.MaxSequences < 1 || c.MaxSequences > c.MaxBatchTokens:
 		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
+	case c.Products != Own && c.Products != CublasLt:
+		return c, fmt.Errorf("products by %q: use %s or %s", c.Products, Own, CublasLt)
 	case c.Blocks < 0 || c.KVBytes < 0:
 		return c, errors.New("the number of blocks and the KV memory must not be negative")
 	case c.Blocks == 0 && c.KVBytes == 0:
@@ -94,10 +128,17 @@ func SliceBytes(spec model.Spec, c Config) int {
 	return 2 * 2 * spec.KVHeads * shapeOf(spec).stride * c.withDefaults().BlockTokens
 }
 
+func (c Config) arithmeticClass() string {
+	if c.Products == CublasLt {
+		return FastArithmeticClass
+	}
+	return ArithmeticClass
+}
+
 func (c Config) layout(spec model.Spec) kvcache.Layout {
 	return kvcache.Layout{
 		ModelDigest:     spec.Digest,
-		ArithmeticClass: ArithmeticClass,
+		ArithmeticClass: c.arithmeticClass(),
 		Layers:          spec.Layers,
 		KVHeads:         spec.KVHeads,
 		HeadSize:        spec.HeadSize,

@@ -5,7 +5,8 @@
 // What it computes is defined bit for bit (docs/decisions/0014-cuda-arithmetic.md): a
 // result depends neither on the batch nor on how a prompt is cut into chunks. It is
 // another arithmetic class than the CPU engine's, so that the two pass no KV to each
-// other.
+// other. With Config.Products CublasLt another library computes large products, faster
+// and not so defined (docs/decisions/0016-cublaslt-products.md): a class of its own again.
 //
 // Only cmd/tandem and tests import it. It starts no goroutines.
 package cuda

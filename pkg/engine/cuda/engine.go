@@ -90,6 +90,14 @@ func (e *cudaEngine) open() (err error) {
 	if err := e.stream.Run(e.program); err != nil {
 		return err
 	}
+	if c.usesFast() {
+		if e.fast, err = newFast(e.weights, c, e.workspace); err != nil {
+			return err
+		}
+		if err := e.prepare(); err != nil {
+			return err
+		}
+	}
 	if !c.NoGraphs {
 		e.graphs, err = e.capture()
 	}
@@ -118,6 +126,11 @@ func (e *cudaEngine) Capacity() engine.Capacity { return e.capacity }
 // Pages implements engine.Engine.
 func (e *cudaEngine) Pages() engine.Pages { return e.kv }
 
+// Waited is how long all steps have waited for the device, after they had given it what to
+// do: what a step takes beside that is the host's. Steps whose layers somebody wants to
+// hear of wait in other ways too, which are not counted.
+func (e *cudaEngine) Waited() time.Duration { return e.stream.Waited() }
+
 // Close implements engine.Engine. A Step that runs is waited for. Closing twice does
 // nothing.
 func (e *cudaEngine) Close() error {
@@ -135,6 +148,9 @@ func (e *cudaEngine) free() error {
 	errs := []error{e.graphs.close()}
 	if e.stream != nil {
 		errs = append(errs, e.stream.Synchronize(), e.stream.Close())
+	}
+	if e.fast != nil {
+		errs = append(errs, e.fast.close())
 	}
 	for _, event := range append(e.layers, e.finished) {
 		if event != nil {

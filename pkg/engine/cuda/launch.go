@@ -15,6 +15,7 @@ type launcher struct {
 	config  Config
 	program *driver.Program
 	pages   driver.Address
+	fast    *fast   // nil: all products are the kernels' own
 	blocks  int     // thread blocks of attention for one KV head
 	scale   float32 // of scores
 	rows    int
@@ -135,6 +136,10 @@ func (l *launcher) norm(count, index, x, weight driver.Address, rows int) {
 }
 
 func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, rows int) {
+	if l.fast != nil && rows > fastRows {
+		l.fast.product(l, epilogue, args, rows)
+		return
+	}
 	args.Parts = l.parts
 	l.weights.kernels.Product(l.program, epilogue, rows, args)
 }

@@ -64,6 +64,7 @@ func layWeights(a *arena, spec model.Spec) weightAddresses {
 		l.attentionNorm, l.ffnNorm = floats(s.hidden), floats(s.hidden)
 		l.qkv = a.take(matrixBytes(s.qkv, s.ldHidden))
 		l.o = a.take(matrixBytes(s.hidden, s.ldQ))
+		// One matrix for fast: whole tiles of gate, then up.
 		l.gate = a.take(matrixBytes(s.ffn, s.ldHidden))
 		l.up = a.take(matrixBytes(s.ffn, s.ldHidden))
 		l.down = a.take(matrixBytes(s.hidden, s.ldFFN))

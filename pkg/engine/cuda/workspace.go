@@ -37,15 +37,16 @@ type buffers struct {
 	results, sums                   driver.Address // of divided attention
 	logits, drawn                   driver.Address
 	parts                           driver.Address // of sliced products
+	both, scratch                   driver.Address // of fast
 }
 
 // layBuffers takes them from an arena.
 func layBuffers(a *arena, s shape, c Config) buffers {
-	rows, head := c.MaxBatchTokens, c.headRows()
+	rows, head := c.room(c.MaxBatchTokens), c.room(c.headRows())
 	matrix := func(rows, ld, element int) driver.Address { return a.take(int64(rows) * int64(ld) * int64(element)) }
 	// Products read whole tiles of rows.
 	tiled := padded(max(rows, head), kernels.Tile)
-	return buffers{
+	b := buffers{
 		x: matrix(rows, s.ldHidden, 4), normed: matrix(tiled, s.ldHidden, 2), qkv: matrix(rows, s.ldQKV, 4),
 		q: matrix(rows, s.ldQ, 2), mixed: matrix(tiled, s.ldQ, 2), inner: matrix(tiled, s.ldFFN, 2),
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
@@ -53,6 +54,10 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
 		parts: a.take(partsBytes(s, rows, head)),
 	}
+	if c.usesFast() {
+		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
+	}
+	return b
 }
 
 // partsBytes is the most that a product of a step needs for the sums of its slices.

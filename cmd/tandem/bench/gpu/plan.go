@@ -22,6 +22,8 @@ type Plan struct {
 	Rounds int `json:"rounds"`
 	// NoGraphs launches every kernel of a decode step by itself.
 	NoGraphs bool `json:"no_graphs"`
+	// Products says what computes products of many rows.
+	Products cuda.Products `json:"products"`
 }
 
 const mostTokens = 1 << 20
@@ -42,6 +44,9 @@ func (p Plan) Validate() error {
 		return errors.New("--context: name one context at least")
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
+	}
+	if p.Products != cuda.Own && p.Products != cuda.CublasLt {
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
 	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {
@@ -103,7 +108,7 @@ func (p Plan) Config() cuda.Config {
 	_, blocks := p.places()
 	return cuda.Config{
 		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
-		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs,
+		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs, Products: p.Products,
 	}
 }
 

@@ -173,7 +173,7 @@ func TestCompletionKnowsWorkers(t *testing.T) {
 // TestCompletionKnowsChoices: flags of the mesh that take one of a few values.
 func TestCompletionKnowsChoices(t *testing.T) {
 	for flag, want := range map[string]string{
-		"engine": "cpu simulated", "generation-config": "model none", "block-tokens": "16 32 64 128 256",
+		"engine": "auto cpu cuda simulated", "device": "auto cpu cuda:0", "cuda-products": "own cublaslt", "generation-config": "model none", "block-tokens": "16 32 64 128 256",
 		"log-format": "text json", "log-level": "debug info warn error", "kv-memory": "auto",
 	} {
 		for _, command := range []string{"up", "serve"} {

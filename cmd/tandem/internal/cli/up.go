@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 )
 
 func newUpCommand() *cobra.Command {
@@ -60,6 +61,7 @@ by hand.`,
 func completeMeshFlags(cmd *cobra.Command) {
 	oneOf(cmd, "engine", mesh.EngineAuto, mesh.EngineCPU, mesh.EngineCUDA, mesh.EngineSimulated)
 	oneOf(cmd, "device", mesh.DeviceAuto, mesh.DeviceCPU, "cuda:0")
+	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 	oneOf(cmd, "block-tokens", "16", "32", "64", "128", "256")
 	oneOf(cmd, "generation-config", "model", "none")
 	oneOf(cmd, "kv-memory", "auto")

@@ -17,8 +17,10 @@ const illegalAddress = 700
 // GPU is an emulated device.
 type GPU struct {
 	// Driver is the file of the driver's library, for cuda.LoadConfig.Library.
-	Driver  string
-	control *emulation.Control
+	Driver string
+	// CublasLt is the file of a cuBLASLt library for it, for cuda.Config.CublasLt.
+	CublasLt string
+	control  *emulation.Control
 }
 
 // New makes sure that there is one, and takes back what earlier tests did to it. Without a
@@ -26,7 +28,7 @@ type GPU struct {
 func New(t testing.TB) *GPU {
 	t.Helper()
 	path := emulation.Library(t)
-	return &GPU{path, emulation.NewControl(t, path)}
+	return &GPU{path, path, emulation.NewControl(t, path)}
 }
 
 // Memory sets how much memory the device has, bytes.

@@ -38,6 +38,11 @@ tdm_outcome tdm_device_close(const tdm_device *v) {
 	return TDM_DONE;
 }
 
+tdm_outcome tdm_device_enter(const tdm_device *v) {
+	TDM_ENTER(v);
+	return TDM_DONE;
+}
+
 tdm_outcome tdm_memory_info(const tdm_device *v, size_t *available, size_t *total) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuMemGetInfo_v2, available, total);

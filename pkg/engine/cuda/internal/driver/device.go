@@ -9,6 +9,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"unsafe"
 )
@@ -58,6 +59,21 @@ func (v *Device) Close() error {
 		return fmt.Errorf("close device %d: %w", v.info.Ordinal, err)
 	}
 	return nil
+}
+
+// Current runs f on a thread where the device's context is current, for other libraries,
+// which want that of the caller. f must not close the device.
+func (v *Device) Current(f func() error) error {
+	if err := v.enter(); err != nil {
+		return err
+	}
+	defer v.leave()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := v.driver.check(C.tdm_device_enter(v.c)); err != nil {
+		return fmt.Errorf("device %d: %w", v.info.Ordinal, err)
+	}
+	return f()
 }
 
 // enter begins a call: the device stays open until leave, which the caller owes if there

@@ -236,6 +236,10 @@ func (p *Program) describe(index int) string {
 		return "await"
 	case C.TDM_GRAPH:
 		return "graph"
+	case C.TDM_FOREIGN:
+		if f, ok := p.uses[index].(*Foreign); ok {
+			return f.Name
+		}
 	}
 	return "unknown"
 }
@@ -244,6 +248,9 @@ func (p *Program) describe(index int) string {
 func (p *Program) failed(o C.tdm_outcome) error {
 	if o.code == C.CUDA_SUCCESS {
 		return nil
+	}
+	if f := p.foreign(o); f != nil {
+		return fmt.Errorf("operation %d, %s: %w", int(o.op), f.Name, f.Failure(int(o.code)))
 	}
 	err := p.device.driver.check(o)
 	if o.op < 0 {

@@ -20,11 +20,13 @@ typedef struct tdm_driver {
 
 // How a call went: code is a CUresult, call the driver's function that gave it, op the
 // number of the operation of a program, or -1. made is what was made, where something is.
+// Where call is null the code is what another library's function returned.
 typedef struct tdm_outcome {
 	const char *call;
 	void *made;
 	int code;
 	int op;
+	int64_t waited; // nanoseconds for the stream; tdm_submit only
 } tdm_outcome;
 
 // What the driver says of a code; in memory that stays, never null.
@@ -77,6 +79,8 @@ typedef struct tdm_device {
 
 tdm_outcome tdm_device_open(const tdm_driver *driver, int ordinal, tdm_device *device);
 tdm_outcome tdm_device_close(const tdm_device *device);
+// Makes the device's context current on the calling thread.
+tdm_outcome tdm_device_enter(const tdm_device *device);
 
 tdm_outcome tdm_memory_info(const tdm_device *device, size_t *available, size_t *total);
 tdm_outcome tdm_device_allocate(const tdm_device *device, size_t bytes, CUdeviceptr *address);
@@ -120,15 +124,20 @@ enum {
 	TDM_RECORD,
 	TDM_AWAIT,
 	TDM_GRAPH,
+	TDM_FOREIGN,
 };
 
+// A function of another library that puts work on the stream, of a TDM_FOREIGN operation:
+// 0, or a code of its own. arguments are those behind the operation.
+typedef int (*tdm_foreign)(const void *arguments, void *stream);
+
 // One operation of a program. A program is operations in a row, the arguments of a launch
-// behind it. No field is a pointer: Go writes these over what was there before, and where it
+// or of a foreign function behind it. No field is a pointer: Go writes these over what was there before, and where it
 // writes a pointer its collector looks at the old value, which may be anything.
 typedef struct tdm_op {
 	int32_t kind;
 	uint32_t size;   // bytes from this operation to the next, a multiple of 16
-	uint64_t handle; // function, event or graph; the host side of a copy in or out
+	uint64_t handle; // function, event, graph or tdm_foreign; the host side of a copy in or out
 	CUdeviceptr to, from;
 	uint64_t bytes;
 	uint32_t grid[3], block, shared;

@@ -46,6 +46,7 @@ const (
 	Memory     Setting = "memory"     // bytes of a device; 256 MiB
 	Capability Setting = "capability" // 90
 	Seed       Setting = "seed"       // of the order in which streams run; 1
+	CublasLt   Setting = "cublaslt"   // its version, 10000*major + 100*minor + patch; 120405
 )
 
 // Set chooses a setting.
@@ -61,7 +62,7 @@ func (c *Control) Set(s Setting, value uint64) {
 // Reset takes all settings back and drops the failures that did not happen.
 func (c *Control) Reset() { C.tdm_control_reset(c.c) }
 
-// Fail makes a function of the driver, by its symbol, fail once with a code, after so many
+// Fail makes a function of the driver or of cuBLASLt, by its symbol, fail once with a code, after so many
 // calls that do not fail.
 func (c *Control) Fail(call string, after, code int) {
 	name := C.CString(call)
@@ -83,6 +84,7 @@ type Live struct {
 	Events      int
 	Graphs      int
 	Pending     int // operations that were enqueued and did not run
+	Products    int // cuBLASLt's handles, descriptors, layouts and preferences
 }
 
 // Live counts what is alive.
@@ -90,6 +92,6 @@ func (c *Control) Live() Live {
 	counts := C.tdm_control_live(c.c).counts
 	return Live{
 		Devices: int(counts[0]), Allocations: int(counts[1]), Bytes: int64(counts[2]), Pinned: int(counts[3]),
-		Modules: int(counts[4]), Streams: int(counts[5]), Events: int(counts[6]), Graphs: int(counts[7]), Pending: int(counts[8]),
+		Modules: int(counts[4]), Streams: int(counts[5]), Events: int(counts[6]), Graphs: int(counts[7]), Pending: int(counts[8]), Products: int(counts[9]),
 	}
 }

@@ -11,7 +11,7 @@ typedef struct tdm_control {
 } tdm_control;
 
 typedef struct tdm_counts {
-	long long counts[9];
+	long long counts[10];
 } tdm_counts;
 
 // Gives null, or what is missing.

@@ -86,6 +86,12 @@ type (
 		Count, Index, From, To Address
 		RowBytes               int64
 	}
+	// SwiGLUArgs is tdm_swiglu_args.
+	SwiGLUArgs struct {
+		Count, Both, Out Address
+		Ld, LdOut        int64
+		Up, Width        int32
+	}
 	// Wish is tdm_wish.
 	Wish struct {
 		Temperature  float32
@@ -113,6 +119,7 @@ const (
 	_ = -uint(unsafe.Sizeof(AttentionArgs{}) ^ C.sizeof_tdm_attention_args)
 	_ = -uint(unsafe.Sizeof(JoinArgs{}) ^ C.sizeof_tdm_join_args)
 	_ = -uint(unsafe.Sizeof(GatherArgs{}) ^ C.sizeof_tdm_gather_args)
+	_ = -uint(unsafe.Sizeof(SwiGLUArgs{}) ^ C.sizeof_tdm_swiglu_args)
 	_ = -uint(unsafe.Sizeof(Wish{}) ^ C.sizeof_tdm_wish)
 	_ = -uint(unsafe.Sizeof(DrawArgs{}) ^ C.sizeof_tdm_draw_args)
 )

@@ -60,6 +60,11 @@ func (s *Set) Gather(p *driver.Program, rows int, args GatherArgs) {
 	launch(p, s.gather, rows, 1, threadsRow, args)
 }
 
+// SwiGLU appends tdm_swiglu.
+func (s *Set) SwiGLU(p *driver.Program, rows int, args SwiGLUArgs) {
+	launch(p, s.swiglu, rows, 1, threadsRow, args)
+}
+
 // Draw appends tdm_draw.
 func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 	launch(p, s.draw, rows, 1, threadsDraw, args)

@@ -75,6 +75,30 @@ func TestGather(t *testing.T) {
 	}
 }
 
+func TestSwiGLU(t *testing.T) {
+	b := newBench(t)
+	const rows, width = 5, 2700
+	up, ld := padded(width, kernels.Tile), 2*padded(width, kernels.Tile)
+	both := b.matrix(rows, ld, ld)
+	args := kernels.SwiGLUArgs{
+		Count: put(b, []int32{rows}), Both: put(b, both), Out: put(b, make([]uint16, (rows+1)*ld)),
+		Ld: int64(ld), LdOut: int64(ld), Up: int32(up), Width: width,
+	}
+	b.run(func(p *driver.Program) { b.set.SwiGLU(p, rows+1, args) })
+	for i, got := range get[uint16](b, args.Out, (rows+1)*ld) {
+		if i%ld >= width || i/ld == rows {
+			if got != 0 {
+				t.Fatalf("wrote %v at %d of row %d", wide(got), i%ld, i/ld)
+			}
+			continue
+		}
+		gate := wide(both[i])
+		want := gate / (1 + math.Exp(-gate)) * wide(both[i+up])
+		// The roundings of exp and of what follows, and that to bf16.
+		near(t, "swiglu", wide(got), want, math.Abs(want)*(0x1p-8+0x1p-18))
+	}
+}
+
 // Heads: bias, norm, rotation; queries to q, keys and values into their pages; zeros behind
 // a head that is padded.
 func TestHeads(t *testing.T) {

@@ -37,9 +37,9 @@ type Set struct {
 	device  *driver.Device
 	modules []*driver.Module
 
-	embed, norm, heads, join, gather, draw kernel
-	products                               [3]products    // by epilogue
-	attentionThin, attentionTall           map[int]kernel // by one of headSizes
+	embed, norm, heads, join, gather, swiglu, draw kernel
+	products                                       [3]products    // by epilogue
+	attentionThin, attentionTall                   map[int]kernel // by one of headSizes
 }
 
 // kernel is a kernel with the dynamic shared memory of a block, bytes.
@@ -119,7 +119,7 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 		return kernel{f, shared}
 	}
 	s.embed, s.heads = get(0, "embed"), get(0, "heads")
-	s.join, s.gather = get(0, "join"), get(0, "gather")
+	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
 	s.norm, s.draw = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_DRAW_SHARED, "draw")
 	for i, name := range epilogues() {
 		s.products[i] = findProducts(name, get)

@@ -168,6 +168,17 @@ typedef struct tdm_gather_args {
   int64_t row_bytes;        // a multiple of 16
 } tdm_gather_args;
 
+// out[i] = bf16(silu(gate[i]) * up[i]), where another library computed the two products,
+// which is another class (docs/decisions/0016-cublaslt-products.md). A row of both has the
+// gates and, from `up` on, what they let through. Grid: rows. Block: 256.
+typedef struct tdm_swiglu_args {
+  const int32_t *count;
+  const uint16_t *both; // bf16 [rows][ld]
+  uint16_t *out;        // bf16 [rows][ldo]
+  int64_t ld, ldo;      // multiples of TDM_K
+  int32_t up, width;    // up is a multiple of TDM_K
+} tdm_swiglu_args;
+
 // How a row wants its token drawn: see pkg/sampler's Params. Temperature 0 is the likeliest
 // token.
 typedef struct tdm_wish {

@@ -1,4 +1,4 @@
-// The kernels that take rows one by one: embeddings, norms, heads, copies.
+// The kernels that take rows one by one: embeddings, norms, heads, SwiGLU, copies.
 #include "check.h"
 
 namespace {
@@ -151,6 +151,33 @@ void check_heads(random_source &r) {
     fail("tdm_heads wrote elsewhere in the pages too, or left something out: %zd", (ssize_t)written);
 }
 
+// Two roundings of exp and one each of what follows, then that to bf16.
+void check_swiglu(random_source &r) {
+  const int rows = r.between(1, 8), width = r.between(1, small ? 500 : 5000);
+  const int up = padded(width, TDM_TILE), ld = up + padded(width, TDM_K), ldo = padded(width, TDM_K);
+  memory<int32_t> count(1);
+  count[0] = rows;
+  memory<uint16_t> both((size_t)rows * ld), out((size_t)rows * ldo);
+  for (int row = 0; row < rows; row++)
+    for (int i = 0; i < width; i++) {
+      both[(size_t)row * ld + i] = narrow(r.number() * (r.below(8) ? 8 : 200));
+      both[(size_t)row * ld + up + i] = narrow(10 * r.number());
+    }
+  tdm_swiglu_args args = {count.at, both.at, out.at, ld, ldo, up, width};
+  launch("tdm_swiglu", (unsigned)(rows + r.below(3)), 1, TDM_ROW_THREADS, 0, args);
+  for (int row = 0; row < rows; row++)
+    for (int i = 0; i < ldo; i++) {
+      const uint16_t got = out[(size_t)row * ldo + i];
+      if (i >= width) {
+        if (got != 0xffff)
+          fail("tdm_swiglu wrote past a row of %d, at %d", width, i);
+        continue;
+      }
+      const double gate = wide(both[(size_t)row * ld + i]), want = gate / (1 + exp(-gate)) * wide(both[(size_t)row * ld + up + i]);
+      near("tdm_swiglu", wide(got), want, fabs(want) * (0x1p-8 + 0x1p-18) + 1e-30);
+    }
+}
+
 void check_gather(random_source &r) {
   const int rows = r.between(1, 12), from_rows = r.between(1, 30), bytes = 16 * r.between(1, 700), beyond = r.below(3);
   memory<int32_t> count(1), index((size_t)rows);
@@ -178,6 +205,7 @@ void check_rows() {
     check_embed(r);
     check_norm(r);
     check_heads(r);
+    check_swiglu(r);
     check_gather(r);
   }
 }

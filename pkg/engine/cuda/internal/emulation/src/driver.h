@@ -19,6 +19,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,7 +53,7 @@ struct Mark {
 	std::chrono::steady_clock::time_point when;
 };
 
-enum class Kind { launch, copy_in, copy_out, copy, fill, record, await };
+enum class Kind { launch, copy_in, copy_out, copy, fill, record, await, work };
 
 struct Op {
 	Kind kind = Kind::launch;
@@ -64,6 +65,7 @@ struct Op {
 	unsigned char value = 0;
 	std::shared_ptr<Mark> mark; // null: a wait for what was never recorded
 	CUevent event = nullptr;    // in a graph: what to take the mark of at launch
+	std::function<CUresult(CUcontext)> work; // of another library
 };
 
 // An allocation and the zones around it.
@@ -83,7 +85,7 @@ struct Failure {
 struct State {
 	std::mutex mutex;
 	bool started = false;
-	uint64_t version, devices, total, capability, seed;
+	uint64_t version, devices, total, capability, seed, cublaslt;
 	std::mt19937_64 random;
 	std::vector<Failure> failures;
 	CUresult refused = CUDA_SUCCESS; // the code of the last refusal
@@ -113,6 +115,7 @@ struct Call {
 	std::lock_guard<std::mutex> lock;
 	CUresult code;
 	CUcontext context = nullptr; // the current one, of an InContext
+	bool asked = false;          // a test asked for code
 	explicit Call(const char *name);
 };
 // InContext is a call that needs a current context that is not lost.
@@ -143,6 +146,10 @@ void append(CUstream stream, Op op);
 template <class Done> CUresult run_until(CUcontext context, Done done);
 bool run_one();
 CUresult run_all(CUcontext context);
+
+// products_live counts what is alive of cuBLASLt, which is in the same library: see
+// blaslt.cpp.
+size_t products_live();
 
 } // namespace fake
 

@@ -15,7 +15,7 @@ void tdm_fake_reset(void) {
 	state().configure();
 }
 
-// Sets version, devices, memory (bytes), capability or seed. 0: there is no such setting.
+// Sets version, devices, memory (bytes), capability, seed or cublaslt. 0: there is no such setting.
 int tdm_fake_set(const char *name, unsigned long long value) {
 	std::lock_guard<std::mutex> lock(state().mutex);
 	return state().set(name, value);
@@ -39,7 +39,7 @@ void tdm_fake_lose(int code) {
 void tdm_fake_live(long long *counts) {
 	std::lock_guard<std::mutex> lock(state().mutex);
 	const State &s = state();
-	for (int i = 0; i < 9; i++)
+	for (int i = 0; i < 10; i++)
 		counts[i] = 0;
 	for (const auto &context : s.contexts)
 		counts[0] += context->references;
@@ -54,6 +54,7 @@ void tdm_fake_live(long long *counts) {
 	counts[7] = (long long)(s.graphs.size() + s.execs.size());
 	for (CUstream stream : s.streams)
 		counts[8] += (long long)stream->queue.size();
+	counts[9] = (long long)products_live();
 }
 
 } // extern "C"

@@ -38,6 +38,8 @@ CUresult run(CUcontext context, const Op &op) {
 		return CUDA_SUCCESS;
 	case Kind::await:
 		return CUDA_SUCCESS;
+	case Kind::work:
+		return op.work(context);
 	default:
 		return run_copy(context, op);
 	}

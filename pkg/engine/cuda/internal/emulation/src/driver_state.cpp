@@ -25,13 +25,15 @@ bool State::set(const std::string &name, uint64_t value) {
 		capability = value;
 	else if (name == "seed")
 		random.seed(seed = value);
+	else if (name == "cublaslt")
+		cublaslt = value;
 	else
 		return false;
 	return true;
 }
 
 void State::configure() {
-	version = 12040, devices = 1, total = 256ull << 20, capability = 90, seed = 1;
+	version = 12040, devices = 1, total = 256ull << 20, capability = 90, seed = 1, cublaslt = 120405;
 	random.seed(seed);
 	const char *settings = std::getenv("TANDEM_FAKE_CUDA");
 	std::istringstream words(settings ? settings : "");
@@ -88,7 +90,7 @@ Call::Call(const char *name) : lock(state().mutex), code(CUDA_SUCCESS) {
 		Failure &f = s.failures[i];
 		if (f.call != name || f.after-- > 0)
 			continue;
-		code = f.code;
+		code = f.code, asked = true;
 		s.failures.erase(s.failures.begin() + (long)i);
 		(void)refuse(code, std::string("a test asked ") + name + " to fail");
 		if (sticky(code) && current())
