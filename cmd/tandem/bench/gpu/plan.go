@@ -22,6 +22,10 @@ type Plan struct {
 	Rounds int `json:"rounds"`
 	// NoGraphs launches every kernel of a decode step by itself.
 	NoGraphs bool `json:"no_graphs"`
+	// Products says what computes products of many rows, and CublasLt where that is: see
+	// cuda.Config.
+	Products cuda.Products `json:"products"`
+	CublasLt string        `json:"-"`
 }
 
 const mostTokens = 1 << 20
@@ -40,6 +44,8 @@ func (p Plan) Validate() error {
 		return errors.New("--batch: name one batch at least")
 	case len(p.ContextTokens) == 0:
 		return errors.New("--context: name one context at least")
+	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	}
@@ -104,6 +110,7 @@ func (p Plan) Config() cuda.Config {
 	return cuda.Config{
 		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
 		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs,
+		Products: p.Products, CublasLt: p.CublasLt,
 	}
 }
 

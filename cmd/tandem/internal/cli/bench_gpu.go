@@ -24,6 +24,8 @@ type benchGPUFlags struct {
 	number         int // of the GPU
 	chunk          int
 	noGraphs       bool
+	products       cuda.Products
+	cublaslt       string
 }
 
 func (g *benchGPUFlags) register(cmd *cobra.Command) {
@@ -32,7 +34,10 @@ func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&g.driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
 	fs.IntVar(&g.chunk, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
 	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
+	fs.StringVar((*string)(&g.products), "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
+	fs.StringVar(&g.cublaslt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
 	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
+	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 }
 
 // onGPU says whether a GPU is measured, and finds flags that contradict it.
@@ -45,7 +50,7 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, mesh.DeviceCPU)
 	}
 	f.gpu.number = number
-	strange, of := []string{"cuda-driver", "chunk", "no-graphs"}, "a GPU"
+	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt"}, "a GPU"
 	if number >= 0 {
 		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
 	}
@@ -65,6 +70,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 	plan := gpu.Plan{
 		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
 		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
+		Products: f.gpu.products, CublasLt: f.gpu.cublaslt,
 	}
 	if err := f.checkGPU(cmd.Flags().Changed("preset"), plan); err != nil {
 		return usageError(cmd, err.Error())
@@ -98,6 +104,11 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	// Before any work: without a driver or a GPU the rest is for nothing.
 	if _, err := cuda.Devices(f.gpu.driver); err != nil {
 		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
+	}
+	if plan.Products == cuda.CublasLt {
+		if err := cuda.FindCublasLt(plan.CublasLt); err != nil {
+			return nil, fmt.Errorf("--cuda-products %s: %w", plan.Products, err)
+		}
 	}
 	p := newProgress(stderr)
 	defer p.finish()

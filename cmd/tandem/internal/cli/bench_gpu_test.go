@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
 )
 
@@ -121,6 +122,20 @@ func TestBenchGPUOfAModel(t *testing.T) {
 	}
 }
 
+// TestBenchGPUCublasLt: another library's products are measured in a class of their own.
+func TestBenchGPUCublasLt(t *testing.T) {
+	gpu := cudatest.New(t)
+	args := append(onEmulated(t), "--batch", "1", "--context", "0", "--prompt", "100", "--chunk", "100", "--cuda-products", "cublaslt", "--cublaslt")
+	got := run(t.Context(), "", nil, append(args, gpu.CublasLt, "--json")...)
+	if got.status != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if said := last(t, got.stdout); said["arithmetic_class"] != cuda.FastArithmeticClass {
+		t.Errorf("measured %v", said["arithmetic_class"])
+	}
+	checkFailure(t, run(t.Context(), "", nil, append(args, "/nowhere/libcublasLt.so.12")...), 1, "no cuBLASLt")
+}
+
 func TestBenchGPURefuses(t *testing.T) {
 	for _, c := range []struct {
 		args   string
@@ -141,6 +156,8 @@ func TestBenchGPURefuses(t *testing.T) {
 		{"--device cuda:0 --preset tiny --prompt 513", 2, "512 tokens that tiny takes"},
 		{"--device cuda:0 --preset tiny --prompt 8 --context 500", 2, "--context and --decode"},
 		{"--device cuda:0 --preset tiny --model x", 2, "both"},
+		{"--device cuda:0 --cuda-products fast", 2, "--cuda-products"},
+		{"--cuda-products cublaslt", 2, "--cuda-products is of a GPU"},
 		{"--device cuda:0 --cuda-driver /nowhere/libcuda.so.1", 1, "no CUDA driver"},
 	} {
 		got := run(t.Context(), "", nil, append([]string{"bench", "engine"}, strings.Fields(c.args)...)...)
