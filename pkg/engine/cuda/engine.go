@@ -126,6 +126,11 @@ func (e *cudaEngine) Capacity() engine.Capacity { return e.capacity }
 // Pages implements engine.Engine.
 func (e *cudaEngine) Pages() engine.Pages { return e.kv }
 
+// Waited is how long all steps have waited for the device, after they had given it what to
+// do: what a step takes beside that is the host's. Steps whose layers somebody wants to
+// hear of wait in other ways too, which are not counted.
+func (e *cudaEngine) Waited() time.Duration { return e.stream.Waited() }
+
 // Close implements engine.Engine. A Step that runs is waited for. Closing twice does
 // nothing.
 func (e *cudaEngine) Close() error {

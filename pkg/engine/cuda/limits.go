@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 )
@@ -18,8 +19,9 @@ type Limits struct {
 	// ReadBytes is the weights that the engine's product of one row reads, of a matrix
 	// that the cache does not hold.
 	ReadBytes float64
-	// ProductFLOPs is the engine's product of as many rows as outputs.
-	ProductFLOPs float64
+	// ProductFLOPs is the engine's product of as many rows as outputs; CublasLtFLOPs is
+	// cuBLASLt's, 0 where nobody asked for it.
+	ProductFLOPs, CublasLtFLOPs float64
 	// HostToDeviceBytes and DeviceToHostBytes are copies of pinned memory, one way at a
 	// time.
 	HostToDeviceBytes, DeviceToHostBytes float64
@@ -36,6 +38,17 @@ const (
 	emptyKernels = 256  // in the graph
 )
 
+// MeterConfig says what to measure with.
+type MeterConfig struct {
+	// Bytes of each of two pieces of device memory, as few as it can work with if that is
+	// more; 0: a gibibyte, or a quarter of what is free if that is less.
+	Bytes int64
+	// Products is CublasLt if its product is a limit too, and CublasLt where it is: as in
+	// Config.
+	Products Products
+	CublasLt string
+}
+
 // Meter measures the limits of the device that weights are on, as often as it is asked
 // to. It holds device memory, and the weights stay open until it is closed. One
 // goroutine uses it, while nothing else uses the device.
@@ -50,11 +63,15 @@ type Meter struct {
 	start, end *driver.Event
 	program    *driver.Program
 	empty      *driver.Graph
+
+	handle  *blaslt.Handle // nil without cuBLASLt
+	plan    *blaslt.Plan
+	scratch driver.Address
 }
 
-// NewMeter takes twice so many bytes of device memory, as few as it can work with if that
-// is more; 0: a gibibyte, or a quarter of what is free if that is less.
-func (w *Weights) NewMeter(bytes int64) (_ *Meter, err error) {
+// NewMeter makes a meter, for which there has to be room on the device.
+func (w *Weights) NewMeter(config MeterConfig) (_ *Meter, err error) {
+	bytes := config.Bytes
 	free, err := w.FreeBytes()
 	if err != nil {
 		return nil, fmt.Errorf("measure the device: %w", err)
@@ -69,7 +86,11 @@ func (w *Weights) NewMeter(bytes int64) (_ *Meter, err error) {
 	m := &Meter{weights: w, bytes: bytes, program: w.device.NewProgram()}
 	for m.side = mostSide; productBytes(m.side) > bytes; m.side -= kernels.Tile {
 	}
-	if err := m.open(); err != nil {
+	err = m.open()
+	if err == nil && config.Products == CublasLt {
+		err = m.openCublasLt(config.CublasLt)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("measure the device: %w", errors.Join(err, m.Close()))
 	}
 	return m, nil
@@ -121,23 +142,48 @@ func (m *Meter) open() (err error) {
 	return err
 }
 
+// openCublasLt prepares cuBLASLt's product of many rows.
+func (m *Meter) openCublasLt(path string) error {
+	library, err := blaslt.Open(path)
+	if err != nil {
+		return err
+	}
+	if m.handle, err = library.NewHandle(m.weights.device); err != nil {
+		return err
+	}
+	if m.scratch, err = m.weights.device.Allocate(fastWorkspace); err != nil {
+		return err
+	}
+	side := m.side
+	m.plan, err = m.handle.Plan(blaslt.Shape{Rows: side, Outputs: side, K: side, LdA: side, LdW: side, LdOut: side}, fastWorkspace)
+	return err
+}
+
 // Measure measures each limit once.
 func (m *Meter) Measure(ctx context.Context) (l Limits, err error) {
 	bytes, host, side := float64(m.bytes), len(m.pinned.Bytes()), m.side
 	var empty float64
-	for _, part := range []struct {
+	type part struct {
 		what  string
 		to    *float64
 		units float64 // of one time
 		do    func()
-	}{
+	}
+	flops := 2 * float64(side) * float64(side) * float64(side)
+	parts := []part{
 		{"copying", &l.CopyBytes, 2 * bytes, func() { m.program.Copy(m.to, m.from, int(m.bytes)) }},
 		{"reading", &l.ReadBytes, bytes, m.read},
-		{"multiplying", &l.ProductFLOPs, 2 * float64(side) * float64(side) * float64(side), m.multiply},
+		{"multiplying", &l.ProductFLOPs, flops, m.multiply},
 		{"copying to the host", &l.DeviceToHostBytes, float64(host), func() { m.program.CopyOut(m.pinned, 0, m.from, host) }},
 		{"copying from the host", &l.HostToDeviceBytes, float64(host), func() { m.program.CopyIn(m.to, m.pinned, 0, host) }},
 		{"launching kernels", &empty, emptyKernels, func() { m.program.Graph(m.empty) }},
-	} {
+	}
+	if m.plan != nil {
+		parts = append(parts, part{"multiplying by cuBLASLt", &l.CublasLtFLOPs, flops, func() {
+			m.plan.Multiply(m.program, m.from, m.weightsOf(m.side), m.to, m.scratch)
+		}})
+	}
+	for _, part := range parts {
 		if err := ctx.Err(); err != nil {
 			return Limits{}, fmt.Errorf("measure the device: %w", err)
 		}
@@ -184,14 +230,25 @@ func (m *Meter) read() {
 func (m *Meter) multiply() {
 	side := int64(m.side)
 	m.weights.kernels.Product(m.program, kernels.Store, m.side, kernels.ProductArgs{
-		Count: m.counts + 8, A: m.from, W: m.from + driver.Address(2*side*side), Out: m.to,
+		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to,
 		LdA: side, LdW: side, LdOut: side, K: int32(side), Outputs: int32(side),
 	})
+}
+
+// weightsOf is where the weights of a square product are, behind its rows.
+func (m *Meter) weightsOf(side int) driver.Address {
+	return m.from + driver.Address(2*side*side)
 }
 
 // Close frees the memory and lets go of the weights. It is called once.
 func (m *Meter) Close() error {
 	var errs []error
+	if m.plan != nil {
+		errs = append(errs, m.plan.Close())
+	}
+	if m.handle != nil {
+		errs = append(errs, m.handle.Close())
+	}
 	if m.empty != nil {
 		errs = append(errs, m.empty.Close())
 	}
@@ -207,7 +264,7 @@ func (m *Meter) Close() error {
 		errs = append(errs, m.pinned.Free())
 	}
 	m.program.Free()
-	errs = append(errs, m.weights.device.Free(m.from))
+	errs = append(errs, m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
 	m.weights.release()
 	return closing(errs)
 }

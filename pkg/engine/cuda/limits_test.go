@@ -13,7 +13,8 @@ import (
 
 func TestMeter(t *testing.T) {
 	w := load(t, filepath.Join(familiesDir, "llama"))
-	m, err := w.NewMeter(1)
+	by := cublaslt(t, cuda.Config{})
+	m, err := w.NewMeter(cuda.MeterConfig{Bytes: 1, Products: by.Products, CublasLt: by.CublasLt})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func TestMeter(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, x := range map[string]float64{
-			"copy": l.CopyBytes, "read": l.ReadBytes, "product": l.ProductFLOPs, "to the device": l.HostToDeviceBytes,
+			"copy": l.CopyBytes, "read": l.ReadBytes, "product": l.ProductFLOPs, "product by cuBLASLt": l.CublasLtFLOPs, "to the device": l.HostToDeviceBytes,
 			"to the host": l.DeviceToHostBytes, "empty kernel": float64(l.GraphKernel),
 		} {
 			if !(x > 0) || math.IsInf(x, 1) {
@@ -56,9 +57,9 @@ func TestMeterLeaksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := control.Live()
-	for _, call := range []string{"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreateWithPriority", "cuEventCreate", "cuMemcpyDtoDAsync_v2", "cuGraphInstantiateWithFlags"} {
+	for _, call := range []string{"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreateWithPriority", "cuEventCreate", "cuMemcpyDtoDAsync_v2", "cuGraphInstantiateWithFlags", "cublasLtCreate", "cublasLtMatmulAlgoGetHeuristic"} {
 		control.Fail(call, 0, outOfMemory)
-		if meter, err := w.NewMeter(1); err == nil {
+		if meter, err := w.NewMeter(cuda.MeterConfig{Bytes: 1, Products: cuda.CublasLt, CublasLt: path}); err == nil {
 			t.Errorf("%s fails, and there is a meter: %v", call, meter.Close())
 		}
 		control.Reset()

@@ -11,6 +11,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
+// waiter is an engine that says how long all its steps have waited for the device.
+type waiter interface{ Waited() time.Duration }
+
 // warmSteps of decode are not counted.
 const warmSteps = 3
 
@@ -65,6 +68,7 @@ type steps struct {
 	each []time.Duration
 	took time.Duration // all of them
 	cpu  time.Duration // of the thread that called them
+	host time.Duration // of it all, what was no waiting for the device
 }
 
 // run decodes so many steps behind a context, after a few that are not counted.
@@ -74,13 +78,21 @@ func (d *decoder) run(ctx context.Context, context, count int) (s steps, err err
 	if _, err := d.repeat(ctx, context, min(warmSteps, count)); err != nil {
 		return s, err
 	}
-	cpu := threadTime()
+	cpu, waited := threadTime(), d.waited()
 	s.each, err = d.repeat(ctx, context, count)
 	s.cpu = threadTime() - cpu
 	for _, one := range s.each {
 		s.took += one
 	}
+	s.host = s.took - (d.waited() - waited)
 	return s, err
+}
+
+func (d *decoder) waited() time.Duration {
+	if w, is := d.engine.(waiter); is {
+		return w.Waited()
+	}
+	return 0
 }
 
 func (d *decoder) repeat(ctx context.Context, context, count int) ([]time.Duration, error) {

@@ -20,6 +20,9 @@ type Options struct {
 	// LimitBytes of each of two pieces of device memory are for measuring it; 0 and little
 	// are as cuda.Weights.NewMeter says.
 	LimitBytes int64
+	// CublasLt is where cuBLASLt is, as in cuda.Config; "": it is not measured, unless the
+	// plan computes with it.
+	CublasLt string
 	// Progress, if set, is told after each round how many are done.
 	Progress func(done, total int64)
 }
@@ -41,7 +44,9 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 	}
 	defer func() { err = errors.Join(err, weights.Close()) }()
 	loaded := time.Now()
-	e, err := weights.NewEngine(p.Config())
+	config := p.Config()
+	config.CublasLt = o.CublasLt
+	e, err := weights.NewEngine(config)
 	if err != nil {
 		return nil, fmt.Errorf("cuda engine: %w", err)
 	}
@@ -51,7 +56,11 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 		return nil, fmt.Errorf("first step: %w", err)
 	}
 	stepped := time.Now()
-	meter, err := weights.NewMeter(o.LimitBytes)
+	limits := cuda.MeterConfig{Bytes: o.LimitBytes, Products: p.Products, CublasLt: o.CublasLt}
+	if o.CublasLt != "" {
+		limits.Products = cuda.CublasLt
+	}
+	meter, err := weights.NewMeter(limits)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +83,7 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 	}
 	result := &Result{
 		Plan: p, Device: weights.DeviceName(), DriverCUDA: weights.DriverVersion(), Model: spec.Name, ArithmeticClass: e.Capacity().Layout.ArithmeticClass,
-		WeightBytes: weights.Bytes(), KVBytes: int64(e.Capacity().Blocks) * int64(e.Capacity().Layout.PageBytes()), WorkspaceBytes: cuda.WorkspaceBytes(spec, p.Config()),
+		WeightBytes: weights.Bytes(), KVBytes: int64(e.Capacity().Blocks) * int64(e.Capacity().Layout.PageBytes()), WorkspaceBytes: cuda.WorkspaceBytes(spec, config),
 		Start: Start{loaded.Sub(began).Seconds(), made.Sub(loaded).Seconds(), stepped.Sub(made).Seconds(), stepped.Sub(began).Seconds()},
 	}
 	result.Prefill.FLOPs, result.Prefill.FLOPsComputed = batches.PrefillFLOPs(spec, r.prompt)

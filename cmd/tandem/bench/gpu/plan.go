@@ -22,10 +22,8 @@ type Plan struct {
 	Rounds int `json:"rounds"`
 	// NoGraphs launches every kernel of a decode step by itself.
 	NoGraphs bool `json:"no_graphs"`
-	// Products says what computes products of many rows, and CublasLt where that is: see
-	// cuda.Config.
+	// Products says what computes products of many rows.
 	Products cuda.Products `json:"products"`
-	CublasLt string        `json:"-"`
 }
 
 const mostTokens = 1 << 20
@@ -44,10 +42,11 @@ func (p Plan) Validate() error {
 		return errors.New("--batch: name one batch at least")
 	case len(p.ContextTokens) == 0:
 		return errors.New("--context: name one context at least")
-	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
-		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
+	}
+	if p.Products != cuda.Own && p.Products != cuda.CublasLt {
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
 	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {
@@ -109,8 +108,7 @@ func (p Plan) Config() cuda.Config {
 	_, blocks := p.places()
 	return cuda.Config{
 		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
-		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs,
-		Products: p.Products, CublasLt: p.CublasLt,
+		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs, Products: p.Products,
 	}
 }
 

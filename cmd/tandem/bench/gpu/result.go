@@ -22,6 +22,8 @@ type Limits struct {
 	ReadGBytes Figure `json:"read_gbytes_per_s"`
 	// ProductGFLOPS is the engine's own product of as many rows as outputs.
 	ProductGFLOPS Figure `json:"own_product_gflops"`
+	// CublasLtGFLOPS is the same by cuBLASLt, where that was asked for.
+	CublasLtGFLOPS *Figure `json:"cublaslt_product_gflops,omitempty"`
 	// Copies of pinned memory, one way at a time.
 	HostToDeviceGBytes Figure `json:"host_to_device_gbytes_per_s"`
 	DeviceToHostGBytes Figure `json:"device_to_host_gbytes_per_s"`
@@ -37,8 +39,9 @@ type Prefill struct {
 	FLOPs         float64 `json:"flops"`
 	FLOPsComputed float64 `json:"flops_computed"`
 	GFLOPS        Figure  `json:"gflops_computed"`
-	// OfProduct is the share of Limits.ProductGFLOPS, both the middle rounds.
-	OfProduct float64 `json:"of_own_product"`
+	// OfProduct is the share of the higher of Limits.ProductGFLOPS and CublasLtGFLOPS, all
+	// middle rounds.
+	OfProduct float64 `json:"of_product"`
 }
 
 // Decode is one batch with one context.
@@ -52,9 +55,11 @@ type Decode struct {
 	// OfFloor is the time that reading them takes at the higher of copying and reading
 	// (middle rounds), as a share of the middle step.
 	OfFloor float64 `json:"decode_of_floor"`
-	// CPUUs is the processor time of the thread that called a step, waiting included where
+	// HostUs is what a step takes beside waiting for the device once it has its work: what
+	// the processor has to do. CPUUs is the processor time of the thread that called a step, waiting included where
 	// the driver waits by spinning.
-	CPUUs float64 `json:"cpu_us_per_step"`
+	HostUs float64 `json:"host_us_per_step"`
+	CPUUs  float64 `json:"cpu_us_per_step"`
 	// ShortStepMs is the middle step behind ShortTokens of the same context, and
 	// AttentionGBytes what the difference of KV bytes over that of the middle steps comes
 	// to; 0 where the context is too short, or the difference lost in noise.

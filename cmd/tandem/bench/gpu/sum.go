@@ -19,7 +19,12 @@ func (r *Result) sum(rounds []round, decoders []*decoder, readers []int) {
 		return figure(rounds, func(now round) float64 { return amount / now.prefill.Seconds() })
 	}
 	r.Prefill.Tokens, r.Prefill.GFLOPS = rate(float64(r.PromptTokens)), rate(r.Prefill.FLOPsComputed/1e9)
-	r.Prefill.OfProduct = r.Prefill.GFLOPS.Median / r.Limits.ProductGFLOPS.Median
+	product := r.Limits.ProductGFLOPS.Median
+	if by := figure(rounds, func(r round) float64 { return r.limits.CublasLtFLOPs / 1e9 }); by.Best > 0 {
+		r.Limits.CublasLtGFLOPS = &by
+		product = max(product, by.Median)
+	}
+	r.Prefill.OfProduct = r.Prefill.GFLOPS.Median / product
 	floor := max(r.Limits.CopyGBytes.Median, r.Limits.ReadGBytes.Median)
 	for i, d := range decoders {
 		r.Decode = append(r.Decode, r.decodeOf(rounds, i, d, floor))
@@ -46,11 +51,12 @@ func (r *Result) decodeOf(rounds []round, i int, d *decoder, floor float64) Deco
 		}),
 	}
 	made.OfFloor = made.StepBytes / 1e6 / floor / made.StepMs.P50
-	var cpu []float64
+	var cpu, host []float64
 	for _, now := range rounds {
 		cpu = append(cpu, 1e6*long(now).cpu.Seconds()/float64(r.DecodeSteps))
+		host = append(host, 1e6*long(now).host.Seconds()/float64(r.DecodeSteps))
 	}
-	made.CPUUs = quantile(cpu, 0.5)
+	made.CPUUs, made.HostUs = quantile(cpu, 0.5), quantile(host, 0.5)
 	made.ShortTokens = d.short()
 	made.ShortStepMs = times(rounds, func(now round) steps { return now.decode[i].short }).P50
 	if more := made.StepMs.P50 - made.ShortStepMs; made.ShortTokens > 0 && more > 0 {

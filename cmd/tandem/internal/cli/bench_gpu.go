@@ -24,7 +24,7 @@ type benchGPUFlags struct {
 	number         int // of the GPU
 	chunk          int
 	noGraphs       bool
-	products       cuda.Products
+	products       string
 	cublaslt       string
 }
 
@@ -34,10 +34,10 @@ func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&g.driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
 	fs.IntVar(&g.chunk, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
 	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
-	fs.StringVar((*string)(&g.products), "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
-	fs.StringVar(&g.cublaslt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
-	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
+	fs.StringVar(&g.products, "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
+	fs.StringVar(&g.cublaslt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
+	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
 }
 
 // onGPU says whether a GPU is measured, and finds flags that contradict it.
@@ -70,7 +70,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 	plan := gpu.Plan{
 		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
 		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
-		Products: f.gpu.products, CublasLt: f.gpu.cublaslt,
+		Products: cuda.Products(f.gpu.products),
 	}
 	if err := f.checkGPU(cmd.Flags().Changed("preset"), plan); err != nil {
 		return usageError(cmd, err.Error())
@@ -105,11 +105,6 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	if _, err := cuda.Devices(f.gpu.driver); err != nil {
 		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
 	}
-	if plan.Products == cuda.CublasLt {
-		if err := cuda.FindCublasLt(plan.CublasLt); err != nil {
-			return nil, fmt.Errorf("--cuda-products %s: %w", plan.Products, err)
-		}
-	}
 	p := newProgress(stderr)
 	defer p.finish()
 	m, err := f.modelForGPU(ctx, p)
@@ -121,7 +116,7 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 		bytes = 1
 	}
 	return gpu.Measure(ctx, m, plan, gpu.Options{
-		LimitBytes: bytes,
+		LimitBytes: bytes, CublasLt: f.gpu.cublaslt,
 		Load: cuda.LoadConfig{
 			Library: f.gpu.driver, Device: f.gpu.number,
 			Progress: func(done, total int64) { p.report("pack", done, total) },

@@ -24,6 +24,9 @@ func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	row("limit: copying device memory", r.Limits.CopyGBytes, "GB/s")
 	row("limit: reading weights", r.Limits.ReadGBytes, "GB/s")
 	row("limit: our product of many rows", r.Limits.ProductGFLOPS, "GFLOP/s")
+	if by := r.Limits.CublasLtGFLOPS; by != nil {
+		row("limit: the same by cuBLASLt", *by, "GFLOP/s")
+	}
 	row("limit: host to device", r.Limits.HostToDeviceGBytes, "GB/s")
 	row("limit: device to host", r.Limits.DeviceToHostGBytes, "GB/s")
 	row("limit: an empty kernel in a graph", r.Limits.GraphKernelUs, "µs")
@@ -39,10 +42,10 @@ func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nprefill  %.2f of our product of many rows\n", r.Prefill.OfProduct)
+	fmt.Fprintf(out, "\nprefill  %.2f of a product of many rows\n", r.Prefill.OfProduct)
 	for _, d := range r.Decode {
-		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.0f µs of processor time",
-			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.CPUUs)
+		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.1f µs of it the host's",
+			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.HostUs)
 		if d.AttentionGBytes > 0 {
 			fmt.Fprintf(out, "; attention %.1f GB/s, %.2f of the floor", d.AttentionGBytes, d.AttentionOfFloor)
 		}

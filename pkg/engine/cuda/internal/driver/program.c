@@ -1,6 +1,10 @@
 // Programs: what a stream does, enqueued or captured in one call.
 
+#define _POSIX_C_SOURCE 200809L // clock_gettime
+
 #include "tdm_call.h"
+
+#include <time.h>
 
 _Static_assert(sizeof(tdm_op) == 64, "arguments behind an operation must be aligned to 16");
 
@@ -64,15 +68,25 @@ static tdm_outcome enqueue_all(const tdm_driver *d, CUstream stream, const void 
 	return TDM_DONE;
 }
 
+static int64_t nanoseconds(void) {
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 tdm_outcome tdm_submit(const tdm_device *v, CUstream stream, const void *ops, size_t bytes, int wait) {
 	TDM_ENTER(v);
 	const flags f = {CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
 	const tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, f);
 	if (outcome.code != CUDA_SUCCESS)
 		return outcome;
-	if (wait)
+	tdm_outcome done = TDM_DONE;
+	if (wait) {
+		const int64_t began = nanoseconds();
 		TDM_CALL(v->driver, cuStreamSynchronize, stream);
-	return TDM_DONE;
+		done.waited = nanoseconds() - began;
+	}
+	return done;
 }
 
 static tdm_outcome instantiate(const tdm_driver *d, CUgraph captured) {

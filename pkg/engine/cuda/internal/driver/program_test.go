@@ -173,3 +173,19 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a step, error %v", allocations, err)
 	}
 }
+
+// Run waits for the device, Submit does not.
+func TestWaited(t *testing.T) {
+	b := newBench(t)
+	s, p := b.stream(), b.program()
+	launchFill(p, b.function("tdm_test_fill"), b.floats(64), 64, 1)
+	if err := s.Submit(p); err != nil || s.Waited() != 0 {
+		t.Errorf("waited %v after Submit: %v", s.Waited(), err)
+	}
+	b.run(s, p)
+	once := s.Waited()
+	b.run(s, p)
+	if once <= 0 || s.Waited() <= once {
+		t.Errorf("waited %v, then %v in all", once, s.Waited())
+	}
+}

@@ -8,6 +8,7 @@ import "C"
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // Priority says which stream's blocks the device takes first.
@@ -25,6 +26,7 @@ type Stream struct {
 	device *Device
 	handle C.CUstream
 	closed atomic.Bool
+	waited atomic.Int64 // nanoseconds
 }
 
 // NewStream makes a stream.
@@ -66,8 +68,14 @@ func (s *Stream) submit(p *Program, wait C.int) error {
 		return err
 	}
 	defer s.device.leave()
-	return p.failed(C.tdm_submit(s.device.c, s.handle, p.memory, C.size_t(p.size), wait))
+	o := C.tdm_submit(s.device.c, s.handle, p.memory, C.size_t(p.size), wait)
+	s.waited.Add(int64(o.waited))
+	return p.failed(o)
 }
+
+// Waited is how long all calls of Run have waited for the device, after they had handed
+// their programs over.
+func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
 // begin enters the device if stream and program can be used.
 func (s *Stream) begin(p *Program) error {

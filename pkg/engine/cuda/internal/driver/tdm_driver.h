@@ -26,6 +26,7 @@ typedef struct tdm_outcome {
 	void *made;
 	int code;
 	int op;
+	int64_t waited; // nanoseconds for the stream; tdm_submit only
 } tdm_outcome;
 
 // What the driver says of a code; in memory that stays, never null.
