@@ -89,7 +89,7 @@ func TestRoomForModel(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o := mesh.DefaultOptions()
-			o.Engine.KVMemory, o.Engine.Threads = test.kv, threads
+			o.Engine.Name, o.Engine.KVMemory, o.Engine.Threads = mesh.EngineCPU, test.kv, threads
 			kv, text, err := mesh.CheckModel(o, test.spec, test.workers, test.left)
 			if err != nil {
 				text = err.Error()
@@ -138,7 +138,7 @@ func TestRoomForFewerBytes(t *testing.T) {
 		{cpu.Int4, 5 * gib, "use a smaller model", "--cpu-weights"},
 	} {
 		o := mesh.DefaultOptions()
-		o.Engine.Threads, o.Engine.CPUWeights = threads, c.weights
+		o.Engine.Name, o.Engine.Threads, o.Engine.CPUWeights = mesh.EngineCPU, threads, c.weights
 		_, _, err := mesh.CheckModel(o, llama8B(), 1, c.left)
 		if c.says == "" {
 			if err != nil {
@@ -166,7 +166,7 @@ func TestRoomForKVInInt8(t *testing.T) {
 		{cpu.KVBF16, 64 * gib, false}, // it fits as it is
 	} {
 		o := mesh.DefaultOptions()
-		o.Engine.Threads, o.Engine.CPUKV = threads, c.kv
+		o.Engine.Name, o.Engine.Threads, o.Engine.CPUKV = mesh.EngineCPU, threads, c.kv
 		_, warning, err := mesh.CheckModel(o, llama8B(), 1, c.left)
 		if err != nil || strings.Contains(warning, "--cpu-kv int8") != c.offered {
 			t.Errorf("KV in %s, %d bytes: warning %q, error %v", c.kv, c.left, warning, err)
@@ -190,6 +190,7 @@ func TestAutoIsWithinRoom(t *testing.T) {
 		workers := rapid.IntRange(1, 16).Draw(t, "workers")
 		left := rapid.Int64Range(1, 1<<40).Draw(t, "left")
 		o := mesh.DefaultOptions()
+		o.Engine.Name = mesh.EngineCPU
 		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
 		weights := cpu.WeightBytes(spec, cpu.BF16)
 		if err != nil {

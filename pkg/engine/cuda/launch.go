@@ -140,6 +140,7 @@ func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, 
 		l.fast.product(l, epilogue, args, rows)
 		return
 	}
+	args.Parts = l.parts
 	l.weights.kernels.Product(l.program, epilogue, rows, args)
 }
 

@@ -36,6 +36,7 @@ type buffers struct {
 	narrowX, narrowMixed            driver.Address // rows that the last layer goes on with
 	results, sums                   driver.Address // of divided attention
 	logits, drawn                   driver.Address
+	parts                           driver.Address // of sliced products
 	both, scratch                   driver.Address // of fast
 }
 
@@ -51,11 +52,20 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
 		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.stride, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
 		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
+		parts: a.take(partsBytes(s, rows, head)),
 	}
 	if c.usesFast() {
 		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
 	}
 	return b
+}
+
+// partsBytes is the most that a product of a step needs for the sums of its slices.
+func partsBytes(s shape, rows, head int) int64 {
+	return max(
+		kernels.PartsBytes(kernels.Store, s.qkv, rows), kernels.PartsBytes(kernels.Add, s.hidden, rows),
+		kernels.PartsBytes(kernels.SwiGLU, s.ffn, rows), kernels.PartsBytes(kernels.Store, s.vocab, head),
+	)
 }
 
 // WorkspaceBytes is the device memory that an engine computes in, beside weights and KV

@@ -56,9 +56,9 @@ type (
 	}
 	// ProductArgs is tdm_product_args.
 	ProductArgs struct {
-		Count, A, W, Up, Out Address
-		LdA, LdW, LdOut      int64
-		K, Outputs           int32
+		Count, A, W, Up, Out, Parts Address
+		LdA, LdW, LdOut             int64
+		K, Outputs                  int32
 	}
 	// HeadsArgs is tdm_heads_args.
 	HeadsArgs struct {

@@ -136,7 +136,7 @@ template <int size> TDM_INLINE void tdm_attention_thin(const tdm_attention_args 
 }
 
 #define TDM_THIN(size) \
-  TDM_KERNEL(TDM_ATTENTION_THREADS, (size) <= 128 ? 2 : 1) tdm_attention_thin_##size(const tdm_attention_args a) { tdm_attention_thin<size>(a); }
+  TDM_KERNEL(TDM_ATTENTION_THREADS, (size) <= 128 ? 3 : 1) tdm_attention_thin_##size(const tdm_attention_args a) { tdm_attention_thin<size>(a); }
 
 TDM_THIN(32)
 TDM_THIN(64)

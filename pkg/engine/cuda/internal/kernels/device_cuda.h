@@ -11,8 +11,6 @@
 
 // TDM_UNROLL unrolls the loop that follows, so that what it indexes can be in registers.
 #define TDM_UNROLL _Pragma("unroll")
-#define TDM_UNROLL_BY(n) TDM_PRAGMA(unroll n)
-#define TDM_PRAGMA(text) _Pragma(#text)
 
 extern __attribute__((shared)) __attribute__((aligned(128))) uint8_t tdm_dynamic_shared[];
 

@@ -15,20 +15,27 @@ struct tdm_factors {
   float old, add;
 };
 
+// tdm_join_largest takes a split's largest score into m, the largest so far. `seen` is
+// whether there was a split before.
+TDM_INLINE tdm_factors tdm_join_largest(float &m, bool seen, float split) {
+  if (!seen) {
+    m = split;
+    return {0.0f, 1.0f};
+  }
+  const float before = m;
+  m = split > before ? split : before;
+  return {tdm_exp_down(before - m), tdm_exp_down(split - m)};
+}
+
+// tdm_join_result is a sum of weights, or a result not divided by it, with a split's.
+TDM_INLINE float tdm_join_result(float total, float split, tdm_factors f) { return total * f.old + split * f.add; }
+
 // tdm_join_sums takes a split's largest score and sum of weights into the total. l of a
 // split in which the row saw something is not 0; others must be left out.
 TDM_INLINE tdm_factors tdm_join_sums(tdm_total &total, tdm_total split) {
-  if (total.l == 0.0f) {
-    total = split;
-    return {0.0f, 1.0f};
-  }
-  const float m = split.m > total.m ? split.m : total.m;
-  const tdm_factors f = {tdm_exp_down(total.m - m), tdm_exp_down(split.m - m)};
-  total.l = total.l * f.old + split.l * f.add;
-  total.m = m;
+  const tdm_factors f = tdm_join_largest(total.m, total.l != 0.0f, split.m);
+  total.l = tdm_join_result(total.l, split.l, f);
   return f;
 }
-
-TDM_INLINE float tdm_join_result(float total, float split, tdm_factors f) { return total * f.old + split * f.add; }
 
 #endif

@@ -70,18 +70,6 @@ func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 	launch(p, s.draw, rows, 1, threadsDraw, args)
 }
 
-// Product appends the product that is quickest for so many rows. Which one it is changes
-// no bit.
-func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductArgs) {
-	for i, most := range thinRows() {
-		if rows <= most {
-			launch(p, s.thin[then][i], up(int(args.Outputs), thinOutputs(most, then)), 1, threadsProduct, args)
-			return
-		}
-	}
-	launch(p, s.tiled[then], up(int(args.Outputs), tiledOutputs(then)), up(rows, C.TDM_TILED_ROWS), threadsProduct, args)
-}
-
 // AttentionThin appends attention of items of few rows, over so many blocks for each KV
 // head.
 func (s *Set) AttentionThin(p *driver.Program, blocks int, args AttentionArgs) {

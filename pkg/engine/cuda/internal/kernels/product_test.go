@@ -14,14 +14,18 @@ import (
 // within what additions in float32 may err.
 func TestProducts(t *testing.T) {
 	b := newBench(t)
+	type shape struct{ k, outputs, rows int }
 	for _, epilogue := range []kernels.Epilogue{kernels.Store, kernels.Add, kernels.SwiGLU} {
+		shapes := []shape{{b.between(1, 150), 12300 / (1 + int(epilogue)/2), 130}} // enough tiles not to be sliced
 		for range 2 {
-			k, outputs, rows := b.between(1, 1500), b.between(1, 200), b.between(70, 140)
-			t.Run(fmt.Sprintf("%d/k %d, outputs %d, rows %d", epilogue, k, outputs, rows), func(t *testing.T) {
-				p := newProduct(b, epilogue, k, outputs, rows)
+			shapes = append(shapes, shape{b.between(1, 1500), b.between(1, 200), b.between(70, 140)})
+		}
+		for _, s := range shapes {
+			t.Run(fmt.Sprintf("%d/k %d, outputs %d, rows %d", epilogue, s.k, s.outputs, s.rows), func(t *testing.T) {
+				p := newProduct(b, epilogue, s.k, s.outputs, s.rows)
 				want := p.inPieces(8)
 				p.compare(t, want)
-				for _, most := range []int{16, 32, 64, rows} {
+				for _, most := range []int{16, 32, 64, s.rows, 2 * s.rows} {
 					if got := p.inPieces(most); !slices.Equal(got, want) {
 						t.Errorf("the kernel of %d rows differs from that of 8", most)
 					}
@@ -39,6 +43,7 @@ type product struct {
 	a, w, up         []uint16
 	before           []float32
 	atA, atW, atUp   kernels.Address
+	atParts          kernels.Address
 }
 
 func newProduct(b *bench, epilogue kernels.Epilogue, k, outputs, rows int) *product {
@@ -47,6 +52,8 @@ func newProduct(b *bench, epilogue kernels.Epilogue, k, outputs, rows int) *prod
 	p.w, p.up = b.matrix(p.ldOut, k, p.ld), b.matrix(p.ldOut, k, p.ld)
 	p.before = b.floats(rows * p.ldOut)
 	p.atA, p.atW, p.atUp = put(b, p.a), put(b, p.w), put(b, p.up)
+	parts := kernels.PartsBytes(epilogue, outputs, 2*rows)
+	p.atParts = put(b, make([]byte, max(parts, 16)))
 	return p
 }
 
@@ -59,7 +66,7 @@ func (p *product) inPieces(most int) []uint32 {
 		count := put(p.bench, []int32{int32(n)})
 		p.run(func(program *driver.Program) {
 			p.set.Product(program, p.epilogue, most, kernels.ProductArgs{
-				Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.atW, Up: p.atUp, Out: out,
+				Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.atW, Up: p.atUp, Out: out, Parts: p.atParts,
 				LdA: int64(p.ld), LdW: int64(p.ld), LdOut: int64(p.ldOut), K: int32(p.ld), Outputs: int32(p.outputs),
 			})
 		})

@@ -116,7 +116,7 @@ template <int then, int rows> TDM_INLINE void tdm_product_thin(const tdm_product
 #define TDM_THIN(name, then, rows) \
   TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_##name##_##rows(const tdm_product_args a) { tdm_product_thin<then, rows>(a); }
 #define TDM_THINS(name, then) \
-  TDM_THIN(name, then, 8) TDM_THIN(name, then, 16) TDM_THIN(name, then, 32) TDM_THIN(name, then, 64)
+  TDM_THIN(name, then, 8) TDM_THIN(name, then, 16) TDM_THIN(name, then, 32)
 
 TDM_THINS(store, TDM_STORE)
 TDM_THINS(add, TDM_ADD)

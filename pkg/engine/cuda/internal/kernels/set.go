@@ -4,11 +4,8 @@ package kernels
 #include "tdm_launch.h"
 
 // Go cannot call what takes arguments and is no function.
-static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
 static int attention_thin_shared(int head) { return TDM_ATTENTION_THIN_SHARED(head); }
 static int attention_tall_shared(int head) { return TDM_ATTENTION_TALL_SHARED(head); }
-static int thin_outputs(int rows, int swiglu) { return TDM_THIN_OUTPUTS(rows, swiglu); }
-static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
 static int head_of(int size) { return TDM_HEAD(size); }
 */
 import "C"
@@ -27,21 +24,6 @@ import (
 //go:embed ptx
 var compiled embed.FS
 
-// Epilogue is what a product does with its sums: see tdm_product_args.
-type Epilogue int
-
-// The epilogues.
-const (
-	Store Epilogue = iota
-	Add
-	SwiGLU
-)
-
-func epilogues() []string { return []string{"store", "add", "swiglu"} }
-
-// thinRows are the most rows of each thin product; more are tiled.
-func thinRows() []int { return []int{8, 16, 32, 64} }
-
 // headSizes are those of attention's kernels, which take smaller heads too.
 func headSizes() []int { return []int{32, 64, 128, 256} }
 
@@ -56,8 +38,7 @@ type Set struct {
 	modules []*driver.Module
 
 	embed, norm, heads, join, gather, swiglu, draw kernel
-	thin                                           [3][]kernel // by epilogue and thinRows
-	tiled                                          [3]kernel
+	products                                       [3]products    // by epilogue
 	attentionThin, attentionTall                   map[int]kernel // by one of headSizes
 }
 
@@ -140,31 +121,14 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 	s.embed, s.heads = get(0, "embed"), get(0, "heads")
 	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
 	s.norm, s.draw = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_DRAW_SHARED, "draw")
-	for i, epilogue := range epilogues() {
-		for _, rows := range thinRows() {
-			s.thin[i] = append(s.thin[i], get(int(C.thin_shared(C.int(rows))), "product_thin_%s_%d", epilogue, rows))
-		}
-		s.tiled[i] = get(C.TDM_TILED_SHARED, "product_tiled_%s", epilogue)
+	for i, name := range epilogues() {
+		s.products[i] = findProducts(name, get)
 	}
 	for _, size := range headSizes() {
 		s.attentionThin[size] = get(int(C.attention_thin_shared(C.int(size))), "attention_thin_%d", size)
 		s.attentionTall[size] = get(int(C.attention_tall_shared(C.int(size))), "attention_tall_%d", size)
 	}
 	return errors.Join(errs...)
-}
-
-// thinOutputs and tiledOutputs are how many outputs a block of a product computes.
-func thinOutputs(rows int, then Epilogue) int {
-	return int(C.thin_outputs(C.int(rows), swiglu(then)))
-}
-
-func tiledOutputs(then Epilogue) int { return int(C.tiled_outputs(swiglu(then))) }
-
-func swiglu(then Epilogue) C.int {
-	if then == SwiGLU {
-		return 1
-	}
-	return 0
 }
 
 // headOf is the one of headSizes that serves heads of a size.

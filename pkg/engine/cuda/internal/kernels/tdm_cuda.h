@@ -102,6 +102,7 @@ typedef struct tdm_product_args {
   const uint16_t *w;     // bf16 [outputs][ldw]
   const uint16_t *up;    // swiglu: bf16 [outputs][ldw]
   void *out;
+  float *parts;          // sliced and joined products: sums of slices, see TDM_PARTS_BYTES
   int64_t lda, ldw, ldo; // lda and ldw are multiples of TDM_K
   int32_t k;             // a multiple of TDM_K: padded
   int32_t outputs;       // not padded: what is written

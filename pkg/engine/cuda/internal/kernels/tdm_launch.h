@@ -16,7 +16,7 @@ enum {
   TDM_ATTENTION_THREADS = 128, // and join
 };
 
-// Thin products, by the most rows they take: 8, 16, 32 or 64. A block has one or two tiles
+// Thin products, by the most rows they take: 8, 16 or 32. A block has one or two tiles
 // of 16 outputs; of SwiGLU a tile is 8 outputs, of two sums each. In shared memory are the
 // slices' sums, a row padded by four so that lanes write to different banks.
 #define TDM_THIN_TILES(rows) ((rows) <= 16 ? 1 : 2)
@@ -24,12 +24,18 @@ enum {
 #define TDM_THIN_SHARED(rows) (TDM_SLICES * (rows) * TDM_THIN_LINE(rows) * 4)
 #define TDM_THIN_OUTPUTS(rows, swiglu) (TDM_THIN_TILES(rows) * ((swiglu) ? 8 : 16))
 
-// Tiled products: outputs and rows of a block, which SwiGLU halves of outputs. In shared
+// Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared
 // memory are stages of 64 k of weights and activations.
-#define TDM_TILED_ROWS 128
 #define TDM_TILED_OUTPUTS(swiglu) ((swiglu) ? 64 : 128)
 #define TDM_TILED_STAGES 4
-#define TDM_TILED_SHARED (TDM_TILED_STAGES * (128 + TDM_TILED_ROWS) * TDM_K * 2)
+#define TDM_TILED_SHARED(rows) (TDM_TILED_STAGES * (128 + (rows)) * TDM_K * 2)
+
+// Sliced products: grid TDM_SLICES blocks for each tile, and one row of blocks for each
+// TDM_SLICED_ROWS rows; shared memory as tiled ones. Joined: TDM_SLICED_ROWS/8 blocks for
+// each tile, likewise, and no shared memory. Between them is what TDM_PARTS_BYTES says.
+#define TDM_SLICED_ROWS 64
+#define TDM_PARTS_BYTES(tiles, rows) \
+  ((int64_t)(((rows) + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS) * TDM_SLICES * (tiles) * TDM_SLICED_ROWS * 128 * 4)
 
 // Attention's kernels are for heads of 32, 64, 128 and 256, and take any smaller size that
 // is a multiple of 16. A tile is TDM_KEYS tokens of keys or of values.
@@ -47,13 +53,5 @@ enum {
 #define TDM_ATTENTION_TALL_SHARED(head)                                                 \
   (TDM_TALL_STAGES(head) * TDM_TILE_BYTES(head) + TDM_TALL_ROWS * (head) * 2 + \
    (TDM_TALL_KEPT(head) ? 0 : TDM_TALL_ROWS * (head) * 4))
-
-// Bytes of shared memory, as functions for cgo; size is a head's own.
-static inline int tdm_shared_norm(void) { return TDM_NORM_SHARED; }
-static inline int tdm_shared_draw(void) { return TDM_DRAW_SHARED; }
-static inline int tdm_shared_product_thin(int rows) { return TDM_THIN_SHARED(rows); }
-static inline int tdm_shared_product_tiled(void) { return TDM_TILED_SHARED; }
-static inline int tdm_shared_attention_thin(int size) { return TDM_ATTENTION_THIN_SHARED(TDM_HEAD(size)); }
-static inline int tdm_shared_attention_tall(int size) { return TDM_ATTENTION_TALL_SHARED(TDM_HEAD(size)); }
 
 #endif

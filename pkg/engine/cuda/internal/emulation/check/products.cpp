@@ -29,7 +29,8 @@ struct problem {
       x = r.number();
   }
 
-  // run gives rows [first, first+n) to a kernel, which takes `tile` outputs a block.
+  // run gives rows [first, first+n) to a kernel, which takes `tile` outputs a block. A
+  // sliced one is joined.
   std::vector<uint32_t> run(const char *kernel, int first, int n, int tile, int row_tiles, unsigned shared) {
     memory<int32_t> count(1);
     count[0] = n;
@@ -48,7 +49,16 @@ struct problem {
     args.ldo = ldo;
     args.k = k;
     args.outputs = outputs;
-    launch(kernel, (unsigned)((outputs + tile - 1) / tile), (unsigned)row_tiles, TDM_PRODUCT_THREADS, shared, args);
+    const int tiles = (outputs + tile - 1) / tile;
+    const bool sliced = strstr(kernel, "sliced") != nullptr;
+    memory<uint8_t> parts(sliced ? (size_t)TDM_PARTS_BYTES(tiles, n) : 0);
+    args.parts = (float *)parts.at;
+    launch(kernel, (unsigned)(tiles * (sliced ? TDM_SLICES : 1)), (unsigned)row_tiles, TDM_PRODUCT_THREADS, shared, args);
+    if (sliced) {
+      char joined[64];
+      snprintf(joined, sizeof joined, "tdm_product_joined_%s", thens[then]);
+      launch(joined, (unsigned)(tiles * (TDM_SLICED_ROWS / 8)), (unsigned)row_tiles, TDM_PRODUCT_THREADS, 0, args);
+    }
     std::vector<uint32_t> bits;
     for (int row = 0; row < n; row++)
       for (int o = 0; o < ldo; o++) {
@@ -103,7 +113,7 @@ void check(random_source &r, int then, int k, int outputs, int rows) {
   problem p(r, then, k, outputs, rows);
   std::vector<uint32_t> want;
   char kernel[64];
-  for (int most = 8; most <= 64; most *= 2) {
+  for (int most = 8; most <= 32; most *= 2) {
     snprintf(kernel, sizeof kernel, "tdm_product_thin_%s_%d", thens[then], most);
     std::vector<uint32_t> got;
     for (int row = 0; row < rows;) {
@@ -119,9 +129,14 @@ void check(random_source &r, int then, int k, int outputs, int rows) {
       fail("%s and the one of 8 rows differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
     }
   }
-  snprintf(kernel, sizeof kernel, "tdm_product_tiled_%s", thens[then]);
-  const int row_tiles = (rows + TDM_TILED_ROWS - 1) / TDM_TILED_ROWS + r.below(2);
-  if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_TILED_SHARED) != want)
+  for (int most = 64; most <= 128; most += 64) {
+    snprintf(kernel, sizeof kernel, "tdm_product_tiled_%s_%d", thens[then], most);
+    const int row_tiles = (rows + most - 1) / most + r.below(2);
+    if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_TILED_SHARED(most)) != want)
+      fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
+  }
+  snprintf(kernel, sizeof kernel, "tdm_product_sliced_%s", thens[then]);
+  if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), (rows + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS, TDM_TILED_SHARED(64)) != want)
     fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
 }
 

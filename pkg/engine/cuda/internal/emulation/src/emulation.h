@@ -24,7 +24,6 @@
 #define __device__
 #define TDM_KERNEL(threads, blocks) extern "C" void
 #define TDM_UNROLL
-#define TDM_UNROLL_BY(n)
 #define TDM_PRIMITIVE static inline __attribute__((always_inline))
 
 extern "C" {

@@ -9,8 +9,10 @@ TDM_KNOWN(tdm_norm, tdm_norm_args)
   TDM_KNOWN(tdm_product_thin_##then##_8, tdm_product_args)    \
   TDM_KNOWN(tdm_product_thin_##then##_16, tdm_product_args)   \
   TDM_KNOWN(tdm_product_thin_##then##_32, tdm_product_args)   \
-  TDM_KNOWN(tdm_product_thin_##then##_64, tdm_product_args)   \
-  TDM_KNOWN(tdm_product_tiled_##then, tdm_product_args)
+  TDM_KNOWN(tdm_product_tiled_##then##_64, tdm_product_args)  \
+  TDM_KNOWN(tdm_product_tiled_##then##_128, tdm_product_args) \
+  TDM_KNOWN(tdm_product_sliced_##then, tdm_product_args)      \
+  TDM_KNOWN(tdm_product_joined_##then, tdm_product_args)
 TDM_PRODUCTS(store)
 TDM_PRODUCTS(add)
 TDM_PRODUCTS(swiglu)
