@@ -58,6 +58,7 @@ type Meter struct {
 	side       int   // of the product of many rows
 	from, to   driver.Address
 	counts     driver.Address // 0, 1 and side
+	parts      driver.Address // of the product, where it is sliced
 	pinned     *driver.Host
 	stream     *driver.Stream
 	start, end *driver.Event
@@ -101,13 +102,15 @@ func productBytes(side int) int64 { return 8 * int64(side) * int64(side) }
 
 func (m *Meter) open() (err error) {
 	device := m.weights.device
-	if err := m.weights.checkRoom(2*m.bytes+alignment, "measuring its memory"); err != nil {
+	bytes := 2*m.bytes + alignment + kernels.PartsBytes(kernels.Store, m.side, m.side)
+	if err := m.weights.checkRoom(bytes, "measuring its memory"); err != nil {
 		return err
 	}
-	if m.from, err = device.Allocate(2*m.bytes + alignment); err != nil {
+	if m.from, err = device.Allocate(bytes); err != nil {
 		return err
 	}
 	m.to, m.counts = m.from+driver.Address(m.bytes), m.from+driver.Address(2*m.bytes)
+	m.parts = m.counts + alignment
 	if m.pinned, err = device.AllocateHost(int(min(pinnedBytes, m.bytes))); err != nil {
 		return err
 	}
@@ -230,7 +233,7 @@ func (m *Meter) read() {
 func (m *Meter) multiply() {
 	side := int64(m.side)
 	m.weights.kernels.Product(m.program, kernels.Store, m.side, kernels.ProductArgs{
-		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to,
+		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to, Parts: m.parts,
 		LdA: side, LdW: side, LdOut: side, K: int32(side), Outputs: int32(side),
 	})
 }
