@@ -41,6 +41,12 @@ type Engine interface {
 // no later Step gets over, and only a new process does.
 var ErrDeviceLost = errors.New("the device is lost: restart the worker")
 
+// Losing is an Engine that can say that its device is lost, also when no Step runs.
+type Losing interface {
+	// Lost is closed once the device is lost. Every Step fails from then on.
+	Lost() <-chan struct{}
+}
+
 // Capacity is what an engine can hold.
 type Capacity struct {
 	// Blocks is the number of KV blocks; their ids are 0 to Blocks-1.

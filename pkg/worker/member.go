@@ -141,8 +141,13 @@ func (m *Member) Run(ctx context.Context) error {
 // leaveWhenLost says whether the engine's device was lost. It has left then, and stops Run
 // once nothing is left, or after as long as leaving may take.
 func (m *Member) leaveWhenLost(ctx context.Context, stop func()) bool {
+	var noticed <-chan struct{} // by what is no step
+	if losing, is := m.cfg.Engine.(engine.Losing); is {
+		noticed = losing.Lost()
+	}
 	select {
 	case <-m.driver.Lost():
+	case <-noticed:
 	case <-ctx.Done():
 		return false
 	}

@@ -73,7 +73,7 @@ func (e *EngineOptions) checkProducts() error {
 
 // noGPU says whether no GPU is asked for, nor may be taken.
 func (e *EngineOptions) noGPU() bool {
-	return e.Name == EngineCPU || e.Name == EngineSimulated || e.Device == DeviceCPU
+	return e.Name == EngineCPU || e.Name == EngineSimulated || e.Device == DeviceCPU || e.ofCPU() != ""
 }
 
 // mayBeCPU says whether the CPU engine may compute.
@@ -92,9 +92,26 @@ func (e *EngineOptions) ofCPU() string {
 	return ""
 }
 
+// ofGPU is a flag that was given and that only makes sense with a GPU; "" if there is none.
+func (e *EngineOptions) ofGPU() string {
+	switch {
+	case e.Device != DeviceAuto && e.Device != DeviceCPU && e.Device != "":
+		return "--device " + e.Device
+	case e.Name == EngineCUDA:
+		return "--engine " + e.Name
+	case e.GPUMemory != Auto:
+		return "--gpu-memory"
+	case e.CUDADriver != "":
+		return "--cuda-driver"
+	case e.CUDAProducts == cuda.CublasLt:
+		return "--cuda-products " + string(e.CUDAProducts)
+	}
+	return ""
+}
+
 // chooseEngine turns EngineAuto into the engine that runs a model here, and Device into
-// the GPU that it runs on, if any. Who names a GPU gets that or an error; otherwise what
-// stands against a GPU is logged, and the CPU computes.
+// the GPU that it runs on, if any. Who gives a flag of GPUs gets one or an error;
+// otherwise what stands against a GPU is logged, and the CPU computes.
 func (e *EngineOptions) chooseEngine(spec model.Spec, logger *slog.Logger) error {
 	if e.Name == EngineSimulated || e.Name == EngineCPU {
 		return nil
@@ -103,8 +120,7 @@ func (e *EngineOptions) chooseEngine(spec model.Spec, logger *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	must := gpu >= 0 || e.Name == EngineCUDA
-	if !must && (e.Device == DeviceCPU || e.ofCPU() != "") {
+	if e.Device == DeviceCPU || e.ofCPU() != "" && e.ofGPU() == "" {
 		e.Name = EngineCPU
 		return nil
 	}
@@ -114,8 +130,8 @@ func (e *EngineOptions) chooseEngine(spec model.Spec, logger *slog.Logger) error
 		e.Name, e.Device = EngineCUDA, gpuPrefix+strconv.Itoa(found.Number)
 		logger.Info("a GPU computes", slog.String("device", e.Device), slog.String("name", found.Name), slog.Int64("memory_bytes", found.Memory))
 		return nil
-	case must:
-		return fmt.Errorf("--device %s: %w", e.Device, err)
+	case e.ofGPU() != "":
+		return fmt.Errorf("%s: %w; or pass --device %s", e.ofGPU(), err, DeviceCPU)
 	}
 	logger.Info("the CPU computes", slog.String("no_gpu", err.Error()))
 	e.Name = EngineCPU
@@ -124,19 +140,18 @@ func (e *EngineOptions) chooseEngine(spec model.Spec, logger *slog.Logger) error
 
 // findGPU is the GPU of a number, or the first one if that is -1.
 func (e *EngineOptions) findGPU(spec model.Spec, number int) (cuda.Device, error) {
-	if err := cuda.Supports(spec); err != nil {
-		return cuda.Device{}, err
-	}
-	devices, err := cuda.Devices(e.CUDADriver)
+	devices, err := cuda.DevicesFor(e.CUDADriver, spec)
 	if err != nil {
 		return cuda.Device{}, err
 	}
+	var names []string
 	for _, d := range devices {
 		if number < 0 || d.Number == number {
 			return d, nil
 		}
+		names = append(names, fmt.Sprintf("%s%d (%s, %s)", gpuPrefix, d.Number, d.Name, d.PCI))
 	}
-	return cuda.Device{}, fmt.Errorf("there is no GPU %d that can be used, but there are %d others: see nvidia-smi", number, len(devices))
+	return cuda.Device{}, fmt.Errorf("there is no GPU %d that can be used: use %s", number, strings.Join(names, ", "))
 }
 
 // cudaConfig sizes a worker's CUDA engine.

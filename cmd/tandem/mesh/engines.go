@@ -249,6 +249,17 @@ func (e *engines) newSimulated(id string) (engine.Engine, error) {
 	return simulated.New(cfg)
 }
 
+// computesOn is what the model runs on, for people.
+func (e *engines) computesOn() string {
+	switch {
+	case e.gpuWeights != nil:
+		return fmt.Sprintf("%s (%s)", e.options.Device, e.gpuWeights.DeviceName())
+	case e.weights != nil:
+		return fmt.Sprintf("%s (%d threads)", DeviceCPU, e.weights.Threads())
+	}
+	return EngineSimulated
+}
+
 // outsideBytes is the memory outside Go's heap that the engines have and, for KV
 // pages that were never used, may come to have.
 func (e *engines) outsideBytes() int64 {

@@ -37,7 +37,12 @@ func TestNoGPU(t *testing.T) {
 		change     func(*mesh.UpOptions)
 	}{
 		{"no driver", "no CUDA driver", func(o *mesh.UpOptions) { o.Engine.CUDADriver = "/nowhere/libcuda.so.1" }},
-		{"no such GPU", "there is no GPU 3", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
+		{"a driver that is not there", "--cuda-driver", func(o *mesh.UpOptions) {
+			o.Engine.Device, o.Engine.CUDADriver = mesh.DeviceAuto, "/nowhere/libcuda.so.1"
+		}},
+		{"long batches", "--max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = 70000 }},
+		{"all that is free", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 255 << 20 }},
+		{"no such GPU", "there is no GPU 3 that can be used: use cuda:0 (", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
 		{"no room for the weights", "use a smaller model", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 20 << 20 }},
 		{"no room for a full context", "--kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 18 }},
 		{"no cuBLASLt", "--cuda-products cublaslt: no cuBLASLt", func(o *mesh.UpOptions) {
@@ -59,14 +64,14 @@ func TestNoGPU(t *testing.T) {
 	}
 }
 
-// Without a GPU auto is the CPU.
-func TestAutoWithoutGPU(t *testing.T) {
+// Without flags of GPUs something computes, whatever the machine has.
+func TestAuto(t *testing.T) {
 	o := upOptions(t)
-	o.Engine.Name, o.Engine.CUDADriver = mesh.EngineAuto, "/nowhere/libcuda.so.1"
+	o.Engine.Name = mesh.EngineAuto
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ready := false
-	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready = up.OutsideBytes > 0; stop() })
+	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready = up.OutsideBytes > 0 && up.Device != ""; stop() })
 	if err != nil || !ready {
 		t.Errorf("error %v, ready with an engine: %v", err, ready)
 	}

@@ -36,6 +36,10 @@ func newGPURoom(spec model.Spec, e EngineOptions, workers int, free int64) gpuRo
 	}
 }
 
+// reserve is what the driver, compiled kernels and recorded graphs may take beside all that
+// is planned.
+func (r gpuRoom) reserve() int64 { return min(r.free/20, 512<<20) }
+
 // perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
 func (r gpuRoom) perWorker() int64 { return (r.budget - r.weights - r.workers*r.workspace) / r.workers }
 
@@ -43,8 +47,9 @@ func (r gpuRoom) perWorker() int64 { return (r.budget - r.weights - r.workers*r.
 // is left, in whole blocks.
 func (r gpuRoom) kvMemory(asked ByteSize) (ByteSize, error) {
 	switch {
-	case r.budget > r.free:
-		return 0, fmt.Errorf("--gpu-memory: %s are more than the %s that are free on the device: pass less, or free some", gib(r.budget), gib(r.free))
+	case r.budget > r.free-r.reserve():
+		return 0, fmt.Errorf("--gpu-memory: of %s only %s are free on the device, of which the driver and the kernels want %s: pass less, or free some",
+			gib(r.budget), gib(r.free), gib(r.reserve()))
 	case r.perWorker() < r.block:
 		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, of %s: use a smaller model, fewer workers or smaller --max-batch-tokens, or --device %s",
 			r.spec.Name, gib(r.weights), gib(r.workspace), r.workers, gib(r.budget), DeviceCPU)
@@ -75,6 +80,9 @@ func (o *Options) checkGPU(spec model.Spec, workers int) error {
 		if err := cuda.FindCublasLt(e.CublasLt); err != nil {
 			return fmt.Errorf("--cuda-products %s: %w", e.CUDAProducts, err)
 		}
+	}
+	if e.MaxBatchTokens > cuda.MostBatchTokens {
+		return fmt.Errorf("--max-batch-tokens: %d are more than the %d that a GPU's step takes: pass less", e.MaxBatchTokens, cuda.MostBatchTokens)
 	}
 	number, err := e.gpu()
 	if err != nil {

@@ -78,6 +78,8 @@ type Up struct {
 	EmbeddedEtcd, EmbeddedNATS bool
 	// Model is the model's name, ModelDir its directory.
 	Model, ModelDir string
+	// Device is what the model runs on, for people.
+	Device string
 	// Prefill, Decode and Stores are the workers' ids.
 	Prefill, Decode, Stores []string
 	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
@@ -115,7 +117,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	}
 	defer func() { err = errors.Join(err, engines.close()) }()
 
-	up := Up{Model: engines.spec.Name, ModelDir: engines.dir, Address: listeners.address(0), HTTP: listeners.address(1), Metrics: listeners.address(2)}
+	up := Up{Device: engines.computesOn(), Model: engines.spec.Name, ModelDir: engines.dir, Address: listeners.address(0), HTTP: listeners.address(1), Metrics: listeners.address(2)}
 	servers, err := startServers(ctx, &o, &up)
 	if err != nil {
 		return unlessStopped(ctx, err)

@@ -18,6 +18,9 @@ const (
 	DefaultMaxSequences   = 64
 )
 
+// MostBatchTokens is the most tokens that a Step may be made for.
+const MostBatchTokens = 1 << 16
+
 // ArithmeticClass names the bits that an engine computes: type of the weights, of keys
 // and values, and a version. Any change of the bits changes it.
 const ArithmeticClass = "cuda/bf16/bf16/1"
@@ -99,8 +102,8 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 	switch {
 	case c.BlockTokens < 16 || kernels.SplitTokens%c.BlockTokens != 0:
 		return c, fmt.Errorf("blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
-	case c.MaxBatchTokens < 1 || c.MaxBatchTokens > 1<<16:
-		return c, fmt.Errorf("batches of %d tokens: use 1 to %d", c.MaxBatchTokens, 1<<16)
+	case c.MaxBatchTokens < 1 || c.MaxBatchTokens > MostBatchTokens:
+		return c, fmt.Errorf("batches of %d tokens: use 1 to %d", c.MaxBatchTokens, MostBatchTokens)
 	case c.MaxSequences < 1 || c.MaxSequences > c.MaxBatchTokens:
 		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
 	case c.Products != Own && c.Products != CublasLt:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -17,6 +18,8 @@ type Device struct {
 	Number int
 	// Name is the product's.
 	Name string
+	// PCI is its address on the bus, by which nvidia-smi lists devices.
+	PCI string
 	// Memory is how much there is, bytes, whoever uses it.
 	Memory int64
 }
@@ -24,7 +27,17 @@ type Device struct {
 // Devices are the GPUs that engines can run on. library is as in LoadConfig. Without any
 // the error says what is missing: a driver's library, a driver that is new enough, or a
 // device.
-func Devices(library string) ([]Device, error) {
+func Devices(library string) ([]Device, error) { return devices(library, checkDevice) }
+
+// DevicesFor are those of Devices that can run a model.
+func DevicesFor(library string, spec model.Spec) ([]Device, error) {
+	if err := checkModel(spec); err != nil {
+		return nil, err
+	}
+	return devices(library, func(info driver.Info) error { return checkDeviceFor(info, spec) })
+}
+
+func devices(library string, check func(driver.Info) error) ([]Device, error) {
 	opened, err := driver.Open(library)
 	if err != nil {
 		return nil, err
@@ -33,25 +46,22 @@ func Devices(library string) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	var devices []Device
-	var refused error
+	var good []Device
+	refused := errors.New("the driver knows no GPU: see what nvidia-smi says")
 	for _, info := range all {
-		if err := checkDevice(info); err != nil {
+		if err := check(info); err != nil {
 			refused = err
 			continue
 		}
-		devices = append(devices, Device{info.Ordinal, info.Name, info.Memory})
+		good = append(good, Device{info.Ordinal, info.Name, info.PCI, info.Memory})
 	}
-	if len(devices) == 0 && refused == nil {
-		refused = fmt.Errorf("the driver knows no GPU: see what nvidia-smi says")
-	}
-	if len(devices) == 0 {
+	if len(good) == 0 {
 		return nil, refused
 	}
-	return devices, nil
+	return good, nil
 }
 
-// checkDevice refuses what the kernels are not compiled for.
+// checkDevice refuses devices that the kernels are not compiled for.
 func checkDevice(info driver.Info) error {
 	if info.Capability < leastCapability {
 		return fmt.Errorf("%s has compute capability %d.%d, the CUDA engine needs %d.%d: use a newer GPU, or the CPU engine",
@@ -60,8 +70,14 @@ func checkDevice(info driver.Info) error {
 	return nil
 }
 
-// Supports says why the CUDA engine cannot run a model; nil if it can.
-func Supports(spec model.Spec) error { return checkModel(spec) }
+// checkDeviceFor refuses also those that the model's kernels are too large for.
+func checkDeviceFor(info driver.Info, spec model.Spec) error {
+	if need := kernels.SharedBytes(shapeOf(spec).stride); info.SharedPerBlock < need {
+		return fmt.Errorf("%s has %d KiB of shared memory for a block, heads of %d elements need %d: use another GPU, or the CPU engine",
+			info.Name, info.SharedPerBlock>>10, spec.HeadSize, need>>10)
+	}
+	return checkDevice(info)
+}
 
 // FreeBytes is the memory of a device that nobody has taken, bytes, of which opening it
 // takes some.

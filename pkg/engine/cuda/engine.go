@@ -29,6 +29,7 @@ type cudaEngine struct {
 	sampler  *sampler.Sampler
 	taken    []row // scratch: the rows that become logits
 
+	loss    *loss
 	closing sync.Mutex // held by Step, and by Close
 	closed  bool
 	lost    error // what the device was lost by
@@ -44,7 +45,7 @@ func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
 	if err := w.acquire(); err != nil {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
-	e := &cudaEngine{launcher: launcher{weights: w, config: config, program: w.device.NewProgram()}, sampler: sampler.New()}
+	e := &cudaEngine{launcher: launcher{weights: w, config: config, program: w.device.NewProgram()}, sampler: sampler.New(), loss: newLoss()}
 	if err := e.open(); err != nil {
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, errors.Join(err, e.free()))
 	}
@@ -68,7 +69,7 @@ func (e *cudaEngine) open() (err error) {
 	if e.workspace, err = newWorkspace(e.weights, c); err != nil {
 		return err
 	}
-	if e.kv, err = newPages(e.weights, layout, c.Blocks); err != nil {
+	if e.kv, err = newPages(e.weights, layout, c.Blocks, e.loss); err != nil {
 		return err
 	}
 	e.pages = e.kv.memory
@@ -99,8 +100,32 @@ func (e *cudaEngine) open() (err error) {
 		}
 	}
 	if !c.NoGraphs {
-		e.graphs, err = e.capture()
+		if e.graphs, err = e.capture(); err != nil {
+			return err
+		}
 	}
+	return e.warm()
+}
+
+// warm runs every kernel that steps use, and every graph, for no rows: what memory the
+// driver takes for them it takes now.
+func (e *cudaEngine) warm() error {
+	e.program.Reset()
+	for _, graph := range e.graphs {
+		e.program.Graph(graph)
+	}
+	for rows := 1; ; rows *= 2 { // each kind of product
+		e.rows = min(rows, e.config.MaxBatchTokens)
+		e.embed()
+		e.keys(0)
+		e.rest(0, e.narrowed(e.rows))
+		e.launcher.head(e.whole(), 0, 0, min(e.rows, e.config.headRows()))
+		if e.rows == e.config.MaxBatchTokens {
+			break
+		}
+	}
+	err := e.stream.Run(e.program)
+	e.program.Reset()
 	return err
 }
 
@@ -206,21 +231,14 @@ func (e *cudaEngine) Step(ctx context.Context, batch engine.Batch) (engine.Outpu
 // failed waits until the device no longer uses the step's memory, and remembers an error
 // that no later step will get over.
 func (e *cudaEngine) failed(err error) error {
-	if sync := e.stream.Synchronize(); sync != nil && !lost(err) {
-		err = errors.Join(err, sync)
-	}
-	if lost(err) {
-		err = fmt.Errorf("%w: %w", engine.ErrDeviceLost, err)
+	if err = e.loss.after(err, e.stream); errors.Is(err, engine.ErrDeviceLost) {
 		e.lost = err
 	}
 	return err
 }
 
-// lost says whether an error is of a context that is of no more use.
-func lost(err error) bool {
-	var failed *driver.Error
-	return errors.As(err, &failed) && failed.Sticky()
-}
+// Lost implements engine.Losing.
+func (e *cudaEngine) Lost() <-chan struct{} { return e.loss.noticed }
 
 // compute runs a valid batch.
 func (e *cudaEngine) compute(batch engine.Batch) (engine.Output, error) {

@@ -38,6 +38,8 @@ func (g graphs) close() error {
 // capture records a graph for every power of two of rows that a decode step may have:
 // all at once, so that no step takes memory for them.
 func (e *cudaEngine) capture() (made graphs, err error) {
+	e.single = true
+	defer func() { e.single = false }()
 	for rows := 1; ; rows *= 2 {
 		rows := min(rows, e.config.headRows())
 		e.program.Reset()

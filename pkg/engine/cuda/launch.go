@@ -19,6 +19,7 @@ type launcher struct {
 	blocks  int     // thread blocks of attention for one KV head
 	scale   float32 // of scores
 	rows    int
+	single  bool // every sequence computes one token
 }
 
 // residual is where the rows of a step are: all of them, or after narrowing those that the
@@ -111,8 +112,10 @@ func (l *launcher) attention(layer int, to residual) {
 	}
 	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Thin)), to.items.thin.device
 	l.weights.kernels.AttentionThin(l.program, l.blocks, args)
-	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Tall)), to.items.tall.device
-	l.weights.kernels.AttentionTall(l.program, l.blocks, args)
+	if !l.single { // whose items are all thin
+		args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Tall)), to.items.tall.device
+		l.weights.kernels.AttentionTall(l.program, l.blocks, args)
+	}
 	l.weights.kernels.Join(l.program, l.blocks, kernels.JoinArgs{
 		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,
 		LdQ: int64(s.ldQ), Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride),

@@ -23,6 +23,7 @@ type pages struct {
 	device *driver.Device
 	memory driver.Address
 	idle   chan *copier // those that nobody uses
+	loss   *loss
 
 	mu     sync.RWMutex // held to copy; held exclusively to free
 	closed bool
@@ -35,8 +36,8 @@ type copier struct {
 	program *driver.Program
 }
 
-func newPages(w *Weights, layout kvcache.Layout, blocks int) (_ *pages, err error) {
-	p := &pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, device: w.device, idle: make(chan *copier, copiers)}
+func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pages, err error) {
+	p := &pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, device: w.device, idle: make(chan *copier, copiers), loss: loss}
 	bytes := int64(p.at.Bytes())
 	if err := w.checkRoom(bytes, fmt.Sprintf("%d KV blocks", blocks)); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 	for first := 0; first < len(blocks); first += most {
 		c.program.Reset()
 		if err := visit(c, blocks[first:min(first+most, len(blocks))], first*p.at.Layout.SliceBytes); err != nil {
-			return err
+			return p.loss.after(err, c.stream) // nothing uses the buffer any more
 		}
 	}
 	return nil

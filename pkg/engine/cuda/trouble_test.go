@@ -17,6 +17,7 @@ const (
 	outOfMemory    = 2
 	illegalAddress = 700
 	eccError       = 214
+	unknown        = 999 // which a GPU that fell off the bus gives
 )
 
 // open loads weights and makes an engine, and says what went wrong.
@@ -107,7 +108,7 @@ func TestNoRoom(t *testing.T) {
 // TestDeviceLost: after an error that the context does not survive every step fails at
 // once and says so, and closing leaves nothing.
 func TestDeviceLost(t *testing.T) {
-	for name, code := range map[string]int{"illegal address": illegalAddress, "memory error": eccError} {
+	for name, code := range map[string]int{"illegal address": illegalAddress, "memory error": eccError, "unknown": unknown} {
 		t.Run(name, func(t *testing.T) {
 			path, control := emulated(t)
 			closeAll, e, err := open(t, path, small())
@@ -135,6 +136,36 @@ func TestDeviceLost(t *testing.T) {
 				t.Errorf("left: %+v", live)
 			}
 		})
+	}
+}
+
+// TestLossIsNoticedByPages: a device that is lost while nothing is computed is noticed by
+// who copies pages, and by who waits for that.
+func TestLossIsNoticedByPages(t *testing.T) {
+	path, control := emulated(t)
+	closeAll, e, err := open(t, path, small())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = closeAll() }()
+	noticed := e.(engine.Losing).Lost()
+	slice := make([]byte, e.Capacity().Layout.SliceBytes)
+	if err := e.Pages().Write(0, table(0, 1), slice); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-noticed:
+		t.Error("a loss is noticed before there is one")
+	default:
+	}
+	control.Lose(illegalAddress)
+	if err := e.Pages().Read(0, table(0, 1), slice); !errors.Is(err, engine.ErrDeviceLost) {
+		t.Errorf("reading pages of a lost device: %v", err)
+	}
+	select {
+	case <-noticed:
+	default:
+		t.Error("nobody who waits is told")
 	}
 }
 

@@ -57,7 +57,7 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	if err := checkDevice(device.Info()); err != nil {
+	if err := checkDeviceFor(device.Info(), spec); err != nil {
 		return nil, fmt.Errorf("load weights: %w", errors.Join(err, device.Close()))
 	}
 	major, minor := library.Version()
@@ -70,7 +70,7 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 
 // load fills a new w.
 func (w *Weights) load(ctx context.Context, m *model.Model, progress func(done, total int64)) (err error) {
-	if w.kernels, err = kernels.Load(w.device); err != nil {
+	if w.kernels, err = kernels.Load(w.device, w.shape.stride); err != nil {
 		return err
 	}
 	bytes := WeightBytes(w.spec)

@@ -80,6 +80,7 @@ func announce(out io.Writer, program string, up mesh.Up) {
 		fmt.Fprintf(&text, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("model", "%s (%s)", up.Model, filepath.Clean(up.ModelDir))
+	line("device", "%s", up.Device)
 	line("workers", "%s", strings.Join(slices.Concat(up.Prefill, up.Decode, up.Stores), ", "))
 	line("etcd", "%s%s", strings.Join(up.Etcd, ", "), kind(up.EmbeddedEtcd))
 	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))

@@ -4,17 +4,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 const (
-	elementType = "bf16"
-	// order is the one of engine/cpu. What matters of it here is that the elements of
-	// a head's keys, and those of its values, lie together.
-	order = "k-d2t2/v-t2d2/1"
-
+	elementType  = "bf16"
 	elementBytes = 2
 	scaleBytes   = 4
 	levels       = 127
@@ -28,14 +25,24 @@ type coding struct {
 	elements int // of one head; a multiple of lanes
 }
 
-// New is the encoding for pages of a layout: bf16 in the order of engine/cpu.
+// orders are those of engine/cpu and engine/cuda. What matters of them here is that the
+// elements of a head's keys, and those of its values, lie together.
+func orders() []string { return []string{"k-d2t2/v-t2d2/1", spacedOrder} }
+
+// spacedOrder is engine/cuda's, whose heads may have zeros behind them.
+const spacedOrder = "k-td/v-td/1"
+
+// New is the encoding for pages of a layout: bf16 in one of orders.
 func New(layout kvcache.Layout) (wire.Coding, error) {
 	c := coding{heads: 2 * layout.KVHeads, elements: layout.HeadSize * layout.BlockTokens}
+	if layout.Order == spacedOrder && c.heads > 0 && layout.SliceBytes%(c.heads*elementBytes) == 0 {
+		c.elements = max(c.elements, layout.SliceBytes/(c.heads*elementBytes))
+	}
 	switch {
 	case layout.ElementType != elementType:
 		return nil, fmt.Errorf("KV elements are %q, and only %q can be encoded; send them as they are", layout.ElementType, elementType)
-	case layout.Order != order:
-		return nil, fmt.Errorf("the order of elements is %q, and only %q is known; send them as they are", layout.Order, order)
+	case !slices.Contains(orders(), layout.Order):
+		return nil, fmt.Errorf("the order of elements is %q, and only %q are known; send them as they are", layout.Order, orders())
 	case layout.KVHeads <= 0 || layout.HeadSize <= 0 || layout.BlockTokens <= 0 || c.elements%lanes != 0,
 		layout.SliceBytes != c.heads*c.elements*elementBytes:
 		return nil, fmt.Errorf("%d KV heads of %d elements and %d tokens do not make a slice of %d bytes",

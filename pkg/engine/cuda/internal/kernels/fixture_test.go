@@ -38,7 +38,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.atEnd(b.device.Close)
-	if b.set, err = kernels.Load(b.device); err != nil {
+	if b.set, err = kernels.Load(b.device, 32, 64, 128, 256); err != nil {
 		t.Fatal(err)
 	}
 	b.atEnd(b.set.Unload)

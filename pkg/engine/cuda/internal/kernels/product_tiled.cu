@@ -23,7 +23,7 @@ template <int rows> TDM_INLINE float *tdm_parts(const tdm_product_args &a, int p
 
 template <int then, int rows, bool sliced> TDM_INLINE void tdm_product_tiled(const tdm_product_args &a) {
   constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile; // outputs
-  constexpr int stage_bytes = (tdm_lines + rows) * TDM_K * 2;
+  constexpr int stage_bytes = (tdm_lines + rows) * TDM_K * 2, stages = TDM_TILED_STAGES(rows);
   constexpr int tiles = rows / 32, across = 8 / tiles; // of 16 lines a warp; warps side by side
   const int count = *a.count, row0 = tdm_block_y() * rows;
   if (row0 >= count)
@@ -53,7 +53,7 @@ template <int then, int rows, bool sliced> TDM_INLINE void tdm_product_tiled(con
     x[i] = a.a + (int64_t)tdm_least(row0 + line0 + 32 * i, count - 1) * a.lda + 8 * chunk;
   const auto ask = [&](int b) __attribute__((always_inline)) {
     if (b < end) {
-      uint8_t *stage = shared + b % TDM_TILED_STAGES * stage_bytes;
+      uint8_t *stage = shared + b % stages * stage_bytes;
       TDM_UNROLL
       for (int i = 0; i < tdm_lines / 32; i++)
         tdm_copy16(tdm_place(stage, line0 + 32 * i, chunk), w[i] + (int64_t)b * TDM_K, true);
@@ -67,15 +67,15 @@ template <int then, int rows, bool sliced> TDM_INLINE void tdm_product_tiled(con
   // A warp has 16 * tiles lines and 32 rows.
   const int line1 = warp % across * 16 * tiles, row1 = warp / across * 32;
   float sum[tiles][4][4] = {}, total[sliced ? 1 : tiles][4][4] = {};
-  for (int i = 0; i < TDM_TILED_STAGES - 1; i++)
+  for (int i = 0; i < stages - 1; i++)
     ask(begin + i);
   int left = length; // blocks that the slice still has
   bool first = true;
   for (int b = begin; b < end; b++) {
-    tdm_copy_wait<TDM_TILED_STAGES - 2>();
+    tdm_copy_wait<stages - 2>();
     tdm_barrier();
-    ask(b + TDM_TILED_STAGES - 1);
-    uint8_t *stage = shared + b % TDM_TILED_STAGES * stage_bytes;
+    ask(b + stages - 1);
+    uint8_t *stage = shared + b % stages * stage_bytes;
     TDM_UNROLL
     for (int half = 0; half < 2; half++) {
       tdm_quad p[tiles][2];

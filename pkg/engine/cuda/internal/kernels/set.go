@@ -7,6 +7,7 @@ package kernels
 static int attention_thin_shared(int head) { return TDM_ATTENTION_THIN_SHARED(head); }
 static int attention_tall_shared(int head) { return TDM_ATTENTION_TALL_SHARED(head); }
 static int head_of(int size) { return TDM_HEAD(size); }
+static int tiled_shared(int rows) { return TDM_TILED_SHARED(rows); }
 */
 import "C"
 
@@ -24,9 +25,6 @@ import (
 //go:embed ptx
 var compiled embed.FS
 
-// headSizes are those of attention's kernels, which take smaller heads too.
-func headSizes() []int { return []int{32, 64, 128, 256} }
-
 // HeadBlock divides the distance of heads, in elements: heads of other sizes have zeros
 // behind them.
 const HeadBlock = 16
@@ -39,7 +37,7 @@ type Set struct {
 
 	embed, norm, heads, join, gather, swiglu, draw kernel
 	products                                       [3]products    // by epilogue
-	attentionThin, attentionTall                   map[int]kernel // by one of headSizes
+	attentionThin, attentionTall                   map[int]kernel // by headOf
 }
 
 // kernel is a kernel with the dynamic shared memory of a block, bytes.
@@ -59,8 +57,19 @@ func HeadSize(size int) error {
 // Scale is what scores are multiplied with: 1/sqrt(size), rounded once.
 func Scale(size int) float32 { return float32(1 / math.Sqrt(float64(size))) }
 
-// Load hands the kernels that suit a device to the driver, which compiles them for it.
-func Load(device *driver.Device) (_ *Set, err error) {
+// SharedBytes is the shared memory of a block that the kernels need for heads of a size.
+func SharedBytes(size int) int {
+	most := 0
+	for _, rows := range tiledRows() {
+		most = max(most, int(C.tiled_shared(C.int(rows))))
+	}
+	head := C.int(headOf(size))
+	return max(most, int(C.attention_thin_shared(head)), int(C.attention_tall_shared(head)))
+}
+
+// Load hands the kernels that suit a device to the driver, which compiles them for it:
+// attention for heads of the given sizes.
+func Load(device *driver.Device, sizes ...int) (_ *Set, err error) {
 	s := &Set{device: device, attentionThin: map[int]kernel{}, attentionTall: map[int]kernel{}}
 	defer func() {
 		if err != nil {
@@ -90,7 +99,7 @@ func Load(device *driver.Device) (_ *Set, err error) {
 			functions[name] = module
 		}
 	}
-	err = s.find(func(name string, shared int) (*driver.Function, error) {
+	err = s.find(sizes, func(name string, shared int) (*driver.Function, error) {
 		module := functions[name]
 		if module == nil {
 			return nil, fmt.Errorf("kernel %s is not part of this program: make kernels", name)
@@ -110,8 +119,8 @@ func Load(device *driver.Device) (_ *Set, err error) {
 	return s, nil
 }
 
-// find fills s with every kernel there is.
-func (s *Set) find(function func(name string, shared int) (*driver.Function, error)) error {
+// find fills s with the kernels.
+func (s *Set) find(sizes []int, function func(name string, shared int) (*driver.Function, error)) error {
 	var errs []error
 	get := func(shared int, format string, args ...any) kernel {
 		f, err := function(fmt.Sprintf("tdm_"+format, args...), shared)
@@ -124,14 +133,15 @@ func (s *Set) find(function func(name string, shared int) (*driver.Function, err
 	for i, name := range epilogues() {
 		s.products[i] = findProducts(name, get)
 	}
-	for _, size := range headSizes() {
+	for _, size := range sizes {
+		size = headOf(size)
 		s.attentionThin[size] = get(int(C.attention_thin_shared(C.int(size))), "attention_thin_%d", size)
 		s.attentionTall[size] = get(int(C.attention_tall_shared(C.int(size))), "attention_tall_%d", size)
 	}
 	return errors.Join(errs...)
 }
 
-// headOf is the one of headSizes that serves heads of a size.
+// headOf is the size of the attention kernels that serve heads of a size.
 func headOf(size int) int { return int(C.head_of(C.int(size))) }
 
 // Unload takes the kernels from the driver. Nothing that runs may use them.

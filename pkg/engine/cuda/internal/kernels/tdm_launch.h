@@ -27,8 +27,8 @@ enum {
 // Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared
 // memory are stages of 64 k of weights and activations.
 #define TDM_TILED_OUTPUTS(swiglu) ((swiglu) ? 64 : 128)
-#define TDM_TILED_STAGES 4
-#define TDM_TILED_SHARED(rows) (TDM_TILED_STAGES * (128 + (rows)) * TDM_K * 2)
+#define TDM_TILED_STAGES(rows) ((rows) <= 64 ? 4 : 3) // 96 KiB, which every GPU since sm_80 has
+#define TDM_TILED_SHARED(rows) (TDM_TILED_STAGES(rows) * (128 + (rows)) * TDM_K * 2)
 
 // Sliced products: grid TDM_SLICES blocks for each tile, and one row of blocks for each
 // TDM_SLICED_ROWS rows; shared memory as tiled ones. Joined: TDM_SLICED_ROWS/8 blocks for

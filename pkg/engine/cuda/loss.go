@@ -1,0 +1,52 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+)
+
+// loss is whether an engine's device was lost, which its steps and its pages notice. It is
+// safe for concurrent use.
+type loss struct {
+	noticed chan struct{} // closed when it was
+	once    sync.Once
+}
+
+func newLoss() *loss { return &loss{noticed: make(chan struct{})} }
+
+// after waits until the device has ended what a stream was given before err, and makes it
+// part of the error if the device is lost: by its kind, or because not even waiting works.
+func (l *loss) after(err error, stream *driver.Stream) error {
+	wait := stream.Synchronize()
+	var failed *driver.Error
+	if !lost(err) && wait != nil {
+		err = errors.Join(err, wait)
+	}
+	if !lost(err) && (!errors.As(wait, &failed) || failed.OutOfMemory()) {
+		return err
+	}
+	l.once.Do(func() { close(l.noticed) })
+	return fmt.Errorf("%w: %w", engine.ErrDeviceLost, err)
+}
+
+// lost says whether one of the errors in err is of a context that is of no more use.
+func lost(err error) bool {
+	switch e := err.(type) {
+	case nil:
+		return false
+	case *driver.Error:
+		return e.Sticky()
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			if lost(one) {
+				return true
+			}
+		}
+		return false
+	}
+	return lost(errors.Unwrap(err))
+}
