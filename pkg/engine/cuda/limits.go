@@ -58,7 +58,7 @@ type Meter struct {
 	side       int   // of the product of many rows
 	from, to   driver.Address
 	counts     driver.Address // 0, 1 and side
-	parts      driver.Address // of the product, where it is sliced
+	parts      driver.Address // of the product of many rows; 0 if it needs none
 	pinned     *driver.Host
 	stream     *driver.Stream
 	start, end *driver.Event
@@ -102,15 +102,18 @@ func productBytes(side int) int64 { return 8 * int64(side) * int64(side) }
 
 func (m *Meter) open() (err error) {
 	device := m.weights.device
-	bytes := 2*m.bytes + alignment + kernels.PartsBytes(kernels.Store, m.side, m.side)
-	if err := m.weights.checkRoom(bytes, "measuring its memory"); err != nil {
+	if err := m.weights.checkRoom(2*m.bytes+alignment, "measuring its memory"); err != nil {
 		return err
 	}
-	if m.from, err = device.Allocate(bytes); err != nil {
+	if m.from, err = device.Allocate(2*m.bytes + alignment); err != nil {
 		return err
 	}
 	m.to, m.counts = m.from+driver.Address(m.bytes), m.from+driver.Address(2*m.bytes)
-	m.parts = m.counts + alignment
+	if parts := kernels.PartsBytes(kernels.Store, m.side, m.side); parts > 0 {
+		if m.parts, err = device.Allocate(parts); err != nil {
+			return err
+		}
+	}
 	if m.pinned, err = device.AllocateHost(int(min(pinnedBytes, m.bytes))); err != nil {
 		return err
 	}
@@ -267,7 +270,7 @@ func (m *Meter) Close() error {
 		errs = append(errs, m.pinned.Free())
 	}
 	m.program.Free()
-	errs = append(errs, m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
+	errs = append(errs, m.weights.device.Free(m.parts), m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
 	m.weights.release()
 	return closing(errs)
 }
