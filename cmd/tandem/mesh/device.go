@@ -67,8 +67,6 @@ func (e *EngineOptions) checkProducts() error {
 		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", e.CUDAProducts, cuda.Own, cuda.CublasLt)
 	case e.CUDAProducts == cuda.CublasLt && e.noGPU():
 		return errors.New("--cuda-products: no GPU computes: leave it out, or choose one with --device")
-	case e.CublasLt != "" && e.CUDAProducts != cuda.CublasLt:
-		return fmt.Errorf("--cublaslt: nothing uses it: leave it out, or pass --cuda-products %s", cuda.CublasLt)
 	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.Device, "device", DeviceAuto, "where the model runs: auto (the first GPU if there is one, else the CPU), cpu, or a GPU, such as cuda:0")
 	fs.StringVar(&e.CUDADriver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
 	fs.StringVar((*string)(&e.CUDAProducts), "cuda-products", string(cuda.Own), "CUDA engine: what computes products of more than 64 rows: own (its kernels; tokens do not depend on the batch) or cublaslt (faster prompts; tokens may differ with the batch and with how a prompt is cut); all workers that pass KV to each other need the same")
-	fs.StringVar(&e.CublasLt, "cublaslt", "", "file of the cuBLASLt library 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
+	fs.StringVar(&e.CublasLt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
 	fs.Var(&e.GPUMemory, "gpu-memory", "device memory that this process may take, such as 40GiB; auto: nine tenths of what is free at the start")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")

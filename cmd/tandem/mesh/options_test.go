@@ -112,7 +112,6 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.CUDAProducts = "fast" }},
 		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Device, o.Engine.CUDAProducts = mesh.DeviceCPU, cuda.CublasLt }},
 		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CUDAProducts = mesh.EngineSimulated, cuda.CublasLt }},
-		{"cublaslt", func(o *mesh.UpOptions) { o.Engine.CublasLt = "/lib/libcublasLt.so.12" }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},

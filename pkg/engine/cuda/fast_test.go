@@ -18,13 +18,19 @@ import (
 // fastFrom is the least number of rows whose products cuBLASLt computes.
 const fastFrom = 65
 
-// cublaslt is a configuration with products by the cuBLASLt that TANDEM_CUBLASLT names, or
-// by the emulated one.
+// cublaslt is a configuration with products by cuBLASLt: the emulated one, or on a real GPU
+// the one that TANDEM_CUBLASLT names or that the system has; without any the test is
+// skipped.
 func cublaslt(t testing.TB, config cuda.Config) cuda.Config {
 	t.Helper()
 	config.Products = cuda.CublasLt
-	if config.CublasLt = os.Getenv("TANDEM_CUBLASLT"); gpu == "" {
+	if gpu == "" {
 		config.CublasLt = library(t)
+		return config
+	}
+	config.CublasLt = os.Getenv("TANDEM_CUBLASLT")
+	if err := cuda.FindCublasLt(config.CublasLt); err != nil && config.CublasLt == "" {
+		t.Skip(err)
 	}
 	return config
 }

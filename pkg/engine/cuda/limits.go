@@ -58,13 +58,12 @@ type Meter struct {
 	side       int   // of the product of many rows
 	from, to   driver.Address
 	counts     driver.Address // 0, 1 and side
+	parts      driver.Address // of the product of many rows; 0 if it needs none
 	pinned     *driver.Host
 	stream     *driver.Stream
 	start, end *driver.Event
 	program    *driver.Program
 	empty      *driver.Graph
-
-	parts driver.Address // of products whose K is sliced
 
 	handle  *blaslt.Handle // nil without cuBLASLt
 	plan    *blaslt.Plan
@@ -110,9 +109,10 @@ func (m *Meter) open() (err error) {
 		return err
 	}
 	m.to, m.counts = m.from+driver.Address(m.bytes), m.from+driver.Address(2*m.bytes)
-	parts := max(kernels.PartsBytes(kernels.Store, m.readOutputs(), 1), kernels.PartsBytes(kernels.Store, m.side, m.side), alignment)
-	if m.parts, err = device.Allocate(parts); err != nil {
-		return err
+	if parts := kernels.PartsBytes(kernels.Store, m.side, m.side); parts > 0 {
+		if m.parts, err = device.Allocate(parts); err != nil {
+			return err
+		}
 	}
 	if m.pinned, err = device.AllocateHost(int(min(pinnedBytes, m.bytes))); err != nil {
 		return err
@@ -278,7 +278,7 @@ func (m *Meter) Close() error {
 		errs = append(errs, m.pinned.Free())
 	}
 	m.program.Free()
-	errs = append(errs, m.weights.device.Free(m.scratch), m.weights.device.Free(m.parts), m.weights.device.Free(m.from))
+	errs = append(errs, m.weights.device.Free(m.parts), m.weights.device.Free(m.scratch), m.weights.device.Free(m.from))
 	m.weights.release()
 	return closing(errs)
 }

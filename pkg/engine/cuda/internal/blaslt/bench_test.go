@@ -14,8 +14,8 @@ import (
 
 const workspaceBytes = 32 << 20
 
-// bench is a device and a handle of cuBLASLt on it: those that TANDEM_CUDA_DRIVER and
-// TANDEM_CUBLASLT name, or emulated ones. What a test leaves alive on those fails it.
+// bench is a device and a handle of cuBLASLt on it: emulated ones, or where
+// TANDEM_CUDA_DRIVER names a driver, that and what TANDEM_CUBLASLT names or the system has. What a test leaves alive on those fails it.
 type bench struct {
 	t         *testing.T
 	control   *emulation.Control // nil on a real device
@@ -27,10 +27,14 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	if path := os.Getenv("TANDEM_CUDA_DRIVER"); path != "" {
-		return openBench(t, path, os.Getenv("TANDEM_CUBLASLT"), nil)
+	path, blasPath := os.Getenv("TANDEM_CUDA_DRIVER"), os.Getenv("TANDEM_CUBLASLT")
+	if path == "" {
+		return newEmulated(t)
 	}
-	return newEmulated(t)
+	if _, err := blaslt.Open(blasPath); err != nil && blasPath == "" {
+		t.Skip(err)
+	}
+	return openBench(t, path, blasPath, nil)
 }
 
 func newEmulated(t *testing.T) *bench {

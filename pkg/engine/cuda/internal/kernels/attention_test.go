@@ -19,7 +19,7 @@ func TestAttention(t *testing.T) {
 		for _, window := range []int{0, b.between(1, 300)} {
 			context, rows, group := b.between(257, 600), b.between(5, 30), b.between(1, 5)
 			if size == 32 && window == 0 {
-				context = 9*kernels.SplitTokens + 20 // more splits than are joined at a time
+				context, rows = 9*kernels.SplitTokens+20, 4 // more splits than are joined at a time
 			}
 			t.Run(fmt.Sprintf("size %d, window %d, context %d, rows %d, group %d", size, window, context, rows, group), func(t *testing.T) {
 				a := newAttention(b, size, group, window, context, rows)

@@ -58,8 +58,8 @@ func findProducts(name string, get func(shared int, format string, args ...any) 
 }
 
 // Product appends the product that should be quickest for so many rows: thin for a few,
-// tiled for more, sliced and joined where there are few tiles. Which one it is changes no
-// bit.
+// tiled for more, sliced and joined where there are few tiles and args has Parts. Which
+// one it is changes no bit.
 func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductArgs) {
 	k := &s.products[then]
 	for i, most := range thinRows() {
@@ -69,7 +69,7 @@ func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductAr
 		}
 	}
 	tiles := tilesOf(then, int(args.Outputs))
-	if sliced(tiles, rows) {
+	if args.Parts != 0 && sliced(tiles, rows) {
 		y := up(rows, C.TDM_SLICED_ROWS)
 		launch(p, k.sliced, tiles*C.TDM_SLICES, y, threadsProduct, args)
 		launch(p, k.joined, tiles*(C.TDM_SLICED_ROWS/8), y, threadsProduct, args)

@@ -30,6 +30,12 @@ func TestProducts(t *testing.T) {
 						t.Errorf("the kernel of %d rows differs from that of 8", most)
 					}
 				}
+				p.atParts = 0 // tiled, however few tiles
+				for _, most := range []int{64, s.rows} {
+					if got := p.inPieces(most); !slices.Equal(got, want) {
+						t.Errorf("the kernel of %d rows without parts differs from that of 8", most)
+					}
+				}
 			})
 		}
 	}
