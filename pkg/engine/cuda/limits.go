@@ -165,6 +165,7 @@ func (m *Meter) openCublasLt(path string) error {
 // Measure measures each limit once.
 func (m *Meter) Measure(ctx context.Context) (l Limits, err error) {
 	bytes, host, side := float64(m.bytes), len(m.pinned.Bytes()), m.side
+	matrix := 2 * float64(m.readK()) * float64(m.readOutputs())
 	var empty float64
 	type part struct {
 		what  string
@@ -175,7 +176,7 @@ func (m *Meter) Measure(ctx context.Context) (l Limits, err error) {
 	flops := 2 * float64(side) * float64(side) * float64(side)
 	parts := []part{
 		{"copying", &l.CopyBytes, 2 * bytes, func() { m.program.Copy(m.to, m.from, int(m.bytes)) }},
-		{"reading", &l.ReadBytes, bytes, m.read},
+		{"reading", &l.ReadBytes, matrix, m.read},
 		{"multiplying", &l.ProductFLOPs, flops, m.multiply},
 		{"copying to the host", &l.DeviceToHostBytes, float64(host), func() { m.program.CopyOut(m.pinned, 0, m.from, host) }},
 		{"copying from the host", &l.HostToDeviceBytes, float64(host), func() { m.program.CopyIn(m.to, m.pinned, 0, host) }},
@@ -222,11 +223,18 @@ func (m *Meter) rate(units float64, do func()) (float64, error) {
 
 // read appends a product of one row with a matrix that is as large as half the memory.
 func (m *Meter) read() {
-	k := min(m.side, 4096)
+	k := m.readK()
 	m.weights.kernels.Product(m.program, kernels.Store, 1, kernels.ProductArgs{
-		Count: m.counts + 4, A: m.from, W: m.from, Out: m.to,
-		LdA: int64(k), LdW: int64(k), LdOut: m.bytes / 4, K: int32(k), Outputs: int32(m.bytes / 2 / int64(k)),
+		Count: m.counts + 4, A: m.from, W: m.from, Out: m.to, Parts: m.parts,
+		LdA: int64(k), LdW: int64(k), LdOut: m.bytes / 4, K: int32(k), Outputs: int32(m.readOutputs()),
 	})
+}
+
+// readK and readOutputs are the shape of its matrix, whose rows fill whole tiles.
+func (m *Meter) readK() int { return min(m.side, 4096) }
+
+func (m *Meter) readOutputs() int {
+	return int(m.bytes/2/int64(m.readK())) / kernels.Tile * kernels.Tile
 }
 
 // multiply appends a product of many rows.
