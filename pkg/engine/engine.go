@@ -1,7 +1,7 @@
 // Package engine is the boundary between the parts of Tandem that are the same
 // for every device (scheduling, blocks, sampling policy, transfer) and the one
-// part that is not: running a model. Implementations are engine/cpu and
-// engine/simulated; engine/enginetest holds the tests that every one of them
+// part that is not: running a model. Implementations are engine/cpu,
+// engine/cuda and engine/simulated; engine/enginetest holds the tests that every one of them
 // has to pass.
 //
 // Anything under pkg and services may import it. It starts no goroutines.

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -35,18 +36,10 @@ func (l *loss) after(err error, stream *driver.Stream) error {
 
 // lost says whether one of the errors in err is of a context that is of no more use.
 func lost(err error) bool {
-	switch e := err.(type) {
-	case nil:
-		return false
-	case *driver.Error:
-		return e.Sticky()
-	case interface{ Unwrap() []error }:
-		for _, one := range e.Unwrap() {
-			if lost(one) {
-				return true
-			}
-		}
-		return false
+	var one *driver.Error
+	if errors.As(err, &one) && one.Sticky() {
+		return true
 	}
-	return lost(errors.Unwrap(err))
+	var several interface{ Unwrap() []error }
+	return errors.As(err, &several) && slices.ContainsFunc(several.Unwrap(), lost)
 }
