@@ -62,10 +62,11 @@ func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 	if r.End == record.Unset {
 		r.End = clock.Now()
 	}
-	// The hook runs in the connection's goroutine and may come late to its own stamp.
 	r.Sent = time.Duration(s.sent.Load())
-	if r.Admitted != record.Unset {
-		r.Sent = min(r.Sent, r.Admitted)
+	// The hook runs in the connection's goroutine, which may come to it after the
+	// answer, or not before its end: a request was sent when it was admitted.
+	if r.Admitted != record.Unset && (r.Sent == record.Unset || r.Sent > r.Admitted) {
+		r.Sent = r.Admitted
 	}
 	if r.OutputTokens == 0 {
 		r.OutputTokens = s.tokens
