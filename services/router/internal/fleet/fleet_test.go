@@ -144,6 +144,27 @@ func TestLeastPredictedWork(t *testing.T) {
 	}
 }
 
+// TestOtherTypes: why a prefill worker is left out whose KV is of another type than the
+// decode worker's names both.
+func TestOtherTypes(t *testing.T) {
+	other := prefill("p2")
+	other.LayoutDigest, other.Layout = 8, &kvtransferv1.Layout{ArithmeticClass: "cuda/fp8/fp8/1", BlockTokens: 32}
+	b := newBench(t, nil, prefill("p1"), other, decode("d1"))
+	for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "p2": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
+		b.do(load(id, role, nil))
+	}
+	d, _, _ := b.arrive(b.request(auto, 200))
+	why := ""
+	for _, c := range d.Decision.GetCandidates() {
+		if c.GetWorkerId() == "p2" {
+			why = c.GetExcluded()
+		}
+	}
+	if d.Prefill.ID != "p1" || !strings.Contains(why, "its KV is cuda/fp8/fp8/1") || !strings.Contains(why, "that of d1 is c in blocks of 32 tokens") {
+		t.Errorf("%s was chosen, and of p2 is said %q", d.Prefill.ID, why)
+	}
+}
+
 func TestPrefixIsWorthTheWay(t *testing.T) {
 	b := newBench(t, nil, decode("d1"), decode("d2"))
 	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1}})

@@ -162,7 +162,7 @@ func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *
 	case r.Lineage != "" && w.lineage() != r.Lineage:
 		return "other weights or arithmetic than the tokens so far: " + w.lineage(), false, false
 	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
-		return "KV layout differs from that of " + to.ref.ID, false, false
+		return fmt.Sprintf("its KV is %s, that of %s is %s: give both the same flags", layoutText(w.record), to.ref.ID, layoutText(to.record)), false, false
 	case tooSmall(w, r, role):
 		return fmt.Sprintf("too small: %d blocks needed, %d in all", need(w, r, role), w.record.GetCapacity().GetBlocks()), false, false
 	case now.Before(w.busyUntil):
@@ -172,6 +172,12 @@ func (f *Fleet) excluded(now time.Time, r *Request, role controlv1.Role, w, to *
 		return why, true, false
 	}
 	return "", false, soft
+}
+
+// layoutText names what workers' KV most often differs in, for people.
+func layoutText(r *controlv1.WorkerRecord) string {
+	l := r.GetLayout()
+	return fmt.Sprintf("%s in blocks of %d tokens (layout %#x)", l.GetArithmeticClass(), l.GetBlockTokens(), r.GetLayoutDigest())
 }
 
 // serves reports whether a worker has the model that a request is for: by
