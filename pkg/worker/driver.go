@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -50,20 +49,23 @@ type Config struct {
 
 // Driver runs what a scheduler decides. All methods are safe for concurrent use.
 type Driver struct {
-	cfg   Config
-	steps chan scheduler.RunStep // at most one is in flight, so sending never blocks
-	lost  chan struct{}          // closed when the engine's device is lost
+	cfg      Config
+	starting engine.Starting // the engine, if steps may be started ahead; else nil
+	steps    chan step       // at most one is in flight, so sending never blocks
+	lost     chan struct{}   // closed when the engine's device is lost
 
-	// Of the goroutine in Run: what steps take, whose model is copied under mu, and the
-	// step that the engine computes.
+	// Of the goroutine in Run: what steps take, whose model is copied under mu, the step
+	// that the engine computes, and how one is started.
 	timing  latency.StepTime
 	current scheduler.RunStep
+	start   func(engine.Batch) error
 	// They call Config.LayerDone and LayersDone for current; nil without those.
 	layerDone  func(layer int)
 	layersDone func()
 
 	mu        sync.Mutex
 	core      *scheduler.Scheduler
+	ahead     step                               // started, and about to be sent to steps
 	sequences map[scheduler.SequenceID]*Sequence // until Released
 	lastID    scheduler.SequenceID
 	lastEvent uint64 // number of the last change of the prefix cache
@@ -95,10 +97,13 @@ func NewDriver(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{
 		cfg:       cfg,
-		steps:     make(chan scheduler.RunStep, 1),
+		steps:     make(chan step, 1),
 		lost:      make(chan struct{}),
 		core:      core,
 		sequences: make(map[scheduler.SequenceID]*Sequence),
+	}
+	if cfg.LayerDone == nil && cfg.LayersDone == nil {
+		d.starting, _ = cfg.Engine.(engine.Starting)
 	}
 	if cfg.LayerDone != nil {
 		d.layerDone = func(layer int) { d.cfg.LayerDone(d.current, layer) }
@@ -107,52 +112,6 @@ func NewDriver(cfg Config) (*Driver, error) {
 		d.layersDone = func() { d.cfg.LayersDone(d.current) }
 	}
 	return d, nil
-}
-
-// Run computes steps until ctx ends. A step that is under way then is cut short
-// and its sequences fail.
-func (d *Driver) Run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case run := <-d.steps:
-			traced := d.stepBegins(run)
-			d.handleFor(traced.sequence(), d.step(ctx, run, traced))
-		}
-	}
-}
-
-// step runs one batch.
-func (d *Driver) step(ctx context.Context, run scheduler.RunStep, traced *tracedStep) scheduler.StepDone {
-	d.current = run
-	run.Batch.LayerDone, run.Batch.LayersDone = d.layerDone, d.layersDone
-	out, err := d.cfg.Engine.Step(ctx, run.Batch)
-	traced.ended(run, out.Compute, err)
-	if err != nil {
-		if ctx.Err() == nil {
-			d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
-		}
-		d.cfg.Metrics.stepFailed()
-		if errors.Is(err, engine.ErrDeviceLost) {
-			d.lose()
-		}
-		return scheduler.StepDone{Err: err}
-	}
-	tokens, contexts := 0, 0
-	for i := range run.Batch.Sequences {
-		s := &run.Batch.Sequences[i]
-		tokens += len(s.Tokens)
-		contexts += s.Start + len(s.Tokens)
-	}
-	d.timing.Observe(tokens, contexts, out.Compute)
-	model := d.timing.Model()
-	d.mu.Lock()
-	d.model = model
-	d.mu.Unlock()
-	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
-	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
-	return scheduler.StepDone{Tokens: out.Tokens, Logprobs: out.Logprobs, Compute: out.Compute}
 }
 
 // lose closes d.lost, once. Only the goroutine in Run calls it.
@@ -237,7 +196,11 @@ func (d *Driver) handleLocked(event scheduler.Event) {
 	if stepEnded {
 		d.stepping.ended()
 	}
-	for _, action := range d.core.Handle(time.Now(), event) {
+	actions := d.core.Handle(time.Now(), event)
+	if stepEnded {
+		d.startNext(actions)
+	}
+	for _, action := range actions {
 		d.act(action)
 	}
 	if stepEnded {
@@ -255,7 +218,7 @@ func (d *Driver) act(action scheduler.Action) {
 		for _, part := range a.Parts {
 			d.stepping.add(d.sequences[part.ID], part)
 		}
-		d.steps <- *a
+		d.steps <- d.nextStep(*a)
 	case *scheduler.BlocksChanged:
 		if d.cfg.BlocksChanged != nil {
 			d.lastEvent = d.cfg.BlocksChanged(d.traces.cause, a.Stored, a.Removed)

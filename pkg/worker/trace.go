@@ -245,6 +245,14 @@ func (d *Driver) stepBegins(run scheduler.RunStep) *tracedStep {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.stepBeginsLocked(run)
+}
+
+// stepBeginsLocked is stepBegins under d.mu.
+func (d *Driver) stepBeginsLocked(run scheduler.RunStep) *tracedStep {
+	if d.traces.count.Load() == 0 {
+		return nil
+	}
 	var step *tracedStep
 	for i, part := range run.Parts {
 		t := d.traces.bySequence[part.ID]

@@ -26,6 +26,9 @@ type Deps struct {
 	KVAddresses []string
 	// KVMaxStreams bounds the streams of KV. 0: kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
+	// KVNoLoans has KV of workers whose pages are in the same memory come over
+	// connections all the same.
+	KVNoLoans bool
 	// Engine computes. The service does not close it.
 	Engine     engine.Engine
 	Signals    worker.Signals
@@ -63,6 +66,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,
+		NoLoans:         deps.KVNoLoans,
 		Logger:          deps.Logger,
 		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())

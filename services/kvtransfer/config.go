@@ -67,6 +67,9 @@ type ReceiverConfig struct {
 	Lease time.Duration
 	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
 	Encoding kvtransferv1.Encoding
+	// NoLoans lets nobody lend slices whose pages are in the same memory (engine.Lending):
+	// all payloads go over a connection. They do as well where Encoding asks for one.
+	NoLoans bool
 	// CreditBytes is the payload that may be on its way on one stream, over all
 	// its transfers. A session of several streams has as much on each. 0 is
 	// DefaultCreditBytes, or one chunk if that is more.

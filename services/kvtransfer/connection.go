@@ -38,6 +38,9 @@ type connection struct {
 	transfers map[uint64]*Transfer
 	armed     time.Time   // when the timer fires; zero if it does not
 	idle      []*shipment // to be used again
+	loans     map[uint64]*shipment
+	recalls   []uint64   // of loans, that are due
+	settled   *sync.Cond // with mu: there are no loans
 }
 
 func newConnection(s *Sender, to peer, addresses []string) *connection {
@@ -50,7 +53,9 @@ func newConnection(s *Sender, to peer, addresses []string) *connection {
 		stripes:   make([]chan struct{}, s.cfg.Streams),
 		wakeTimer: make(chan struct{}, 1),
 		transfers: map[uint64]*Transfer{},
+		loans:     map[uint64]*shipment{},
 	}
+	c.settled = sync.NewCond(&c.mu)
 	for i := range c.stripes {
 		c.stripes[i] = make(chan struct{}, 1)
 	}
@@ -89,6 +94,7 @@ func (c *connection) run() {
 	}
 	c.handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
+	c.awaitLoans()
 	for _, l := range links {
 		l.close()
 	}
@@ -144,7 +150,10 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 	}
 	c.transfers[t.id] = t
 	t.stats.Transport = c.transport
-	encoding, sliceBytes := c.sender.codings.choose(ticket.GetEncoding())
+	encoding, sliceBytes := c.sender.encoding(ticket)
+	if encoding == kvtransferv1.Encoding_ENCODING_LENT {
+		t.stats.Transport = transportDevice
+	}
 	c.apply(c.core.Handle(time.Now(), sender.Open{
 		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,
 		Encoding: encoding, EncodedBytes: sliceBytes}))
@@ -169,6 +178,8 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			write = a
 		case sender.Wake:
 			poke(c.stripes[a.Stripe])
+		case sender.Recall:
+			c.recall(a.ID)
 		case sender.Accepted:
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
@@ -211,6 +222,7 @@ func (c *connection) keepTime() {
 		case <-timer.C:
 			c.handle(sender.Tick{})
 		}
+		c.recallDue()
 		c.mu.Lock()
 		next, ok := c.core.Next()
 		c.armed = next

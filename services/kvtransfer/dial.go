@@ -193,6 +193,10 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 	return cfg
 }
 
+// transportDevice is what slices go over that are lent: messages about them go where
+// others do.
+const transportDevice = "device"
+
 // transport names what an address of a ticket is reached over.
 func transport(address string) string {
 	if strings.HasPrefix(address, "unix:") {

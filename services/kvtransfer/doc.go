@@ -31,8 +31,14 @@
 // keeps time, and two for each of its streams (one reads, one copies and writes),
 // owned by the Sender; Close waits for them.
 //
+// Where the pages of both sides are in one memory (engine.Lending), a Sender sends the
+// number of a loan instead of slices, and the Receiver copies them there. A connection's
+// loans are taken by goroutines of the Receiver, and recalled by the one that keeps its
+// time, which at its end waits for those that are being taken.
+//
 // Locks: Receiver.mu guards the core and everything beside it, and so does
 // connection.mu at the sender. Sender.mu guards the table of connections and is
 // taken before connection.mu, never after. No lock is held across a callback,
-// a page copy or a call of gRPC.
+// a page copy or a call of gRPC; the end of a loan takes connection.mu, so Recall is not
+// called under it, but Lend is.
 package kvtransfer

@@ -234,3 +234,27 @@ func TestPageLayoutAndHashes(t *testing.T) {
 		t.Errorf("hashes %016x, the page says %016x", hashes, said)
 	}
 }
+
+func TestPageLent(t *testing.T) {
+	encoded := exampleBytes(t, "lent chunk")
+	message := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(encoded, message); err != nil {
+		t.Fatal(err)
+	}
+	chunk := message.GetChunk()
+	out := &wire.Outbound{Chunk: wire.Chunk{
+		TransferID: chunk.GetTransferId(), Layer: 1, Runs: []wire.Run{{First: 1, Blocks: 1}, {First: 3, Blocks: 1}},
+		PayloadBytes: 2 * exampleLayout.SliceBytes, Loan: 0x5152535455565758,
+	}}
+	data, err := wire.Codec().Marshal(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(data.Materialize(), sent); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(sent, message) {
+		t.Errorf("sent is %v, the page has %v", sent, message)
+	}
+}

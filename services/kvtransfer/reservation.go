@@ -44,7 +44,7 @@ type Reservation struct {
 type Arrival struct {
 	// Sampled are the tokens that the sender sampled, in order.
 	Sampled []int32
-	// Bytes is the payload that was moved.
+	// Bytes is the payload that was moved, lent slices included.
 	Bytes uint64
 	// Approximate: the pages hold nearly what the sender's do, since the payload was
 	// encoded in fewer bits.
@@ -82,6 +82,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
 	}
 	return &kvtransferv1.Ticket{
+		Memory:       r.memory(),
 		TransferId:   id,
 		Epoch:        r.cfg.Epoch,
 		Secret:       secret,
@@ -93,6 +94,14 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 		Receiver:     r.cfg.WorkerID,
 		Encoding:     r.cfg.Encoding,
 	}, nil
+}
+
+// memory is the number of the memory that tickets name; 0: none.
+func (r *Receiver) memory() uint64 {
+	if r.lending == nil {
+		return 0
+	}
+	return r.lending.Memory()
 }
 
 func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error) {

@@ -51,11 +51,32 @@ type rigConfig struct {
 
 type option func(*rigConfig)
 
-// pageKinds are the two kinds of pages, of which both sides of a rig have one.
+// pageKind makes the pages of both sides of a rig.
+type pageKind func(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages
+
+func hostPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return kvtransfertest.NewHostPages
+}
+
+func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return kvtransfertest.NewPages
+}
+
+// sharedPages are of one device, so that slices are lent.
+func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	t.Helper()
+	newPages, err := kvtransfertest.NewDevice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newPages
+}
+
+// pageKinds are the kinds of pages, of which both sides of a rig have one.
 var pageKinds = []struct {
 	name string
-	make func(kvcache.Layout, int) *kvtransfertest.Pages
-}{{"host", kvtransfertest.NewHostPages}, {"device", kvtransfertest.NewPages}}
+	kind pageKind
+}{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
 
 // overStreams runs a test in a bubble, with sessions of one stream and of several,
 // and over pages of both kinds.
@@ -64,7 +85,7 @@ func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
 		for _, pages := range pageKinds {
 			t.Run(fmt.Sprintf("%d streams, %s pages", streams, pages.name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.make })
+					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.kind(t) })
 				})
 			})
 		}

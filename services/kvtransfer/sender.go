@@ -20,6 +20,7 @@ type Sender struct {
 	cfg          SenderConfig
 	layoutDigest uint64
 	pages        engine.Pages
+	lending      engine.Lending // the same pages; nil: they lend nothing
 	codings      codings
 	ctx          context.Context // ends with Close: the life of every connection
 	cancel       context.CancelFunc
@@ -53,6 +54,7 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 		cfg:          cfg.withDefaults(),
 		layoutDigest: digest,
 		pages:        pages,
+		lending:      lendingOf(pages),
 		codings:      newCodings(cfg.Layout),
 		ctx:          ctx,
 		cancel:       cancel,

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
@@ -142,13 +143,17 @@ func (r *Receiver) unreadable(in *inbound, err error) {
 	}
 }
 
-// write checks a chunk and copies its payload into its pages.
+// write checks a chunk and copies its slices into its pages.
 func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
-	var coding wire.Coding
-	if w.Encoding == r.cfg.Encoding {
-		coding = r.coding
+	var err error
+	switch w.Encoding {
+	case kvtransferv1.Encoding_ENCODING_LENT:
+		err = m.TakeTo(r.lending, w.Blocks)
+	case r.cfg.Encoding:
+		err = m.CopyTo(r.pages, w.Blocks, r.coding)
+	default:
+		err = m.CopyTo(r.pages, w.Blocks, nil)
 	}
-	err := m.CopyTo(r.pages, w.Blocks, coding)
 	switch {
 	case err == nil:
 		return receiver.Landed, ""
@@ -156,6 +161,8 @@ func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, 
 		return receiver.Corrupt, err.Error()
 	case errors.Is(err, wire.ErrUndecodable):
 		return receiver.Undecodable, err.Error()
+	case errors.Is(err, engine.ErrNotLent):
+		return receiver.Withdrawn, err.Error()
 	default:
 		return receiver.Unwritable, err.Error()
 	}

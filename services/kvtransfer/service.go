@@ -24,8 +24,9 @@ type Receiver struct {
 	cfg          ReceiverConfig
 	layoutDigest uint64
 	pages        engine.Pages
-	coding       wire.Coding // of cfg.Encoding; nil: native
-	encodedBytes int         // of one slice in cfg.Encoding
+	lending      engine.Lending // the same pages; nil: nobody may lend to them
+	coding       wire.Coding    // of cfg.Encoding; nil: native
+	encodedBytes int            // of one slice in cfg.Encoding
 
 	mu         sync.Mutex
 	core       *receiver.Core
@@ -64,7 +65,12 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 	if coding != nil {
 		encodedBytes = coding.EncodedBytes()
 	}
+	var lending engine.Lending
+	if coding == nil && !cfg.NoLoans {
+		lending = lendingOf(pages)
+	}
 	r := &Receiver{
+		lending:      lending,
 		cfg:          cfg,
 		layoutDigest: digest,
 		pages:        pages,
@@ -78,6 +84,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 			SliceBytes:      cfg.Layout.SliceBytes,
 			Encoding:        cfg.Encoding,
 			EncodedBytes:    encodedBytes,
+			Lends:           lending != nil,
 			Lease:           cfg.Lease,
 			CreditBytes:     cfg.CreditBytes,
 			MaxChunkBytes:   cfg.MaxChunkBytes,

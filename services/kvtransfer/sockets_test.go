@@ -105,7 +105,7 @@ func TestSockets(t *testing.T) {
 			for _, streams := range []int{1, 3} {
 				for _, pages := range pageKinds {
 					t.Run(fmt.Sprintf("%s, %s, %d streams, %s pages", test.name, network, streams, pages.name), func(t *testing.T) {
-						test.run(t, newSocketRig(t, network, streams, pages.make))
+						test.run(t, newSocketRig(t, network, streams, pages.kind(t)))
 					})
 				}
 			}

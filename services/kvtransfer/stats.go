@@ -50,6 +50,7 @@ type TransferStats struct {
 	Computed time.Duration
 	// Acknowledged is when the receiver said that all had arrived.
 	Acknowledged time.Duration
-	// Transport is what it goes over: "tcp" or "unix".
+	// Transport is what it goes over: "tcp", "unix", or "device", where both sides' pages
+	// are in one memory and slices are copied there.
 	Transport string
 }

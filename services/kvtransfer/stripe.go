@@ -28,18 +28,16 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 	codec := wire.Codec()
 	encoded := new(parcel)
 	for {
-		var message any
-		switch a := c.next(stripe).(type) {
-		case sender.Write:
-			message = a.Message
-		case *sender.WriteChunk:
+		message := c.next(stripe)
+		switch out := message.(type) {
+		case *wire.Outbound:
 			// What cannot be read must not end the stream, as it would inside of SendMsg.
-			data, err := codec.Marshal(c.ship(a))
+			data, err := codec.Marshal(out)
 			if err != nil {
 				continue // the core knows
 			}
 			encoded.data, message = data, encoded
-		default:
+		case nil:
 			select {
 			case <-c.stripes[stripe]:
 			case <-c.ctx.Done():
@@ -59,47 +57,21 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 	}
 }
 
-// next asks the core what a stripe's writer has to write.
-func (c *connection) next(stripe int) sender.Action {
+// next asks the core what a stripe's writer has to write: a message, a chunk as the codec
+// takes it, or nil. What a chunk lends it lends at once, so that no Recall comes between.
+func (c *connection) next(stripe int) any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.apply(c.core.HandleWriterReady(time.Now(), sender.WriterReady{Stripe: stripe}))
-}
-
-// shipment is a chunk as the codec takes it. It is used again once its pages were
-// read.
-type shipment struct {
-	wire.Outbound
-	conn  *connection
-	chunk *sender.WriteChunk
-}
-
-// ship makes of a chunk what the codec takes.
-func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var s *shipment
-	if last := len(c.idle) - 1; last >= 0 {
-		s, c.idle = c.idle[last], c.idle[:last]
-	} else {
-		s = &shipment{conn: c}
-		s.Pages, s.Released = c.sender.pages, s.released
+	for {
+		switch a := c.apply(c.core.HandleWriterReady(time.Now(), sender.WriterReady{Stripe: stripe})).(type) {
+		case sender.Write:
+			return a.Message
+		case *sender.WriteChunk:
+			if out := c.ship(a); out != nil {
+				return out
+			}
+		default:
+			return nil
+		}
 	}
-	s.chunk = w
-	s.Chunk, s.Blocks, s.Coding = w.Chunk, w.Blocks, c.sender.codings.of(w.Encoding)
-	return &s.Outbound
-}
-
-// released tells the core that the chunk's pages are not read any more.
-func (s *shipment) released(err error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if t := c.transfers[s.chunk.ID]; t != nil && err == nil {
-		t.stats.Chunks++
-		t.stats.Bytes += uint64(s.chunk.Chunk.PayloadBytes)
-	}
-	c.apply(c.core.HandlePagesRead(time.Now(), sender.PagesRead{Chunk: s.chunk, Err: err}))
-	s.chunk = nil
-	c.idle = append(c.idle, s)
 }

@@ -22,7 +22,11 @@ import (
 // answers. It ends with an error, and only one that makes sense is dialled for.
 func FuzzTickets(f *testing.F) {
 	layout := kvtransfertest.Layout(3, 8)
-	pages := kvtransfertest.NewPages(layout, 4)
+	newPages, err := kvtransfertest.NewDevice()
+	if err != nil {
+		f.Fatal(err)
+	}
+	pages := newPages(layout, 4)
 	good := kvtransferv1.Ticket{
 		TransferId: 1, Epoch: 2, Secret: 3, Addresses: []string{"127.0.0.1:1", "unix:///nowhere"}, LayoutDigest: layout.Digest(),
 		Blocks: 4, HeldBlocks: 1, Lease: durationpb.New(10 * time.Second), Receiver: "decode-0", Encoding: kvtransferv1.Encoding_ENCODING_INT8,
@@ -35,6 +39,8 @@ func FuzzTickets(f *testing.F) {
 		func(t *kvtransferv1.Ticket) { t.Lease = nil },
 		func(t *kvtransferv1.Ticket) { t.Addresses = []string{""} },
 		func(t *kvtransferv1.Ticket) { t.Encoding = -1 },
+		func(t *kvtransferv1.Ticket) { t.Encoding = encodingLent },
+		func(t *kvtransferv1.Ticket) { t.Memory = pages.Memory() },
 	} {
 		ticket := proto.CloneOf(&good)
 		change(ticket)

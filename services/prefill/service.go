@@ -50,6 +50,9 @@ type Deps struct {
 	// KVMaxStreams bounds the streams of KV that is received. 0:
 	// kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
+	// KVNoLoans has KV of stores whose pages are in the same memory come over
+	// connections all the same.
+	KVNoLoans bool
 }
 
 // Service is one prefill worker.

@@ -37,6 +37,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,
+		NoLoans:         deps.KVNoLoans,
 		Logger:          deps.Logger,
 		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())

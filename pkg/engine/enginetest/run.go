@@ -41,6 +41,7 @@ func Run(t *testing.T, newEngine NewEngine) {
 		{"only who asks gets log probabilities", testLogprobs},
 		{"chunks give the same tokens", testChunks},
 		{"a batch gives the same tokens", testBatch},
+		{"a step that was started gives the same", testStarting},
 		{"pages copied to another engine go on with the same tokens", testTransfer},
 		{"pages refuse what does not fit", testPages},
 	} {

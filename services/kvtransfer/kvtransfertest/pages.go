@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/loans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -29,6 +30,7 @@ type Pages struct {
 	layout kvcache.Layout
 	blocks int
 	inHost bool
+	book   *loans.Book[*Pages] // nil: they neither lend nor take
 
 	fault atomic.Pointer[error]
 	hook  atomic.Pointer[func()]
@@ -37,7 +39,10 @@ type Pages struct {
 	memory []byte
 }
 
-var _ engine.Pages = (*Pages)(nil)
+var (
+	_ engine.Pages   = (*Pages)(nil)
+	_ engine.Lending = (*Pages)(nil)
+)
 
 // NewPages is blocks pages of a device, all zero: they are copied by Read and Write.
 func NewPages(layout kvcache.Layout, blocks int) *Pages {

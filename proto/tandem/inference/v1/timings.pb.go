@@ -156,8 +156,9 @@ type Route struct {
 	// in an encoding that loses bits, so that the same request may give other tokens
 	// another time.
 	Reproducible bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
-	// What the KV went over: "tcp" or "unix". Empty in aggregated mode, and where the
-	// prefill worker had not said so yet when the request ended.
+	// What the KV went over: "tcp", "unix", or "device" where both workers are in one
+	// process on one GPU. Empty in aggregated mode, and where the prefill worker
+	// had not said so yet when the request ended.
 	Transport     string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,6 +33,9 @@ const (
 	// Eight bits an element with one scale for each head: half the bytes of bf16,
 	// and not the same tokens. docs/kv-transfer.md gives the bytes.
 	Encoding_ENCODING_INT8 Encoding = 2
+	// As the pages have them, and not in the message: both sides have their pages in
+	// the memory that the ticket names, and the receiver takes the slices there.
+	Encoding_ENCODING_LENT Encoding = 3
 )
 
 // Enum value maps for Encoding.
@@ -41,11 +44,13 @@ var (
 		0: "ENCODING_UNSPECIFIED",
 		1: "ENCODING_NATIVE",
 		2: "ENCODING_INT8",
+		3: "ENCODING_LENT",
 	}
 	Encoding_value = map[string]int32{
 		"ENCODING_UNSPECIFIED": 0,
 		"ENCODING_NATIVE":      1,
 		"ENCODING_INT8":        2,
+		"ENCODING_LENT":        3,
 	}
 )
 
@@ -94,7 +99,7 @@ const (
 	RefuseReason_REFUSE_REASON_ALREADY_OPEN RefuseReason = 5
 	// The receiver takes no new transfers: it drains, or is at a limit.
 	RefuseReason_REFUSE_REASON_BUSY RefuseReason = 6
-	// The encoding is neither native nor what the ticket asks for.
+	// The encoding is neither native nor what the ticket allows.
 	RefuseReason_REFUSE_REASON_ENCODING RefuseReason = 7
 )
 
@@ -717,7 +722,11 @@ type Ticket struct {
 	Receiver string `protobuf:"bytes,9,opt,name=receiver,proto3" json:"receiver,omitempty"`
 	// How the receiver would like payloads. A sender may use ENCODING_NATIVE
 	// instead.
-	Encoding      Encoding `protobuf:"varint,10,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
+	Encoding Encoding `protobuf:"varint,10,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
+	// Random number of the memory that the receiver's pages are in: of one process
+	// and device; 0 is none. A sender whose pages are in the same memory may use
+	// ENCODING_LENT.
+	Memory        uint64 `protobuf:"fixed64,11,opt,name=memory,proto3" json:"memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -820,6 +829,13 @@ func (x *Ticket) GetEncoding() Encoding {
 		return x.Encoding
 	}
 	return Encoding_ENCODING_UNSPECIFIED
+}
+
+func (x *Ticket) GetMemory() uint64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
 }
 
 // SenderMessage goes from the sender to the receiver.
@@ -1357,7 +1373,8 @@ type Open struct {
 	// W3C traceparent of the span that the transfer is part of; empty if it is not
 	// traced.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// How payloads will be: ENCODING_NATIVE, or what the ticket asks for.
+	// How payloads will be: ENCODING_NATIVE, what the ticket asks for, or ENCODING_LENT
+	// if the ticket names the sender's memory.
 	Encoding      Encoding `protobuf:"varint,7,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1620,13 +1637,19 @@ type Chunk struct {
 	Layer uint32 `protobuf:"varint,3,opt,name=layer,proto3" json:"layer,omitempty"`
 	// Whose slices the payload is: runs in ascending order.
 	Runs []*Run `protobuf:"bytes,4,rep,name=runs,proto3" json:"runs,omitempty"`
+	// In ENCODING_LENT, instead of a payload: the random number under which the
+	// slices are lent, never 0.
+	Loan uint64 `protobuf:"fixed64,6,opt,name=loan,proto3" json:"loan,omitempty"`
+	// How many bytes are lent. They count as payload for credits and limits.
+	LentBytes uint32 `protobuf:"varint,7,opt,name=lent_bytes,json=lentBytes,proto3" json:"lent_bytes,omitempty"`
 	// The slices, one after another, in the transfer's encoding. Senders put it
 	// behind all fields but crc32c, so that it can be written and read without a
 	// copy.
 	Payload []byte `protobuf:"bytes,15,opt,name=payload,proto3" json:"payload,omitempty"`
 	// CRC-32C (Castagnoli) of transfer_id (8 bytes), sequence, layer and the number
 	// of runs, of first_block and blocks of each run (4 bytes each, all
-	// little-endian), and of the payload. Behind the payload, so that a sender can
+	// little-endian), and of the payload, or, where slices are lent, of loan (8
+	// bytes) and lent_bytes (4 bytes). Behind the payload, so that a sender can
 	// compute it while it writes.
 	Crc32C        uint32 `protobuf:"fixed32,16,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1689,6 +1712,20 @@ func (x *Chunk) GetRuns() []*Run {
 		return x.Runs
 	}
 	return nil
+}
+
+func (x *Chunk) GetLoan() uint64 {
+	if x != nil {
+		return x.Loan
+	}
+	return 0
+}
+
+func (x *Chunk) GetLentBytes() uint32 {
+	if x != nil {
+		return x.LentBytes
+	}
+	return 0
 }
 
 func (x *Chunk) GetPayload() []byte {
@@ -2132,7 +2169,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\fblock_tokens\x18\a \x01(\rR\vblockTokens\x12\x14\n" +
 	"\x05order\x18\b \x01(\tR\x05order\x12\x1f\n" +
 	"\vslice_bytes\x18\t \x01(\rR\n" +
-	"sliceBytes\"\xdc\x02\n" +
+	"sliceBytes\"\xf4\x02\n" +
 	"\x06Ticket\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -2146,7 +2183,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x05lease\x18\b \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12\x1a\n" +
 	"\breceiver\x18\t \x01(\tR\breceiver\x12:\n" +
 	"\bencoding\x18\n" +
-	" \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\"\xde\x02\n" +
+	" \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\x12\x16\n" +
+	"\x06memory\x18\v \x01(\x06R\x06memory\"\xde\x02\n" +
 	"\rSenderMessage\x129\n" +
 	"\x05hello\x18\x01 \x01(\v2!.tandem.kvtransfer.v1.SenderHelloH\x00R\x05hello\x120\n" +
 	"\x04open\x18\x02 \x01(\v2\x1a.tandem.kvtransfer.v1.OpenH\x00R\x04open\x123\n" +
@@ -2200,13 +2238,16 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x03Run\x12\x1f\n" +
 	"\vfirst_block\x18\x01 \x01(\rR\n" +
 	"firstBlock\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xc1\x01\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xf4\x01\n" +
 	"\x05Chunk\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\rR\bsequence\x12\x14\n" +
 	"\x05layer\x18\x03 \x01(\rR\x05layer\x12-\n" +
-	"\x04runs\x18\x04 \x03(\v2\x19.tandem.kvtransfer.v1.RunR\x04runs\x12\x18\n" +
+	"\x04runs\x18\x04 \x03(\v2\x19.tandem.kvtransfer.v1.RunR\x04runs\x12\x12\n" +
+	"\x04loan\x18\x06 \x01(\x06R\x04loan\x12\x1d\n" +
+	"\n" +
+	"lent_bytes\x18\a \x01(\rR\tlentBytes\x12\x18\n" +
 	"\apayload\x18\x0f \x01(\fR\apayload\x12\x16\n" +
 	"\x06crc32c\x18\x10 \x01(\aR\x06crc32cJ\x04\b\x05\x10\x06\"*\n" +
 	"\x05Grant\x12!\n" +
@@ -2234,11 +2275,12 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"*\n" +
 	"\x05Renew\x12!\n" +
-	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*L\n" +
+	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*_\n" +
 	"\bEncoding\x12\x18\n" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fENCODING_NATIVE\x10\x01\x12\x11\n" +
-	"\rENCODING_INT8\x10\x02*\xfc\x01\n" +
+	"\rENCODING_INT8\x10\x02\x12\x11\n" +
+	"\rENCODING_LENT\x10\x03*\xfc\x01\n" +
 	"\fRefuseReason\x12\x1d\n" +
 	"\x19REFUSE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REFUSE_REASON_WRONG_EPOCH\x10\x01\x12\"\n" +

@@ -636,7 +636,7 @@ type KvSent struct {
 	// Last layer computed to last byte acknowledged, nanoseconds. Unlike exposed_ns
 	// it has the model's head and the sampling of the first token in it.
 	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
-	// What it went over: "tcp" or "unix".
+	// What it went over: "tcp", "unix", or "device" where it stayed on one GPU.
 	Transport     string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -209,7 +209,7 @@ func (c *chance) calamity() {
 }
 
 func (c *chance) start() {
-	c.do(start{encoded: c.draw("encoding", 2) == 0, views: c.draw("views", 2) == 0})
+	c.do(start{encoded: c.draw("encoding", 2) == 0, views: c.draw("views", 2) == 0, lends: c.draw("lends", 2) == 0})
 }
 
 // connect begins a session; with faults one of its streams may never come, or not fit.
@@ -251,6 +251,7 @@ func (c *chance) reserve() {
 func (c *chance) open() {
 	e := open{again: c.fault(), descending: c.draw("order", 2) == 0, encoded: c.draw("encode", 2) == 0}
 	e.encoded = e.encoded && c.encoding == kvtransferv1.Encoding_ENCODING_INT8
+	e.lent = c.lends && c.draw("lend", 4) > 0
 	if c.fault() {
 		e.forged = forgery(1 + c.draw("forge", 2))
 	}

@@ -26,7 +26,7 @@ type place struct{ session, stripe int }
 
 type (
 	// start starts the receiver's process: anew, if there was one.
-	start struct{ encoded, views bool }
+	start struct{ encoded, views, lends bool }
 	// connect begins a session. Where odd is not 0, stripe odd-1 greets as another one.
 	connect struct{ stripes, odd, as int }
 	// reserve asks for blocks, of which the first so many are held.
@@ -40,6 +40,7 @@ type (
 		id                         uint64
 		forged                     forgery
 		descending, encoded, again bool
+		lent                       bool
 	}
 	// offer offers the next slices of a layer.
 	offer struct {
@@ -189,7 +190,7 @@ func (e open) may(w *world) bool {
 	s := w.sessions[e.session]
 	r := w.reservations[e.id]
 	return s.core != nil && !s.gone && s.target == w.receiver && s.transfers[e.id] == nil &&
-		r != nil && (!r.opened && !r.failed || e.again) && (!e.encoded || w.encoding == kvtransferv1.Encoding_ENCODING_INT8)
+		r != nil && (!r.opened && !r.failed || e.again) && (!e.encoded || w.encoding == kvtransferv1.Encoding_ENCODING_INT8) && (!e.lent || w.lends)
 }
 
 func (e open) happen(w *world) {
@@ -210,6 +211,9 @@ func (e open) happen(w *world) {
 	ev := sender.Open{Ticket: ticket, Lease: lease}
 	if e.encoded {
 		ev.Encoding, ev.EncodedBytes = ticket.GetEncoding(), encodedBytes
+	}
+	if e.lent {
+		ev.Encoding, ev.EncodedBytes = kvtransferv1.Encoding_ENCODING_LENT, 0
 	}
 	w.toSender(s, ev)
 }
@@ -276,7 +280,7 @@ func (e ship) happen(w *world) {
 
 func (e read) may(w *world) bool {
 	_, st := w.at(place(e))
-	return len(st.unread) > 0
+	return w.readable(st) >= 0
 }
 func (e read) happen(w *world) { w.read(w.at(place(e))) }
 

@@ -80,6 +80,7 @@ func (e die) happen(w *world) {
 	s := w.sessions[e.session]
 	s.leave()
 	s.core = nil
+	w.forgetLoans(s)
 	for _, st := range s.stripes {
 		st.cut, st.writing, st.unread = true, nil, nil
 	}

@@ -47,6 +47,7 @@ type outgoing struct {
 	ticket          *kvtransferv1.Ticket
 	accepted, ended bool
 	released        bool // none of its pages may be read
+	recalled        bool // it lends nothing any more
 	result          sender.Result
 	committing      bool
 	descending      bool        // its blocks are offered from the last to the first

@@ -30,6 +30,8 @@ func (w *world) toSender(s *session, ev sender.Event) {
 				w.fatalf("transfer %d: accepted with a forged ticket", a.ID)
 			}
 			o.accepted = true
+		case sender.Recall:
+			w.recall(s, a.ID)
 		case sender.Released:
 			w.releaseOutgoing(s, a.ID)
 		case sender.Ended:
@@ -97,6 +99,10 @@ func (w *world) ship(s *session, st *stripe, fail bool) {
 	if chunk.Encoding == kvtransferv1.Encoding_ENCODING_INT8 {
 		out.Coding = halving{}
 	}
+	if chunk.Encoding == kvtransferv1.Encoding_ENCODING_LENT {
+		w.shipLent(s, st, chunk, fail)
+		return
+	}
 	released := 0
 	var failed error
 	out.Released = func(err error) { released++; failed = err }
@@ -113,8 +119,9 @@ func (w *world) ship(s *session, st *stripe, fail bool) {
 
 // read says that pages are not read any more.
 func (w *world) read(s *session, st *stripe) {
-	chunk := st.unread[0]
-	st.unread = st.unread[1:]
+	i := w.readable(st)
+	chunk := st.unread[i]
+	st.unread = append(st.unread[:i:i], st.unread[i+1:]...)
 	w.toSender(s, sender.PagesRead{Chunk: chunk})
 }
 

@@ -128,7 +128,7 @@ func (w *world) writeAll(s *session) (wrote bool) {
 			switch {
 			case st.writing != nil:
 				w.ship(s, st, false)
-			case len(st.unread) > 0:
+			case w.readable(st) >= 0:
 				w.read(s, st)
 			case !s.gone && !st.asleep:
 				w.writerStep(s, st)
@@ -168,6 +168,9 @@ func (w *world) finish() {
 		if n := s.core.Transfers(); n != 0 {
 			w.fatalf("%d transfers are not forgotten at a sender; %s", n, w.describe())
 		}
+	}
+	for number, l := range w.loans {
+		w.fatalf("loan %#x of transfer %d is left", number, l.chunk.ID)
 	}
 	if w.closed {
 		w.toReceiver(receiver.CloseStreams{})

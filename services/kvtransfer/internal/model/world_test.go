@@ -2,11 +2,13 @@ package model_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
@@ -44,7 +46,10 @@ type world struct {
 	epoch    uint64
 	encoding kvtransferv1.Encoding // that tickets ask for
 	views    bool                  // pages are in the host's memory
-	closed   bool                  // the receiver was told to shut down
+	lends    bool                  // senders may lend
+	loans    map[uint64]*loan      // those that are lent, and not taken
+	lastLoan uint64
+	closed   bool // the receiver was told to shut down
 	// owner of each block of the receiver: 0 is nobody.
 	owner        [poolBlocks]uint64
 	content      [poolBlocks][layers][sliceBytes]byte
@@ -78,7 +83,7 @@ type landing struct {
 
 // newWorld is a world without processes. The first event is start.
 func newWorld(t tester) *world {
-	return &world{t: t, now: time.Unix(1000, 0)}
+	return &world{t: t, now: time.Unix(1000, 0), loans: map[uint64]*loan{}}
 }
 
 // fatalf says what is wrong, and the history that it is the end of, as histories_test.go
@@ -95,14 +100,14 @@ func (w *world) fatalf(format string, args ...any) {
 
 func (w *world) startReceiver(how start) {
 	w.epoch++
-	w.closed, w.views = false, how.views
+	w.closed, w.views, w.lends = false, how.views, how.lends
 	w.encoding = kvtransferv1.Encoding_ENCODING_NATIVE
 	if how.encoded {
 		w.encoding = kvtransferv1.Encoding_ENCODING_INT8
 	}
 	w.receiver = receiver.New(receiver.Config{
 		WorkerID: "decode", Epoch: w.epoch, LayoutDigest: layout, Layers: layers, SliceBytes: sliceBytes,
-		Encoding: w.encoding, EncodedBytes: encodedBytes,
+		Encoding: w.encoding, EncodedBytes: encodedBytes, Lends: w.lends,
 		Lease: lease, CreditBytes: creditBytes, MaxChunkBytes: maxChunkBytes, MaxReservations: 6, MaxStreams: 8,
 		Observe: func(x receiver.Transition) { w.observe("receiver", x, x.Allowed()) },
 	})
@@ -244,7 +249,16 @@ func (w *world) copyOne(i int, deviceFails bool) {
 	if l.Encoding == kvtransferv1.Encoding_ENCODING_INT8 {
 		coding = halving{}
 	}
-	switch err := l.message.CopyTo(pages, l.Blocks, coding); {
+	copyTo := func() error { return l.message.CopyTo(pages, l.Blocks, coding) }
+	if l.Encoding == kvtransferv1.Encoding_ENCODING_LENT {
+		copyTo = func() error { return l.message.TakeTo(pages, l.Blocks) }
+	}
+	switch err := copyTo(); {
+	case errors.Is(err, engine.ErrNotLent):
+		if w.healthy {
+			w.fatalf("transfer %d: what is taken was taken back", l.ID)
+		}
+		done.Outcome, done.Detail = receiver.Withdrawn, err.Error()
 	case err != nil:
 		done.Outcome, done.Detail = receiver.Corrupt, err.Error()
 	case deviceFails: // which may have written a part

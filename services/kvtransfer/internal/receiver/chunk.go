@@ -76,6 +76,8 @@ func (c *Core) written(ev Written) {
 		t.bytes += uint64(ev.Bytes)
 		c.totals.PayloadBytes += uint64(ev.Bytes)
 		c.step(t, onLanded, input{})
+	case Withdrawn:
+		c.step(t, onWithdrawn, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: ev.Detail})
 	case Corrupt:
 		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, detail: ev.Detail})
 	case Undecodable:

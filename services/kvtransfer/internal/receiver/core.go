@@ -23,6 +23,8 @@ type Config struct {
 	// The native one always serves: zero, there is no other.
 	Encoding     kvtransferv1.Encoding
 	EncodedBytes int
+	// Lends: tickets name a memory, so that senders in it may lend their slices.
+	Lends bool
 	// Lease is how long a sender may be silent.
 	Lease time.Duration
 	// CreditBytes is the payload that may be on its way on one stream.
@@ -73,6 +75,7 @@ type transfer struct {
 	sliceBytes int // of one slice in a payload
 	seen       *coverage.Set
 	writing    int
+	withdrawn  bool // the sender took slices back, and so cannot commit
 	bytes      uint64
 	sampled    []int32
 }

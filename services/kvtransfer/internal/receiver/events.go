@@ -82,6 +82,9 @@ const (
 	Undecodable
 	// Unwritable: the pages did not take it.
 	Unwritable
+	// Withdrawn: what was lent is not any more, since the sender gives the transfer up and
+	// its Abort is on the way, or never was.
+	Withdrawn
 )
 
 // Action is what the driver has to do, in the order given.

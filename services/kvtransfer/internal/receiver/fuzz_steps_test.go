@@ -23,7 +23,7 @@ func (s *sessions) step() {
 		id := s.recent()
 		lead := s.stripeOf(s.streams[s.d.below(len(s.streams))].session, 0)
 		if r := s.reservations[id-1]; lead != nil && (r.session == 0 || s.d.below(8) == 0) {
-			s.open(lead, id, s.d.below(3))
+			s.open(lead, id, s.d.below(4))
 		}
 	case op < 48:
 		id := s.recent()
@@ -31,7 +31,7 @@ func (s *sessions) step() {
 			s.goOn(f, id, op)
 		}
 	case op < 58:
-		s.finish(s.streams[s.d.below(len(s.streams))], receiver.Outcome(s.d.mostly(0, uint64(s.d.below(3)))))
+		s.finish(s.streams[s.d.below(len(s.streams))], receiver.Outcome(s.d.mostly(0, uint64(s.d.below(5)))))
 	case op < 62:
 		s.other(op)
 	case op == 62:

@@ -221,7 +221,7 @@ func FuzzSessions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := &sessions{t: t, d: &dice{data}, now: start, core: receiver.New(receiver.Config{
 			WorkerID: "decode", Epoch: epoch, LayoutDigest: layout, Layers: fuzzLayers, SliceBytes: sliceBytes,
-			Encoding: kvtransferv1.Encoding_ENCODING_INT8, EncodedBytes: fuzzEncodedBytes,
+			Encoding: kvtransferv1.Encoding_ENCODING_INT8, EncodedBytes: fuzzEncodedBytes, Lends: true,
 			Lease: lease, CreditBytes: fuzzCredit, MaxChunkBytes: 4 * sliceBytes, MaxReservations: fuzzReservations, MaxStreams: fuzzStreams,
 		})}
 		for len(s.d.data) > 0 {

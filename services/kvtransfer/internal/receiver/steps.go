@@ -56,6 +56,10 @@ func (c *Core) finish(t *transfer, in input) {
 	if t.commits++; t.commits < len(t.lanes) {
 		return
 	}
+	if t.withdrawn {
+		c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "slices were lent and taken back, and then committed"})
+		return
+	}
 	if layer, block, missing := t.seen.FirstMissing(); missing {
 		c.fail(t, input{
 			reason: kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE,
@@ -98,10 +102,17 @@ func (c *Core) landLast(t *transfer, _ input) {
 		return
 	}
 	c.totals.Committed++
-	c.emit(Committed{ID: t.id, Sampled: t.sampled, Bytes: t.bytes, Approximate: !isNative(t.encoding)})
+	c.emit(Committed{ID: t.id, Sampled: t.sampled, Bytes: t.bytes, Approximate: !isExact(t.encoding)})
 	c.answer(t.session, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Committed{
 		Committed: &kvtransferv1.Committed{TransferId: t.id}}})
 	c.forget(t)
+}
+
+// withdraw waits for the sender's Abort, which says why: it was on its way behind what was
+// taken back.
+func (c *Core) withdraw(t *transfer, in input) {
+	t.withdrawn = true
+	c.renew(t, in)
 }
 
 func (c *Core) failLate(t *transfer, _ input) {

@@ -90,7 +90,7 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 			fmt.Sprintf("layout digest %#x here, %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))
 	case !encodes:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING,
-			fmt.Sprintf("%v is neither native nor what the ticket asks for", m.GetEncoding()))
+			fmt.Sprintf("%v is neither native nor what the ticket allows", m.GetEncoding()))
 	default:
 		c.step(t, onOpen, input{stream: s, encoding: m.GetEncoding()})
 	}
@@ -99,13 +99,18 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 // encoded is the size of one slice in an encoding that a sender may use.
 func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
 	switch {
-	case isNative(e):
+	case isNative(e), e == kvtransferv1.Encoding_ENCODING_LENT && c.cfg.Lends:
 		return c.cfg.SliceBytes, true
 	case e == c.cfg.Encoding:
 		return c.cfg.EncodedBytes, true
 	default:
 		return 0, false
 	}
+}
+
+// isExact says whether pages hold what the sender's do.
+func isExact(e kvtransferv1.Encoding) bool {
+	return isNative(e) || e == kvtransferv1.Encoding_ENCODING_LENT
 }
 
 func isNative(e kvtransferv1.Encoding) bool {

@@ -48,7 +48,7 @@ func (s state) String() string {
 func (k kind) String() string {
 	return [kinds]string{
 		onOpen: "Open", onChunk: "Chunk", onCommit: "Commit", onAbort: "Abort", onRenew: "Renew",
-		onLanded: "a copy ends well", onSpoilt: "a copy ends badly",
+		onLanded: "a copy ends well", onSpoilt: "a copy ends badly", onWithdrawn: "what was to be copied was taken back",
 		onCancel: "its owner cancels", onDeadline: "its lease ends",
 		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "all its streams have ended",
 		onShutdown: "the receiver shuts down",

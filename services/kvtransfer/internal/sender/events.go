@@ -91,7 +91,8 @@ type (
 		Message *kvtransferv1.SenderMessage
 	}
 	// WriteChunk reads pages, answers PagesRead, and puts the chunk with their bytes
-	// on a stripe. It is valid until PagesRead.
+	// on a stripe. It is valid until PagesRead. Where Encoding lends the slices, the chunk
+	// goes first, and its pages are read until the receiver has taken them, or Recall.
 	WriteChunk struct {
 		ID     uint64
 		Stripe int
@@ -104,6 +105,10 @@ type (
 
 		of *transfer
 	}
+	// Recall asks the driver to see to it that no chunk of a transfer that lends its slices
+	// is read for longer than it takes to copy it: PagesRead then comes, whatever the
+	// receiver does. Nothing of the transfer is to be lent after it.
+	Recall struct{ ID uint64 }
 	// Wake says that a stripe's writer should ask again.
 	Wake struct{ Stripe int }
 	// Accepted says that a transfer may go on.
@@ -123,6 +128,7 @@ type (
 
 func (Write) action()       {}
 func (*WriteChunk) action() {}
+func (Recall) action()      {}
 func (Wake) action()        {}
 func (Accepted) action()    {}
 func (Released) action()    {}

@@ -157,6 +157,7 @@ func (c *Core) beginAbort(t *transfer, reason kvtransferv1.AbortReason) {
 	t.backlog.clear(&c.segments)
 	c.leave(t)
 	c.deadlines.Clear(timer{transfer: t.id()}) // the writers' deadlines run until Abort is sent
+	c.recall(t)
 	for i := range c.stripes {
 		if i == 0 || t.accepted {
 			c.note(i, noteAbort, t)
@@ -203,6 +204,14 @@ func (c *Core) finish(t *transfer, _ input) {
 	}
 	t.state = reading
 	c.deadlines.Clear(timer{transfer: t.id()})
+	c.recall(t)
+}
+
+// recall: nobody is to wait for the receiver any more.
+func (c *Core) recall(t *transfer) {
+	if t.reading > 0 && t.encoding == kvtransferv1.Encoding_ENCODING_LENT {
+		c.emit(Recall{ID: t.id()})
+	}
 }
 
 func (c *Core) readLast(t *transfer, _ input) {

@@ -10,9 +10,13 @@ import (
 
 // CopyTo checks the chunk's checksum and copies its payload into the slices of
 // blocks, which are those of Chunk.Runs. ErrCorrupt says that the checksum is
-// wrong, ErrUndecodable that the coding does not take the payload; the slices then
-// hold anything. Any other error is that of the pages, or that the payload is no such slices. It is called at most once.
+// wrong, ErrUndecodable that the coding does not take the payload, or that there is none
+// since the slices are lent; the slices of blocks then hold anything. Any other error is
+// that of the pages, or that the payload is no such slices. It is called at most once.
 func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
+	if in.Chunk.Loan != 0 {
+		return fmt.Errorf("%w: its slices are lent", ErrUndecodable)
+	}
 	each := pages.Layout().SliceBytes
 	if coding != nil {
 		each = coding.EncodedBytes()

@@ -9,6 +9,8 @@ const (
 	tagSequence   = fieldSequence << 3
 	tagLayer      = fieldLayer << 3
 	tagRuns       = fieldRuns<<3 | 2
+	tagLoan       = fieldLoan<<3 | 1
+	tagLentBytes  = fieldLentBytes << 3
 	tagPayload    = fieldPayload<<3 | 2
 	tagCRC32C     = fieldCRC32C<<3 | 5
 	tagFirstBlock = fieldFirstBlock << 3
@@ -64,12 +66,17 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 	if !ok {
 		return false
 	}
+	lentBytes := uint32(0)
 	for end := c.left - size; c.left > end; {
 		tag, ok := c.tag()
 		if !ok {
 			return false
 		}
 		switch tag {
+		case tagLoan:
+			in.Chunk.Loan, ok = c.fixed64()
+		case tagLentBytes:
+			lentBytes, ok = c.uint32()
 		case tagTransferID:
 			in.Chunk.TransferID, ok = c.fixed64()
 		case tagCRC32C:
@@ -91,6 +98,19 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 			return false
 		}
 	}
+	return in.settleLoan(lentBytes)
+}
+
+// settleLoan has what is lent count as payload, and refuses a chunk with both, or with half
+// a loan.
+func (in *Inbound) settleLoan(bytes uint32) bool {
+	if in.Chunk.Loan == 0 && bytes == 0 {
+		return true
+	}
+	if in.Chunk.Loan == 0 || bytes == 0 || in.Chunk.PayloadBytes > 0 {
+		return false
+	}
+	in.Chunk.PayloadBytes = int(bytes)
 	return true
 }
 

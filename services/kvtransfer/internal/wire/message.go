@@ -22,8 +22,10 @@ type Chunk struct {
 	Sequence, Layer uint32
 	// Runs are the blocks whose slices the payload is, counted in the reservation.
 	Runs []Run
-	// PayloadBytes is the size of the payload.
+	// PayloadBytes is the size of the payload, or of what is lent.
 	PayloadBytes int
+	// Loan is the number under which the slices are lent; 0: they are the payload.
+	Loan uint64
 }
 
 // Run is some neighbouring blocks.
@@ -43,15 +45,15 @@ type Coding interface {
 
 // Outbound is a chunk to send.
 type Outbound struct {
-	// Chunk is what the chunk says; its PayloadBytes is not read. Runs are not
-	// changed until Released.
+	// Chunk is what the chunk says; its PayloadBytes is read only of one that lends its
+	// slices, whose Pages, Blocks and Coding are not. Runs are not changed until Released.
 	Chunk Chunk
 	// Pages and Blocks are where its slices are, in the order of Chunk.Runs.
 	Pages  engine.Pages
 	Blocks []kvcache.BlockID
 	// Coding is how they are written; nil: as they are.
 	Coding Coding
-	// Released, if set, is called once, when no page will be read any more, with
+	// Released, if set, is called once, when no page will be read any more here, with
 	// why the chunk could not be sent if its pages could not be read. It must not
 	// block.
 	Released func(err error)

@@ -18,6 +18,8 @@ const (
 	fieldSequence   = 2
 	fieldLayer      = 3
 	fieldRuns       = 4
+	fieldLoan       = 6
+	fieldLentBytes  = 7
 	fieldPayload    = 15
 	fieldCRC32C     = 16
 
@@ -46,6 +48,9 @@ var errNoSlice = errors.New("no such slice")
 
 // encode writes a chunk into a buffer of the pool.
 func (out *Outbound) encode(p *pool) (*buffer, error) {
+	if out.Chunk.Loan != 0 {
+		return out.encodeLent(p), nil
+	}
 	each := out.Pages.Layout().SliceBytes
 	if out.Coding != nil {
 		each = out.Coding.EncodedBytes()
@@ -57,7 +62,9 @@ func (out *Outbound) encode(p *pool) (*buffer, error) {
 
 	// Everything before the payload is written to the front and then moved to where
 	// it ends in front of the payload, which begins at room.
-	header := appendHeader(b.all[:0:room], out.Chunk, payload)
+	header := appendHeader(b.all[:0:room], out.Chunk, 1+protowire.SizeBytes(payload)+sumBytes)
+	header = protowire.AppendTag(header, fieldPayload, protowire.BytesType)
+	header = protowire.AppendVarint(header, uint64(payload))
 	text := appendText(b.all[len(header):len(header):room], &out.Chunk)
 	sum, err := out.copyPages(p, b.all[room:room+payload], checksum.Update(0, text))
 	if err != nil {
@@ -119,10 +126,10 @@ func (out *Outbound) encodePages(p *pool, payload []byte) error {
 	return nil
 }
 
-// appendHeader appends a message up to its payload of so many bytes.
-func appendHeader(b []byte, c Chunk, payload int) []byte {
-	body := 1 + 8 + 1 + protowire.SizeVarint(uint64(c.Sequence)) + 1 + protowire.SizeVarint(uint64(c.Layer)) +
-		1 + protowire.SizeBytes(payload) + sumBytes
+// appendHeader appends a message up to its slices, behind which rest bytes of the chunk
+// follow.
+func appendHeader(b []byte, c Chunk, rest int) []byte {
+	body := 1 + 8 + 1 + protowire.SizeVarint(uint64(c.Sequence)) + 1 + protowire.SizeVarint(uint64(c.Layer)) + rest
 	for _, r := range c.Runs {
 		body += 1 + protowire.SizeBytes(sizeRun(r))
 	}
@@ -138,8 +145,7 @@ func appendHeader(b []byte, c Chunk, payload int) []byte {
 		b = appendUint32(b, fieldFirstBlock, r.First)
 		b = appendUint32(b, fieldBlocks, r.Blocks)
 	}
-	b = protowire.AppendTag(b, fieldPayload, protowire.BytesType)
-	return protowire.AppendVarint(b, uint64(payload))
+	return b
 }
 
 func sizeRun(r Run) int {

@@ -254,6 +254,9 @@ func TestRefused(t *testing.T) {
 		{"a run beyond its chunk", append([]byte{3<<3 | 2, 2, 4<<3 | 2, 50}, make([]byte, 50)...)},
 		{"a run that ends within a number", []byte{3<<3 | 2, 4, 4<<3 | 2, 1, 1 << 3, 1}},
 		{"a number of eleven bytes", append([]byte{3<<3 | 2, 12, 2 << 3}, bytes.Repeat([]byte{0xff}, 11)...)},
+		{"a loan beside a payload", []byte{3<<3 | 2, 14, 6<<3 | 1, 1, 1, 1, 1, 1, 1, 1, 1, 7 << 3, 1, 15<<3 | 2, 1, 1}},
+		{"a loan of no bytes", []byte{3<<3 | 2, 9, 6<<3 | 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+		{"bytes of no loan", []byte{3<<3 | 2, 2, 7 << 3, 1}},
 		{"field 0", []byte{3<<3 | 2, 2, 0, 0}},
 		{"the end of no group", []byte{3<<3 | 2, 1, 9<<3 | 4}},
 		{"a long message that is no chunk", protowire.AppendBytes(protowire.AppendTag(nil, 6, protowire.BytesType), make([]byte, 2<<20))},
@@ -321,6 +324,8 @@ func FuzzUnmarshal(f *testing.F) {
 		encoded := marshal(f, &wire.Outbound{Chunk: c, Pages: from, Blocks: ids})
 		f.Add(encoded, uint64(1))
 		f.Add(shuffled(random, generated(f, encoded)), uint64(2))
+		c.Loan, c.PayloadBytes = random.Uint64()|1, 50*len(ids)
+		f.Add(marshal(f, &wire.Outbound{Chunk: c}), uint64(3))
 	}
 	f.Fuzz(func(t *testing.T, encoded []byte, seed uint64) {
 		pool := newStrictPool(t)
@@ -345,13 +350,19 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		m := want.GetChunk()
 		if m == nil || in.Chunk.TransferID != m.GetTransferId() || in.Chunk.Sequence != m.GetSequence() ||
-			in.Chunk.Layer != m.GetLayer() || in.Chunk.PayloadBytes != len(m.GetPayload()) || len(in.Chunk.Runs) != len(m.GetRuns()) {
+			in.Chunk.Layer != m.GetLayer() || in.Chunk.PayloadBytes != len(m.GetPayload())+int(m.GetLentBytes()) || in.Chunk.Loan != m.GetLoan() || len(in.Chunk.Runs) != len(m.GetRuns()) {
 			t.Fatalf("got %v, want %v", in.Chunk, m)
 		}
 		for i, r := range m.GetRuns() {
 			if in.Chunk.Runs[i] != (wire.Run{First: r.GetFirstBlock(), Blocks: r.GetBlocks()}) {
 				t.Fatalf("run %d: got %v, want %v", i, in.Chunk.Runs[i], r)
 			}
+		}
+		if m.GetLoan() != 0 {
+			if err := in.TakeTo(new(taker), nil); (sumLent(m) == m.GetCrc32C()) != (err == nil) {
+				t.Fatalf("checksum %#x of %#x: %v", m.GetCrc32C(), sumLent(m), err)
+			}
+			return
 		}
 		if len(m.GetPayload()) == 0 || in.Chunk.Layer >= 64 {
 			return

@@ -6,7 +6,8 @@ papers (RoFormer, GQA, YaRN, Mistral 7B, Qwen technical reports) and from what
 Hugging Face's configuration keys mean; nothing of the engine is used. For each
 family: config.json, generation_config.json, model.safetensors, expected.json (the
 prompt, the greedy continuation, by how much each of its tokens wins, and what
-rounding activations to bf16 does to the logits) and logits.f32 (float32,
+rounding activations to bf16 does to the logits: as they are, and with the layers'
+norms rounded before their root is multiplied in) and logits.f32 (float32,
 little-endian, [position of the prompt][vocabulary]). frequencies.json holds the rotary embedding's frequencies of published sizes.
 
     apt-get install python3-numpy && /usr/bin/python3 generate.py
@@ -168,8 +169,12 @@ def write_safetensors(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text + data)
 
 
+def root(x, eps):
+    return 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+
+
 def rms_norm(x, weight, eps):
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+    return x * root(x, eps) * weight
 
 
 def rotate(x, config):
@@ -200,13 +205,15 @@ def attention(x, w, at, config, window, store):
     return store(mixed).reshape(len(x), heads * size) @ w[at + "o_proj.weight"].T
 
 
-def logits(tokens, w, config, store=exactly):
-    """store is what happens to activations that an engine keeps between two operations."""
+def logits(tokens, w, config, store=exactly, deferred=False):
+    """store is what happens to activations that an engine keeps between two operations.
+    If deferred, what it keeps of a layer's norms are rows without their root."""
     x, eps = w["model.embed_tokens.weight"][tokens], config["rms_norm_eps"]
+    normed = lambda x, weight: store(x * weight) * root(x, eps) if deferred else store(rms_norm(x, weight, eps))
     for i, window in enumerate(windows(config)):
         at = f"model.layers.{i}."
-        x = x + attention(store(rms_norm(x, w[at + "input_layernorm.weight"], eps)), w, at + "self_attn.", config, window, store)
-        n = store(rms_norm(x, w[at + "post_attention_layernorm.weight"], eps))
+        x = x + attention(normed(x, w[at + "input_layernorm.weight"]), w, at + "self_attn.", config, window, store)
+        n = normed(x, w[at + "post_attention_layernorm.weight"])
         gate, up = n @ w[at + "mlp.gate_proj.weight"].T, n @ w[at + "mlp.up_proj.weight"].T
         x = x + store(gate / (1 + np.exp(-gate)) * up) @ w[at + "mlp.down_proj.weight"].T
     output = w.get("lm_head.weight", w["model.embed_tokens.weight"])
@@ -234,11 +241,12 @@ def main():
             best = np.sort(last)
             margins.append(round(float(best[-1] - best[-2]), 4))
             tokens.append(int(np.argmax(last)))
-        rounding = np.linalg.norm(logits(prompt, w, config, rounded) - rows) / np.linalg.norm(rows)
+        rounding, rounding_deferred = (
+            round(float(np.linalg.norm(logits(prompt, w, config, rounded, deferred) - rows) / np.linalg.norm(rows)), 5) for deferred in (False, True))
         write_json(os.path.join(to, "config.json"), config, indent=2, sort_keys=True)
         write_json(os.path.join(to, "generation_config.json"), {"bos_token_id": 1, "do_sample": True, "eos_token_id": 2, "temperature": 0.6, "top_p": 0.9}, indent=2)
         write_safetensors(os.path.join(to, "model.safetensors"), bits)
-        write_json(os.path.join(to, "expected.json"), {"prompt": prompt, "greedy": tokens[PROMPT:], "margins": margins, "rounding": round(float(rounding), 5)})
+        write_json(os.path.join(to, "expected.json"), {"prompt": prompt, "greedy": tokens[PROMPT:], "margins": margins, "rounding": rounding, "rounding_deferred": rounding_deferred})
         rows.astype("<f4").tofile(os.path.join(to, "logits.f32"))
     published = []
     for size, theta, scaling in [

@@ -1,0 +1,64 @@
+package kvtransfertest
+
+import (
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// NewDevice makes pages of one device, that is, of one memory: they lend each other their
+// slices, and are otherwise as those of NewPages.
+func NewDevice() (newPages func(layout kvcache.Layout, blocks int) *Pages, err error) {
+	book, err := loans.NewBook[*Pages]()
+	if err != nil {
+		return nil, err
+	}
+	return func(layout kvcache.Layout, blocks int) *Pages {
+		p := NewPages(layout, blocks)
+		p.book = book
+		return p
+	}, nil
+}
+
+// Memory implements engine.Lending.
+func (p *Pages) Memory() uint64 {
+	if p.book == nil {
+		return 0
+	}
+	return p.book.Memory()
+}
+
+// Lend implements engine.Lending.
+func (p *Pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64, error) {
+	if fault := p.fault.Load(); fault != nil {
+		return 0, *fault
+	}
+	at := kvcache.PageMap{Layout: p.layout, Blocks: p.blocks}
+	if err := at.CheckAll(layer, blocks, len(blocks)*p.layout.SliceBytes); err != nil {
+		return 0, err
+	}
+	return p.book.Lend(loans.Loan[*Pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
+}
+
+// Recall implements engine.Lending.
+func (p *Pages) Recall(loan uint64) { p.book.Recall(loan) }
+
+// Take implements engine.Lending: it reads the lender's pages and writes these, each as
+// Read and Write do.
+func (p *Pages) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
+	lent, open := p.book.Take(loan)
+	if !open {
+		return engine.ErrNotLent
+	}
+	defer lent.Ended()
+	if lent.Layer != layer || len(lent.Blocks) != len(blocks) {
+		return fmt.Errorf("%d slices of layer %d were lent, %d of layer %d are taken", len(lent.Blocks), lent.Layer, len(blocks), layer)
+	}
+	room := make([]byte, len(blocks)*p.layout.SliceBytes)
+	if err := lent.From.Read(layer, lent.Blocks, room); err != nil {
+		return err
+	}
+	return p.Write(layer, blocks, room)
+}
