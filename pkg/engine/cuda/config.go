@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -20,15 +21,6 @@ const (
 
 // MostBatchTokens is the most tokens that a Step may be made for.
 const MostBatchTokens = 1 << 16
-
-// ArithmeticClass names the bits that an engine computes: type of the weights, of keys
-// and values, and a version. Any change of the bits changes it.
-const ArithmeticClass = "cuda/bf16/bf16/1"
-
-// FastArithmeticClass is that of engines with Products CublasLt: the same numbers up to
-// rounding, which may differ with the batch, the chunks of a prompt, and the version of
-// cuBLASLt.
-const FastArithmeticClass = "cuda/bf16/bf16/fast-1"
 
 // Products says what computes products of many rows.
 type Products string
@@ -51,8 +43,10 @@ func FindCublasLt(path string) error {
 // [dimension], then values likewise.
 const Order = "k-td/v-td/1"
 
-// ElementType is the type of keys and values.
-const ElementType = "bf16"
+// OrderFP8 is that of KVFP8: codes of keys as [kv head][token][dimension], with dimensions
+// 0, 2, 1, 3 of each four, values likewise; then a byte for each scale of keys as [kv head]
+// [token], which is the exponent of a float32, then of values.
+const OrderFP8 = "k-td4/v-td4/s-t/1"
 
 // Config sizes an engine.
 type Config struct {
@@ -73,8 +67,14 @@ type Config struct {
 	// CublasLt is the file of cuBLASLt, or a folder that has it, such as Python's
 	// site-packages; "" is libcublasLt.so.13 or .12, wherever the system has it.
 	CublasLt string
+	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
+	// types pass no pages to each other.
+	KV KVType
 	// NoGraphs launches every kernel of a decode step by itself. Tests compare the two.
 	NoGraphs bool
+	// Yields lets the steps of the device's other engines go first, unless they yield too:
+	// a prefill's, beside decode.
+	Yields bool
 }
 
 // maxBlocks is what a block id can name.
@@ -93,12 +93,18 @@ func (c Config) withDefaults() Config {
 	if c.Products == "" {
 		c.Products = Own
 	}
+	if c.KV == "" {
+		c.KV = KVBF16
+	}
 	return c
 }
 
 // complete checks c and fills in its zeros.
 func (c Config) complete(spec model.Spec) (Config, error) {
 	c = c.withDefaults()
+	if err := c.KV.Validate(); err != nil {
+		return c, fmt.Errorf("KV: %w", err)
+	}
 	switch {
 	case c.BlockTokens < 16 || kernels.SplitTokens%c.BlockTokens != 0:
 		return c, fmt.Errorf("blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
@@ -113,7 +119,7 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 	case c.Blocks == 0 && c.KVBytes == 0:
 		return c, errors.New("no KV memory: set the number of blocks or the bytes")
 	}
-	page := int64(c.layout(spec).PageBytes())
+	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {
 		c.Blocks = int(min(c.KVBytes/page, maxBlocks/int64(c.BlockTokens)))
 		if c.Blocks == 0 {
@@ -128,26 +134,28 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 
 // SliceBytes is what a slice of a KV page takes: one layer of a block of c.
 func SliceBytes(spec model.Spec, c Config) int {
-	return 2 * 2 * spec.KVHeads * shapeOf(spec).stride * c.withDefaults().BlockTokens
+	c = c.withDefaults()
+	return c.KV.kernels().SliceBytes(spec.KVHeads, c.BlockTokens, shapeOf(spec).stride)
 }
 
-func (c Config) arithmeticClass() string {
-	if c.Products == CublasLt {
-		return FastArithmeticClass
+// priority is that of the engine's steps. Copies have the least.
+func (c Config) priority() driver.Priority {
+	if c.Yields {
+		return driver.Middle
 	}
-	return ArithmeticClass
+	return driver.High
 }
 
-func (c Config) layout(spec model.Spec) kvcache.Layout {
+func (c Config) layout(spec model.Spec, weights WeightType) kvcache.Layout {
 	return kvcache.Layout{
 		ModelDigest:     spec.Digest,
-		ArithmeticClass: c.arithmeticClass(),
+		ArithmeticClass: ArithmeticClass(weights, c.KV, c.Products),
 		Layers:          spec.Layers,
 		KVHeads:         spec.KVHeads,
 		HeadSize:        spec.HeadSize,
-		ElementType:     ElementType,
+		ElementType:     string(c.KV),
 		BlockTokens:     c.BlockTokens,
-		Order:           Order,
+		Order:           c.KV.order(),
 		SliceBytes:      SliceBytes(spec, c),
 	}
 }

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -27,18 +26,22 @@ type cudaEngine struct {
 	graphs   graphs
 	kv       *pages
 	sampler  *sampler.Sampler
-	taken    []row // scratch: the rows that become logits
+	taken    []row   // the rows that become logits
+	flight   flight  // in use where flying points to it
+	flying   *flight // nil: no step is under way
 
 	loss    *loss
-	closing sync.Mutex // held by Step, and by Close
+	closing sync.Mutex // held by Step, from Start to Wait, and by Close
 	closed  bool
-	lost    error // what the device was lost by
 }
 
 // NewEngine makes an engine with KV pages of its own on shared weights. It takes all the
 // device memory that its steps need, so that none can run out of it.
 func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
 	config, err = config.complete(w.spec)
+	if err == nil {
+		err = config.checkWeights(w.kind)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
@@ -46,6 +49,7 @@ func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
 	e := &cudaEngine{launcher: launcher{weights: w, config: config, program: w.device.NewProgram()}, sampler: sampler.New(), loss: newLoss()}
+	w.follow(e.loss)
 	if err := e.open(); err != nil {
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, errors.Join(err, e.free()))
 	}
@@ -55,17 +59,21 @@ func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
 // open makes the parts of a new engine.
 func (e *cudaEngine) open() (err error) {
 	spec, c := e.weights.spec, e.config
-	layout := c.layout(spec)
+	layout := c.layout(spec, e.weights.kind)
 	e.capacity = engine.Capacity{
 		Blocks: c.Blocks, MaxBatchTokens: c.MaxBatchTokens, MaxSequences: c.MaxSequences,
 		Threads: e.weights.device.Info().Multiprocessors, Layout: layout,
+		BytesPerWeight: bytesPerWeight(spec, e.weights.kind), KVTokenBytes: float64(layout.SliceBytes) / float64(layout.BlockTokens),
 	}
 	e.batches = engine.NewValidator(e.capacity, spec)
 	e.scale = kernels.Scale(spec.HeadSize)
-	if e.blocks, err = e.weights.kernels.AttentionBlocks(e.weights.shape.stride, spec.KVHeads); err != nil {
+	if e.attend, err = e.weights.attention(c.KV); err != nil {
 		return err
 	}
-	e.planner = planner{group: spec.Heads / spec.KVHeads, window: widest(spec), slots: mostSlots, blocks: e.blocks}
+	if e.thinBlocks, e.tallBlocks, err = e.attend.Blocks(spec.KVHeads); err != nil {
+		return err
+	}
+	e.planner = planner{group: spec.Heads / spec.KVHeads, window: widest(spec), slots: mostSlots, thinBlocks: e.thinBlocks, tallBlocks: e.tallBlocks}
 	if e.workspace, err = newWorkspace(e.weights, c); err != nil {
 		return err
 	}
@@ -73,7 +81,7 @@ func (e *cudaEngine) open() (err error) {
 		return err
 	}
 	e.pages = e.kv.memory
-	if e.stream, err = e.weights.device.NewStream(driver.High); err != nil {
+	if e.stream, err = e.weights.device.NewStream(c.priority()); err != nil {
 		return err
 	}
 	for range spec.Layers {
@@ -156,8 +164,8 @@ func (e *cudaEngine) Pages() engine.Pages { return e.kv }
 // hear of wait in other ways too, which are not counted.
 func (e *cudaEngine) Waited() time.Duration { return e.stream.Waited() }
 
-// Close implements engine.Engine. A Step that runs is waited for. Closing twice does
-// nothing.
+// Close implements engine.Engine. A Step that runs is waited for, and one that was started
+// until somebody has waited for it. Closing twice does nothing.
 func (e *cudaEngine) Close() error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -189,6 +197,7 @@ func (e *cudaEngine) free() error {
 		errs = append(errs, e.workspace.free())
 	}
 	e.program.Free()
+	e.weights.unfollow(e.loss)
 	e.weights.release()
 	return closing(errs)
 }
@@ -202,52 +211,5 @@ func closing(errs []error) error {
 	return err
 }
 
-// Step implements engine.Engine. The context is looked at before the step begins: what
-// the device has been given it computes.
-func (e *cudaEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
-	e.closing.Lock()
-	defer e.closing.Unlock()
-	switch {
-	case e.closed:
-		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
-	case e.lost != nil:
-		return engine.Output{}, fmt.Errorf("step: %w", e.lost)
-	}
-	if err := e.batches.Validate(batch); err != nil {
-		return engine.Output{}, fmt.Errorf("step: %w", err)
-	}
-	if err := ctx.Err(); err != nil {
-		return engine.Output{}, fmt.Errorf("step: %w", err)
-	}
-	begin := time.Now()
-	output, err := e.compute(batch)
-	if err != nil {
-		return engine.Output{}, fmt.Errorf("step: %w", e.failed(err))
-	}
-	output.Compute = time.Since(begin)
-	return output, nil
-}
-
-// failed waits until the device no longer uses the step's memory, and remembers an error
-// that no later step will get over.
-func (e *cudaEngine) failed(err error) error {
-	if err = e.loss.after(err, e.stream); errors.Is(err, engine.ErrDeviceLost) {
-		e.lost = err
-	}
-	return err
-}
-
 // Lost implements engine.Losing.
 func (e *cudaEngine) Lost() <-chan struct{} { return e.loss.noticed }
-
-// compute runs a valid batch.
-func (e *cudaEngine) compute(batch engine.Batch) (engine.Output, error) {
-	e.in.fill(batch, e.planner, e.config.BlockTokens, e.config.headRows())
-	e.program.Reset()
-	e.in.send(e.program)
-	rest, err := e.launch(batch)
-	if err != nil {
-		return engine.Output{}, err
-	}
-	return e.head(batch, rest)
-}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"math/bits"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
@@ -97,6 +98,14 @@ func (e *cudaEngine) prepare() error {
 		return e.fast.err
 	}
 	return e.stream.Run(e.program)
+}
+
+// checkWeights refuses weights that cuBLASLt does not multiply here.
+func (c Config) checkWeights(kind WeightType) error {
+	if c.Products == CublasLt && kind != BF16 {
+		return fmt.Errorf("products by %s want weights in %s, and these are in %s: load them as %s, or let the engine's own kernels compute products", CublasLt, BF16, kind, BF16)
+	}
+	return nil
 }
 
 // usesFast says whether an engine has products that are not its own.

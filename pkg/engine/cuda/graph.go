@@ -12,19 +12,19 @@ import (
 // sequences that compute one token each.
 type graphs []*driver.Graph
 
-// of is the graph for a batch; nil if it is not one of single tokens, or larger than any.
-func (g graphs) of(batch engine.Batch) *driver.Graph {
+// of is the graph for a batch; -1 if it is not one of single tokens, or larger than any.
+func (g graphs) of(batch engine.Batch) int {
 	for i := range batch.Sequences {
 		if len(batch.Sequences[i].Tokens) != 1 || batch.Sequences[i].Logits == engine.LogitsAll {
-			return nil
+			return -1
 		}
 	}
-	for i, graph := range g {
+	for i := range g {
 		if len(batch.Sequences) <= 1<<i {
-			return graph
+			return i
 		}
 	}
-	return nil
+	return -1
 }
 
 func (g graphs) close() error {
@@ -35,13 +35,27 @@ func (g graphs) close() error {
 	return errors.Join(errs...)
 }
 
-// capture records a graph for every power of two of rows that a decode step may have:
-// all at once, so that no step takes memory for them.
+// graphRows are the most rows of each graph: powers of two up to what a decode step may
+// have, or up to the rows of a pass of the head.
+func (c Config) graphRows() (most []int) {
+	for rows := 1; ; rows *= 2 {
+		most = append(most, min(rows, c.MaxSequences, c.headRows()))
+		if rows >= min(c.MaxSequences, c.headRows()) {
+			return most
+		}
+	}
+}
+
+// capture records the graphs: all at once, so that no step takes memory for them.
 func (e *cudaEngine) capture() (made graphs, err error) {
 	e.single = true
-	defer func() { e.single = false }()
-	for rows := 1; ; rows *= 2 {
-		rows := min(rows, e.config.headRows())
+	defer func() {
+		e.single = false
+		e.in.use(-1)
+		e.program.Reset()
+	}()
+	for i, rows := range e.config.graphRows() {
+		e.in.use(i)
 		e.program.Reset()
 		e.rows = rows
 		to := e.whole()
@@ -56,9 +70,6 @@ func (e *cudaEngine) capture() (made graphs, err error) {
 			return nil, errors.Join(fmt.Errorf("record decode of %d sequences: %w", rows, err), made.close())
 		}
 		made = append(made, graph)
-		if rows >= min(e.config.MaxSequences, e.config.headRows()) {
-			e.program.Reset()
-			return made, nil
-		}
 	}
+	return made, nil
 }

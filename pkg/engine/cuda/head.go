@@ -14,17 +14,29 @@ type row struct {
 	last     bool
 }
 
-// head computes the logits that somebody needs, hands them out and draws. What the
-// program holds already comes first; with a graph in it (from has no rows) that has
-// computed the only pass.
-func (e *cudaEngine) head(batch engine.Batch, from residual) (engine.Output, error) {
+// takenOf are the rows of a batch that become logits, in taken's memory.
+func takenOf(taken []row, batch engine.Batch) []row {
+	taken = taken[:0]
+	for i := range batch.Sequences {
+		for n := wanted(&batch.Sequences[i]); n > 0; n-- {
+			taken = append(taken, row{i, n == 1})
+		}
+	}
+	return taken
+}
+
+// pass is the rows of logits that are computed together: none after the last.
+func (e *cudaEngine) pass(number int) []row {
+	most := e.config.headRows()
+	first := min(number*most, len(e.taken))
+	return e.taken[first:min(first+most, len(e.taken))]
+}
+
+// outputFor is a batch's output before anything is in it.
+func outputFor(batch engine.Batch) engine.Output {
 	output := engine.Output{Tokens: batch.NewTokens()}
-	e.taken = e.taken[:0]
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
-		for n := wanted(s); n > 0; n-- {
-			e.taken = append(e.taken, row{i, n == 1})
-		}
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
 		}
@@ -32,29 +44,15 @@ func (e *cudaEngine) head(batch engine.Batch, from residual) (engine.Output, err
 			output.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
 		}
 	}
-	if len(e.taken) == 0 {
-		return output, e.stream.Run(e.program)
-	}
-	most := e.config.headRows()
-	for first, pass := 0, 0; first < len(e.taken); first, pass = first+most, pass+1 {
-		n := min(most, len(e.taken)-first)
-		if from.rows > 0 {
-			e.launcher.head(from, pass, first, n)
-		}
-		rows := e.taken[first : first+n]
-		e.fetch(batch, rows)
-		if err := e.stream.Run(e.program); err != nil {
-			return engine.Output{}, err
-		}
-		e.program.Reset()
-		e.draw(batch, rows, &output)
-	}
-	return output, nil
+	return output
 }
 
 // fetch appends the copies of what the host needs of rows: all tokens that the device
 // drew, and the logits of those that it draws from itself or that somebody wants to see.
 func (e *cudaEngine) fetch(batch engine.Batch, rows []row) {
+	if len(rows) == 0 {
+		return
+	}
 	e.program.CopyOut(e.out, e.tokens, e.drawn, 4*len(rows))
 	bytes := 4 * e.weights.shape.ldLogits
 	for i := 0; i < len(rows); i++ {

@@ -68,9 +68,15 @@ func feed(t *testing.T, r *rand.Rand, e engine.Engine, tokens []int32, start int
 // blocks of any size, with windows and without, over more than one split of attention,
 // whatever pages held before.
 func TestBits(t *testing.T) {
-	for i, family := range []string{"llama", "mistral", "qwen2-window", "qwen3-yarn-window"} {
-		t.Run(family, func(t *testing.T) {
-			w := load(t, filepath.Join(familiesDir, family))
+	for i, of := range []struct {
+		family string
+		kind   cuda.WeightType
+	}{
+		{"llama", cuda.BF16}, {"mistral", cuda.BF16}, {"qwen2-window", cuda.BF16}, {"qwen3-yarn-window", cuda.BF16},
+		{"qwen2-window", cuda.Int8}, {"llama", cuda.FP8},
+	} {
+		t.Run(of.family+"/"+string(of.kind), func(t *testing.T) {
+			w := loadAs(t, filepath.Join(familiesDir, of.family), of.kind)
 			r := rand.New(rand.NewPCG(9, uint64(i)))
 			n := min(w.Spec().ContextTokens, 600)
 			tokens, other := randomTokens(r, n, w.Spec().VocabSize), randomTokens(r, 100, w.Spec().VocabSize)
@@ -109,11 +115,34 @@ func TestLongContext(t *testing.T) {
 	sameBits(t, "a chunk of 20", again, want)
 }
 
+// TestFewRows: chunks of as many rows as each product and the heads in it are for have the
+// bits of the prompt computed whole.
+func TestFewRows(t *testing.T) {
+	w := load(t, fableDir)
+	r := rand.New(rand.NewPCG(3, 2))
+	const n = 130
+	tokens := randomTokens(r, n, w.Spec().VocabSize)
+	e := newEngine(t, w, cuda.Config{Blocks: 10, MaxBatchTokens: n, MaxSequences: 2})
+	want := step(t, e, engine.Sequence{Tokens: tokens, Blocks: table(0, 5), Logits: engine.LogitsAll}).Logits[0]
+	dirty(t, e)
+	start := 0
+	for _, rows := range []int{33, 8, 1, 17, 9, 16, 32, 14} {
+		s := engine.Sequence{Tokens: tokens[start : start+rows], Start: start, Blocks: table(5, 5), Logits: engine.LogitsAll}
+		sameBits(t, fmt.Sprintf("%d rows", rows), step(t, e, s).Logits[0], want[start:start+rows])
+		start += rows
+	}
+}
+
 // TestGraphs: a decode step recorded as a graph and one launched kernel by kernel give the
 // same tokens, for every number of sequences, whether tokens are drawn on the device or
 // on the host.
 func TestGraphs(t *testing.T) {
-	w := load(t, filepath.Join(familiesDir, "llama"))
+	for _, kind := range cuda.WeightTypes() {
+		t.Run(string(kind), func(t *testing.T) { testGraphs(t, loadAs(t, filepath.Join(familiesDir, "llama"), kind)) })
+	}
+}
+
+func testGraphs(t *testing.T, w *cuda.Weights) {
 	r := rand.New(rand.NewPCG(4, 1))
 	const sequences = 11
 	config := cuda.Config{Blocks: sequences * 2, BlockTokens: 16, MaxBatchTokens: 64, MaxSequences: sequences}
@@ -146,5 +175,57 @@ func TestGraphs(t *testing.T) {
 		if !slices.Equal(got.Tokens, want.Tokens) {
 			t.Errorf("%d sequences: %v with a graph, %v without", n, got.Tokens, want.Tokens)
 		}
+	}
+}
+
+// TestStepsBesideEachOther: steps of all kinds in any order, recorded ones between prompts
+// and of one size after another, give what an engine without graphs gives: nothing that one
+// step was told is left for the next.
+func TestStepsBesideEachOther(t *testing.T) {
+	w := load(t, filepath.Join(familiesDir, "llama"))
+	r := rand.New(rand.NewPCG(4, 3))
+	const sequences, blocks, most = 9, 16, 450 // tokens of a sequence: more than one split of attention
+	config := cuda.Config{Blocks: sequences * blocks, MaxBatchTokens: 600, MaxSequences: sequences}
+	recorded := newEngine(t, w, config)
+	config.NoGraphs = true
+	launched := newEngine(t, w, config)
+	var length [sequences]int
+	for round := range 30 {
+		decode := round%3 > 0
+		var batch []engine.Sequence
+		tokens := 0
+		for _, i := range r.Perm(sequences)[:1+r.IntN(sequences)] {
+			n := 1
+			if !decode && r.IntN(2) == 0 {
+				n += r.IntN(150)
+			}
+			if decode && length[i] == 0 || length[i]+n > most || tokens+n > config.MaxBatchTokens {
+				continue
+			}
+			s := engine.Sequence{Tokens: randomTokens(r, n, w.Spec().VocabSize), Start: length[i], Blocks: table(i*blocks, blocks)}
+			switch r.IntN(4) {
+			case 0: // nothing comes of it
+			case 1:
+				s.Logits = engine.LogitsLast
+			default:
+				s.Sample = &engine.Sample{}
+			}
+			length[i] += n
+			tokens += n
+			batch = append(batch, s)
+		}
+		if len(batch) == 0 {
+			continue
+		}
+		got, want := step(t, recorded, batch...), step(t, launched, batch...)
+		if !slices.Equal(got.Tokens, want.Tokens) {
+			t.Fatalf("%d sequences: %v with graphs, %v without", len(batch), got.Tokens, want.Tokens)
+		}
+		for i := range want.Logits {
+			sameBits(t, fmt.Sprintf("sequence %d of %d", i, len(batch)), got.Logits[i], want.Logits[i])
+		}
+	}
+	if slices.Max(length[:]) <= 256 {
+		t.Errorf("contexts of %v never reached a second split", length)
 	}
 }

@@ -23,12 +23,39 @@ func (s section[T]) used(n int) int {
 	return n * int(unsafe.Sizeof(one))
 }
 
-// input is what the kernels of a step are told about the batch. It is filled in pinned
-// memory and copied to the device at the begin of the step; its addresses never change,
-// so that graphs stay valid.
-type input struct {
-	host *driver.Host
+// piece is where n elements from first on are.
+func (s section[T]) piece(first, n int) piece {
+	begin := s.offset + s.used(first)
+	return piece{begin, begin + s.used(n)}
+}
 
+// piece is bytes [begin, end) of an input.
+type piece struct{ begin, end int }
+
+// input is what the kernels of a step are told about the batch. It is filled in pinned
+// memory and copied to the device at the begin of the step. Where in that memory a step's
+// tables are depends on the kind of step alone, so that graphs stay valid: what a step
+// reads it has copied, and what another kind of step left there nobody looks at.
+type input struct {
+	host   *driver.Host
+	device driver.Address
+	*inputLayout
+	batches inputLayout   // of any batch
+	decodes []inputLayout // of each graph
+
+	work [2]work
+	runs []rows
+
+	batchRows, wanted int
+	firstBlock        int  // of the tables that are in use, which are the last
+	narrow            bool // the last layer goes on with the wanted rows alone
+}
+
+// inputLayout is where the tables of a kind of step are. Those of a graph are so close that
+// one copy takes what is in use of all.
+type inputLayout struct {
+	single    bool                    // of a graph: all sequences compute one token, all rows go on
+	tables    section[int32]          // filled from behind
 	counts    section[kernels.Counts] // of all rows, and of those that the last layer goes on with
 	passes    section[int32]          // rows of logits of each pass of the head
 	tokens    section[int32]
@@ -36,63 +63,96 @@ type input struct {
 	slots     section[int32]        // where the KV of a row goes
 	index     section[int32]        // rows of which logits are wanted
 	wishes    section[kernels.Wish] // of those rows
-	tables    section[int32]
-	attention [2]sections // of all rows, and of those that the last layer goes on with
-
-	work [2]work
-	runs []rows
-
-	batchRows, wanted, blocks int
-	narrow                    bool // the last layer goes on with the wanted rows alone
+	attention [2]sections           // of all rows, and of those that the last layer goes on with
 }
 
 // sections are the tables of attention.
 type sections struct {
-	thin, tall section[kernels.Item]
 	joins      section[kernels.Join]
+	thin, tall section[kernels.Item]
 }
 
 // bounds of an input.
 type bounds struct {
 	rows, sequences, blocksPerSequence int
 	passes                             int
-	items                              int // of each kind
+	items                              int   // of each kind
+	graphs                             []int // most rows of each
 }
 
-// layInput takes the sections: pinned memory when it is there, device memory by arena.
+// layInput takes the sections: pinned memory when it is there, device memory by arena. All
+// layouts begin at the same place.
 func layInput(in *input, a *arena, b bounds) {
 	begin := a.used
-	take(in, a, begin, &in.counts, 2)
-	take(in, a, begin, &in.passes, b.passes)
-	take(in, a, begin, &in.tokens, b.rows)
-	take(in, a, begin, &in.positions, b.rows)
-	take(in, a, begin, &in.slots, b.rows)
-	take(in, a, begin, &in.index, b.rows)
-	take(in, a, begin, &in.wishes, b.rows)
-	for i := range in.attention {
-		s := &in.attention[i]
-		take(in, a, begin, &s.thin, b.items)
-		take(in, a, begin, &s.tall, b.items)
-		take(in, a, begin, &s.joins, b.items)
-		in.work[i] = work{thin: s.thin.all[:0], tall: s.tall.all[:0], joins: s.joins.all[:0]}
+	in.device = a.base + driver.Address(begin)
+	in.batches.lay(in, a, b)
+	end := a.used
+	in.decodes = make([]inputLayout, len(b.graphs))
+	for i, rows := range b.graphs {
+		a.used = begin
+		in.decodes[i].single = true
+		in.decodes[i].lay(in, a, bounds{rows: rows, sequences: rows, blocksPerSequence: b.blocksPerSequence, passes: 1})
+		end = max(end, a.used)
 	}
-	take(in, a, begin, &in.tables, b.sequences*b.blocksPerSequence)
+	a.used = end
+	in.use(-1)
+}
+
+// lay takes the sections of one layout.
+func (l *inputLayout) lay(in *input, a *arena, b bounds) {
+	take(in, a, &l.tables, b.sequences*b.blocksPerSequence)
+	kinds := len(l.attention)
+	if l.single {
+		kinds = 1
+	}
+	take(in, a, &l.counts, kinds)
+	take(in, a, &l.passes, b.passes)
+	take(in, a, &l.tokens, b.rows)
+	take(in, a, &l.positions, b.rows)
+	take(in, a, &l.slots, b.rows)
+	take(in, a, &l.index, b.rows)
+	take(in, a, &l.wishes, b.rows)
+	for i := range l.attention[:kinds] {
+		s := &l.attention[i]
+		if l.single { // a sequence is one item, or joins several
+			take(in, a, &s.joins, b.sequences)
+			take(in, a, &s.thin, b.sequences+mostSlots)
+			continue
+		}
+		take(in, a, &s.joins, b.items)
+		take(in, a, &s.thin, b.items)
+		take(in, a, &s.tall, b.items)
+	}
 }
 
 // take lays one section of n elements.
-func take[T any](in *input, a *arena, begin int64, s *section[T], n int) {
-	s.offset = int(a.used - begin)
+func take[T any](in *input, a *arena, s *section[T], n int) {
 	s.device = a.take(int64(s.used(n)))
+	s.offset = int(s.device - in.device)
 	if in.host != nil {
 		bytes := in.host.Bytes()[s.offset:]
 		s.all = unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(bytes))), n)
 	}
 }
 
-// fill writes what a batch, which is valid, asks for. keep is how many rows of a
-// sequence, from the last on, become logits.
+// use chooses the layout of a graph, or with -1 that of any batch.
+func (in *input) use(graph int) {
+	in.inputLayout = &in.batches
+	if graph >= 0 {
+		in.inputLayout = &in.decodes[graph]
+	}
+	for i, s := range in.attention {
+		in.work[i] = work{thin: s.thin.all[:0], tall: s.tall.all[:0], joins: s.joins.all[:0]}
+	}
+}
+
+// fill writes what a batch, which is valid and fits the layout in use, asks for.
 func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) {
-	in.batchRows, in.wanted, in.blocks = 0, 0, 0
+	in.batchRows, in.wanted, in.firstBlock = 0, 0, len(in.tables.all)
+	for i := range batch.Sequences {
+		in.firstBlock -= blocksOf(&batch.Sequences[i], blockTokens)
+	}
+	block := in.firstBlock
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
 		copy(in.tokens.all[in.batchRows:], s.Tokens)
@@ -107,17 +167,17 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 			in.wishes.all[in.wanted] = wishOf(s, n == 1)
 			in.wanted++
 		}
-		for _, block := range s.Blocks[:blocksOf(s, blockTokens)] {
-			in.tables.all[in.blocks] = int32(block)
-			in.blocks++
+		for _, id := range s.Blocks[:blocksOf(s, blockTokens)] {
+			in.tables.all[block] = int32(id)
+			block++
 		}
 	}
-	in.narrow = in.wanted < in.batchRows
-	in.runs = runsOf(in.runs, batch, func(s *engine.Sequence) int { return len(s.Tokens) }, blockTokens)
+	in.narrow = in.wanted < in.batchRows && !in.single
+	in.runs = runsOf(in.runs, batch, func(s *engine.Sequence) int { return len(s.Tokens) }, blockTokens, in.firstBlock)
 	p.plan(&in.work[0], in.runs)
 	in.count(0, in.batchRows)
 	if in.narrow {
-		in.runs = runsOf(in.runs, batch, wanted, blockTokens)
+		in.runs = runsOf(in.runs, batch, wanted, blockTokens, in.firstBlock)
 		p.plan(&in.work[1], in.runs)
 		in.count(1, in.wanted)
 	}
@@ -133,31 +193,6 @@ func (in *input) count(i, rows int) {
 	w := &in.work[i]
 	in.counts.all[i] = kernels.Counts{
 		Rows: int32(rows), Wanted: int32(in.wanted), Thin: int32(len(w.thin)), Tall: int32(len(w.tall)), Joins: int32(len(w.joins)),
-	}
-}
-
-// send appends the copies to a program: what is in use of each section, small ones
-// that lie side by side together.
-func (in *input) send(p *driver.Program) {
-	small := in.index.offset + in.index.used(in.batchRows)
-	p.CopyIn(in.counts.device, in.host, in.counts.offset, small)
-	sendUsed(p, in.host, in.wishes, in.wanted)
-	attention := in.attention[:1]
-	if in.narrow {
-		attention = in.attention[:]
-	}
-	for i, s := range attention {
-		w := &in.work[i]
-		sendUsed(p, in.host, s.thin, len(w.thin))
-		sendUsed(p, in.host, s.tall, len(w.tall))
-		sendUsed(p, in.host, s.joins, len(w.joins))
-	}
-	sendUsed(p, in.host, in.tables, in.blocks)
-}
-
-func sendUsed[T any](p *driver.Program, host *driver.Host, s section[T], n int) {
-	if n > 0 {
-		p.CopyIn(s.device, host, s.offset, s.used(n))
 	}
 }
 

@@ -17,10 +17,10 @@ type Limits struct {
 	// CopyBytes is copying within device memory: bytes read and bytes written.
 	CopyBytes float64
 	// ReadBytes is the weights that the engine's product of one row reads, of a matrix
-	// that the cache does not hold.
+	// that the cache does not hold, and of the type that the layers' are.
 	ReadBytes float64
-	// ProductFLOPs is the engine's product of as many rows as outputs; CublasLtFLOPs is
-	// cuBLASLt's, 0 where nobody asked for it.
+	// ProductFLOPs is the engine's product of as many rows as outputs, with weights of that
+	// type; CublasLtFLOPs is cuBLASLt's in bf16, 0 where nobody asked for it.
 	ProductFLOPs, CublasLtFLOPs float64
 	// HostToDeviceBytes and DeviceToHostBytes are copies of pinned memory, one way at a
 	// time.
@@ -127,7 +127,8 @@ func (m *Meter) open() (err error) {
 		binary.LittleEndian.PutUint32(m.pinned.Bytes()[4*i:], uint32(count))
 	}
 	m.program.CopyIn(m.counts, m.pinned, 0, 12)
-	// What is read are weights, since other bytes may be read at another speed.
+	// What is read are weights, since other bytes may be read at another speed: the bytes
+	// count, not the numbers that they are in another type.
 	for at := int64(0); at < m.bytes; {
 		n := min(m.bytes-at, m.weights.Bytes())
 		m.program.Copy(m.from+driver.Address(at), m.weights.memory, int(n))
@@ -165,7 +166,7 @@ func (m *Meter) openCublasLt(path string) error {
 // Measure measures each limit once.
 func (m *Meter) Measure(ctx context.Context) (l Limits, err error) {
 	bytes, host, side := float64(m.bytes), len(m.pinned.Bytes()), m.side
-	matrix := 2 * float64(m.readK()) * float64(m.readOutputs())
+	matrix := float64(m.kind().Bytes()) * float64(m.readK()) * float64(m.readOutputs())
 	var empty float64
 	type part struct {
 		what  string
@@ -224,24 +225,35 @@ func (m *Meter) rate(units float64, do func()) (float64, error) {
 // read appends a product of one row with a matrix that is as large as half the memory.
 func (m *Meter) read() {
 	k := m.readK()
-	m.weights.kernels.Product(m.program, kernels.Store, 1, kernels.ProductArgs{
-		Count: m.counts + 4, A: m.from, W: m.from, Out: m.to, Parts: m.parts,
+	m.weights.kernels.Product(m.program, m.kind(), kernels.Store, 1, kernels.ProductArgs{
+		Count: m.counts + 4, A: m.from, W: m.from, Scales: m.scales(), Out: m.to, Parts: m.parts,
 		LdA: int64(k), LdW: int64(k), LdOut: m.bytes / 4, K: int32(k), Outputs: int32(m.readOutputs()),
 	})
+}
+
+// kind is the type of weights that is measured.
+func (m *Meter) kind() kernels.Weights { return m.weights.kind.layers() }
+
+// scales are those of 8-bit weights: what is there, since nobody looks at the results.
+func (m *Meter) scales() driver.Address {
+	if m.kind() == kernels.BF16 {
+		return 0
+	}
+	return m.from
 }
 
 // readK and readOutputs are the shape of its matrix, whose rows fill whole tiles.
 func (m *Meter) readK() int { return min(m.side, 4096) }
 
 func (m *Meter) readOutputs() int {
-	return int(m.bytes/2/int64(m.readK())) / kernels.Tile * kernels.Tile
+	return int(m.bytes/int64(m.kind().Bytes()*m.readK())) / kernels.Tile * kernels.Tile
 }
 
 // multiply appends a product of many rows.
 func (m *Meter) multiply() {
 	side := int64(m.side)
-	m.weights.kernels.Product(m.program, kernels.Store, m.side, kernels.ProductArgs{
-		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Out: m.to, Parts: m.parts,
+	m.weights.kernels.Product(m.program, m.kind(), kernels.Store, m.side, kernels.ProductArgs{
+		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Scales: m.scales(), Out: m.to, Parts: m.parts,
 		LdA: side, LdW: side, LdOut: side, K: int32(side), Outputs: int32(side),
 	})
 }

@@ -12,7 +12,12 @@ import (
 )
 
 func TestMeter(t *testing.T) {
-	w := load(t, filepath.Join(familiesDir, "llama"))
+	for _, kind := range cuda.WeightTypes() {
+		t.Run(string(kind), func(t *testing.T) { testMeter(t, loadAs(t, filepath.Join(familiesDir, "llama"), kind)) })
+	}
+}
+
+func testMeter(t *testing.T, w *cuda.Weights) {
 	by := cublaslt(t, cuda.Config{})
 	m, err := w.NewMeter(cuda.MeterConfig{Bytes: 1, Products: by.Products, CublasLt: by.CublasLt})
 	if err != nil {

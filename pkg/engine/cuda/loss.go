@@ -10,11 +10,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 )
 
-// loss is whether an engine's device was lost, which its steps and its pages notice. It is
-// safe for concurrent use.
+// loss is whether an engine's device was lost, which its steps, its pages and who watches
+// the device notice. It is safe for concurrent use.
 type loss struct {
 	noticed chan struct{} // closed when it was
 	once    sync.Once
+	cause   error // written before noticed is closed
 }
 
 func newLoss() *loss { return &loss{noticed: make(chan struct{})} }
@@ -30,8 +31,27 @@ func (l *loss) after(err error, stream *driver.Stream) error {
 	if !lost(err) && (!errors.As(wait, &failed) || failed.OutOfMemory()) {
 		return err
 	}
-	l.once.Do(func() { close(l.noticed) })
-	return fmt.Errorf("%w: %w", engine.ErrDeviceLost, err)
+	err = fmt.Errorf("%w: %w", engine.ErrDeviceLost, err)
+	l.notice(err)
+	return err
+}
+
+// notice remembers the first cause, which is an engine.ErrDeviceLost.
+func (l *loss) notice(cause error) {
+	l.once.Do(func() {
+		l.cause = cause
+		close(l.noticed)
+	})
+}
+
+// err is why the device is lost, nil if it is not.
+func (l *loss) err() error {
+	select {
+	case <-l.noticed:
+		return l.cause
+	default:
+		return nil
+	}
 }
 
 // lost says whether one of the errors in err is of a context that is of no more use.

@@ -6,38 +6,38 @@ import (
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/loans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// A copier's pinned buffer, and how many copiers there are: so many transfers copy at
-// once, and the rest of them wait their turn.
-const (
-	copierBytes = 4 << 20
-	copiers     = 4
-)
+// copiers is how many copies between the host and pages run at once, and how many within
+// the device: the rest of them wait their turn.
+const copiers = 4
 
-// pages is an engine.Pages in device memory. Copies go by pinned memory on streams of
-// their own, which yield to the engine's.
+// pages is an engine.Pages in device memory, and an engine.Lending among those of the same
+// weights. Copies are on streams of their own, which yield to the engine's. Those of the
+// host go by pinned memory, and never keep one within the device waiting.
 type pages struct {
 	at     kvcache.PageMap
 	device *driver.Device
 	memory driver.Address
 	idle   chan *copier // those that nobody uses
+	movers chan *mover  // likewise
+	book   *loans.Book[*pages]
+	pace   *pace
 	loss   *loss
 
-	mu     sync.RWMutex // held to copy; held exclusively to free
-	closed bool
-}
-
-// copier moves slices between the device and the host. One goroutine uses it.
-type copier struct {
-	stream  *driver.Stream
-	buffer  *driver.Host
-	program *driver.Program
+	closing chan struct{} // closed by free, so that nobody keeps it waiting
+	once    sync.Once
+	mu      sync.RWMutex // held to copy; held exclusively to free
+	closed  bool
 }
 
 func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pages, err error) {
-	p := &pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, device: w.device, idle: make(chan *copier, copiers), loss: loss}
+	p := &pages{
+		at: kvcache.PageMap{Layout: layout, Blocks: blocks}, device: w.device, idle: make(chan *copier, copiers), movers: make(chan *mover, copiers),
+		book: w.book, pace: w.pace, loss: loss, closing: make(chan struct{}),
+	}
 	bytes := int64(p.at.Bytes())
 	if err := w.checkRoom(bytes, fmt.Sprintf("%d KV blocks", blocks)); err != nil {
 		return nil, err
@@ -51,12 +51,14 @@ func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pag
 		return nil, err
 	}
 	for range copiers {
-		c := &copier{program: w.device.NewProgram()}
+		c := newCopier(w.device)
 		p.idle <- c
-		if c.buffer, err = w.device.AllocateHost(max(copierBytes, layout.SliceBytes)); err != nil {
+		if err := c.open(w.device, layout.SliceBytes); err != nil {
 			return nil, err
 		}
-		if c.stream, err = w.device.NewStream(driver.Low); err != nil {
+		m := newMover(w.device)
+		p.movers <- m
+		if err := m.open(w.device); err != nil {
 			return nil, err
 		}
 	}
@@ -69,71 +71,33 @@ func (p *pages) Layout() kvcache.Layout { return p.at.Layout }
 // View implements engine.Pages: pages are not host memory.
 func (p *pages) View(int, kvcache.BlockID) []byte { return nil }
 
-// Read implements engine.Pages.
-func (p *pages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
-	err := p.each(layer, blocks, len(dst), func(c *copier, blocks []kvcache.BlockID, at int) error {
-		slice := p.at.Layout.SliceBytes
-		for i, b := range blocks {
-			c.program.CopyOut(c.buffer, i*slice, p.slice(layer, b), slice)
-		}
-		if err := c.stream.Run(c.program); err != nil {
-			return err
-		}
-		copy(dst[at:], c.buffer.Bytes()[:len(blocks)*slice])
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read KV pages: %w", err)
-	}
-	return nil
-}
-
-// Write implements engine.Pages.
-func (p *pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
-	err := p.each(layer, blocks, len(src), func(c *copier, blocks []kvcache.BlockID, at int) error {
-		slice := p.at.Layout.SliceBytes
-		copy(c.buffer.Bytes()[:len(blocks)*slice], src[at:])
-		for i, b := range blocks {
-			c.program.CopyIn(p.slice(layer, b), c.buffer, i*slice, slice)
-		}
-		return c.stream.Run(c.program)
-	})
-	if err != nil {
-		return fmt.Errorf("write KV pages: %w", err)
-	}
-	return nil
-}
-
-// each visits slices, as many at once as a copier holds, after it has checked all of
-// them.
-func (p *pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(c *copier, blocks []kvcache.BlockID, at int) error) error {
-	if err := p.at.CheckAll(layer, blocks, bytes); err != nil {
-		return err
-	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.closed {
-		return errClosed
-	}
-	c := <-p.idle
-	defer func() { p.idle <- c }()
-	most := len(c.buffer.Bytes()) / p.at.Layout.SliceBytes
-	for first := 0; first < len(blocks); first += most {
-		c.program.Reset()
-		if err := visit(c, blocks[first:min(first+most, len(blocks))], first*p.at.Layout.SliceBytes); err != nil {
-			return p.loss.after(err, c.stream) // nothing uses the buffer any more
-		}
-	}
-	return nil
-}
-
 func (p *pages) slice(layer int, block kvcache.BlockID) driver.Address {
 	l := p.at.Layout
 	return p.memory + driver.Address(int64(block)*int64(l.PageBytes())+int64(layer)*int64(l.SliceBytes))
 }
 
-// free gives the memory back; the second time it does nothing.
+// rows are the slices of one layer of neighbouring blocks.
+func (p *pages) rows(count int) driver.Rows {
+	l := p.at.Layout
+	if count == 1 { // pages may be larger than a pitch can be
+		return driver.Rows{Count: 1, Bytes: l.SliceBytes, Pitch: l.SliceBytes}
+	}
+	return driver.Rows{Count: count, Bytes: l.SliceBytes, Pitch: l.PageBytes()}
+}
+
+// neighbours is how many of the first blocks lie one behind another, as rows of one copy.
+func (p *pages) neighbours(blocks []kvcache.BlockID) int {
+	n := 1
+	for p.at.Layout.PageBytes() <= driver.MostPitch && n < len(blocks) && blocks[n] == blocks[n-1]+1 {
+		n++
+	}
+	return n
+}
+
+// free gives the memory back; the second time it does nothing. Copies that run are waited
+// for, those that wait for their pace give up.
 func (p *pages) free() error {
+	p.once.Do(func() { close(p.closing) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -142,14 +106,10 @@ func (p *pages) free() error {
 	p.closed = true
 	var errs []error
 	for range len(p.idle) {
-		c := <-p.idle
-		if c.stream != nil {
-			errs = append(errs, c.stream.Close())
-		}
-		if c.buffer != nil {
-			errs = append(errs, c.buffer.Free())
-		}
-		c.program.Free()
+		errs = append(errs, (<-p.idle).free())
+	}
+	for range len(p.movers) {
+		errs = append(errs, (<-p.movers).free())
 	}
 	if p.memory != 0 {
 		errs = append(errs, p.device.Free(p.memory))

@@ -22,7 +22,8 @@ type planner struct {
 	group  int // heads that share a KV head
 	window int // of the layer with the widest one; 0: some layer sees all
 	slots  int // results that there is room for
-	blocks int // thread blocks that keep the device busy, for one KV head
+	// Thread blocks that keep the device busy, for one KV head.
+	thinBlocks, tallBlocks int
 }
 
 // tokensOf is how many tokens an item has whose rows are at most so many.
@@ -55,13 +56,26 @@ func (p planner) size(tokens int) (each int, tall bool) {
 
 // plan makes the items of runs of tokens. A context that is more than a thread block's
 // share of all is divided among blocks: a result does not depend on it, since splits are
-// at fixed positions and are joined in order.
+// at fixed positions and are joined in order. The two kernels run one after the other, so
+// each has shares of its own.
 func (p planner) plan(w *work, runs []rows) {
 	w.reset()
-	splits := 0
-	p.each(runs, func(r rows, _ bool) { splits += p.last(r) - p.first(r) })
-	share := (splits + p.blocks - 1) / p.blocks
-	p.each(runs, func(r rows, tall bool) { p.add(w, r, tall, share) })
+	thin, tall := 0, 0 // splits
+	p.each(runs, func(r rows, isTall bool) {
+		if n := p.last(r) - p.first(r); isTall {
+			tall += n
+		} else {
+			thin += n
+		}
+	})
+	thinShare, tallShare := (thin+p.thinBlocks-1)/p.thinBlocks, (tall+p.tallBlocks-1)/p.tallBlocks
+	p.each(runs, func(r rows, isTall bool) {
+		share := thinShare
+		if isTall {
+			share = tallShare
+		}
+		p.add(w, r, isTall, share)
+	})
 }
 
 // each visits runs in parts that fit an item.
@@ -102,10 +116,10 @@ func (p planner) add(w *work, r rows, tall bool, share int) {
 }
 
 // runsOf are a batch's sequences as runs of tokens; keep says how many tokens of a
-// sequence, from its last on, are computed.
-func runsOf(runs []rows, batch engine.Batch, keep func(s *engine.Sequence) int, blockTokens int) []rows {
+// sequence, from its last on, are computed. The first one's block table begins at table.
+func runsOf(runs []rows, batch engine.Batch, keep func(s *engine.Sequence) int, blockTokens, table int) []rows {
 	runs = runs[:0]
-	row, table := 0, 0
+	row := 0
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
 		n := len(s.Tokens)

@@ -13,7 +13,7 @@ func TestPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	divided := 0
 	for round := range 500 {
-		p := planner{group: 1 + r.IntN(kernels.ThinRows), slots: r.IntN(300), blocks: 1 + r.IntN(200)}
+		p := planner{group: 1 + r.IntN(kernels.ThinRows), slots: r.IntN(300), thinBlocks: 1 + r.IntN(200), tallBlocks: 1 + r.IntN(200)}
 		if r.IntN(3) == 0 {
 			p.window = 1 + r.IntN(2000)
 		}

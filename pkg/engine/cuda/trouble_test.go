@@ -193,6 +193,35 @@ func TestStepFailsOnce(t *testing.T) {
 	}
 }
 
+// TestStartDoesNotWaitForFailure: what the driver refuses of a step that is started Wait
+// tells, after which another step can be.
+func TestStartDoesNotWaitForFailure(t *testing.T) {
+	path, control := emulated(t)
+	closeAll, e, err := open(t, path, small())
+	if err != nil {
+		t.Fatal(err)
+	}
+	starting := e.(engine.Starting)
+	s := engine.Sequence{Tokens: []int32{1}, Blocks: table(0, 1), Sample: &engine.Sample{}}
+	want := step(t, e, s).Tokens[0]
+	batch := engine.Batch{Sequences: []engine.Sequence{s}}
+	for _, call := range []string{"cuMemcpyHtoDAsync_v2", "cuGraphLaunch"} {
+		control.Fail(call, 0, outOfMemory)
+		if err := starting.Start(t.Context(), batch); err != nil {
+			t.Fatalf("%s fails: Start gave %v", call, err)
+		}
+		if _, err := starting.Wait(); err == nil || errors.Is(err, engine.ErrDeviceLost) || !strings.Contains(err.Error(), call) {
+			t.Errorf("%s fails: Wait gave %v", call, err)
+		}
+		if got := step(t, e, s).Tokens[0]; got != want {
+			t.Errorf("after a failed %s the token is %d, want %d", call, got, want)
+		}
+	}
+	if err := closeAll(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSteadyState: a decode step allocates nothing.
 func TestSteadyState(t *testing.T) {
 	e := newEngine(t, load(t, filepath.Join(familiesDir, "llama")), small())

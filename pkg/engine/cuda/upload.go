@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/engine/internal/rotary"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -16,15 +17,21 @@ import (
 const stagingBytes = 16 << 20
 
 // uploader copies to the device by way of two pinned buffers: while one is on its way
-// the other is filled. One goroutine uses it.
+// the other is filled. What becomes 8 bits goes to a buffer on the device, of which a kernel
+// makes them: the stream does one after the other, so one such buffer is enough. One
+// goroutine uses it.
 type uploader struct {
 	ctx     context.Context
+	weights *Weights
 	stream  *driver.Stream
 	program *driver.Program
 	halves  [2]half
+	staging driver.Address // on the device, stagingOf bytes
 	current int
 	used    int            // bytes of the current half
 	to      driver.Address // where they go
+	rows    int            // of the current half that become 8 bits: 0, or all
+	into    matrix         // where those go
 	done    func(bytes int)
 }
 
@@ -34,10 +41,19 @@ type half struct {
 	sent   *driver.Event
 }
 
+// stagingOf is the device memory that an uploader takes for weights of a type.
+func stagingOf(kind WeightType) int64 {
+	if kind == BF16 {
+		return 0
+	}
+	return stagingBytes
+}
+
 // newUploader makes one. done, if set, hears of the bytes of the checkpoint that were
 // taken.
-func newUploader(ctx context.Context, device *driver.Device, done func(bytes int)) (_ *uploader, err error) {
-	u := &uploader{ctx: ctx, program: device.NewProgram(), done: done}
+func newUploader(ctx context.Context, w *Weights, done func(bytes int)) (_ *uploader, err error) {
+	device := w.device
+	u := &uploader{ctx: ctx, weights: w, program: device.NewProgram(), done: done}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, u.close())
@@ -45,6 +61,11 @@ func newUploader(ctx context.Context, device *driver.Device, done func(bytes int
 	}()
 	if u.stream, err = device.NewStream(driver.Low); err != nil {
 		return nil, err
+	}
+	if bytes := stagingOf(w.kind); bytes > 0 {
+		if u.staging, err = device.Allocate(bytes); err != nil {
+			return nil, err
+		}
 	}
 	for i := range u.halves {
 		if u.halves[i].buffer, err = device.AllocateHost(stagingBytes); err != nil {
@@ -71,6 +92,9 @@ func (u *uploader) close() error {
 			errs = append(errs, h.sent.Close())
 		}
 	}
+	if u.staging != 0 {
+		errs = append(errs, u.weights.device.Free(u.staging))
+	}
 	u.program.Free()
 	return errors.Join(errs...)
 }
@@ -78,7 +102,7 @@ func (u *uploader) close() error {
 // room is free memory of the current buffer, of at least so many bytes, for what goes to
 // the address.
 func (u *uploader) room(to driver.Address, bytes int) ([]byte, error) {
-	follows := u.used > 0 && u.to+driver.Address(u.used) == to
+	follows := u.used > 0 && u.rows == 0 && u.to+driver.Address(u.used) == to
 	if !follows || u.used+bytes > stagingBytes {
 		if err := u.send(); err != nil {
 			return nil, err
@@ -88,6 +112,19 @@ func (u *uploader) room(to driver.Address, bytes int) ([]byte, error) {
 	room := u.halves[u.current].buffer.Bytes()[u.used : u.used+bytes]
 	u.used += bytes
 	return room, nil
+}
+
+// roomFor is free memory of the current buffer for so many rows of bf16, which become the
+// first rows of a matrix.
+func (u *uploader) roomFor(to matrix, rows int) ([]byte, error) {
+	if to.kind == kernels.BF16 {
+		return u.room(to.rows, rows*to.rowBytes())
+	}
+	if err := u.send(); err != nil {
+		return nil, err
+	}
+	u.rows, u.into = rows, to
+	return u.room(u.staging, 2*rows*to.ld)
 }
 
 // send starts the copy of the current buffer and waits until the other one is free.
@@ -102,6 +139,12 @@ func (u *uploader) send() error {
 	u.program.Reset()
 	u.program.CopyIn(u.to, h.buffer, 0, u.used)
 	u.program.Record(h.sent)
+	if u.rows > 0 {
+		u.weights.kernels.Quantize(u.program, u.into.kind, u.rows, kernels.QuantizeArgs{
+			From: u.staging, To: u.into.rows, Scales: u.into.scales, Ld: int64(u.into.ld),
+		})
+		u.rows = 0
+	}
 	if err := u.stream.Submit(u.program); err != nil {
 		return err
 	}
@@ -117,27 +160,27 @@ func (u *uploader) finish() error {
 	return u.stream.Synchronize()
 }
 
-// matrix uploads a matrix, in bf16, whose rows are ld elements apart on the device.
-func (u *uploader) matrix(to driver.Address, t model.Tensor, ld int) error {
-	return u.spread(to, t, ld, t.Shape[1], t.Shape[1])
+// matrix uploads a matrix.
+func (u *uploader) matrix(to matrix, t model.Tensor) error {
+	return u.spread(to, t, t.Shape[1], t.Shape[1])
 }
 
 // spread is matrix for rows whose elements come in groups, which are stride elements apart
 // on the device. What lies between is zero.
-func (u *uploader) spread(to driver.Address, t model.Tensor, ld, group, stride int) error {
+func (u *uploader) spread(to matrix, t model.Tensor, group, stride int) error {
 	rows, columns := t.Shape[0], t.Shape[1]
-	row := 2 * ld
+	row := 2 * to.ld // bytes, on the way
 	most := stagingBytes / row
 	if most == 0 {
 		return fmt.Errorf("tensor %s: rows of %d elements do not fit the staging buffer", t.Name, columns)
 	}
 	for first := 0; first < rows; first += most {
 		n := min(most, rows-first)
-		room, err := u.room(to+driver.Address(first*row), n*row)
+		room, err := u.roomFor(to.from(first), n)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
-		if t.DType == model.BF16 && ld == columns && group == stride {
+		if t.DType == model.BF16 && to.ld == columns && group == stride {
 			copy(room, t.Data[first*row:])
 		} else {
 			for i := range n {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/engine/loans"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -19,16 +20,23 @@ var errClosed = errors.New("closed")
 // however many engines. It is safe for concurrent use.
 type Weights struct {
 	spec    model.Spec
+	kind    WeightType
 	shape   shape
 	device  *driver.Device
 	kernels *kernels.Set
 	version string // of CUDA, that the driver supports
 	memory  driver.Address
 	at      weightAddresses
+	book    *loans.Book[*pages] // what its engines' pages have lent each other
+	pace    *pace               // of copies to and from its engines' pages
 
 	mu      sync.Mutex
 	engines int
 	closed  bool
+	attends map[KVType]*kernels.Attention // loaded by the first engine that wants them
+	losses  map[*loss]struct{}            // of the engines
+	lost    error                         // what the device was lost by, as who watches it says
+	watched bool
 }
 
 // LoadConfig says where weights go. The zero value is the first device.
@@ -37,16 +45,36 @@ type LoadConfig struct {
 	Library string
 	// Device is the device's number, as the driver counts them.
 	Device int
+	// Weights is what the layers' matrices are kept as; "" is BF16.
+	Weights WeightType
 	// Progress, if set, is called on the caller's goroutine with the bytes of the
 	// checkpoint that are done.
 	Progress func(done, total int64)
+	// CopyRate is the most that is copied between the host and KV pages while a step of the
+	// device runs, over all engines of these weights, in bytes a second: LeastCopyRate at
+	// least. 0 is without a bound.
+	CopyRate int64
 }
 
 // Load copies the weights of m to a device. m is not needed any more once it returns.
 // Without a driver, a device or enough memory the error says which, and what to do.
 func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
 	spec := m.Spec()
+	if config.Weights == "" {
+		config.Weights = BF16
+	}
+	if err := config.Weights.Validate(); err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
 	if err := checkModel(spec); err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	paced, err := newPace(config.CopyRate)
+	if err != nil {
+		return nil, fmt.Errorf("load weights: %w", err)
+	}
+	book, err := loans.NewBook[*pages]()
+	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
 	library, err := driver.Open(config.Library)
@@ -61,7 +89,10 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 		return nil, fmt.Errorf("load weights: %w", errors.Join(err, device.Close()))
 	}
 	major, minor := library.Version()
-	w := &Weights{spec: spec, shape: shapeOf(spec), device: device, version: fmt.Sprintf("%d.%d", major, minor)}
+	w := &Weights{
+		spec: spec, kind: config.Weights, shape: shapeOf(spec), device: device, version: fmt.Sprintf("%d.%d", major, minor),
+		book: book, pace: paced,
+	}
 	if err := w.load(ctx, m, config.Progress); err != nil {
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, errors.Join(err, w.free()))
 	}
@@ -70,19 +101,19 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 
 // load fills a new w.
 func (w *Weights) load(ctx context.Context, m *model.Model, progress func(done, total int64)) (err error) {
-	if w.kernels, err = kernels.Load(w.device, w.shape.stride); err != nil {
+	if w.kernels, err = kernels.Load(w.device, w.kind.used()...); err != nil {
 		return err
 	}
-	bytes := WeightBytes(w.spec)
-	if err := w.checkRoom(bytes, "weights"); err != nil {
+	bytes := WeightBytes(w.spec, w.kind)
+	if err := w.checkRoom(bytes+stagingOf(w.kind), "weights"); err != nil {
 		return err
 	}
 	if w.memory, err = w.device.Allocate(bytes); err != nil {
 		return err
 	}
-	w.at = layWeights(&arena{base: w.memory}, w.spec)
-	total, taken := bytesOf(m), int64(0)
-	u, err := newUploader(ctx, w.device, func(bytes int) {
+	w.at = layWeights(&arena{base: w.memory}, w.spec, w.kind)
+	total, taken := bytesOf(m, w.at.output != w.at.embedding), int64(0)
+	u, err := newUploader(ctx, w, func(bytes int) {
 		taken += int64(bytes)
 		if progress != nil {
 			progress(taken, total)
@@ -120,12 +151,12 @@ func (w *Weights) checkRoom(bytes int64, what string) error {
 
 // upload fills the memory.
 func (w *Weights) upload(u *uploader, m *model.Model) error {
-	s, at := w.shape, w.at
-	if err := u.matrix(at.embedding, m.Embedding(), s.ldHidden); err != nil {
+	at := w.at
+	if err := u.matrix(at.embedding, m.Embedding()); err != nil {
 		return err
 	}
-	if !w.spec.TiedEmbeddings {
-		if err := u.matrix(at.output, m.Output(), s.ldHidden); err != nil {
+	if at.output != at.embedding {
+		if err := u.matrix(at.output, m.Output()); err != nil {
 			return err
 		}
 	}
@@ -143,19 +174,17 @@ func (w *Weights) upload(u *uploader, m *model.Model) error {
 func (w *Weights) uploadLayer(u *uploader, to layerAddresses, l model.LayerWeights) error {
 	s := w.shape
 	kv := s.kvHeads * s.headSize
-	after := func(rows int) driver.Address { return to.qkv + driver.Address(2*rows*s.ldHidden) }
-	if err := u.spread(to.o, l.O, s.ldQ, s.headSize, s.stride); err != nil {
+	if err := u.spread(to.o, l.O, s.headSize, s.stride); err != nil {
 		return err
 	}
 	for _, part := range []struct {
-		to driver.Address
+		to matrix
 		t  model.Tensor
-		ld int
 	}{
-		{to.qkv, l.Q, s.ldHidden}, {after(s.q), l.K, s.ldHidden}, {after(s.q + kv), l.V, s.ldHidden},
-		{to.gate, l.Gate, s.ldHidden}, {to.up, l.Up, s.ldHidden}, {to.down, l.Down, s.ldFFN},
+		{to.qkv, l.Q}, {to.qkv.from(s.q), l.K}, {to.qkv.from(s.q + kv), l.V},
+		{to.gate, l.Gate}, {to.up, l.Up}, {to.down, l.Down},
 	} {
-		if err := u.matrix(part.to, part.t, part.ld); err != nil {
+		if err := u.matrix(part.to, part.t); err != nil {
 			return err
 		}
 	}
@@ -177,11 +206,11 @@ func (w *Weights) uploadLayer(u *uploader, to layerAddresses, l model.LayerWeigh
 	return nil
 }
 
-// bytesOf is what a checkpoint has to be read.
-func bytesOf(m *model.Model) int64 {
+// bytesOf is what a checkpoint has to be read, with an output matrix of its own or without.
+func bytesOf(m *model.Model, output bool) int64 {
 	spec := m.Spec()
 	tensors := []model.Tensor{m.Embedding(), m.FinalNorm()}
-	if !spec.TiedEmbeddings {
+	if output {
 		tensors = append(tensors, m.Output())
 	}
 	for i := range spec.Layers {
@@ -198,8 +227,11 @@ func bytesOf(m *model.Model) int64 {
 // Spec describes the model.
 func (w *Weights) Spec() model.Spec { return w.spec }
 
+// Type is what the layers' matrices are kept as.
+func (w *Weights) Type() WeightType { return w.kind }
+
 // Bytes is the device memory that the weights take.
-func (w *Weights) Bytes() int64 { return WeightBytes(w.spec) }
+func (w *Weights) Bytes() int64 { return WeightBytes(w.spec, w.kind) }
 
 // DeviceName is the device's, for people.
 func (w *Weights) DeviceName() string { return w.device.Info().Name }
@@ -211,6 +243,24 @@ func (w *Weights) DriverVersion() string { return w.version }
 func (w *Weights) FreeBytes() (int64, error) {
 	free, _, err := w.device.Memory()
 	return free, err
+}
+
+// attention is the kernels of attention for keys and values of a type.
+func (w *Weights) attention(kv KVType) (*kernels.Attention, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a := w.attends[kv]; a != nil {
+		return a, nil
+	}
+	a, err := kernels.LoadAttention(w.device, kv.kernels(), w.shape.stride)
+	if err != nil {
+		return nil, err
+	}
+	if w.attends == nil {
+		w.attends = map[KVType]*kernels.Attention{}
+	}
+	w.attends[kv] = a
+	return a, nil
 }
 
 // acquire counts an engine in.
@@ -249,6 +299,9 @@ func (w *Weights) free() error {
 	var errs []error
 	if w.memory != 0 {
 		errs = append(errs, w.device.Free(w.memory))
+	}
+	for _, a := range w.attends {
+		errs = append(errs, a.Unload())
 	}
 	if w.kernels != nil {
 		errs = append(errs, w.kernels.Unload())

@@ -26,11 +26,13 @@ func (c Config) bounds(spec model.Spec) bounds {
 		blocksPerSequence: (spec.ContextTokens + c.BlockTokens - 1) / c.BlockTokens,
 		passes:            (c.MaxBatchTokens + c.headRows() - 1) / c.headRows(),
 		items:             c.MaxSequences + c.MaxBatchTokens/tallTokens + mostSlots,
+		graphs:            c.graphRows(),
 	}
 }
 
 // buffers are where a step's activations are, on the device. Their rows are as far
-// apart as shape says; x, qkv and logits are float32, the rest of the rows bf16.
+// apart as shape says; x, qkv, squares, roots and logits are float32, the rest of the rows
+// bf16. normed is rows that a product takes: of a norm that it finishes, or finished ones.
 type buffers struct {
 	x, normed, qkv, q, mixed, inner driver.Address
 	narrowX, narrowMixed            driver.Address // rows that the last layer goes on with
@@ -38,6 +40,7 @@ type buffers struct {
 	logits, drawn                   driver.Address
 	parts                           driver.Address // of sliced products
 	both, scratch                   driver.Address // of fast
+	squares, roots                  driver.Address // of norms that products finish
 }
 
 // layBuffers takes them from an arena.
@@ -52,7 +55,7 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		narrowX: matrix(rows, s.ldHidden, 4), narrowMixed: matrix(tiled, s.ldQ, 2),
 		results: matrix(mostSlots*s.kvHeads, kernels.ThinRows*s.stride, 4), sums: matrix(mostSlots*s.kvHeads, kernels.ThinRows*2, 4),
 		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
-		parts: a.take(partsBytes(s, rows, head)),
+		parts: a.take(partsBytes(s, rows, head)), squares: matrix(rows, s.ldSquares, 4), roots: matrix(rows, 1, 4),
 	}
 	if c.usesFast() {
 		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
@@ -90,7 +93,7 @@ func HostBytes(spec model.Spec, c Config) int64 {
 	c = c.withDefaults()
 	var a arena
 	layInput(&input{}, &a, c.bounds(spec))
-	return a.used + int64(c.outBytes(shapeOf(spec))) + copiers*int64(max(copierBytes, SliceBytes(spec, c)))
+	return a.used + int64(c.outBytes(shapeOf(spec))) + copiers*int64(bufferBytes(SliceBytes(spec, c)))
 }
 
 // outBytes is the size of what comes out of a pass of the head: logits, then its tokens.

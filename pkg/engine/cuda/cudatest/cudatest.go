@@ -20,7 +20,9 @@ type GPU struct {
 	Driver string
 	// CublasLt is the file of a cuBLASLt library for it, for cuda.Config.CublasLt.
 	CublasLt string
-	control  *emulation.Control
+	// NVML is the file of NVIDIA's management library for it, for cuda.HealthConfig.Library.
+	NVML    string
+	control *emulation.Control
 }
 
 // New makes sure that there is one, and takes back what earlier tests did to it. Without a
@@ -28,7 +30,7 @@ type GPU struct {
 func New(t testing.TB) *GPU {
 	t.Helper()
 	path := emulation.Library(t)
-	return &GPU{path, path, emulation.NewControl(t, path)}
+	return &GPU{path, path, path, emulation.NewControl(t, path)}
 }
 
 // Memory sets how much memory the device has, bytes.
@@ -36,6 +38,22 @@ func (g *GPU) Memory(bytes uint64) { g.control.Set(emulation.Memory, bytes) }
 
 // Lose breaks the device until all who opened it have closed it.
 func (g *GPU) Lose() { g.control.Lose(illegalAddress) }
+
+// Copied is what was copied since New, bytes: between the host and the device, and within
+// the device.
+func (g *GPU) Copied() (in, out, within int64) {
+	c := g.control.Copied()
+	return c.In, c.Out, c.Within
+}
+
+// Report makes NVML report an Xid; no call of the driver fails by it.
+func (g *GPU) Report(xid uint64) { g.control.Raise(emulation.EventXid, xid) }
+
+// MemoryErrors sets how many errors of memory ECC has corrected, and could not.
+func (g *GPU) MemoryErrors(corrected, uncorrected uint64) {
+	g.control.Set(emulation.Corrected, corrected)
+	g.control.Set(emulation.Uncorrected, uncorrected)
+}
 
 // InUse says whether anything of the device is open.
 func (g *GPU) InUse() bool { return g.control.Live() != emulation.Live{} }

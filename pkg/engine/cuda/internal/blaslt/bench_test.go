@@ -14,8 +14,9 @@ import (
 
 const workspaceBytes = 32 << 20
 
-// bench is a device and a handle of cuBLASLt on it: emulated ones, or where
-// TANDEM_CUDA_DRIVER names a driver, that and what TANDEM_CUBLASLT names or the system has. What a test leaves alive on those fails it.
+// bench is a device and a handle of cuBLASLt on it: the GPU that the environment names and
+// what TANDEM_CUBLASLT names or the system has, or emulated ones. What a test leaves alive
+// on those fails it.
 type bench struct {
 	t         *testing.T
 	control   *emulation.Control // nil on a real device
@@ -27,23 +28,24 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	path, blasPath := os.Getenv("TANDEM_CUDA_DRIVER"), os.Getenv("TANDEM_CUBLASLT")
+	path, device := emulation.GPU(t)
+	blasPath := os.Getenv("TANDEM_CUBLASLT")
 	if path == "" {
 		return newEmulated(t)
 	}
 	if _, err := blaslt.Open(blasPath); err != nil && blasPath == "" {
 		t.Skip(err)
 	}
-	return openBench(t, path, blasPath, nil)
+	return openBench(t, path, blasPath, device, nil)
 }
 
 func newEmulated(t *testing.T) *bench {
 	t.Helper()
 	path := emulation.Library(t)
-	return openBench(t, path, path, emulation.NewControl(t, path))
+	return openBench(t, path, path, 0, emulation.NewControl(t, path))
 }
 
-func openBench(t *testing.T, path, blasPath string, control *emulation.Control) *bench {
+func openBench(t *testing.T, path, blasPath string, device int, control *emulation.Control) *bench {
 	t.Helper()
 	b := &bench{t: t, control: control}
 	if control != nil {
@@ -54,7 +56,7 @@ func openBench(t *testing.T, path, blasPath string, control *emulation.Control) 
 		})
 	}
 	library := must[*driver.Driver](b, nil)(driver.Open(path))
-	b.device = must(b, (*driver.Device).Close)(library.NewDevice(0))
+	b.device = must(b, (*driver.Device).Close)(library.NewDevice(device))
 	b.handle = must(b, (*blaslt.Handle).Close)(must[*blaslt.Library](b, nil)(blaslt.Open(blasPath)).NewHandle(b.device))
 	b.stream = must(b, (*driver.Stream).Close)(b.device.NewStream(driver.Low))
 	b.workspace = b.memory(workspaceBytes)

@@ -114,7 +114,7 @@ func TestTwoDevices(t *testing.T) {
 	path := emulation.Library(t)
 	control := emulation.NewControl(t, path)
 	control.Set(emulation.Devices, 2)
-	b := openBench(t, path, nil)
+	b := openBench(t, path, 0, nil)
 	other, err := b.driver.NewDevice(1)
 	must(b, (*driver.Device).Close, other, err)
 	stream, err := other.NewStream(driver.Low)

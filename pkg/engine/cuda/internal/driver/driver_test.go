@@ -3,7 +3,6 @@ package driver_test
 import (
 	_ "embed"
 	"math"
-	"os"
 	"slices"
 	"testing"
 	"unsafe"
@@ -42,11 +41,11 @@ type bench struct {
 	closers []func() error
 }
 
-// newBench opens the library that TANDEM_CUDA_DRIVER names, or the emulated one.
+// newBench opens the GPU that the environment names, or the emulated one.
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	if path := os.Getenv("TANDEM_CUDA_DRIVER"); path != "" {
-		return openBench(t, path, nil)
+	if path, device := emulation.GPU(t); path != "" {
+		return openBench(t, path, device, nil)
 	}
 	return newEmulated(t)
 }
@@ -55,17 +54,17 @@ func newBench(t *testing.T) *bench {
 func newEmulated(t *testing.T) *bench {
 	t.Helper()
 	path := emulation.Library(t)
-	return openBench(t, path, emulation.NewControl(t, path))
+	return openBench(t, path, 0, emulation.NewControl(t, path))
 }
 
-func openBench(t *testing.T, path string, control *emulation.Control) *bench {
+func openBench(t *testing.T, path string, device int, control *emulation.Control) *bench {
 	t.Helper()
 	b := &bench{t: t, control: control}
 	var err error
 	if b.driver, err = driver.Open(path); err != nil {
 		t.Fatal(err)
 	}
-	if b.device, err = b.driver.NewDevice(0); err != nil {
+	if b.device, err = b.driver.NewDevice(device); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.close)

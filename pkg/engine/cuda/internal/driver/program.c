@@ -23,6 +23,20 @@ static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op
 	return TDM_DONE;
 }
 
+static tdm_outcome copy_rows(const tdm_driver *d, CUstream stream, const tdm_op *op) {
+	CUDA_MEMCPY2D r = {
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = op->from, .srcPitch = op->grid[2],
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = op->to, .dstPitch = op->grid[1],
+		.WidthInBytes = op->bytes, .Height = op->grid[0],
+	};
+	if (op->handle && !op->from)
+		r.srcMemoryType = CU_MEMORYTYPE_HOST, r.srcHost = pointer(op->handle);
+	else if (op->handle)
+		r.dstMemoryType = CU_MEMORYTYPE_HOST, r.dstHost = pointer(op->handle);
+	TDM_CALL(d, cuMemcpy2DAsync_v2, &r, stream);
+	return TDM_DONE;
+}
+
 static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *op, flags f) {
 	switch (op->kind) {
 	case TDM_LAUNCH:
@@ -36,6 +50,8 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 	case TDM_COPY:
 		TDM_CALL(d, cuMemcpyDtoDAsync_v2, op->to, op->from, op->bytes, stream);
 		break;
+	case TDM_COPY_ROWS:
+		return copy_rows(d, stream, op);
 	case TDM_FILL:
 		TDM_CALL(d, cuMemsetD8Async, op->to, (unsigned char)op->value, op->bytes, stream);
 		break;

@@ -2,12 +2,12 @@
 
 #include "tdm_call.h"
 
-tdm_outcome tdm_stream_open(const tdm_device *v, int high) {
+tdm_outcome tdm_stream_open(const tdm_device *v, int level, int levels) {
 	TDM_ENTER(v);
 	int least, greatest;
 	TDM_CALL(v->driver, cuCtxGetStreamPriorityRange, &least, &greatest);
 	CUstream stream;
-	TDM_CALL(v->driver, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, high ? greatest : least);
+	TDM_CALL(v->driver, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, least + (greatest - least) * level / (levels - 1));
 	return TDM_MADE(stream);
 }
 

@@ -14,10 +14,14 @@ import (
 // Priority says which stream's blocks the device takes first.
 type Priority int
 
-// The priorities.
+// The priorities: Low is the device's least, High its greatest. On a device that has but
+// two, Middle is Low.
 const (
 	Low Priority = iota
+	Middle
 	High
+
+	priorities = iota
 )
 
 // Stream is a queue of work, done in order. Streams wait for each other through events
@@ -35,11 +39,7 @@ func (v *Device) NewStream(priority Priority) (*Stream, error) {
 		return nil, err
 	}
 	defer v.leave()
-	high := C.int(0)
-	if priority == High {
-		high = 1
-	}
-	o := C.tdm_stream_open(v.c, high)
+	o := C.tdm_stream_open(v.c, C.int(priority), priorities)
 	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("make a stream: %w", err)
 	}
@@ -73,8 +73,8 @@ func (s *Stream) submit(p *Program, wait C.int) error {
 	return p.failed(o)
 }
 
-// Waited is how long all calls of Run have waited for the device, after they had handed
-// their programs over.
+// Waited is how long all calls of Run and Synchronize have waited for the device: those of
+// Run after they had handed their programs over.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
 // begin enters the device if stream and program can be used.
@@ -100,7 +100,10 @@ func (s *Stream) Synchronize() error {
 		return err
 	}
 	defer s.device.leave()
-	if err := s.device.driver.check(C.tdm_stream_synchronize(s.device.c, s.handle)); err != nil {
+	begin := time.Now()
+	err := s.device.driver.check(C.tdm_stream_synchronize(s.device.c, s.handle))
+	s.waited.Add(int64(time.Since(begin)))
+	if err != nil {
 		return fmt.Errorf("wait for a stream: %w", err)
 	}
 	return nil

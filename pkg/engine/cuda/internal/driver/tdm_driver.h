@@ -104,7 +104,9 @@ tdm_function tdm_module_function(const tdm_device *device, CUmodule module, cons
 tdm_outcome tdm_function_allow_shared(const tdm_device *device, CUfunction function, int bytes);
 tdm_outcome tdm_function_blocks(const tdm_device *device, CUfunction function, int block, size_t shared, int *blocks);
 
-tdm_outcome tdm_stream_open(const tdm_device *device, int high);
+// Of priority level of levels, 0 to levels-1: 0 is the device's least, levels-1 its
+// greatest, and those between lie evenly between them.
+tdm_outcome tdm_stream_open(const tdm_device *device, int level, int levels);
 tdm_outcome tdm_stream_close(const tdm_device *device, CUstream stream);
 tdm_outcome tdm_stream_synchronize(const tdm_device *device, CUstream stream);
 
@@ -120,6 +122,7 @@ enum {
 	TDM_COPY_IN,
 	TDM_COPY_OUT,
 	TDM_COPY,
+	TDM_COPY_ROWS, // grid: rows, and the pitches of to and of from; handle, where not 0: the host side
 	TDM_FILL,
 	TDM_RECORD,
 	TDM_AWAIT,
@@ -139,7 +142,7 @@ typedef struct tdm_op {
 	uint32_t size;   // bytes from this operation to the next, a multiple of 16
 	uint64_t handle; // function, event, graph or tdm_foreign; the host side of a copy in or out
 	CUdeviceptr to, from;
-	uint64_t bytes;
+	uint64_t bytes; // of a row, where there are rows
 	uint32_t grid[3], block, shared;
 	uint32_t value; // of a fill
 } tdm_op;

@@ -20,6 +20,30 @@ typedef struct CUuuid {
 	char bytes[16];
 } CUuuid;
 
+// CUmemorytype, of the two sides of a CUDA_MEMCPY2D.
+typedef enum CUmemorytype {
+	CU_MEMORYTYPE_HOST = 1,
+	CU_MEMORYTYPE_DEVICE = 2,
+} CUmemorytype;
+
+// A rectangle of bytes to copy: Height rows of WidthInBytes, those of each side its pitch
+// apart. Arrays are not used here.
+typedef struct CUDA_MEMCPY2D {
+	size_t srcXInBytes, srcY;
+	CUmemorytype srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	void *srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	CUmemorytype dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	void *dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
 // CUresult
 enum {
 	CUDA_SUCCESS = 0,
@@ -123,6 +147,7 @@ enum {
 	X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))    \
 	X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))          \
 	X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))    \
+	X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *rectangle, CUstream stream))                      \
 	X(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream))      \
 	X(cuModuleLoadDataEx, (CUmodule * module, const void *image, unsigned count, int *options, void **values)) \
 	X(cuModuleUnload, (CUmodule module))                                                          \

@@ -15,7 +15,7 @@ const char *tdm_control_open(const char *library, tdm_control *c) {
 		return "it cannot be opened";
 	if (!find(handle, "tdm_fake_reset", &c->reset) || !find(handle, "tdm_fake_set", &c->set) ||
 		!find(handle, "tdm_fake_fail", &c->fail) || !find(handle, "tdm_fake_lose", &c->lose) ||
-		!find(handle, "tdm_fake_live", &c->live))
+		!find(handle, "tdm_fake_live", &c->live) || !find(handle, "tdm_fake_seen", &c->seen) || !find(handle, "tdm_fake_raise", &c->raise))
 		return "it has no back door";
 	return NULL;
 }
@@ -33,3 +33,11 @@ tdm_counts tdm_control_live(const tdm_control *c) {
 	c->live(live.counts);
 	return live;
 }
+
+tdm_counts tdm_control_seen(const tdm_control *c) {
+	tdm_counts seen;
+	c->seen(seen.counts);
+	return seen;
+}
+
+void tdm_control_raise(const tdm_control *c, unsigned long long type, unsigned long long data) { c->raise(type, data); }

@@ -47,6 +47,17 @@ const (
 	Capability Setting = "capability" // 90
 	Seed       Setting = "seed"       // of the order in which streams run; 1
 	CublasLt   Setting = "cublaslt"   // its version, 10000*major + 100*minor + patch; 120405
+
+	Events      Setting = "events"      // NVML's: a mask of the types that devices have; all three
+	Corrected   Setting = "corrected"   // errors of memory that were put right; 0
+	Uncorrected Setting = "uncorrected" // and those that were not; 0
+)
+
+// The types of NVML's events.
+const (
+	EventSingleBit = 0x1
+	EventDoubleBit = 0x2
+	EventXid       = 0x8
 )
 
 // Set chooses a setting.
@@ -73,6 +84,11 @@ func (c *Control) Fail(call string, after, code int) {
 // Lose loses every device in use: calls answer code until it is released and opened anew.
 func (c *Control) Lose(code int) { C.tdm_control_lose(c.c, C.int(code)) }
 
+// Raise makes an event of NVML, on every device: data is the number of an Xid.
+func (c *Control) Raise(event, data uint64) {
+	C.tdm_control_raise(c.c, C.ulonglong(event), C.ulonglong(data))
+}
+
 // Live is what is alive in the library.
 type Live struct {
 	Devices     int   // opened and not closed
@@ -85,6 +101,7 @@ type Live struct {
 	Graphs      int
 	Pending     int // operations that were enqueued and did not run
 	Products    int // cuBLASLt's handles, descriptors, layouts and preferences
+	Watches     int // NVML's sets of events, and starts that were not ended
 }
 
 // Live counts what is alive.
@@ -93,5 +110,28 @@ func (c *Control) Live() Live {
 	return Live{
 		Devices: int(counts[0]), Allocations: int(counts[1]), Bytes: int64(counts[2]), Pinned: int(counts[3]),
 		Modules: int(counts[4]), Streams: int(counts[5]), Events: int(counts[6]), Graphs: int(counts[7]), Pending: int(counts[8]), Products: int(counts[9]),
+		Watches: int(counts[10]),
 	}
+}
+
+// Copied is what was copied since the last Reset, bytes.
+type Copied struct {
+	In, Out int64 // between the host and the device
+	Within  int64 // device memory
+	Copies  int   // however many rows each had
+}
+
+// Copied says what was copied, fills and kernels aside.
+func (c *Control) Copied() Copied {
+	seen := C.tdm_control_seen(c.c).counts
+	return Copied{In: int64(seen[0]), Out: int64(seen[1]), Within: int64(seen[2]), Copies: int(seen[3])}
+}
+
+// Streams counts those that are alive by their priority: those of the least first.
+func (c *Control) Streams() (counts [6]int) {
+	seen := C.tdm_control_seen(c.c).counts
+	for i := range counts {
+		counts[i] = int(seen[4+i])
+	}
+	return counts
 }

@@ -8,10 +8,12 @@ typedef struct tdm_control {
 	void (*fail)(const char *call, int after, int code);
 	void (*lose)(int code);
 	void (*live)(long long *counts);
+	void (*seen)(long long *counts);
+	void (*raise)(unsigned long long type, unsigned long long data);
 } tdm_control;
 
 typedef struct tdm_counts {
-	long long counts[10];
+	long long counts[11];
 } tdm_counts;
 
 // Gives null, or what is missing.
@@ -23,5 +25,7 @@ int tdm_control_set(const tdm_control *control, const char *name, unsigned long 
 void tdm_control_fail(const tdm_control *control, const char *call, int after, int code);
 void tdm_control_lose(const tdm_control *control, int code);
 tdm_counts tdm_control_live(const tdm_control *control);
+tdm_counts tdm_control_seen(const tdm_control *control);
+void tdm_control_raise(const tdm_control *control, unsigned long long type, unsigned long long data);
 
 #endif

@@ -1,6 +1,6 @@
 // Package emulation is a CUDA driver library that needs no GPU, for tests: src/driver.h
 // says what it does, src/emulation.h how the engine's kernels run in it. The same file is
-// a cuBLASLt library (src/blaslt.h). It is compiled by
+// a cuBLASLt library (src/blaslt.h) and an NVML (src/nvml.cpp). It is compiled by
 // the machine's C++ compiler when it is first asked for, and kept in the user's cache.
 //
 // Only tests import it. A library's state is one for the process, so tests that use one
@@ -121,7 +121,7 @@ func (b *build) hash() error {
 		return fmt.Errorf("ask %s for its version: %w", b.compiler, err)
 	}
 	fmt.Fprintf(h, "%s\n%s\n%q\n", b.compiler, version, flags)
-	for _, pattern := range []string{"src/*.cpp", "src/*.h", "../driver/tdm_driver_api.h", "../blaslt/tdm_blaslt_api.h", "../driver/testdata/*.cu", "../kernels/*.cu", "../kernels/*.h"} {
+	for _, pattern := range []string{"src/*.cpp", "src/*.h", "../driver/tdm_driver_api.h", "../blaslt/tdm_blaslt_api.h", "../nvml/tdm_nvml_api.h", "../driver/testdata/*.cu", "../kernels/*.cu", "../kernels/*.h"} {
 		paths, err := filepath.Glob(filepath.Join(b.here, pattern))
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func sweep(cache string) {
 
 // compile makes work/libcuda.so.1 and leaves nothing else in work.
 func (b *build) compile(work string) error {
-	include := []string{"-I" + filepath.Join(b.here, "src"), "-I" + filepath.Join(b.here, "..", "driver"), "-I" + filepath.Join(b.here, "..", "blaslt"),
+	include := []string{"-I" + filepath.Join(b.here, "src"), "-I" + filepath.Join(b.here, "..", "driver"), "-I" + filepath.Join(b.here, "..", "blaslt"), "-I" + filepath.Join(b.here, "..", "nvml"),
 		"-I" + filepath.Join(b.here, "..", "driver", "testdata"), "-I" + filepath.Join(b.here, "..", "kernels")}
 	var commands [][]string
 	var objects []string

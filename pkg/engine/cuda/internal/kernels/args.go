@@ -19,6 +19,8 @@ const (
 	ThinRows    = C.TDM_THIN_ROWS
 	TallRows    = C.TDM_TALL_ROWS
 	MostHead    = C.TDM_MOST_HEAD
+	// SquaresOf is how many elements of a row have one sum of squares.
+	SquaresOf = C.TDM_SQUARES
 	// MostVocabulary is the largest vocabulary that tokens are drawn from.
 	MostVocabulary = C.TDM_MOST_VOCABULARY
 )
@@ -41,11 +43,24 @@ type (
 		Row0, Tokens, Slot, Stride, Splits int32
 		_                                  [3]int32
 	}
+	// Deferred is tdm_deferred.
+	Deferred struct {
+		Weight, Scaled, Squares, Roots Address
+		LdScaled, LdSquares            int64
+		Width                          int32
+		Eps                            float32
+	}
+	// RootsArgs is tdm_roots_args.
+	RootsArgs struct {
+		Count Address
+		Norm  Deferred
+	}
 	// EmbedArgs is tdm_embed_args.
 	EmbedArgs struct {
 		Counts, Tokens, Table, X Address
 		LdTable, LdX             int64
 		Width, _                 int32
+		Norm                     Deferred
 	}
 	// NormArgs is tdm_norm_args.
 	NormArgs struct {
@@ -59,6 +74,13 @@ type (
 		Count, A, W, Up, Out, Parts Address
 		LdA, LdW, LdOut             int64
 		K, Outputs                  int32
+		Norm                        Deferred
+		Scales, UpScales            Address
+	}
+	// QuantizeArgs is tdm_quantize_args.
+	QuantizeArgs struct {
+		From, To, Scales Address
+		Ld               int64
 	}
 	// HeadsArgs is tdm_heads_args.
 	HeadsArgs struct {
@@ -67,6 +89,12 @@ type (
 		Heads, KVHeads, Size, BlockTokens                                     int32
 		Eps                                                                   float32
 		Stride                                                                int32
+		FP8, _                                                                int32
+	}
+	// ProductHeadsArgs is tdm_product_heads_args.
+	ProductHeadsArgs struct {
+		Product ProductArgs
+		Heads   HeadsArgs
 	}
 	// AttentionArgs is tdm_attention_args.
 	AttentionArgs struct {
@@ -112,10 +140,14 @@ const (
 	_ = -uint(unsafe.Sizeof(Counts{}) ^ C.sizeof_tdm_counts)
 	_ = -uint(unsafe.Sizeof(Item{}) ^ C.sizeof_tdm_item)
 	_ = -uint(unsafe.Sizeof(Join{}) ^ C.sizeof_tdm_joint)
+	_ = -uint(unsafe.Sizeof(Deferred{}) ^ C.sizeof_tdm_deferred)
+	_ = -uint(unsafe.Sizeof(RootsArgs{}) ^ C.sizeof_tdm_roots_args)
 	_ = -uint(unsafe.Sizeof(EmbedArgs{}) ^ C.sizeof_tdm_embed_args)
 	_ = -uint(unsafe.Sizeof(NormArgs{}) ^ C.sizeof_tdm_norm_args)
 	_ = -uint(unsafe.Sizeof(ProductArgs{}) ^ C.sizeof_tdm_product_args)
+	_ = -uint(unsafe.Sizeof(QuantizeArgs{}) ^ C.sizeof_tdm_quantize_args)
 	_ = -uint(unsafe.Sizeof(HeadsArgs{}) ^ C.sizeof_tdm_heads_args)
+	_ = -uint(unsafe.Sizeof(ProductHeadsArgs{}) ^ C.sizeof_tdm_product_heads_args)
 	_ = -uint(unsafe.Sizeof(AttentionArgs{}) ^ C.sizeof_tdm_attention_args)
 	_ = -uint(unsafe.Sizeof(JoinArgs{}) ^ C.sizeof_tdm_join_args)
 	_ = -uint(unsafe.Sizeof(GatherArgs{}) ^ C.sizeof_tdm_gather_args)

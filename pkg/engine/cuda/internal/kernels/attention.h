@@ -3,14 +3,30 @@
 #ifndef TDM_ATTENTION_H
 #define TDM_ATTENTION_H
 
+#include "fp8.h"
 #include "join.h"
 
-// tdm_chunk is where 16 bytes (eight dimensions) of a token are in a tile of tokens in
-// shared memory. Chunks change places so that neither the rows that a quarter of a warp
-// reads for scores nor the eight of one tile of ldmatrix share a bank.
-template <int size> TDM_INLINE uint8_t *tdm_chunk(uint8_t *tile, int token, int chunk) {
-  const int place = size == 32 ? chunk ^ (token >> 1 & 3) : chunk ^ (token & 1) << 2 ^ (token >> 1 & 3);
-  return tile + token * (size * 2) + place * 16;
+// tdm_chunk is where 16 bytes of a token are in a tile of tokens in shared memory, which
+// has `line` bytes of each. Chunks change places, by the token's last bits in reverse, so
+// that no two of these share a bank: the chunks that a quarter of a warp reads for scores,
+// four of each of two tokens; those that half a warp reads in pieces of eight bytes, two of
+// each of four tokens; the same one of eight tokens, which is a tile of ldmatrix.
+template <int line> TDM_INLINE uint8_t *tdm_chunk(uint8_t *tile, int token, int chunk) {
+  constexpr int most = line >= 128 ? 7 : line / 16 - 1;
+  const int by = (token & 1) << 2 | (token & 2) | (token >> 2 & 1);
+  return tile + token * line + (chunk ^ (by & most)) * 16;
+}
+
+// tdm_line is the bytes of a token in a tile of keys or values.
+TDM_INLINE constexpr int tdm_line(int size, bool fp8) { return fp8 ? size : 2 * size; }
+
+// tdm_eight is eight dimensions of a token in a tile, as bf16.
+template <int size, bool fp8> TDM_INLINE tdm_quad tdm_eight(uint8_t *tile, int token, int eight) {
+  if (!fp8)
+    return tdm_shared16(tdm_chunk<2 * size>(tile, token, eight));
+  uint32_t codes[2];
+  tdm_shared8(codes, tdm_chunk<tdm_line(size, fp8)>(tile, token, eight / 2) + 8 * (eight % 2));
+  return tdm_fp8_wide(codes);
 }
 
 // tdm_work is an item for one KV head.
@@ -61,9 +77,15 @@ TDM_INLINE const uint16_t *tdm_query(const tdm_attention_args &a, const tdm_work
 // tdm_ring brings the tiles of an item into shared memory in the order in which they are
 // used: of each split the keys and then the values of all its tiles that somebody sees.
 // Copies are a group a tile. What nobody sees is zeros, and is not read.
-template <int size, int stages> struct tdm_ring {
-  static constexpr int bytes = TDM_TILE_BYTES(size);
-  uint8_t *tiles;
+//
+// Of fp8 the first tile of a split brings the scales of the whole split, those of keys
+// before those of values, for one split and the next in turn. They are to be used before
+// the split's first values are taken: with four stages, of which a split has at least two,
+// nothing is asked for before that takes their place.
+template <int size, bool fp8, int stages> struct tdm_ring {
+  static_assert(stages <= 4, "scales would be copied over others in use");
+  static constexpr int bytes = TDM_TILE_BYTES(size, fp8), line = tdm_line(size, fp8);
+  uint8_t *tiles, *scales;
   int next = 0, used = 0; // tiles asked for and used, over all items
   int split = 0, tile = 0, end = 0;
   bool values = false;
@@ -90,6 +112,8 @@ template <int size, int stages> struct tdm_ring {
   // ask begins to copy the next tile, if there is one.
   TDM_METHOD void ask(const tdm_attention_args &a, const tdm_work &w) {
     if (split < w.item.last) {
+      if (fp8 && !values && tile == tdm_split_seen(w, split).begin / TDM_KEYS)
+        copy_scales(a, w);
       copy(a, w, tiles + next % stages * bytes, split * TDM_SPLIT + tile * TDM_KEYS);
       if (++tile == end) {
         if (values)
@@ -108,25 +132,45 @@ template <int size, int stages> struct tdm_ring {
   // copy begins to copy the tile of tokens from token0 on. Eight threads, or as many as
   // it has chunks, share a token.
   TDM_METHOD void copy(const tdm_attention_args &a, const tdm_work &w, uint8_t *to, int token0) {
-    constexpr int sharers = size >= 64 ? 8 : size / 8, at_once = TDM_ATTENTION_THREADS / sharers;
+    constexpr int sharers = line >= 128 ? 8 : line / 16, at_once = TDM_ATTENTION_THREADS / sharers;
     const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
     const int head = ((values ? a.kv_heads : 0) + w.kv) << shift;
-    const int chunk0 = tdm_thread() % sharers, first = tdm_thread() / sharers;
+    const int chunk0 = tdm_thread() % sharers, first = tdm_thread() / sharers, real_line = tdm_line(a.size, fp8);
     TDM_UNROLL
     for (int pass = 0; pass < TDM_KEYS / at_once; pass++) {
       const int token = first + pass * at_once, position = token0 + token;
       const bool real = position >= w.begin && position < w.end;
       const uint8_t *from = a.pages;
       if (real) {
-        const int line = head + (position & (a.block_tokens - 1));
+        const int at = head + (position & (a.block_tokens - 1));
         from += a.tables[w.item.table + (position >> shift)] * a.page_bytes + a.layer_bytes +
-                (int64_t)(line * a.size + 8 * chunk0) * 2;
+                (int64_t)at * real_line + 16 * chunk0;
       }
       TDM_UNROLL
-      for (int chunk = 0; chunk < size / 8; chunk += sharers)
-        tdm_copy16(tdm_chunk<size>(to, token, chunk0 + chunk), from + 16 * chunk, real && 8 * (chunk0 + chunk) < a.size);
+      for (int chunk = 0; chunk < line / 16; chunk += sharers)
+        tdm_copy16(tdm_chunk<line>(to, token, chunk0 + chunk), from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);
     }
   }
+
+  // copy_scales begins to copy the scales of a split, 16 tokens at a time, of which nobody
+  // may see some.
+  TDM_METHOD void copy_scales(const tdm_attention_args &a, const tdm_work &w) {
+    constexpr int chunks = TDM_SPLIT / 16;
+    if (tdm_thread() >= 2 * chunks)
+      return;
+    const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
+    const int part = tdm_thread() / chunks, position = split * TDM_SPLIT + 16 * (tdm_thread() % chunks);
+    const bool real = position + 16 > w.begin && position < w.end;
+    const uint8_t *from = a.pages;
+    if (real)
+      from += a.tables[w.item.table + (position >> shift)] * a.page_bytes + a.layer_bytes +
+              ((int64_t)2 * a.kv_heads * a.size + part * a.kv_heads + w.kv) * a.block_tokens + (position & (a.block_tokens - 1));
+    tdm_copy16(scales + (2 * (split % 2) + part) * TDM_SPLIT + 16 * (tdm_thread() % chunks), from, real);
+  }
+
+  // key_scales and value_scales are where those of a split are.
+  TDM_METHOD const uint8_t *key_scales(int of) const { return scales + 2 * (of % 2) * TDM_SPLIT; }
+  TDM_METHOD const uint8_t *value_scales(int of) const { return key_scales(of) + TDM_SPLIT; }
 
   // take waits for the next tile and asks for another one. All threads of the block have
   // then left the tile before.
@@ -151,6 +195,23 @@ TDM_INLINE float tdm_score(float sum, float scale, int token, tdm_seen seen) {
   return token >= seen.begin && token < seen.end ? sum * scale : -__builtin_inff();
 }
 
+// tdm_scales is the scales of two tokens' keys or values.
+struct tdm_scales {
+  float first, second;
+
+  static TDM_METHOD tdm_scales of(const uint8_t *scales, int token) {
+    const uint32_t exponents = *(const uint16_t *)(scales + token);
+    return {tdm_fp8_scale(exponents & 0xff), tdm_fp8_scale(exponents >> 8)};
+  }
+};
+
+// tdm_scale_sums multiplies sums of queries and codes by the scales of the keys, exactly: in
+// the layout of mma, two tokens for each of two rows.
+TDM_INLINE void tdm_scale_sums(float (&sum)[4], tdm_scales by) {
+  for (int c = 0; c < 4; c++)
+    sum[c] = sum[c] * (c % 2 ? by.second : by.first);
+}
+
 TDM_INLINE float tdm_larger(float x, float y) { return y > x ? y : x; }
 
 // tdm_weigh is exp(score - largest), rounded to bf16 two by two; 0 where the row does not
@@ -164,10 +225,20 @@ TDM_INLINE uint32_t tdm_weigh(float first, float second, float largest, int toke
   return pair;
 }
 
+// tdm_weigh_codes is weights times the scales of their tokens' values, which is exact as
+// long as bf16 has room for it; 0 where the row does not see the token, whatever its scale.
+TDM_INLINE uint32_t tdm_weigh_codes(uint32_t pair, tdm_scales by, int token, tdm_seen seen) {
+  const float p = token >= seen.begin && token < seen.end ? tdm_float(pair << 16) * by.first : 0.0f;
+  const float q = token + 1 >= seen.begin && token + 1 < seen.end ? tdm_float(pair & 0xffff0000u) * by.second : 0.0f;
+  return tdm_pair(p, q);
+}
+
 // tdm_write_rows writes what a lane has of 16 rows, in the layout of mma's sums: columns
 // of eight dimensions from dimension0 on, of rows lane/4 and lane/4 + 8 after row0.
-// Finished rows, or the results of one split for the item's slot and those after it.
-template <int columns>
+// Finished rows, or the results of one split for the item's slot and those after it. Where
+// mixing took codes of fp8, two columns are sixteen dimensions, and of each four the first
+// has two and the second two.
+template <bool codes, int columns>
 TDM_INLINE void tdm_write_rows(const tdm_attention_args &a, const tdm_work &w, int row0, int dimension0,
                                const float (&o)[columns][4], const tdm_total (&total)[2]) {
   const int lane = tdm_thread() % 32;
@@ -181,7 +252,7 @@ TDM_INLINE void tdm_write_rows(const tdm_attention_args &a, const tdm_work &w, i
     const float inverse = 1.0f / total[half].l;
     TDM_UNROLL
     for (int j = 0; j < columns; j++) {
-      const int dimension = dimension0 + 8 * j + 2 * (lane % 4);
+      const int dimension = dimension0 + (codes ? 8 * (j & ~1) + 4 * (lane % 4) + 2 * (j & 1) : 8 * j + 2 * (lane % 4));
       if (dimension >= a.size)
         continue;
       if (w.item.slot < 0) {

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -12,19 +13,31 @@ import (
 
 // Each row of attention has the same bits whichever kernel computes it, whatever rows it
 // shares an item with and whether its splits are one item or several; and is what float64
-// says within the rounding of scores, weights and result.
+// says within the rounding of scores, weights and result. Keys and values in fp8 give the
+// bits that the same numbers in bf16 give.
 func TestAttention(t *testing.T) {
+	for _, kv := range []kernels.KV{kernels.KVBF16, kernels.KVFP8} {
+		t.Run(string(kv), func(t *testing.T) { testAttention(t, kv) })
+	}
+}
+
+func testAttention(t *testing.T, kv kernels.KV) {
 	b := newBench(t)
-	for _, size := range []int{32, 64, 128, 256} {
+	for _, size := range []int{32, 64, 80, 128, 256} {
 		for _, window := range []int{0, b.between(1, 300)} {
 			context, rows, group := b.between(257, 600), b.between(5, 30), b.between(1, 5)
 			if size == 32 && window == 0 {
 				context, rows = 9*kernels.SplitTokens+20, 4 // more splits than are joined at a time
 			}
 			t.Run(fmt.Sprintf("size %d, window %d, context %d, rows %d, group %d", size, window, context, rows, group), func(t *testing.T) {
-				a := newAttention(b, size, group, window, context, rows)
+				a := newAttention(b, kv, size, group, window, context, rows)
 				want := a.compute(thinApart(a, 1))
 				a.compare(t, want)
+				if kv == kernels.KVFP8 {
+					if !slices.Equal(a.inBF16().compute(thinApart(a, 1)), want) {
+						t.Error("the same numbers in bf16 give other bits")
+					}
+				}
 				thin, tall := kernels.ThinRows/group, kernels.TallRows/group
 				for name, p := range map[string]*plan{
 					"thin":              thinWhole(a, thin),
@@ -48,40 +61,84 @@ const kvHeads, blockTokens = 2, 16
 // attention is rows of queries at the end of a context.
 type attention struct {
 	*bench
+	kv                                     kernels.KV
+	kernels                                *kernels.Attention
 	size, group, window, context, rows, ld int
-	q, keys, values                        []uint16 // keys and values are [token][KV head][dimension]
+	q, keys, values                        []uint16 // keys and values are [token][KV head][dimension], bf16
 	args                                   kernels.AttentionArgs
 }
 
-func newAttention(b *bench, size, group, window, context, rows int) *attention {
-	a := &attention{bench: b, size: size, group: group, window: window, context: context, rows: rows}
+func newAttention(b *bench, kv kernels.KV, size, group, window, context, rows int) *attention {
+	a := &attention{bench: b, kv: kv, size: size, group: group, window: window, context: context, rows: rows}
 	heads := kvHeads * group
 	a.ld = padded(heads*size, kernels.Tile)
 	a.q = b.matrix(rows, heads*size, a.ld)
 	a.keys, a.values = b.matrix(context, kvHeads*size, kvHeads*size), b.matrix(context, kvHeads*size, kvHeads*size)
+	var codes, scales [2][]byte // of fp8, which keys and values are then made of
+	if kv == kernels.KVFP8 {
+		for part, numbers := range [][]uint16{a.keys, a.values} {
+			codes[part], scales[part] = b.codes(len(numbers)), make([]byte, context*kvHeads)
+			for i := range scales[part] {
+				scales[part][i] = byte(b.between(127-12, 127-6))
+			}
+			for i, code := range codes[part] {
+				numbers[i] = narrow(float32(math.Ldexp(fp8(code), int(scales[part][i/size])-127)))
+			}
+		}
+	}
 	blocks := up(context, blockTokens)
 	tables := make([]int32, blocks)
 	for i, block := range b.random.Perm(blocks) {
 		tables[i] = int32(block)
 	}
-	slice := 2 * kvHeads * blockTokens * size
-	pages := make([]uint16, 2*blocks*slice) // two layers
-	for i := range pages {
-		pages[i] = 0xffff // NaN
-	}
+	slice := kv.SliceBytes(kvHeads, blockTokens, size)
+	pages := bytes.Repeat([]byte{0xff}, 2*blocks*slice) // two layers of NaN
 	for token := range context {
-		for kv := range kvHeads {
-			at := int(tables[token/blockTokens])*2*slice + slice + (kv*blockTokens+token%blockTokens)*size
-			from := (token*kvHeads + kv) * size
-			copy(pages[at:at+size], a.keys[from:])
-			copy(pages[at+slice/2:at+slice/2+size], a.values[from:])
+		layer := pages[(int(tables[token/blockTokens])*2+1)*slice:][:slice]
+		for head := range kvHeads {
+			from := (token*kvHeads + head) * size
+			for part, numbers := range [][]uint16{a.keys, a.values} {
+				line := (part*kvHeads+head)*blockTokens + token%blockTokens
+				if kv == kernels.KVBF16 {
+					copy(layer[line*2*size:], bytesOf(numbers[from:from+size]))
+					continue
+				}
+				for i := range size {
+					layer[line*size+place(i)] = codes[part][from+i]
+				}
+				layer[2*kvHeads*blockTokens*size+line] = scales[part][from/size]
+			}
 		}
 	}
+	a.kernels = b.attention(kv, size)
 	a.args = kernels.AttentionArgs{
-		Tables: put(b, tables), Q: put(b, a.q), Pages: put(b, pages), LdQ: int64(a.ld), PageBytes: int64(4 * slice), LayerBytes: int64(2 * slice),
+		Tables: put(b, tables), Q: put(b, a.q), Pages: put(b, pages), LdQ: int64(a.ld), PageBytes: int64(2 * slice), LayerBytes: int64(slice),
 		Heads: int32(heads), KVHeads: kvHeads, Size: int32(size), BlockTokens: blockTokens, Window: int32(window), Scale: kernels.Scale(size),
 	}
 	return a
+}
+
+// inBF16 is the same rows with the same numbers in bf16.
+func (a *attention) inBF16() *attention {
+	same := *a
+	same.kernels = a.bench.attention(kernels.KVBF16, a.size)
+	slice := kernels.KVBF16.SliceBytes(kvHeads, blockTokens, a.size)
+	blocks := up(a.context, blockTokens)
+	pages, tables := make([]uint16, blocks*slice/2), make([]int32, blocks)
+	for i := range tables {
+		tables[i] = int32(i)
+	}
+	for token := range a.context {
+		for head := range kvHeads {
+			for part, numbers := range [][]uint16{a.keys, a.values} {
+				at := token/blockTokens*slice/2 + ((part*kvHeads+head)*blockTokens+token%blockTokens)*a.size
+				copy(pages[at:at+a.size], numbers[(token*kvHeads+head)*a.size:])
+			}
+		}
+	}
+	same.args.Tables, same.args.Pages = put(a.bench, tables), put(a.bench, pages)
+	same.args.PageBytes, same.args.LayerBytes = int64(slice), 0
+	return &same
 }
 
 func up(n, by int) int { return (n + by - 1) / by }
@@ -158,9 +215,9 @@ func (a *attention) compute(p *plan) []uint16 {
 	const blocks = 3
 	a.run(func(program *driver.Program) {
 		if p.tall {
-			a.set.AttentionTall(program, blocks, args)
+			a.kernels.Tall(program, blocks, args)
 		} else {
-			a.set.AttentionThin(program, blocks, args)
+			a.kernels.Thin(program, blocks, args)
 		}
 		a.set.Join(program, blocks, join)
 	})

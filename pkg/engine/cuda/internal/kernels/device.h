@@ -71,6 +71,33 @@ TDM_INLINE float tdm_warp_sum(float x) {
   return x;
 }
 
+// tdm_int8_pair is two bf16 of the signed bytes at bits 0 and 16; other bits do not matter.
+// Exact: 128 and the low seven bits is a bf16 with those as its fraction, and 128, or 256
+// where the sign is set, comes off again.
+TDM_INLINE uint32_t tdm_int8_pair(uint32_t bytes) {
+  const uint32_t one = 0x3f803f80u, biased = (bytes & 0x007f007fu) | 0x43004300u;
+  const uint32_t bias = (bytes & 0x00800080u) | 0x43004300u;
+  return tdm_fma_pair(bias, one ^ 0x80008000u, biased);
+}
+
+// tdm_fp8 is the e4m3 nearest to x, ties to even; 448, the largest, for what is more.
+TDM_INLINE uint8_t tdm_fp8(float x) {
+  const uint32_t bits = tdm_bits(x), magnitude = bits & 0x7fffffffu;
+  // From 2^-6 on a code is the exponent and three bits of the fraction. Below, steps are
+  // 2^-9, which is what those of float32 are from 2^14 on.
+  const uint32_t code = magnitude >= 0x3c800000u ? ((magnitude + 0x7ffffu + (magnitude >> 20 & 1)) >> 20) - (120 << 3)
+                                                 : tdm_bits(tdm_float(magnitude) + 16384.0f) - tdm_bits(16384.0f);
+  return (uint8_t)(tdm_least((int)code, 0x7e) | (bits >> 24 & 0x80));
+}
+
+// tdm_fp8_pair is two bf16 of the e4m3 bytes at bits 0 and 16; other bits do not matter.
+// Exact: the bits go where bf16 has its own, which is the number by 2^120 too small, as a
+// denormal of e4m3 is one of bf16 then. NaN becomes 480.
+TDM_INLINE uint32_t tdm_fp8_pair(uint32_t bytes) {
+  const uint32_t up = 0x7b807b80u, minus_zero = 0x80008000u;
+  return tdm_fma_pair((bytes << 8 & 0x80008000u) | (bytes << 4 & 0x07f007f0u), up, minus_zero);
+}
+
 // tdm_mma2 multiplies twice: the 16 bytes that a lane holds of its rows are two pairs of
 // pairs along K, the first for the first product and the second for the second. a0 is of
 // row lane/4 of A and a1 of row lane/4 + 8, b of column lane/4 of B.

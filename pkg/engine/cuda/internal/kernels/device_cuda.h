@@ -60,6 +60,13 @@ TDM_PRIMITIVE uint32_t tdm_pair(float low, float high) {
   return pair;
 }
 
+// tdm_fma_pair is a*b + c of two pairs of bf16, denormals kept. It is for what is exact.
+TDM_PRIMITIVE uint32_t tdm_fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+  return pair;
+}
+
 // tdm_mma adds to a 16x8 tile of float32 the product of 16x16 and 16x8 tiles of bf16, in
 // the layout of mma.sync.m16n8k16.
 TDM_PRIMITIVE void tdm_mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
@@ -92,6 +99,11 @@ TDM_PRIMITIVE tdm_quad tdm_shared16(const void *p) {
   uint32_t a, b, c, d;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(tdm_shared_address(p)));
   return tdm_quad{a, b, c, d};
+}
+
+// tdm_shared8 reads 8 bytes of shared memory that asynchronous copies brought.
+TDM_PRIMITIVE void tdm_shared8(uint32_t (&words)[2], const void *p) {
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(tdm_shared_address(p)));
 }
 
 // tdm_copy16 begins to copy 16 bytes from global to shared memory, or zeros if `real` is

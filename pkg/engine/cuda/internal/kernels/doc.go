@@ -3,5 +3,6 @@
 // to launch it. tdm_cuda.h is the contract; internal/emulation runs the same sources on a
 // CPU.
 //
-// Only engine/cuda and its tests import it. It starts no goroutines.
+// Only engine/cuda and its tests import it. Loading starts goroutines, which have ended when
+// it returns.
 package kernels

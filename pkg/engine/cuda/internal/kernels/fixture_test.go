@@ -3,7 +3,6 @@ package kernels_test
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"unsafe"
 
@@ -12,8 +11,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 )
 
-// bench is a device with the kernels on it: the library that TANDEM_CUDA_DRIVER names, or
-// the emulated one.
+// bench is a device with the kernels on it: the one that the environment names, or the
+// emulated one.
 type bench struct {
 	t       *testing.T
 	device  *driver.Device
@@ -23,9 +22,11 @@ type bench struct {
 	random  *rand.Rand
 }
 
+var allWeights = []kernels.Weights{kernels.BF16, kernels.Int8, kernels.FP8}
+
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	path := os.Getenv("TANDEM_CUDA_DRIVER")
+	path, device := emulation.GPU(t)
 	if path == "" {
 		path = emulation.Library(t)
 	}
@@ -34,11 +35,11 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, random: rand.New(rand.NewPCG(1, 2))}
-	if b.device, err = d.NewDevice(0); err != nil {
+	if b.device, err = d.NewDevice(device); err != nil {
 		t.Fatal(err)
 	}
 	b.atEnd(b.device.Close)
-	if b.set, err = kernels.Load(b.device, 32, 64, 128, 256); err != nil {
+	if b.set, err = kernels.Load(b.device, allWeights...); err != nil {
 		t.Fatal(err)
 	}
 	b.atEnd(b.set.Unload)
@@ -49,6 +50,17 @@ func newBench(t *testing.T) *bench {
 	b.program = b.device.NewProgram()
 	b.atEnd(func() error { b.program.Free(); return nil })
 	return b
+}
+
+// attention is the kernels of attention for heads of a size.
+func (b *bench) attention(kv kernels.KV, size int) *kernels.Attention {
+	b.t.Helper()
+	a, err := kernels.LoadAttention(b.device, kv, size)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.atEnd(a.Unload)
+	return a
 }
 
 func (b *bench) atEnd(f func() error) {
@@ -138,6 +150,30 @@ func narrow(x float32) uint16 {
 }
 
 func wide(h uint16) float64 { return float64(math.Float32frombits(uint32(h) << 16)) }
+
+// codes is random e4m3, of which none is NaN.
+func (b *bench) codes(n int) []byte {
+	codes := make([]byte, n)
+	for i := range codes {
+		codes[i] = byte(b.random.IntN(0x7f) | b.random.IntN(2)<<7)
+	}
+	return codes
+}
+
+// fp8 is what a code of e4m3 stands for.
+func fp8(code byte) float64 {
+	magnitude := math.Ldexp(float64(code&7), -9)
+	if exponent := int(code >> 3 & 15); exponent > 0 {
+		magnitude = math.Ldexp(float64(8+code&7), exponent-10)
+	}
+	if code >= 0x80 {
+		return -magnitude
+	}
+	return magnitude
+}
+
+// place is where a dimension's code is among those of its token.
+func place(dimension int) int { return dimension&^3 + []int{0, 2, 1, 3}[dimension&3] }
 
 func padded(n, to int) int { return (n + to - 1) / to * to }
 

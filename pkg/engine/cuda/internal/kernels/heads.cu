@@ -1,7 +1,8 @@
 // tdm_heads: what stands between the products of queries, keys and values and attention.
 // A warp takes a head: bias, norm, rotary embedding, then queries to q, and keys and
 // values into their pages.
-#include "device.h"
+#include "fp8.h"
+#include "heads.h"
 
 // The two halves of a head that lane l holds: dimensions l, l+32, ... of each.
 constexpr int tdm_pairs = TDM_MOST_HEAD / 2 / 32;
@@ -12,7 +13,6 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
     return;
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
   const int half = a.size / 2, position = a.positions[row], slot = a.slots[row];
-  uint8_t *slice = a.pages + (int64_t)(slot / a.block_tokens) * a.page_bytes + a.layer_bytes;
 
   for (int h = warp; h < a.heads + 2 * a.kv_heads; h += 8) {
     const bool query = h < a.heads, value = h >= a.heads + a.kv_heads;
@@ -45,26 +45,26 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
         high[j] = (high[j] * r) * norm[half + i];
       }
     }
-    uint16_t *to;
-    if (query) {
-      to = a.q + (int64_t)row * a.ldq + h * a.stride;
-    } else {
-      // Keys of all KV heads come before values of all, so that h counts through both.
-      to = (uint16_t *)slice + ((int64_t)(h - a.heads) * a.block_tokens + slot % a.block_tokens) * a.stride;
+    if (!value) {
+      TDM_UNROLL
+      for (int j = 0; j < tdm_pairs; j++) {
+        const int i = lane + 32 * j;
+        if (i < half)
+          tdm_rotate(tdm_turn_of(a, position, i), low[j], high[j]);
+      }
     }
+    if (!query && a.fp8) {
+      tdm_write_fp8(a, slot, h - a.heads, low, high);
+      continue;
+    }
+    uint16_t *to = tdm_head_place(a, row, slot, h);
     TDM_UNROLL
     for (int j = 0; j < tdm_pairs; j++) {
       const int i = lane + 32 * j;
       if (i >= half)
         continue;
-      float x = low[j], y = high[j];
-      if (!value) {
-        const float c = a.cos[(int64_t)position * half + i], s = a.sin[(int64_t)position * half + i];
-        x = low[j] * c - high[j] * s;
-        y = high[j] * c + low[j] * s;
-      }
-      to[i] = tdm_bf16(x);
-      to[half + i] = tdm_bf16(y);
+      to[i] = tdm_bf16(low[j]);
+      to[half + i] = tdm_bf16(high[j]);
     }
     for (int i = a.size + lane; i < a.stride; i += 32)
       to[i] = 0;

@@ -70,31 +70,9 @@ func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 	launch(p, s.draw, rows, 1, threadsDraw, args)
 }
 
-// AttentionThin appends attention of items of few rows, over so many blocks for each KV
-// head.
-func (s *Set) AttentionThin(p *driver.Program, blocks int, args AttentionArgs) {
-	launch(p, s.attentionThin[headOf(int(args.Size))], blocks, int(args.KVHeads), threadsAttention, args)
-}
-
-// AttentionTall is AttentionThin for items of more rows.
-func (s *Set) AttentionTall(p *driver.Program, blocks int, args AttentionArgs) {
-	launch(p, s.attentionTall[headOf(int(args.Size))], blocks, int(args.KVHeads), threadsAttention, args)
-}
-
-// Join appends tdm_join, over as many blocks as attention.
+// Join appends tdm_join, over so many blocks for each KV head.
 func (s *Set) Join(p *driver.Program, blocks int, args JoinArgs) {
 	launch(p, s.join, blocks, int(args.KVHeads), threadsAttention, args)
-}
-
-// AttentionBlocks is how many blocks for each KV head keep the device busy: as many as it
-// runs at a time.
-func (s *Set) AttentionBlocks(size, kvHeads int) (int, error) {
-	k := s.attentionThin[headOf(size)]
-	each, err := k.BlocksPerMultiprocessor(threadsAttention, k.shared)
-	if err != nil {
-		return 0, err
-	}
-	return up(max(each, 1)*s.device.Info().Multiprocessors, kvHeads), nil
 }
 
 // up is a quotient, rounded up.

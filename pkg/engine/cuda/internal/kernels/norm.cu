@@ -1,7 +1,7 @@
 // tdm_norm: RMSNorm of rows, to bf16. A thread adds the squares of four neighbours, then
 // of those 1024 further on; lanes and then warps are added in a fixed order, so that the
 // sum depends on the row and its width only.
-#include "device.h"
+#include "deferred.h"
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_norm(const tdm_norm_args a) {
   const int row = tdm_block_x();
@@ -34,4 +34,15 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_norm(const tdm_norm_args a) {
         out[i + j] = tdm_bf16((four[j] * r) * a.weight[i + j]);
     }
   }
+}
+
+// tdm_roots: the roots of rows, a warp a row.
+TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_roots(const tdm_roots_args a) {
+  const int row = tdm_block_x() * TDM_ROOTS_ROWS + tdm_thread() / 32, count = *a.count;
+  if (row >= count)
+    return;
+  float root[1];
+  tdm_roots_of(a.norm, row, count, root);
+  if (tdm_thread() % 32 == 0)
+    a.norm.roots[row] = root[0];
 }

@@ -5,8 +5,7 @@ package kernels
 
 // Go cannot call what takes arguments and is no function.
 static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
-static int thin_outputs(int rows, int swiglu) { return TDM_THIN_OUTPUTS(rows, swiglu); }
-static int tiled_shared(int rows) { return TDM_TILED_SHARED(rows); }
+static int thin_outputs(int rows, int paired) { return TDM_THIN_OUTPUTS(rows, paired); }
 static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
 static int64_t parts_bytes(int64_t tiles, int64_t rows) { return TDM_PARTS_BYTES(tiles, rows); }
 */
@@ -26,11 +25,17 @@ const (
 
 func epilogues() []string { return []string{"store", "add", "swiglu"} }
 
-// products are the kernels of one epilogue.
+// products are the kernels of one epilogue and one type of weights.
 type products struct {
 	thin           []kernel // by thinRows
 	tiled          []kernel // by tiledRows
 	sliced, joined kernel
+}
+
+// typed are the products with weights of one type.
+type typed struct {
+	by    [3]products // epilogue
+	heads []kernel    // by thinRows
 }
 
 // thinRows are the most rows of each thin product; more are tiled.
@@ -43,28 +48,26 @@ func tiledRows() []int { return []int{64, 128} }
 // large GPU, of some 130 multiprocessors, without work. They are sliced.
 const fewTiles = 96
 
-// findProducts finds the kernels of an epilogue.
-func findProducts(name string, get func(shared int, format string, args ...any) kernel) products {
-	var p products
-	for _, rows := range thinRows() {
-		p.thin = append(p.thin, get(int(C.thin_shared(C.int(rows))), "product_thin_%s_%d", name, rows))
-	}
+// findProducts finds the kernels of an epilogue for weights of a type.
+func findProducts(name string, weights Weights, get getter) products {
+	suffix := weights.suffix()
+	p := products{thin: findThin(name, suffix, get)}
 	for _, rows := range tiledRows() {
-		p.tiled = append(p.tiled, get(int(C.tiled_shared(C.int(rows))), "product_tiled_%s_%d", name, rows))
+		p.tiled = append(p.tiled, get(C.TDM_TILED_SHARED, "product_tiled_%s_%d%s", name, rows, suffix))
 	}
-	p.sliced = get(int(C.tiled_shared(C.TDM_SLICED_ROWS)), "product_sliced_%s", name)
-	p.joined = get(0, "product_joined_%s", name)
+	p.sliced = get(C.TDM_TILED_SHARED, "product_sliced_%s%s", name, suffix)
+	p.joined = get(C.TDM_JOINED_SHARED, "product_joined_%s", name)
 	return p
 }
 
-// Product appends the product that should be quickest for so many rows: thin for a few,
-// tiled for more, sliced and joined where there are few tiles and args has Parts. Which
-// one it is changes no bit.
-func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductArgs) {
-	k := &s.products[then]
+// Product appends the product with weights of a type that should be quickest for so many
+// rows: thin for a few, tiled for more, sliced and joined where there are few tiles and args
+// has Parts. Which one it is changes no bit.
+func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows int, args ProductArgs) {
+	k := &s.products[weights].by[then]
 	for i, most := range thinRows() {
 		if rows <= most {
-			launch(p, k.thin[i], up(int(args.Outputs), thinOutputs(most, then)), 1, threadsProduct, args)
+			launch(p, k.thin[i], up(int(args.Outputs), thinOutputs(most, swiglu(then))), 1, threadsProduct, args)
 			return
 		}
 	}
@@ -75,8 +78,36 @@ func (s *Set) Product(p *driver.Program, then Epilogue, rows int, args ProductAr
 		launch(p, k.joined, tiles*(C.TDM_SLICED_ROWS/8), y, threadsProduct, args)
 		return
 	}
+	if then != Add && args.Norm.Squares != 0 {
+		launch(p, s.roots, up(rows, C.TDM_ROOTS_ROWS), 1, threadsRow, RootsArgs{Count: args.Count, Norm: args.Norm})
+	}
 	i := tiledIndex(rows)
 	launch(p, k.tiled[i], tiles, up(rows, tiledRows()[i]), threadsProduct, args)
+}
+
+// FusesHeads says whether ProductHeads computes heads of a size for so many rows, if they
+// have no norm.
+func FusesHeads(size, rows int) bool {
+	return size%HeadBlock == 0 && rows <= thinRows()[len(thinRows())-1]
+}
+
+// ProductHeads appends the product of queries, keys and values that does what Heads does.
+// FusesHeads says where there is one.
+func (s *Set) ProductHeads(p *driver.Program, weights Weights, rows int, args ProductHeadsArgs) {
+	for i, most := range thinRows() {
+		if rows <= most {
+			launch(p, s.products[weights].heads[i], up(int(args.Product.Outputs), thinOutputs(most, 1)), 1, threadsProduct, args)
+			return
+		}
+	}
+}
+
+// findThin finds the thin kernels of an epilogue.
+func findThin(name, suffix string, get getter) (thin []kernel) {
+	for _, rows := range thinRows() {
+		thin = append(thin, get(int(C.thin_shared(C.int(rows))), "product_thin_%s_%d%s", name, rows, suffix))
+	}
+	return thin
 }
 
 // PartsBytes is the device memory that ProductArgs.Parts must have for a product of at
@@ -111,9 +142,10 @@ func tilesOf(then Epilogue, outputs int) int {
 	return up(outputs, int(C.tiled_outputs(swiglu(then))))
 }
 
-// thinOutputs is how many outputs a block of a thin product computes.
-func thinOutputs(rows int, then Epilogue) int {
-	return int(C.thin_outputs(C.int(rows), swiglu(then)))
+// thinOutputs is how many outputs a block of a thin product computes, whose outputs are of
+// two sums if paired is 1.
+func thinOutputs(rows int, paired C.int) int {
+	return int(C.thin_outputs(C.int(rows), paired))
 }
 
 func swiglu(then Epilogue) C.int {

@@ -14,15 +14,18 @@ import (
 // within what additions in float32 may err.
 func TestProducts(t *testing.T) {
 	b := newBench(t)
-	type shape struct{ k, outputs, rows int }
+	type shape struct {
+		weights          kernels.Weights
+		k, outputs, rows int
+	}
 	for _, epilogue := range []kernels.Epilogue{kernels.Store, kernels.Add, kernels.SwiGLU} {
-		shapes := []shape{{b.between(1, 150), 12300 / (1 + int(epilogue)/2), 130}} // enough tiles not to be sliced
-		for range 2 {
-			shapes = append(shapes, shape{b.between(1, 1500), b.between(1, 200), b.between(70, 140)})
+		shapes := []shape{{kernels.BF16, b.between(1, 150), 12300 / (1 + int(epilogue)/2), 130}} // enough tiles not to be sliced
+		for _, weights := range allWeights {
+			shapes = append(shapes, shape{weights, b.between(1, 1500), b.between(1, 200), b.between(70, 140)})
 		}
 		for _, s := range shapes {
-			t.Run(fmt.Sprintf("%d/k %d, outputs %d, rows %d", epilogue, s.k, s.outputs, s.rows), func(t *testing.T) {
-				p := newProduct(b, epilogue, s.k, s.outputs, s.rows)
+			t.Run(fmt.Sprintf("%d/%s, k %d, outputs %d, rows %d", epilogue, s.weights, s.k, s.outputs, s.rows), func(t *testing.T) {
+				p := newProduct(b, s.weights, epilogue, s.k, s.outputs, s.rows)
 				want := p.inPieces(8)
 				p.compare(t, want)
 				for _, most := range []int{16, 32, 64, s.rows, 2 * s.rows} {
@@ -43,23 +46,67 @@ func TestProducts(t *testing.T) {
 
 type product struct {
 	*bench
+	weights          kernels.Weights
 	epilogue         kernels.Epilogue
 	k, outputs, rows int
 	ld, ldOut        int
-	a, w, up         []uint16
+	a                []uint16
+	w, up            matrix
 	before           []float32
-	atA, atW, atUp   kernels.Address
-	atParts          kernels.Address
+	atA, atParts     kernels.Address
+	norm             *norm // nil: none
 }
 
-func newProduct(b *bench, epilogue kernels.Epilogue, k, outputs, rows int) *product {
-	p := &product{bench: b, epilogue: epilogue, k: k, outputs: outputs, rows: rows, ld: padded(k, kernels.KBlock), ldOut: padded(outputs, kernels.Tile)}
+// matrix is weights on the device, and their values as bf16 and scales.
+type matrix struct {
+	values   []uint16
+	scales   []float32
+	at       kernels.Address
+	atScales kernels.Address // 0: none
+}
+
+// newMatrix is one of random weights.
+func newMatrix(b *bench, weights kernels.Weights, rows, k, ld int) matrix {
+	m := matrix{values: b.matrix(rows, k, ld)}
+	if weights == kernels.BF16 {
+		m.at = put(b, m.values)
+		return m
+	}
+	codes := make([]byte, rows*ld)
+	for i := range codes {
+		at := i/kernels.KBlock*kernels.KBlock + byteK(i%kernels.KBlock)
+		if at%ld < k {
+			codes[i] = byte(b.random.IntN(0x7f) | b.random.IntN(2)<<7)
+		}
+		m.values[at] = narrow(float32(valueOf(weights, codes[i])))
+	}
+	m.scales = b.floats(rows)
+	m.at, m.atScales = put(b, codes), put(b, m.scales)
+	return m
+}
+
+// dot is dot with a row of the matrix.
+func (m matrix) dot(a []uint16, row, ld int) (sum, size float64) {
+	sum, size = dot(a, m.values[row*ld:])
+	if m.scales != nil {
+		sum, size = sum*float64(m.scales[row]), size*math.Abs(float64(m.scales[row]))
+	}
+	return sum, size
+}
+
+func newProduct(b *bench, weights kernels.Weights, epilogue kernels.Epilogue, k, outputs, rows int) *product {
+	p := &product{bench: b, weights: weights, epilogue: epilogue, k: k, outputs: outputs, rows: rows, ld: padded(k, kernels.KBlock), ldOut: padded(outputs, kernels.Tile)}
 	p.a = b.matrix(padded(rows, kernels.Tile), k, p.ld)
-	p.w, p.up = b.matrix(p.ldOut, k, p.ld), b.matrix(p.ldOut, k, p.ld)
+	p.w, p.up = newMatrix(b, weights, p.ldOut, k, p.ld), newMatrix(b, weights, p.ldOut, k, p.ld)
 	p.before = b.floats(rows * p.ldOut)
-	p.atA, p.atW, p.atUp = put(b, p.a), put(b, p.w), put(b, p.up)
+	p.atA = put(b, p.a)
 	parts := kernels.PartsBytes(epilogue, outputs, 2*rows)
 	p.atParts = put(b, make([]byte, max(parts, 16)))
+	if epilogue == kernels.Add {
+		p.norm = newNorm(b, rows, outputs)
+	} else if b.random.IntN(4) > 0 {
+		p.norm = newNorm(b, rows, b.between(1, 3000))
+	}
 	return p
 }
 
@@ -70,12 +117,14 @@ func (p *product) inPieces(most int) []uint32 {
 		n := min(most, p.rows-first)
 		out := put(p.bench, p.before[first*p.ldOut:(first+n)*p.ldOut])
 		count := put(p.bench, []int32{int32(n)})
-		p.run(func(program *driver.Program) {
-			p.set.Product(program, p.epilogue, most, kernels.ProductArgs{
-				Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.atW, Up: p.atUp, Out: out, Parts: p.atParts,
-				LdA: int64(p.ld), LdW: int64(p.ld), LdOut: int64(p.ldOut), K: int32(p.ld), Outputs: int32(p.outputs),
-			})
-		})
+		args := kernels.ProductArgs{
+			Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.w.at, Up: p.up.at, Out: out, Parts: p.atParts,
+			LdA: int64(p.ld), LdW: int64(p.ld), LdOut: int64(p.ldOut), K: int32(p.ld), Outputs: int32(p.outputs), Scales: p.w.atScales, UpScales: p.up.atScales,
+		}
+		if p.norm != nil {
+			args.Norm = p.norm.from(first)
+		}
+		p.run(func(program *driver.Program) { p.set.Product(program, p.weights, p.epilogue, most, args) })
 		if p.epilogue == kernels.SwiGLU {
 			for i, h := range get[uint16](p.bench, out, n*p.ldOut) {
 				if i%p.ldOut < p.outputs {
@@ -91,6 +140,9 @@ func (p *product) inPieces(most int) []uint32 {
 				p.t.Fatalf("output %d of %d was written", i%p.ldOut, p.outputs)
 			}
 		}
+		if p.epilogue == kernels.Add {
+			p.norm.compareRows(p.t, get[float32](p.bench, out, n*p.ldOut), p.ldOut, first, n)
+		}
 	}
 	return bits
 }
@@ -99,13 +151,19 @@ func (p *product) inPieces(most int) []uint32 {
 // roundings of the sum of magnitudes, and twice that if the GPU truncates.
 func (p *product) compare(t *testing.T, bits []uint32) {
 	t.Helper()
-	slack := float64(p.k) * 0x1p-23
+	slack := float64(p.k+1)*0x1p-23 + 0x1p-19 // the scale is one, and the root has a few roundings
 	for i, u := range bits {
 		row, output := i/p.outputs, i%p.outputs
 		a := p.a[row*p.ld : row*p.ld+p.k]
-		sum, size := dot(a, p.w[output*p.ld:])
+		root := 1.0
+		if p.norm != nil && p.epilogue != kernels.Add {
+			root = p.norm.root(row)
+		}
+		sum, size := p.w.dot(a, output, p.ld)
+		sum, size = root*sum, root*size
 		if p.epilogue == kernels.SwiGLU {
-			up, upSize := dot(a, p.up[output*p.ld:])
+			up, upSize := p.up.dot(a, output, p.ld)
+			up, upSize = root*up, root*upSize
 			gate := sum / (1 + math.Exp(-sum))
 			near(t, "swiglu", wide(uint16(u)), gate*up, slack*(1.1*size*math.Abs(up)+upSize*math.Abs(gate))+math.Abs(gate*up)*0x1p-8+1e-30)
 			continue

@@ -1,6 +1,7 @@
 package kernels_test
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -22,12 +23,16 @@ func TestEmbed(t *testing.T) {
 		Counts: put(b, []kernels.Counts{{Rows: rows}}), Tokens: put(b, tokens), Table: put(b, table), X: put(b, make([]float32, rows*ld)),
 		LdTable: int64(ld), LdX: int64(ld), Width: width,
 	}
+	norm := newNorm(b, rows, width)
+	args.Norm = norm.Deferred
 	b.run(func(p *driver.Program) { b.set.Embed(p, rows+3, args) })
-	for i, x := range get[float32](b, args.X, rows*ld) {
+	x := get[float32](b, args.X, rows*ld)
+	for i, x := range x {
 		if want := wide(table[int(tokens[i/ld])*ld+i%ld]); float64(x) != want {
 			t.Fatalf("row %d, element %d: got %v, want %v", i/ld, i%ld, x, want)
 		}
 	}
+	norm.compareRows(t, x, ld, 0, rows)
 }
 
 func TestNorm(t *testing.T) {
@@ -102,12 +107,18 @@ func TestSwiGLU(t *testing.T) {
 // Heads: bias, norm, rotation; queries to q, keys and values into their pages; zeros behind
 // a head that is padded.
 func TestHeads(t *testing.T) {
+	for _, kv := range []kernels.KV{kernels.KVBF16, kernels.KVFP8} {
+		t.Run(string(kv), func(t *testing.T) { testHeads(t, kv) })
+	}
+}
+
+func testHeads(t *testing.T, kv kernels.KV) {
 	b := newBench(t)
 	const (
 		rows, heads, size, stride, blockTokens = 4, 6, 48, 64, 16
 		all, half, positions, eps              = heads + 2*kvHeads, size / 2, 40, 1e-6
-		slice                                  = 2 * kvHeads * blockTokens * stride
 	)
+	slice := kv.SliceBytes(kvHeads, blockTokens, stride)
 	ld, ldQ := padded(all*size, kernels.Tile), padded(heads*stride, kernels.Tile)
 	qkv, bias, qNorm, kNorm := b.floats(rows*ld), b.floats(all*size), b.floats(size), b.floats(size)
 	cosine, sine := b.floats(positions*half), b.floats(positions*half)
@@ -115,12 +126,12 @@ func TestHeads(t *testing.T) {
 	args := kernels.HeadsArgs{
 		Counts: put(b, []kernels.Counts{{Rows: rows}}), QKV: put(b, qkv), Bias: put(b, bias), QNorm: put(b, qNorm), KNorm: put(b, kNorm),
 		Cos: put(b, cosine), Sin: put(b, sine), Positions: put(b, position), Slots: put(b, slots),
-		Q: put(b, make([]uint16, rows*ldQ)), Pages: put(b, make([]uint16, 4*2*slice)),
-		Ld: int64(ld), LdQ: int64(ldQ), PageBytes: 4 * slice, LayerBytes: 2 * slice,
-		Heads: heads, KVHeads: kvHeads, Size: size, BlockTokens: blockTokens, Eps: eps, Stride: stride,
+		Q: put(b, make([]uint16, rows*ldQ)), Pages: put(b, make([]byte, 4*2*slice)),
+		Ld: int64(ld), LdQ: int64(ldQ), PageBytes: int64(2 * slice), LayerBytes: int64(slice),
+		Heads: heads, KVHeads: kvHeads, Size: size, BlockTokens: blockTokens, Eps: eps, Stride: stride, FP8: kv.FP8(),
 	}
 	b.run(func(p *driver.Program) { b.set.Heads(p, rows+1, args) })
-	q, pages := get[uint16](b, args.Q, rows*ldQ), get[uint16](b, args.Pages, 4*2*slice)
+	q, pages := get[uint16](b, args.Q, rows*ldQ), get[byte](b, args.Pages, 4*2*slice)
 	for row := range rows {
 		for head := range all {
 			x, sum := make([]float64, size), 0.0
@@ -129,11 +140,28 @@ func TestHeads(t *testing.T) {
 				sum += x[i] * x[i]
 			}
 			norm := kNorm
-			var got []uint16
-			if slot := int(slots[row]); head < heads {
-				norm, got = qNorm, q[row*ldQ+head*stride:]
-			} else {
-				got = pages[slot/blockTokens*2*slice+slice+((head-heads)*blockTokens+slot%blockTokens)*stride:]
+			// What there is, and half a step of it beside what is relative.
+			got, relative, step := make([]float64, stride), 0x1p-8, 0.0
+			slot := int(slots[row])
+			layer, line := pages[(slot/blockTokens*2+1)*slice:], (head-heads)*blockTokens+slot%blockTokens
+			switch {
+			case head < heads:
+				norm = qNorm
+				for i := range got {
+					got[i] = wide(q[row*ldQ+head*stride+i])
+				}
+			case kv == kernels.KVFP8:
+				scale, largest := math.Ldexp(1, int(layer[2*kvHeads*blockTokens*stride+line])-127), 0.0
+				for i := range got {
+					got[i] = fp8(layer[line*stride+place(i)]) * scale
+					largest = max(largest, math.Abs(got[i]))
+				}
+				near(t, "the largest code", largest/scale, (448+224)/2, (448-224)/2)
+				relative, step = 0x1p-4, scale*0x1p-10
+			default:
+				for i := range got {
+					got[i] = wide(binary.LittleEndian.Uint16(layer[2*(line*stride+i):]))
+				}
 			}
 			rotated := head < heads+kvHeads
 			for i := range x {
@@ -155,7 +183,7 @@ func TestHeads(t *testing.T) {
 				default:
 					want, reach = x[i], math.Abs(x[i])
 				}
-				near(t, "heads", wide(got[i]), want, math.Abs(want)*0x1p-8+reach*size*0x1p-23)
+				near(t, "heads", got[i], want, math.Abs(want)*relative+step+reach*size*0x1p-23)
 			}
 		}
 	}

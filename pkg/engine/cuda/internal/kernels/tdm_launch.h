@@ -8,6 +8,8 @@
 enum {
   TDM_ROW_THREADS = 256,       // embed, norm, heads: a block a row
   TDM_NORM_SHARED = 8 * 4,     // a sum a warp
+  TDM_QUANTIZE_SHARED = 8 * 4, // a maximum a warp
+  TDM_ROOTS_ROWS = 8,          // a row a warp
   TDM_DRAW_THREADS = 1024,
   TDM_DRAW_CHUNKS = 512,       // most chunks of a vocabulary, a sum each
   TDM_DRAW_BINS = 2048,        // values of a digit, three words each
@@ -17,41 +19,50 @@ enum {
 };
 
 // Thin products, by the most rows they take: 8, 16 or 32. A block has one or two tiles
-// of 16 outputs; of SwiGLU a tile is 8 outputs, of two sums each. In shared memory are the
-// slices' sums, a row padded by four so that lanes write to different banks.
+// of 16 outputs; of SwiGLU and heads a tile is 8 outputs, of two sums each. In shared memory
+// are the slices' sums, a row padded by four so that lanes write to different banks, and
+// the rows' roots.
 #define TDM_THIN_TILES(rows) ((rows) <= 16 ? 1 : 2)
 #define TDM_THIN_LINE(rows) (16 * TDM_THIN_TILES(rows) + 4)
-#define TDM_THIN_SHARED(rows) (TDM_SLICES * (rows) * TDM_THIN_LINE(rows) * 4)
-#define TDM_THIN_OUTPUTS(rows, swiglu) (TDM_THIN_TILES(rows) * ((swiglu) ? 8 : 16))
+#define TDM_THIN_SHARED(rows) ((TDM_SLICES * TDM_THIN_LINE(rows) + 1) * (rows) * 4)
+#define TDM_THIN_OUTPUTS(rows, paired) (TDM_THIN_TILES(rows) * ((paired) ? 8 : 16))
 
 // Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared
-// memory are stages of 64 k of weights and activations.
+// memory are stages of 64 k of weights, of 1 or 2 bytes, and activations: as many as there
+// is room for in 96 KiB, which every GPU since sm_80 has.
 #define TDM_TILED_OUTPUTS(swiglu) ((swiglu) ? 64 : 128)
-#define TDM_TILED_STAGES(rows) ((rows) <= 64 ? 4 : 3) // 96 KiB, which every GPU since sm_80 has
-#define TDM_TILED_SHARED(rows) (TDM_TILED_STAGES(rows) * (128 + (rows)) * TDM_K * 2)
+#define TDM_TILED_SHARED (96 * 1024)
+#define TDM_TILED_STAGE(rows, bytes) ((128 * (bytes) + (rows) * 2) * TDM_K)
 
 // Sliced products: grid TDM_SLICES blocks for each tile, and one row of blocks for each
 // TDM_SLICED_ROWS rows; shared memory as tiled ones. Joined: TDM_SLICED_ROWS/8 blocks for
-// each tile, likewise, and no shared memory. Between them is what TDM_PARTS_BYTES says.
+// each tile, likewise, with the roots of their rows in shared memory. Between them is what
+// TDM_PARTS_BYTES says.
 #define TDM_SLICED_ROWS 64
+#define TDM_JOINED_SHARED (8 * 4)
 #define TDM_PARTS_BYTES(tiles, rows) \
   ((int64_t)(((rows) + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS) * TDM_SLICES * (tiles) * TDM_SLICED_ROWS * 128 * 4)
 
 // Attention's kernels are for heads of 32, 64, 128 and 256, and take any smaller size that
-// is a multiple of 16. A tile is TDM_KEYS tokens of keys or of values.
+// is a multiple of 16. A tile is TDM_KEYS tokens of keys or of values. Those of fp8 are
+// half as large, and have the scales of two splits beside them, of keys and of values.
 #define TDM_HEAD(size) ((size) <= 32 ? 32 : (size) <= 64 ? 64 : (size) <= 128 ? 128 : 256)
-#define TDM_TILE_BYTES(head) (TDM_KEYS * (head) * 2)
+#define TDM_TILE_BYTES(head, fp8) (TDM_KEYS * (head) * ((fp8) ? 1 : 2))
+#define TDM_SCALE_BYTES(fp8) ((fp8) ? 2 * 2 * TDM_SPLIT : 0)
 #define TDM_THIN_STAGES 4
 #define TDM_TALL_STAGES(head) ((head) <= 128 ? 4 : 2)
 // A thin block has also the weights of a split, bf16, a row padded by 16 bytes, and the
 // largest score and the sum of weights by warp and row.
 #define TDM_WEIGHTS_LINE (TDM_SPLIT * 2 + 16)
-#define TDM_ATTENTION_THIN_SHARED(head) \
-  (TDM_THIN_STAGES * TDM_TILE_BYTES(head) + TDM_THIN_ROWS * TDM_WEIGHTS_LINE + 2 * 4 * TDM_THIN_ROWS * 4)
-// A tall block has also its queries, and for the largest heads its results so far.
+#define TDM_ATTENTION_THIN_SHARED(head, fp8)                                                              \
+  (TDM_THIN_STAGES * TDM_TILE_BYTES(head, fp8) + TDM_SCALE_BYTES(fp8) + TDM_THIN_ROWS * TDM_WEIGHTS_LINE + \
+   2 * 4 * TDM_THIN_ROWS * 4)
+// A tall block has also its queries, for the largest heads its results so far, and of fp8
+// the tile in use as bf16.
 #define TDM_TALL_KEPT(head) ((head) <= 128)
-#define TDM_ATTENTION_TALL_SHARED(head)                                                 \
-  (TDM_TALL_STAGES(head) * TDM_TILE_BYTES(head) + TDM_TALL_ROWS * (head) * 2 + \
+#define TDM_ATTENTION_TALL_SHARED(head, fp8)                                              \
+  (TDM_TALL_STAGES(head) * TDM_TILE_BYTES(head, fp8) + TDM_SCALE_BYTES(fp8) +             \
+   ((fp8) ? TDM_TILE_BYTES(head, 0) : 0) + TDM_TALL_ROWS * (head) * 2 +                   \
    (TDM_TALL_KEPT(head) ? 0 : TDM_TALL_ROWS * (head) * 4))
 
 #endif

@@ -1,23 +1,25 @@
 // Attention: finished rows of thin and tall items against sums in double; and the same
 // bits for each row, however its splits are spread over items and whatever rows it shares
-// an item with.
+// an item with. Keys and values in fp8 give the bits of the same numbers in bf16.
 #include "check.h"
 
 namespace {
 
 struct problem {
+  bool fp8;
   int size, kv_heads, group, heads, block_tokens, window, tokens, first, ldq;
   int64_t layer, page, at;
   memory<int32_t> table;
   memory<uint16_t> q;
+  std::vector<float> numbers[2]; // keys and values, [token][kv head][dimension]
   memory<uint8_t> pages;
   float scale;
 
   // tokens of context, of which those from `first` on are queries.
   // With `low` all scores are far below zero.
-  problem(random_source &r, int size, int kv_heads, int group, int window, int tokens, int first, bool low)
-      : size(size), kv_heads(kv_heads), group(group), heads(kv_heads * group), block_tokens(1 << r.between(2, 6)), window(window),
-        tokens(tokens), first(first), ldq(padded(heads * size, TDM_TILE)), layer(2LL * kv_heads * block_tokens * size * 2),
+  problem(random_source &r, bool fp8, int size, int kv_heads, int group, int window, int tokens, int first, bool low)
+      : fp8(fp8), size(size), kv_heads(kv_heads), group(group), heads(kv_heads * group), block_tokens(1 << r.between(fp8 ? 4 : 2, fp8 ? 8 : 6)),
+        window(window), tokens(tokens), first(first), ldq(padded(heads * size, TDM_TILE)), layer(slice_bytes(fp8, kv_heads, block_tokens, size)),
         page(layer * 2), at(layer * r.below(2)), table((size_t)(tokens + block_tokens - 1) / block_tokens),
         q((size_t)(tokens - first) * ldq), pages((table.length + 2) * page), scale(1 / sqrtf((float)size)) {
     for (size_t i = 0; i < table.length; i++)
@@ -28,18 +30,47 @@ struct problem {
       for (int i = 0; i < heads * size; i++)
         q[(size_t)row * ldq + i] = narrow(low ? -100 * fabsf(r.number()) : 2 * r.number());
     // What no query may see stays NaN.
-    for (int t = window > 0 ? std::max(0, first + 1 - window) : 0; t < tokens; t++)
-      for (int kv = 0; kv < kv_heads; kv++)
-        for (int i = 0; i < size; i++) {
-          key(kv, t)[i] = narrow(low ? fabsf(r.number()) : r.number());
-          value(kv, t)[i] = narrow(r.number());
+    for (int part = 0; part < 2; part++) {
+      numbers[part].assign((size_t)tokens * kv_heads * size, 0);
+      for (int t = window > 0 ? std::max(0, first + 1 - window) : 0; t < tokens; t++)
+        for (int kv = 0; kv < kv_heads; kv++) {
+          const int exponent = 127 - r.between(6, 12);
+          if (fp8)
+            slice(t)[layer - 2 * kv_heads * block_tokens + line(part, kv, t)] = (uint8_t)exponent;
+          for (int i = 0; i < size; i++) {
+            float x = low && part == 0 ? fabsf(r.number()) : r.number();
+            if (fp8) { // any code; those of the largest numbers are as many as those of the smallest
+              const uint8_t code = (uint8_t)(r.below(0x7f) | (x < 0 ? 0x80 : 0));
+              slice(t)[(int64_t)line(part, kv, t) * size + fp8_place(i)] = code;
+              x = (float)ldexp(value_of(weights::fp8, code), exponent - 127);
+            } else {
+              x = wide(((uint16_t *)slice(t))[(int64_t)line(part, kv, t) * size + i] = narrow(x));
+            }
+            numbers[part][((size_t)t * kv_heads + kv) * size + i] = x;
+          }
         }
+    }
   }
 
-  uint16_t *key(int kv, int t) {
-    return (uint16_t *)(pages.at + table[t / block_tokens] * page + at) + (kv * block_tokens + t % block_tokens) * size;
+  // problem is the same one with its numbers in bf16, which have them all.
+  explicit problem(problem &p)
+      : fp8(false), size(p.size), kv_heads(p.kv_heads), group(p.group), heads(p.heads), block_tokens(p.block_tokens), window(p.window),
+        tokens(p.tokens), first(p.first), ldq(p.ldq), layer(slice_bytes(false, kv_heads, block_tokens, size)), page(layer), at(0),
+        table(p.table.length), q(p.q.length), pages(p.pages.length / (size_t)p.page * (size_t)page), scale(p.scale) {
+    memcpy(table.at, p.table.at, 4 * table.length);
+    memcpy(q.at, p.q.at, 2 * q.length);
+    for (int part = 0; part < 2; part++) {
+      numbers[part] = p.numbers[part];
+      for (int t = window > 0 ? std::max(0, first + 1 - window) : 0; t < tokens; t++)
+        for (int kv = 0; kv < kv_heads; kv++)
+          for (int i = 0; i < size; i++)
+            ((uint16_t *)slice(t))[(int64_t)line(part, kv, t) * size + i] = narrow(number(part, kv, t, i));
+    }
   }
-  uint16_t *value(int kv, int t) { return key(kv_heads + kv, t); }
+
+  uint8_t *slice(int t) { return pages.at + table[t / block_tokens] * page + at; }
+  int line(int part, int kv, int t) const { return (part * kv_heads + kv) * block_tokens + t % block_tokens; }
+  float number(int part, int kv, int t, int i) const { return numbers[part][((size_t)t * kv_heads + kv) * size + i]; }
 
   struct plan {
     std::vector<tdm_item> items;
@@ -151,7 +182,7 @@ struct problem {
         for (int t = begin; t <= position; t++) {
           double score = 0, size_of = 0;
           for (int i = 0; i < size; i++) {
-            const double x = (double)wide(q[(size_t)row * ldq + h * size + i]) * wide(key(kv, t)[i]);
+            const double x = (double)wide(q[(size_t)row * ldq + h * size + i]) * number(0, kv, t, i);
             score += x;
             size_of += fabs(x);
           }
@@ -165,8 +196,8 @@ struct problem {
         for (int i = 0; i < size; i++) {
           double want = 0, magnitude = 0;
           for (int t = begin; t <= position; t++) {
-            want += p[t - begin] / sum * wide(value(kv, t)[i]);
-            magnitude += p[t - begin] / sum * fabs(wide(value(kv, t)[i]));
+            want += p[t - begin] / sum * number(1, kv, t, i);
+            magnitude += p[t - begin] / sum * fabs(number(1, kv, t, i));
           }
           near(kernel, wide(out[(size_t)row * ldq + h * size + i]), want, slack * magnitude + fabs(want) * 0x1p-8);
         }
@@ -183,10 +214,10 @@ struct problem {
 
   void check(random_source &r) {
     const int padded_size = TDM_HEAD(size), rows = tokens - first;
-    char thin[64], tall[64];
-    snprintf(thin, sizeof thin, "tdm_attention_thin_%d", padded_size);
-    snprintf(tall, sizeof tall, "tdm_attention_tall_%d", padded_size);
-    const unsigned thin_shared = TDM_ATTENTION_THIN_SHARED(padded_size), tall_shared = TDM_ATTENTION_TALL_SHARED(padded_size);
+    char thin[64], tall[64], bf16[64];
+    snprintf(thin, sizeof thin, "tdm_attention_thin_%d%s", padded_size, fp8 ? "_fp8" : "");
+    snprintf(tall, sizeof tall, "tdm_attention_tall_%d%s", padded_size, fp8 ? "_fp8" : "");
+    const unsigned thin_shared = TDM_ATTENTION_THIN_SHARED(padded_size, fp8), tall_shared = TDM_ATTENTION_TALL_SHARED(padded_size, fp8);
     plan ones, somes, parts, talls, tall_parts;
     for (int row = 0; row < rows; row++)
       apart(ones, row, 1, 1);
@@ -202,6 +233,14 @@ struct problem {
     }
     const std::unique_ptr<outcome> want = run(r, thin, thin_shared, ones);
     compare(thin, want->out);
+    if (fp8) {
+      problem plain(*this);
+      snprintf(bf16, sizeof bf16, "tdm_attention_thin_%d", padded_size);
+      const std::unique_ptr<outcome> got = plain.run(r, bf16, TDM_ATTENTION_THIN_SHARED(padded_size, false), ones);
+      same("the same numbers in bf16", got->out, want->out);
+      if (got->splits != want->splits)
+        fail("the same numbers in bf16: a split differs; size %d, group %d, window %d, tokens %d from %d", size, group, window, tokens, first);
+    }
     const struct {
       const char *what, *kernel;
       unsigned shared;
@@ -217,6 +256,29 @@ struct problem {
                                    memcmp(got->splits.data(), want->splits.data(), 4 * want->splits.size()) != 0))
         fail("%s: a split differs; size %d, group %d, window %d, tokens %d from %d", other.what, size, group, window, tokens, first);
     }
+    if (fp8)
+      check_lost(r, thin, thin_shared, somes, tall, tall_shared, tall_parts, want->out);
+  }
+
+  // check_lost: a key or a value that has no scale makes NaN of what sees it, and nothing of
+  // other rows, whatever they share with those that do.
+  void check_lost(random_source &r, const char *thin, unsigned thin_shared, const plan &somes, const char *tall, unsigned tall_shared,
+                  const plan &talls, memory<uint16_t> &want) {
+    const int lost = r.between(first, tokens - 1), part = r.below(2), kv = r.below(kv_heads);
+    memset(slice(lost) + (int64_t)line(part, kv, lost) * size, 0, (size_t)size);
+    slice(lost)[layer - 2 * kv_heads * block_tokens + line(part, kv, lost)] = 255;
+    for (int n = 0; n < 2; n++) {
+      const std::unique_ptr<outcome> got = n == 0 ? run(r, thin, thin_shared, somes) : run(r, tall, tall_shared, talls);
+      for (int row = 0; row < tokens - first; row++)
+        for (int h = 0; h < heads; h++) {
+          const bool sees = h / group == kv && first + row >= lost && (window == 0 || first + row - window < lost);
+          const size_t from = (size_t)row * ldq + h * size;
+          for (int i = 0; i < size; i++)
+            if (sees ? !std::isnan(wide(got->out[from + i])) : got->out[from + i] != want[from + i])
+              return fail("%s of token %d lost: row %d, head %d, dimension %d is %g; size %d, group %d, window %d, tokens %d from %d",
+                          part ? "value" : "key", lost, row, h, i, wide(got->out[from + i]), size, group, window, tokens, first);
+        }
+    }
   }
 };
 
@@ -225,16 +287,17 @@ struct problem {
 void check_attention() {
   random_source r(3);
   const int sizes[] = {16, 32, 64, 80, 96, 128, 256};
-  for (int n = 0; n < (small ? 2 : 6); n++)
+  for (int n = 0; n < (small ? 2 : 4) * 2; n++)
     for (int size : sizes) {
+      const bool fp8 = n % 2 == 1;
       const int kv_heads = r.between(1, 2), group = r.between(1, small ? 4 : 8);
       int context = r.between(1, small ? 600 : 900);
-      if (n % 2 == 1) // rows on both sides of a split's end
+      if (n / 2 % 2 == 1) // rows on both sides of a split's end
         context = TDM_SPLIT * r.between(1, 2) + r.between(1, 10);
-      if (size == 32 && n == 0) // more splits than are joined at a time
+      if (size == 32 && n < 2) // more splits than are joined at a time
         context = TDM_SPLIT * 9 + r.between(1, 300);
       const int rows = std::min(context, r.between(1, small ? 12 : 40)), window = r.below(2) == 0 ? 0 : r.between(1, 400);
-      problem p(r, size, kv_heads, group, window, context, context - rows, r.below(2) == 1);
+      problem p(r, fp8, size, kv_heads, group, window, context, context - rows, r.below(2) == 1);
       p.check(r);
     }
 }

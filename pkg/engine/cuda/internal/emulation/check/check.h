@@ -76,11 +76,51 @@ template <class A> void launch(const char *kernel, unsigned x, unsigned y, unsig
 // near fails unless got is within `limit` of want.
 void near(const char *what, double got, double want, double limit);
 
+// weights is what products have them as.
+enum class weights { bf16, int8, fp8 };
+
+// suffix is what the names of its kernels end in.
+static inline const char *suffix(weights kind) {
+  return kind == weights::bf16 ? "" : kind == weights::int8 ? "_int8" : "_fp8";
+}
+
+// value_of is the value of a code of 8 bits. NaN of e4m3 is 480, as in the kernels.
+double value_of(weights kind, uint8_t code);
+
+// deferred is memory for what a norm of rows leaves to the products behind it, exactly as
+// large as they may use.
+struct deferred {
+  int rows, width, sums, lds, ld;
+  memory<float> weight, squares, roots;
+  memory<uint16_t> scaled;
+  float eps = 1e-5f;
+  deferred(random_source &r, int rows, int width);
+  tdm_deferred args(int row = 0);
+  double root(int row); // of squares, in double
+};
+
+// sum_of_squares is what squares are of the elements from `from` on, in a row of width: those
+// 8 apart first, then 4, 2, 1.
+float sum_of_squares(const float *row, int from, int width);
+// fp8_place is where a dimension's code is among those of its token.
+static inline int fp8_place(int dimension) {
+  const int places[] = {0, 2, 1, 3};
+  return dimension - dimension % 4 + places[dimension % 4];
+}
+
+// slice_bytes is one layer of a block of keys and values.
+static inline int64_t slice_bytes(bool fp8, int kv_heads, int block_tokens, int stride) {
+  return 2LL * kv_heads * block_tokens * (fp8 ? stride + 1 : 2 * stride);
+}
+
 static inline int padded(int n, int to) { return (n + to - 1) / to * to; }
 
+void check_fp8();
 void check_rows();
 void check_draws();
+void check_weights();
 void check_products();
+void check_heads_products();
 void check_attention();
 void check_strictness();
 

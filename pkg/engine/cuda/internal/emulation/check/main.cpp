@@ -27,9 +27,12 @@ int main(int count, char **words) {
     void (*run)();
   } checks[] = {
       {"strictness", check_strictness},
+      {"fp8", check_fp8},
       {"rows", check_rows},
       {"draws", check_draws},
+      {"weights", check_weights},
       {"products", check_products},
+      {"fused", check_heads_products},
       {"attention", check_attention},
   };
   int first = 1;

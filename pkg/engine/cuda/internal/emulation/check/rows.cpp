@@ -15,12 +15,38 @@ void check_embed(random_source &r) {
   for (int i = 0; i < rows; i++)
     tokens[i] = r.below(vocabulary);
   memory<float> x((size_t)rows * ld, 0);
-  tdm_embed_args args = {counts.at, tokens.at, table.at, x.at, ld, ld, width, 0};
+  deferred norm(r, rows, width);
+  memset(norm.squares.at, 0xff, norm.squares.length * 4);
+  tdm_embed_args args = {counts.at, tokens.at, table.at, x.at, ld, ld, width, 0, norm.args()};
   launch("tdm_embed", (unsigned)launched, 1, TDM_ROW_THREADS, 0, args);
   for (int row = 0; row < rows; row++)
     for (int i = 0; i < ld; i++)
       if (x[(size_t)row * ld + i] != (i < width ? wide(table[(size_t)tokens[row] * ld + i]) : 0))
         fail("tdm_embed: row %d, element %d of %d", row, i, width);
+  for (int row = 0; row < rows; row++) {
+    const float *from = &x[(size_t)row * ld];
+    for (int i = 0; i < norm.ld; i++)
+      if (norm.scaled[(size_t)row * norm.ld + i] != (i < width ? narrow(from[i] * norm.weight[i]) : 0xffff))
+        fail("tdm_embed: row %d, element %d of %d scaled", row, i, width);
+    for (int i = 0; i < norm.lds; i++) {
+      const float got = norm.squares[(size_t)row * norm.lds + i];
+      if (i < norm.sums ? got != sum_of_squares(from, TDM_SQUARES * i, width) : !std::isnan(got))
+        fail("tdm_embed: row %d, squares %d of %d", row, i, norm.sums);
+    }
+  }
+}
+
+// A sum of n squares has at most n/128 + 9 additions here, and the root halves their
+// roundings; three more follow.
+void check_roots(random_source &r) {
+  const int rows = r.between(1, 40), launched = rows + r.below(20);
+  memory<int32_t> count(1);
+  count[0] = rows;
+  deferred norm(r, rows, r.between(1, small ? 1500 : 9000));
+  tdm_roots_args args = {count.at, norm.args()};
+  launch("tdm_roots", (unsigned)(launched + TDM_ROOTS_ROWS - 1) / TDM_ROOTS_ROWS, 1, TDM_ROW_THREADS, 0, args);
+  for (int row = 0; row < rows; row++)
+    near("tdm_roots", norm.roots[row], norm.root(row), norm.root(row) * (16 + norm.sums / 128) * 0x1p-24);
 }
 
 // A sum of n squares in float32 errs by at most n/256 + 16 roundings here, and the square
@@ -62,13 +88,42 @@ void check_norm(random_source &r) {
   }
 }
 
-void check_heads(random_source &r) {
+// check_fp8_head holds the codes of a head and the exponent of its scale against what they
+// are made of. odd is 1 for a head that is too small for codes and 2 for one that has no
+// scale.
+void check_fp8_head(const uint8_t *codes, int exponent, int stride, int odd, const std::vector<double> &want, const std::vector<double> &reach) {
+  const int size = (int)want.size();
+  double largest = 0, most = 0;
+  for (int i = 0; i < size; i++) {
+    largest = std::max(largest, fabs(want[i]));
+    most = std::max(most, reach[i] * size * 0x1p-23);
+  }
+  const double scale = ldexp(1, exponent - 127);
+  if (odd == 1 || odd == 2) {
+    if (exponent != (odd == 1 ? 0 : 255))
+      fail("tdm_heads: the scale of a head that has %s has the exponent %d", odd == 1 ? "next to nothing" : "no numbers", exponent);
+  } else if (!(largest - most <= 448 * scale && largest + most > 224 * scale)) {
+    fail("tdm_heads: the scale of %g has the exponent %d", largest, exponent);
+  }
+  for (int i = 0; i < stride; i++) {
+    const uint8_t code = codes[fp8_place(i)];
+    if (odd == 1 || odd == 2 || i >= size) {
+      if (code != 0)
+        fail("tdm_heads: code %d of a head of %d is %02x", i, size, code);
+      continue;
+    }
+    // Half a step: a sixteenth of it, or of the smallest numbers 2^-10.
+    near("tdm_heads, fp8", value_of(weights::fp8, code) * scale, want[i], fabs(want[i]) * 0x1p-4 + scale * 0x1p-10 + reach[i] * size * 0x1p-23);
+  }
+}
+
+void check_heads(random_source &r, bool fp8) {
   const int rows = r.between(1, 6), size = 2 * r.between(1, 128), stride = padded(size, 16), kv_heads = r.between(1, 4), heads = kv_heads * r.between(1, 4);
-  const int all = heads + 2 * kv_heads, half = size / 2, positions = 50, block_tokens = 1 << r.below(6), pages = 3 + rows;
+  const int all = heads + 2 * kv_heads, half = size / 2, positions = 50, block_tokens = fp8 ? 16 << r.below(5) : 1 << r.below(6), pages = 3 + rows;
   const int ld = padded(all * size, TDM_TILE), ldq = padded(heads * stride, TDM_TILE);
   const bool biased = r.below(2) == 1, normed = r.below(2) == 1;
   const float eps = 1e-6f;
-  const int64_t layer = 2LL * kv_heads * block_tokens * stride * 2, page = layer * 3, at = layer * r.below(3);
+  const int64_t layer = slice_bytes(fp8, kv_heads, block_tokens, stride), page = layer * 3, at = layer * r.below(3);
   memory<tdm_counts> counts(1, 0);
   counts[0].rows = rows;
   memory<float> qkv((size_t)rows * ld), bias((size_t)all * size), q_norm((size_t)size), k_norm((size_t)size);
@@ -82,6 +137,17 @@ void check_heads(random_source &r) {
   for (size_t i = 0; i < cosine.length; i++) {
     cosine[i] = cosf((float)i);
     sine[i] = sinf((float)i);
+  }
+  // Heads of one row that are nothing but small, or that are not numbers; with fp8 both
+  // have a scale of their own.
+  std::vector<int> odd((size_t)all, 0);
+  for (int h = heads; fp8 && h < all; h++) {
+    odd[h] = r.below(4);
+    if (odd[h] == 1)
+      for (int i = 0; i < size; i++)
+        qkv[h * size + i] = biased ? -bias[h * size + i] : 0x1p-120f * r.number();
+    if (odd[h] == 2)
+      qkv[h * size + r.below(size)] = r.below(2) ? INFINITY : NAN;
   }
   for (int row = 0; row < rows; row++) {
     position[row] = r.below(positions);
@@ -109,9 +175,10 @@ void check_heads(random_source &r) {
   args.block_tokens = block_tokens;
   args.eps = eps;
   args.stride = stride;
+  args.fp8 = fp8;
   launch("tdm_heads", (unsigned)(rows + r.below(3)), 1, TDM_ROW_THREADS, 0, args);
 
-  size_t written = 0;
+  std::vector<std::pair<int64_t, int64_t>> written; // in the pages: where and how much
   for (int row = 0; row < rows; row++)
     for (int h = 0; h < all; h++) {
       std::vector<double> x((size_t)size);
@@ -123,32 +190,46 @@ void check_heads(random_source &r) {
       if (normed && h < heads + kv_heads)
         for (int i = 0; i < size; i++)
           x[i] = x[i] / sqrt(sum / size + eps) * (h < heads ? q_norm[i] : k_norm[i]);
+      std::vector<double> want((size_t)size), reach((size_t)size);
+      for (int i = 0; i < size; i++) {
+        want[i] = x[i];
+        reach[i] = fabs(x[i]);
+        if (h < heads + kv_heads) {
+          const double c = cosine[position[row] * half + i % half], s = sine[position[row] * half + i % half];
+          want[i] = i < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
+          reach[i] = fabs(x[i]) + fabs(x[(i + half) % size]);
+        }
+      }
+      if (fp8 && h >= heads) {
+        const int line = (h - heads) * block_tokens + slot[row] % block_tokens;
+        const uint8_t *slice = bytes.at + slot[row] / block_tokens * page + at;
+        check_fp8_head(slice + (int64_t)line * stride, slice[layer - 2LL * kv_heads * block_tokens + line], stride, row == 0 ? odd[h] : 0, want, reach);
+        written.push_back({slice + (int64_t)line * stride - bytes.at, stride});
+        written.push_back({slice + layer - 2LL * kv_heads * block_tokens + line - bytes.at, 1});
+        continue;
+      }
       const uint16_t *got;
       if (h < heads) {
         got = &q[(size_t)row * ldq + h * stride];
       } else {
         const int part = h - heads; // keys of all heads, then values
         got = (uint16_t *)(bytes.at + slot[row] / block_tokens * page + at) + (part * block_tokens + slot[row] % block_tokens) * stride;
-        written += (size_t)stride;
+        written.push_back({(const uint8_t *)got - bytes.at, 2 * stride});
       }
       for (int i = size; i < stride; i++)
         if (got[i] != 0)
           fail("tdm_heads: element %d behind a head of %d is not zero", i, size);
       for (int i = 0; i < size; i++) {
-        double want = x[i], reach = fabs(x[i]);
-        if (h < heads + kv_heads) {
-          const double c = cosine[position[row] * half + i % half], s = sine[position[row] * half + i % half];
-          want = i < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
-          reach = fabs(x[i]) + fabs(x[(i + half) % size]);
-        }
-        near("tdm_heads", wide(got[i]), want, fabs(want) * 0x1p-8 + reach * size * 0x1p-23);
+        near("tdm_heads", wide(got[i]), want[i], fabs(want[i]) * 0x1p-8 + reach[i] * size * 0x1p-23);
       }
     }
-  for (size_t i = 0; i < bytes.length; i += 2)
-    if (bytes[i] != 0xff || bytes[i + 1] != 0xff)
-      written--;
-  if (written != 0)
-    fail("tdm_heads wrote elsewhere in the pages too, or left something out: %zd", (ssize_t)written);
+  for (const auto &[begin, length] : written)
+    memset(bytes.at + begin, 0xff, (size_t)length);
+  for (size_t i = 0; i < bytes.length; i++)
+    if (bytes[i] != 0xff) {
+      fail("tdm_heads wrote elsewhere in the pages too, at byte %zu", i);
+      break;
+    }
 }
 
 // Two roundings of exp and one each of what follows, then that to bf16.
@@ -204,7 +285,9 @@ void check_rows() {
   for (int n = 0; n < (small ? 3 : 20); n++) {
     check_embed(r);
     check_norm(r);
-    check_heads(r);
+    check_roots(r);
+    check_heads(r, false);
+    check_heads(r, true);
     check_swiglu(r);
     check_gather(r);
   }

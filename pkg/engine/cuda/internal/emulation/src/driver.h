@@ -61,7 +61,9 @@ struct Op {
 	unsigned grid[3] = {}, block[3] = {}, shared = 0;
 	std::shared_ptr<std::vector<char>> arguments;
 	uintptr_t to = 0, from = 0;
-	size_t bytes = 0;
+	size_t bytes = 0;               // of a row of a copy
+	size_t rows = 1;                // of a copy
+	size_t to_pitch = 0, from_pitch = 0;
 	unsigned char value = 0;
 	std::shared_ptr<Mark> mark; // null: a wait for what was never recorded
 	CUevent event = nullptr;    // in a graph: what to take the mark of at launch
@@ -82,8 +84,15 @@ struct Failure {
 	CUresult code;
 };
 
+// What was copied since the last reset: bytes that came in, went out, and moved within
+// device memory, and how many copies that were.
+struct Copied {
+	long long in = 0, out = 0, within = 0, copies = 0;
+};
+
 struct State {
 	std::mutex mutex;
+	Copied copied;
 	bool started = false;
 	uint64_t version, devices, total, capability, seed, cublaslt;
 	std::mt19937_64 random;
@@ -99,6 +108,8 @@ struct State {
 	std::set<CUevent> events;
 	std::set<CUgraph> graphs;
 	std::set<CUgraphExec> execs;
+	// Of NVML, see nvml.cpp: the types of events that devices have, and errors of memory.
+	uint64_t watched, corrected, uncorrected;
 	State();
 	// configure takes the settings of TANDEM_FAKE_CUDA over the defaults.
 	void configure();
@@ -129,11 +140,15 @@ CUcontext &current();
 CUresult gone(CUcontext context);
 // lose makes every later call in the context give code.
 CUresult lose(CUcontext context, CUresult code, const std::string &why);
+// pci_address is where a device is on the bus.
+std::string pci_address(int ordinal);
 // destroy drops all that belongs to a context.
 void destroy(CUcontext context);
 
 // covers says whether one live allocation of the kind holds all the bytes.
 bool covers(uintptr_t address, size_t bytes, bool pinned);
+// covers_op is covers for both sides of a copy, every row of them, or for what a fill fills.
+bool covers_op(const Op &op, std::string *why);
 // zones_hold says whether the zones of every allocation are untouched near the data.
 bool zones_hold(CUcontext context, std::string *why);
 void forget_memory(CUcontext context);
@@ -150,6 +165,8 @@ CUresult run_all(CUcontext context);
 // products_live counts what is alive of cuBLASLt, which is in the same library: see
 // blaslt.cpp.
 size_t products_live();
+// watches_live counts what is alive of NVML, which is in the same library too: see nvml.cpp.
+size_t watches_live();
 
 } // namespace fake
 
@@ -173,6 +190,7 @@ struct CUfunc_st {
 
 struct CUstream_st {
 	CUcontext context;
+	int priority = 0;
 	std::deque<fake::Op> queue;
 	bool capturing = false;
 	std::thread::id capturer;

@@ -30,6 +30,12 @@ CUctx_st *primary(CUdevice device) {
 
 } // namespace
 
+std::string fake::pci_address(int ordinal) {
+	char text[16];
+	(void)std::snprintf(text, sizeof text, "0000:%02x:00.0", ordinal & 0xff);
+	return text;
+}
+
 extern "C" {
 
 CUresult cuDriverGetVersion(int *version) {
@@ -79,7 +85,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
 CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device) {
 	DeviceCall call("cuDeviceGetPCIBusId", device);
 	if (call.code == CUDA_SUCCESS)
-		std::snprintf(id, (size_t)size, "0000:%02x:00.0", device);
+		std::snprintf(id, (size_t)size, "%s", pci_address(device).c_str());
 	return call.code;
 }
 

@@ -98,6 +98,20 @@ bool fake::covers(uintptr_t address, size_t bytes, bool pinned) {
 	return m.pinned == pinned && address - begin <= m.bytes && bytes <= m.bytes - (address - begin);
 }
 
+bool fake::covers_op(const Op &op, std::string *why) {
+	for (size_t row = 0; row < op.rows; row++) {
+		if (!covers(op.to + row * op.to_pitch, op.bytes, op.kind == Kind::copy_out)) {
+			*why = "what is written is not within one allocation of the right kind";
+			return false;
+		}
+		if (op.kind != Kind::fill && !covers(op.from + row * op.from_pitch, op.bytes, op.kind == Kind::copy_in)) {
+			*why = "what is read is not within one allocation of the right kind";
+			return false;
+		}
+	}
+	return true;
+}
+
 bool fake::zones_hold(CUcontext context, std::string *why) {
 	for (const auto &entry : state().memory) {
 		if (entry.second.context == context && !zones_untouched(entry.second, near)) {

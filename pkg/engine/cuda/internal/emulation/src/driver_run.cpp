@@ -9,13 +9,18 @@ using namespace fake;
 namespace {
 
 CUresult run_copy(CUcontext context, const Op &op) {
-	const bool to_pinned = op.kind == Kind::copy_out, from_pinned = op.kind == Kind::copy_in;
-	if (!covers(op.to, op.bytes, to_pinned) || (op.kind != Kind::fill && !covers(op.from, op.bytes, from_pinned)))
+	std::string why;
+	if (!covers_op(op, &why))
 		return lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, "memory was freed before a copy or fill of it ran");
-	if (op.kind == Kind::fill)
+	if (op.kind == Kind::fill) {
 		std::memset(reinterpret_cast<void *>(op.to), op.value, op.bytes);
-	else
-		std::memcpy(reinterpret_cast<void *>(op.to), reinterpret_cast<void *>(op.from), op.bytes);
+		return CUDA_SUCCESS;
+	}
+	for (size_t row = 0; row < op.rows; row++)
+		std::memcpy(reinterpret_cast<void *>(op.to + row * op.to_pitch), reinterpret_cast<void *>(op.from + row * op.from_pitch), op.bytes);
+	Copied &copied = state().copied;
+	(op.kind == Kind::copy_in ? copied.in : op.kind == Kind::copy_out ? copied.out : copied.within) += (long long)(op.rows * op.bytes);
+	copied.copies++;
 	return CUDA_SUCCESS;
 }
 

@@ -27,6 +27,12 @@ bool State::set(const std::string &name, uint64_t value) {
 		random.seed(seed = value);
 	else if (name == "cublaslt")
 		cublaslt = value;
+	else if (name == "events")
+		watched = value;
+	else if (name == "corrected")
+		corrected = value;
+	else if (name == "uncorrected")
+		uncorrected = value;
 	else
 		return false;
 	return true;
@@ -34,6 +40,7 @@ bool State::set(const std::string &name, uint64_t value) {
 
 void State::configure() {
 	version = 12040, devices = 1, total = 256ull << 20, capability = 90, seed = 1, cublaslt = 120405;
+	watched = 0xb, corrected = uncorrected = 0;
 	random.seed(seed);
 	const char *settings = std::getenv("TANDEM_FAKE_CUDA");
 	std::istringstream words(settings ? settings : "");

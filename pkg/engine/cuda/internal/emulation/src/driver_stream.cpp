@@ -30,11 +30,29 @@ CUresult transfer(const char *name, Kind kind, uintptr_t to, uintptr_t from, siz
 		return call.code;
 	Op op;
 	op.kind = kind, op.to = to, op.from = from, op.bytes = bytes, op.value = value;
-	if (!covers(to, bytes, kind == Kind::copy_out))
-		return refuse(CUDA_ERROR_INVALID_VALUE, "what is written is not within one allocation of the right kind");
-	if (kind != Kind::fill && !covers(from, bytes, kind == Kind::copy_in))
-		return refuse(CUDA_ERROR_INVALID_VALUE, "what is read is not within one allocation of the right kind");
+	std::string why;
+	if (!covers_op(op, &why))
+		return refuse(CUDA_ERROR_INVALID_VALUE, why);
 	return enqueue(call.context, stream, op);
+}
+
+// most_pitch is what devices have for CU_DEVICE_ATTRIBUTE_MAX_PITCH.
+const size_t most_pitch = 0x7fffffff;
+
+// rectangle is the operation of a copy of rows.
+CUresult rectangle(const CUDA_MEMCPY2D &r, Op *op) {
+	const bool from_host = r.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = r.dstMemoryType == CU_MEMORYTYPE_HOST;
+	if ((!from_host && r.srcMemoryType != CU_MEMORYTYPE_DEVICE) || (!to_host && r.dstMemoryType != CU_MEMORYTYPE_DEVICE) || (from_host && to_host))
+		return refuse(CUDA_ERROR_INVALID_VALUE, "rows go from device memory or to it");
+	if (r.srcXInBytes || r.srcY || r.dstXInBytes || r.dstY || r.WidthInBytes == 0 || r.Height == 0)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "rows here begin at the address, and are some");
+	if (r.srcPitch < r.WidthInBytes || r.dstPitch < r.WidthInBytes || r.srcPitch > most_pitch || r.dstPitch > most_pitch)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "rows are as far apart as they are long at least, and 2 GiB less a byte at most");
+	op->kind = from_host ? Kind::copy_in : to_host ? Kind::copy_out : Kind::copy;
+	op->from = from_host ? reinterpret_cast<uintptr_t>(r.srcHost) : (uintptr_t)r.srcDevice;
+	op->to = to_host ? reinterpret_cast<uintptr_t>(r.dstHost) : (uintptr_t)r.dstDevice;
+	op->bytes = r.WidthInBytes, op->rows = r.Height, op->to_pitch = r.dstPitch, op->from_pitch = r.srcPitch;
+	return CUDA_SUCCESS;
 }
 
 } // namespace
@@ -69,6 +87,7 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
 		return refuse(CUDA_ERROR_INVALID_VALUE, "streams here are non-blocking and of priority 0 to -5");
 	*stream = new CUstream_st;
 	(*stream)->context = call.context;
+	(*stream)->priority = priority;
 	state().streams.insert(*stream);
 	return CUDA_SUCCESS;
 }
@@ -182,6 +201,19 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
 	return transfer("cuMemcpyDtoDAsync_v2", Kind::copy, to, from, bytes, 0, stream);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *r, CUstream stream) {
+	InContext call("cuMemcpy2DAsync_v2");
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	Op op;
+	if (const CUresult code = rectangle(*r, &op))
+		return code;
+	std::string why;
+	if (!covers_op(op, &why))
+		return refuse(CUDA_ERROR_INVALID_VALUE, why);
+	return enqueue(call.context, stream, op);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {

@@ -108,6 +108,23 @@ TDM_PRIMITIVE uint32_t tdm_half(float x) {
 
 TDM_PRIMITIVE uint32_t tdm_pair(float low, float high) { return tdm_half(low) | tdm_half(high) << 16; }
 
+// It is an error if the result has to be rounded: a GPU rounds once, and this would twice.
+TDM_PRIMITIVE uint32_t tdm_fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t pair = 0;
+  for (int i = 0; i < 32; i += 16) {
+    float x[3];
+    const uint32_t bits[3] = {a >> i << 16, b >> i << 16, c >> i << 16};
+    memcpy(x, bits, 12);
+    const float exact = __builtin_fmaf(x[0], x[1], x[2]);
+    uint32_t result;
+    memcpy(&result, &exact, 4);
+    if ((result & 0xffff) != 0)
+      tdm_fault("a sum of a pair is no bf16");
+    pair |= result >> 16 << i;
+  }
+  return pair;
+}
+
 TDM_PRIMITIVE void tdm_mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
   tdm_multiply(sum, a, b);
@@ -125,6 +142,8 @@ TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void 
 }
 
 TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) { return tdm_stream16(p); }
+
+TDM_PRIMITIVE void tdm_shared8(uint32_t (&words)[2], const void *p) { memcpy(words, p, 8); }
 
 TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   tdm_copy_begin(shared, global, real);

@@ -1,0 +1,54 @@
+package cuda
+
+import "github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
+
+// together is how many bytes between two pieces are copied along rather than left out: a
+// copy of its own takes a GPU about as long as so many bytes.
+const together = 32 << 10
+
+// send appends the copies of what is in use to a program, as few as there need be.
+func (in *input) send(p *driver.Program) {
+	c := copies{program: p, in: in}
+	c.add(in.tables.piece(in.firstBlock, len(in.tables.all)-in.firstBlock))
+	c.add(in.counts.piece(0, len(in.counts.all)))
+	c.add(in.passes.piece(0, len(in.passes.all)))
+	c.add(in.tokens.piece(0, in.batchRows))
+	c.add(in.positions.piece(0, in.batchRows))
+	c.add(in.slots.piece(0, in.batchRows))
+	c.add(in.index.piece(0, in.wanted))
+	c.add(in.wishes.piece(0, in.wanted))
+	for i := range in.counts.all {
+		if i == 1 && !in.narrow {
+			break
+		}
+		s, w := &in.attention[i], &in.work[i]
+		c.add(s.joins.piece(0, len(w.joins)))
+		c.add(s.thin.piece(0, len(w.thin)))
+		c.add(s.tall.piece(0, len(w.tall)))
+	}
+	c.send()
+}
+
+// copies appends copies of pieces, in order, to a program.
+type copies struct {
+	program *driver.Program
+	in      *input
+	piece   // not sent yet
+}
+
+// add adds a piece that lies behind those before.
+func (c *copies) add(p piece) {
+	if p.begin == p.end {
+		return
+	}
+	if c.begin == c.end || p.begin > c.end+together {
+		c.send()
+		c.begin = p.begin
+	}
+	c.end = p.end
+}
+
+func (c *copies) send() {
+	c.program.CopyIn(c.in.device+driver.Address(c.begin), c.in.host, c.begin, c.end-c.begin)
+	c.begin = c.end
+}

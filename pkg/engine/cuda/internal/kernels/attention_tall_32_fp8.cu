@@ -1,0 +1,3 @@
+#include "attention_tall.h"
+
+TDM_TALL_FP8(32)

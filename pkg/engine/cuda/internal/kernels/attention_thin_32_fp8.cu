@@ -1,0 +1,3 @@
+#include "attention_thin.h"
+
+TDM_THIN_FP8(32)

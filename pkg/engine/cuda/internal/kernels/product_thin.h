@@ -1,0 +1,177 @@
+// tdm_product_thin_*: products of few rows, at the speed of reading the weights. Each of
+// the eight warps of a block streams one slice of K of its outputs straight from global
+// memory into the fragments of mma.sync; the slices' sums meet in shared memory.
+//
+// What a lane has of a block of K is k = 64b + 8t.. and 64b + 32 + 8t.. (t = lane%4), eight
+// each: two of the instruction's pairs, twice. Which k's they are is the same for weights
+// and activations, so the sum is over all of them, in an order that is part of the class.
+// The weights of 8 bits are 16 bytes, which become bf16 only when they are multiplied.
+#ifndef TDM_PRODUCT_THIN_H
+#define TDM_PRODUCT_THIN_H
+
+#include "product.h"
+
+// How a thin kernel of some number of rows goes about it.
+template <int rows, class format> struct tdm_thin {
+  static constexpr int tiles = TDM_THIN_TILES(rows);            // of 16 outputs a block
+  static constexpr int columns = rows / 8;                      // of 8 rows
+  static constexpr int weights = (rows <= 16 ? 8 : 4) / format::bytes; // blocks of K on their way
+  static constexpr int activations = rows <= 8 ? 2 * format::bytes : rows <= 16 ? format::bytes : 1; // likewise
+  static constexpr int line = TDM_THIN_LINE(rows);              // floats of a row in shared memory
+};
+
+// `heads` is of TDM_HEADS.
+template <int then, int rows, class format>
+TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args *heads = nullptr) {
+  using thin = tdm_thin<rows, format>;
+  constexpr int pieces = format::pieces, block_bytes = TDM_K * format::bytes;
+  constexpr int per_tile = tdm_paired(then) ? 8 : 16;
+  const int count = *a.count;
+  if (count <= 0)
+    return;
+  const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
+  const int group = lane / 4, quarter = lane % 4;
+  const int output0 = tdm_block_x() * thin::tiles * per_tile;
+  const int length = tdm_slice_blocks(a.k);
+  const int begin = warp * length, end = tdm_least(begin + length, a.k / TDM_K);
+
+  const uint8_t *w[thin::tiles][2];
+  for (int i = 0; i < thin::tiles; i++) {
+    w[i][0] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group) + 16 * quarter;
+    w[i][1] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group + 8) + 16 * quarter;
+  }
+  // Rows past the count are the last one once more: nobody looks at their sums.
+  const uint16_t *x[thin::columns];
+  for (int j = 0; j < thin::columns; j++)
+    x[j] = a.a + (int64_t)tdm_least(8 * j + group, count - 1) * a.lda + 8 * quarter;
+
+  float sum[thin::tiles][thin::columns][4] = {};
+  tdm_quad weights[thin::weights][thin::tiles][2][pieces], activations[thin::activations][thin::columns][2];
+  TDM_UNROLL
+  for (int s = 0; s < thin::weights; s++) {
+    if (begin + s < end) {
+      TDM_UNROLL
+      for (int i = 0; i < thin::tiles; i++) {
+        TDM_UNROLL
+        for (int p = 0; p < 2 * pieces; p++)
+          weights[s][i][p / pieces][p % pieces] = tdm_stream16(w[i][p / pieces] + (int64_t)(begin + s) * block_bytes + p % pieces * 64);
+      }
+      if (s < thin::activations) {
+        TDM_UNROLL
+        for (int j = 0; j < thin::columns; j++) {
+          activations[s][j][0] = tdm_load16(x[j] + (begin + s) * TDM_K);
+          activations[s][j][1] = tdm_load16(x[j] + (begin + s) * TDM_K + 32);
+        }
+      }
+    }
+  }
+  // Sums in shared memory are [slice][row][line], then the rows' roots, which are computed
+  // while the first weights are on their way.
+  float *slices = (float *)tdm_shared(), *roots = slices + TDM_SLICES * rows * thin::line;
+  if (then != TDM_ADD && warp < count) {
+    float root[thin::columns];
+    tdm_roots_of(a.norm, warp, count, root);
+    if (lane == 0) {
+      TDM_UNROLL
+      for (int j = 0; j < thin::columns; j++)
+        roots[warp + 8 * j] = root[j];
+    }
+  }
+  // A thread finishes up to `ends` outputs.
+  constexpr int outputs = thin::tiles * per_tile, ends = (rows * outputs + TDM_PRODUCT_THREADS - 1) / TDM_PRODUCT_THREADS;
+  const int finished = tdm_least(count, rows) * outputs;
+  tdm_extra extra[ends];
+  TDM_UNROLL
+  for (int t = 0; t < ends; t++) {
+    const int n = t * TDM_PRODUCT_THREADS + tdm_thread();
+    extra[t] = n < finished ? tdm_ask<then>(a, heads, n / outputs, output0 + n % outputs) : tdm_extra{};
+  }
+  for (int b0 = begin; b0 < end; b0 += thin::weights) {
+    TDM_UNROLL
+    for (int s = 0; s < thin::weights; s++) {
+      const int b = b0 + s, next = b + thin::weights, after = b + thin::activations;
+      constexpr int turns = thin::activations;
+      if (b < end) {
+        TDM_UNROLL
+        for (int half = 0; half < 2; half++) {
+          TDM_UNROLL
+          for (int i = 0; i < thin::tiles; i++) {
+            const tdm_quad w0 = format::half(weights[s][i][0], half), w1 = format::half(weights[s][i][1], half);
+            TDM_UNROLL
+            for (int j = 0; j < thin::columns; j++)
+              tdm_mma2(sum[i][j], w0, w1, activations[s % turns][j][half]);
+          }
+        }
+        if (after < end) {
+          TDM_UNROLL
+          for (int j = 0; j < thin::columns; j++) {
+            activations[s % turns][j][0] = tdm_load16(x[j] + after * TDM_K);
+            activations[s % turns][j][1] = tdm_load16(x[j] + after * TDM_K + 32);
+          }
+        }
+        if (next < end) {
+          TDM_UNROLL
+          for (int i = 0; i < thin::tiles; i++) {
+            TDM_UNROLL
+            for (int p = 0; p < 2 * pieces; p++)
+              weights[s][i][p / pieces][p % pieces] = tdm_stream16(w[i][p / pieces] + (int64_t)next * block_bytes + p % pieces * 64);
+          }
+        }
+      }
+    }
+  }
+
+  for (int i = 0; i < thin::tiles; i++) {
+    for (int j = 0; j < thin::columns; j++) {
+      for (int c = 0; c < 4; c++)
+        slices[(warp * rows + 8 * j + 2 * quarter + c % 2) * thin::line + 16 * i + group + c / 2 * 8] = sum[i][j][c];
+    }
+  }
+  tdm_barrier();
+  const int used = (a.k / TDM_K + length - 1) / length;
+  TDM_UNROLL
+  for (int t = 0; t < ends; t++) { // all threads, since they exchange squares
+    const int n = t * TDM_PRODUCT_THREADS + tdm_thread(), row = n / outputs, output = n % outputs;
+    float x = 0;
+    if (n < finished) {
+      const float *first = slices + row * thin::line + output / per_tile * 16 + output % per_tile;
+      float total = first[0], up = tdm_paired(then) ? first[8] : 0;
+      for (int s = 1; s < used; s++) {
+        total = total + first[s * rows * thin::line];
+        if (tdm_paired(then))
+          up = up + first[s * rows * thin::line + 8];
+      }
+      if (then == TDM_HEADS)
+        tdm_finish_heads(a, *heads, row, output0 + output, total, up, roots[row], extra[t]);
+      else
+        x = tdm_finish<then>(a, row, output0 + output, total, up, then == TDM_ADD ? 1 : roots[row], extra[t]);
+    }
+    if (then == TDM_ADD && a.norm.squares) { // sixteen neighbours have sixteen outputs
+      float square = x * x;
+      for (int apart = TDM_SQUARES / 2; apart > 0; apart /= 2)
+        square = square + tdm_shuffle(square, apart);
+      if (n < finished && output % TDM_SQUARES == 0 && output0 + output < a.outputs)
+        tdm_leave(a.norm, row, output0 + output, square);
+    }
+  }
+}
+
+#define TDM_THIN(name, then, rows, format, suffix) \
+  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_##name##_##rows##suffix(const tdm_product_args a) { tdm_product_thin<then, rows, format>(a); }
+#define TDM_THINS(name, then, format, suffix) \
+  TDM_THIN(name, then, 8, format, suffix) TDM_THIN(name, then, 16, format, suffix) TDM_THIN(name, then, 32, format, suffix)
+
+#define TDM_THIN_HEADS(rows, format, suffix) \
+  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_heads_##rows##suffix(const tdm_product_heads_args a) { tdm_product_thin<TDM_HEADS, rows, format>(a.product, &a.heads); }
+
+// TDM_PRODUCTS_THIN makes the thin kernels of a format of weights. Their names end in the
+// suffix.
+#define TDM_PRODUCTS_THIN(format, suffix)     \
+  TDM_THINS(store, TDM_STORE, format, suffix) \
+  TDM_THINS(add, TDM_ADD, format, suffix)     \
+  TDM_THINS(swiglu, TDM_SWIGLU, format, suffix) \
+  TDM_THIN_HEADS(8, format, suffix)           \
+  TDM_THIN_HEADS(16, format, suffix)          \
+  TDM_THIN_HEADS(32, format, suffix)
+
+#endif

@@ -1,0 +1,3 @@
+#include "product_thin.h"
+
+TDM_PRODUCTS_THIN(tdm_weights_int8, _int8)

@@ -1,0 +1,226 @@
+// tdm_product_tiled_*: products of many rows, at the speed of the tensor cores or of the
+// weights, whichever is slower. A block has 128 lines of weights (of SwiGLU 64 of w and 64
+// of up) and 64 or 128 rows; both come in stages of 64 k by asynchronous copies. Weights of
+// 8 bits stay so in shared memory, and each warp makes bf16 of those that it reads. Each sum
+// is the chain that a thin kernel makes of it: slices from zero, added in order.
+//
+// tdm_product_sliced_*: where outputs are too few to keep the GPU busy, a block computes
+// one slice of the sums, and tdm_product_joined_* adds them.
+#ifndef TDM_PRODUCT_TILED_H
+#define TDM_PRODUCT_TILED_H
+
+#include "product.h"
+
+constexpr int tdm_lines = 128;
+
+// tdm_place is where 16 bytes of a line are in a stage, of elements of so many bytes. A
+// quarter of a warp reads four neighbouring chunks of two neighbouring lines at once. Of two
+// bytes odd lines have their halves changed over, so that those share no bank; of one byte
+// the two lines are 128 bytes side by side, which share none anyway.
+template <int bytes> TDM_INLINE uint8_t *tdm_place(uint8_t *lines, int line, int chunk) {
+  return lines + line * (TDM_K * bytes) + (bytes == 2 ? chunk ^ (line & 1) << 2 : chunk) * 16;
+}
+
+// tdm_parts is where the sums of a slice of a tile are: [row][line].
+template <int rows> TDM_INLINE float *tdm_parts(const tdm_product_args &a, int per_block, int tile, int slice) {
+  const int64_t tiles = (a.outputs + per_block - 1) / per_block;
+  return a.parts + ((tdm_block_y() * TDM_SLICES + slice) * tiles + tile) * (rows * tdm_lines);
+}
+
+template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_product_tiled(const tdm_product_args &a) {
+  constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile; // outputs
+  constexpr int stage_bytes = TDM_TILED_STAGE(rows, format::bytes), stages = TDM_TILED_SHARED / stage_bytes;
+  constexpr int block_bytes = TDM_K * format::bytes, weight_bytes = tdm_lines * block_bytes; // of a line; of a stage
+  constexpr int tiles = rows / 32, across = 8 / tiles; // of 16 lines a warp; warps side by side
+  const int count = *a.count, row0 = tdm_block_y() * rows;
+  if (row0 >= count)
+    return;
+  const int thread = tdm_thread(), warp = thread / 32, lane = thread % 32;
+  const int group = lane / 4, quarter = lane % 4;
+  const int tile = sliced ? tdm_block_x() / TDM_SLICES : tdm_block_x(), slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
+  const int output0 = tile * per_block;
+  uint8_t *shared = tdm_shared();
+
+  // Blocks of K: all, or the slice's.
+  const int all = a.k / TDM_K, length = tdm_slice_blocks(a.k);
+  const int begin = slice * length, end = sliced ? tdm_least(begin + length, all) : all;
+  if (begin >= end)
+    return;
+
+  // A thread copies a chunk of every 32nd row, and of every 32nd line, or 64th of 8 bits.
+  constexpr int chunks = block_bytes / 16, apart = TDM_PRODUCT_THREADS / chunks;
+  const int chunk = thread % 8, line0 = thread / 8;
+  const int weight_chunk = thread % chunks, weight_line0 = thread / chunks;
+  const uint8_t *w[tdm_lines / apart];
+  const uint16_t *x[rows / 32];
+  TDM_UNROLL
+  for (int i = 0; i < tdm_lines / apart; i++) {
+    const int line = weight_line0 + apart * i;
+    w[i] = tdm_weight_row<then, format>(a, nullptr, output0 + line / 16 * per_tile, line % 16) + 16 * weight_chunk;
+  }
+  TDM_UNROLL
+  for (int i = 0; i < rows / 32; i++)
+    x[i] = a.a + (int64_t)tdm_least(row0 + line0 + 32 * i, count - 1) * a.lda + 8 * chunk;
+  const auto ask = [&](int b) __attribute__((always_inline)) {
+    if (b < end) {
+      uint8_t *stage = shared + b % stages * stage_bytes;
+      TDM_UNROLL
+      for (int i = 0; i < tdm_lines / apart; i++)
+        tdm_copy16(tdm_place<format::bytes>(stage, weight_line0 + apart * i, weight_chunk), w[i] + (int64_t)b * block_bytes, true);
+      TDM_UNROLL
+      for (int i = 0; i < rows / 32; i++)
+        tdm_copy16(tdm_place<2>(stage + weight_bytes, line0 + 32 * i, chunk), x[i] + (int64_t)b * TDM_K, true);
+    }
+    tdm_copy_commit();
+  };
+
+  // A warp has 16 * tiles lines and 32 rows.
+  const int line1 = warp % across * 16 * tiles, row1 = warp / across * 32;
+  float sum[tiles][4][4] = {}, total[sliced ? 1 : tiles][4][4] = {};
+  for (int i = 0; i < stages - 1; i++)
+    ask(begin + i);
+  int left = length; // blocks that the slice still has
+  bool first = true;
+  for (int b = begin; b < end; b++) {
+    tdm_copy_wait<stages - 2>();
+    tdm_barrier();
+    ask(b + stages - 1);
+    uint8_t *stage = shared + b % stages * stage_bytes;
+    tdm_quad pieces[tiles][2][format::pieces]; // read when the first half of them is wanted
+    TDM_UNROLL
+    for (int half = 0; half < 2; half++) {
+      tdm_quad p[tiles][2];
+      TDM_UNROLL
+      for (int i = 0; i < tiles; i++) {
+        TDM_UNROLL
+        for (int r = 0; r < 2; r++) {
+          if (half < format::pieces)
+            pieces[i][r][half] = tdm_shared16(tdm_place<format::bytes>(stage, line1 + 16 * i + group + 8 * r, 4 * half + quarter));
+          p[i][r] = format::half(pieces[i][r], half);
+        }
+      }
+      TDM_UNROLL
+      for (int j = 0; j < 4; j++) {
+        const tdm_quad q = tdm_shared16(tdm_place<2>(stage + weight_bytes, row1 + 8 * j + group, 4 * half + quarter));
+        TDM_UNROLL
+        for (int i = 0; i < tiles; i++)
+          tdm_mma2(sum[i][j], p[i][0], p[i][1], q);
+      }
+    }
+    if (!sliced && (--left == 0 || b + 1 == end)) {
+      left = length;
+      TDM_UNROLL
+      for (int n = 0; n < 16 * tiles; n++) {
+        float &s = sum[n / 16][n / 4 % 4][n % 4], &t = total[n / 16][n / 4 % 4][n % 4];
+        t = first ? s : t + s;
+        s = 0;
+      }
+      first = false;
+    }
+  }
+
+  // A lane has two sums of each of two rows, eight lines apart.
+  float *parts = sliced ? tdm_parts<rows>(a, per_block, tile, slice) : nullptr;
+  TDM_UNROLL
+  for (int j = 0; j < 4; j++) {
+    TDM_UNROLL
+    for (int c = 0; c < 2; c++) {
+      const int row = row1 + 8 * j + 2 * quarter + c;
+      const bool real = row0 + row < count;
+      const float root = !sliced && then != TDM_ADD && a.norm.squares && real ? a.norm.roots[row0 + row] : 1;
+      TDM_UNROLL
+      for (int i = 0; i < tiles; i++) {
+        const int line = line1 + 16 * i + group, first = output0 + (line1 / 16 + i) * per_tile, output = first + group;
+        if (sliced) {
+          if (real) {
+            parts[row * tdm_lines + line] = sum[i][j][c];
+            parts[row * tdm_lines + line + 8] = sum[i][j][c + 2];
+          }
+          continue;
+        }
+        float low = 0, high = 0;
+        if (real) {
+          low = tdm_finish<then>(a, row0 + row, output, total[i][j][c], total[i][j][c + 2], root, tdm_ask<then>(a, nullptr, row0 + row, output));
+          if (then != TDM_SWIGLU)
+            high = tdm_finish<then>(a, row0 + row, output + 8, total[i][j][c + 2], 0, root, tdm_ask<then>(a, nullptr, row0 + row, output + 8));
+        }
+        if (then == TDM_ADD && a.norm.squares) { // eight lanes, four apart, have sixteen outputs
+          float square = low * low + high * high;
+          for (int apart = 16; apart > 2; apart /= 2)
+            square = square + tdm_shuffle(square, apart);
+          if (real && group == 0 && first < a.outputs)
+            tdm_leave(a.norm, row0 + row, first, square);
+        }
+      }
+    }
+  }
+}
+
+// A block joins eight rows of a tile, a thread four outputs of a row at a time.
+template <int then> TDM_INLINE void tdm_product_joined(const tdm_product_args &a) {
+  constexpr int rows = TDM_SLICED_ROWS;
+  constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile;
+  const int tile = tdm_block_x() / (rows / 8), count = *a.count;
+  const int row0 = tdm_block_x() % (rows / 8) * 8, first_row = tdm_block_y() * rows + row0;
+  const int used = (a.k / TDM_K + tdm_slice_blocks(a.k) - 1) / tdm_slice_blocks(a.k);
+  const int64_t stride = tdm_parts<rows>(a, per_block, 0, 1) - tdm_parts<rows>(a, per_block, 0, 0);
+  float *roots = (float *)tdm_shared();
+  if (then != TDM_ADD) {
+    const int warp = tdm_thread() / 32;
+    if (first_row + warp < count) {
+      float root[1];
+      tdm_roots_of(a.norm, first_row + warp, count, root);
+      if (tdm_thread() % 32 == 0)
+        roots[warp] = root[0];
+    }
+    tdm_barrier();
+  }
+  static_assert(then != TDM_ADD || per_block == 4 * 32, "a warp, which exchanges squares, has one row");
+  for (int n = tdm_thread(); n < 8 * per_block / 4; n += TDM_PRODUCT_THREADS) {
+    const int row = n / (per_block / 4), output = n % (per_block / 4) * 4;
+    if (first_row + row >= count)
+      return;
+    const float *from = tdm_parts<rows>(a, per_block, tile, 0) + (row0 + row) * tdm_lines + output / per_tile * 16 + output % per_tile;
+    tdm_floats total = {}, up = {};
+    TDM_UNROLL
+    for (int s = 0; s < TDM_SLICES; s++) {
+      if (s >= used)
+        continue;
+      const tdm_floats one = *(const tdm_floats *)(from + s * stride);
+      total = s == 0 ? one : total + one;
+      if (then == TDM_SWIGLU) {
+        const tdm_floats other = *(const tdm_floats *)(from + s * stride + 8);
+        up = s == 0 ? other : up + other;
+      }
+    }
+    const float root = then == TDM_ADD ? 1 : roots[row];
+    float square[4];
+    for (int j = 0; j < 4; j++) {
+      const int at = tile * per_block + output + j;
+      const float x = tdm_finish<then>(a, first_row + row, at, total[j], up[j], root, tdm_ask<then>(a, nullptr, first_row + row, at));
+      square[j] = x * x;
+    }
+    if (then == TDM_ADD && a.norm.squares) { // four neighbours have sixteen outputs
+      for (int j = 0; j < 4; j++) {
+        square[j] = square[j] + tdm_shuffle(square[j], 2);
+        square[j] = square[j] + tdm_shuffle(square[j], 1);
+      }
+      if (output % TDM_SQUARES == 0 && tile * per_block + output < a.outputs)
+        tdm_leave(a.norm, first_row + row, tile * per_block + output, (square[0] + square[2]) + (square[1] + square[3]));
+    }
+  }
+}
+
+#define TDM_TILED(name, then, format, suffix)                                                                                          \
+  TDM_KERNEL(TDM_PRODUCT_THREADS, 1) tdm_product_tiled_##name##_128##suffix(const tdm_product_args a) { tdm_product_tiled<then, 128, false, format>(a); } \
+  TDM_KERNEL(TDM_PRODUCT_THREADS, 2) tdm_product_tiled_##name##_64##suffix(const tdm_product_args a) { tdm_product_tiled<then, 64, false, format>(a); }   \
+  TDM_KERNEL(TDM_PRODUCT_THREADS, 2) tdm_product_sliced_##name##suffix(const tdm_product_args a) { tdm_product_tiled<then, TDM_SLICED_ROWS, true, format>(a); }
+
+// TDM_PRODUCTS_TILED makes the tiled and sliced kernels of a format of weights. Their names
+// end in the suffix.
+#define TDM_PRODUCTS_TILED(format, suffix)     \
+  TDM_TILED(store, TDM_STORE, format, suffix)  \
+  TDM_TILED(add, TDM_ADD, format, suffix)      \
+  TDM_TILED(swiglu, TDM_SWIGLU, format, suffix)
+
+#endif

@@ -1,0 +1,3 @@
+#include "product_tiled.h"
+
+TDM_PRODUCTS_TILED(tdm_weights_int8, _int8)
