@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,13 +57,58 @@ func (e *EngineOptions) checkDevice() error {
 		return fmt.Errorf("--gpu-memory: %v is negative", e.GPUMemory.String())
 	case e.GPUMemory != Auto && e.noGPU():
 		return errors.New("--gpu-memory: no GPU computes: leave it out, or choose one with --device")
+	case e.NVML != "" && e.noGPU():
+		return errors.New("--nvml: no GPU computes: leave it out, or choose one with --device")
+	}
+	if err := e.checkCUDATypes(); err != nil {
+		return err
+	}
+	if err := e.checkCopyRate(); err != nil {
+		return err
 	}
 	return e.checkProducts()
+}
+
+// checkCopyRate checks what copies beside steps are held to.
+func (e *EngineOptions) checkCopyRate() error {
+	switch {
+	case e.GPUCopyRate != 0 && e.GPUCopyRate < cuda.LeastCopyRate:
+		return fmt.Errorf("--gpu-copy-rate: %d is neither 0, which is without a bound, nor %d or more", e.GPUCopyRate, cuda.LeastCopyRate)
+	case e.GPUCopyRate != 0 && e.noGPU():
+		return errors.New("--gpu-copy-rate: no GPU computes: leave it out, or choose one with --device")
+	}
+	return nil
+}
+
+// cudaWeights and cudaKV are the types of a GPU's weights, and of its keys and values.
+func (e *EngineOptions) cudaWeights() cuda.WeightType { return cmp.Or(e.CUDAWeights, cuda.BF16) }
+func (e *EngineOptions) cudaKV() cuda.KVType          { return cmp.Or(e.CUDAKV, cuda.KVBF16) }
+
+// checkCUDATypes checks them.
+func (e *EngineOptions) checkCUDATypes() error {
+	weights, kv := e.cudaWeights(), e.cudaKV()
+	if err := weights.Validate(); err != nil {
+		return fmt.Errorf("--cuda-weights: %w", err)
+	}
+	if err := kv.Validate(); err != nil {
+		return fmt.Errorf("--cuda-kv: %w", err)
+	}
+	switch {
+	case weights != cuda.BF16 && e.noGPU():
+		return errors.New("--cuda-weights: no GPU computes: leave it out, or choose one with --device")
+	case weights != cuda.BF16 && e.CUDAProducts == cuda.CublasLt:
+		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", cuda.BF16, e.CUDAProducts)
+	case kv != cuda.KVBF16 && e.noGPU():
+		return errors.New("--cuda-kv: no GPU computes: leave it out, or choose one with --device")
+	}
+	return nil
 }
 
 // checkProducts checks what computes a GPU's products.
 func (e *EngineOptions) checkProducts() error {
 	switch {
+	case e.CublasLt != "" && e.CUDAProducts != cuda.CublasLt:
+		return fmt.Errorf("--cublaslt: nothing computes by that library without --cuda-products %s: pass it too, or leave this out", cuda.CublasLt)
 	case e.CUDAProducts != "" && e.CUDAProducts != cuda.Own && e.CUDAProducts != cuda.CublasLt:
 		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", e.CUDAProducts, cuda.Own, cuda.CublasLt)
 	case e.CUDAProducts == cuda.CublasLt && e.noGPU():
@@ -101,10 +147,18 @@ func (e *EngineOptions) ofGPU() string {
 		return "--engine " + e.Name
 	case e.GPUMemory != Auto:
 		return "--gpu-memory"
+	case e.GPUCopyRate != 0:
+		return "--gpu-copy-rate"
 	case e.CUDADriver != "":
 		return "--cuda-driver"
+	case e.NVML != "":
+		return "--nvml"
 	case e.CUDAProducts == cuda.CublasLt:
 		return "--cuda-products " + string(e.CUDAProducts)
+	case e.cudaWeights() != cuda.BF16:
+		return "--cuda-weights " + string(e.CUDAWeights)
+	case e.cudaKV() != cuda.KVBF16:
+		return "--cuda-kv " + string(e.CUDAKV)
 	}
 	return ""
 }
@@ -158,6 +212,21 @@ func (e *EngineOptions) findGPU(spec model.Spec, number int) (cuda.Device, error
 func (e EngineOptions) cudaConfig() cuda.Config {
 	return cuda.Config{
 		KVBytes: int64(e.KVMemory), BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
-		Products: e.CUDAProducts, CublasLt: e.CublasLt,
+		Products: e.CUDAProducts, CublasLt: e.CublasLt, KV: e.cudaKV(),
 	}
+}
+
+// Listed is a list for people, as in "bf16, int8 or fp8".
+func Listed[T ~string](types []T) string {
+	var text strings.Builder
+	for i, t := range types {
+		switch {
+		case i > 0 && i == len(types)-1:
+			text.WriteString(" or ")
+		case i > 0:
+			text.WriteString(", ")
+		}
+		text.WriteString(string(t))
+	}
+	return text.String()
 }

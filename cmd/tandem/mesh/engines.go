@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/chat"
@@ -39,10 +41,12 @@ type engines struct {
 	// At most one of the two is there: none for the simulated engine.
 	weights    *cpu.Weights
 	gpuWeights *cuda.Weights
+	health     *cuda.Health // nil: the GPU is not watched
 	// profile is nil if none was given; device if the engines do not share one.
 	profile *latency.Profile
 	device  *simulated.Device
 	made    []engine.Engine
+	watch   func(engine.Losing) // hears of those made that can lose their device; or nil
 }
 
 // needs are the parts of a process, which say what it loads.
@@ -174,7 +178,7 @@ func (e *engines) loadGPU(ctx context.Context, o Options, m *model.Model, logger
 		return err
 	}
 	weights, err := cuda.Load(ctx, m, cuda.LoadConfig{
-		Library: o.Engine.CUDADriver, Device: number,
+		Library: o.Engine.CUDADriver, Device: number, Weights: o.Engine.cudaWeights(), CopyRate: o.Engine.GPUCopyRate,
 		Progress: func(done, total int64) { progress("pack", done, total) },
 	})
 	if err != nil {
@@ -182,24 +186,29 @@ func (e *engines) loadGPU(ctx context.Context, o Options, m *model.Model, logger
 	}
 	e.spec, e.gpuWeights = m.Spec(), weights
 	logger.Info("weights loaded", slog.String("device", o.Engine.Device), slog.String("name", weights.DeviceName()),
-		slog.Int64("bytes", weights.Bytes()), slog.Float64("load_seconds", time.Since(began).Seconds()))
+		slog.String("type", string(weights.Type())), slog.Int64("bytes", weights.Bytes()), slog.Float64("load_seconds", time.Since(began).Seconds()))
 	return nil
 }
 
-// add makes one more engine, with KV pages of its own, for the worker id.
-func (e *engines) add(id string) (engine.Engine, error) {
-	made, err := e.newEngine(id)
+// add makes one more engine, with KV pages of its own, for the worker id of a role.
+func (e *engines) add(id string, role controlv1.Role) (engine.Engine, error) {
+	made, err := e.newEngine(id, role)
 	if err != nil {
 		return nil, err
 	}
 	e.made = append(e.made, made)
+	if losing, can := made.(engine.Losing); can && e.watch != nil {
+		e.watch(losing)
+	}
 	return made, nil
 }
 
-func (e *engines) newEngine(id string) (engine.Engine, error) {
+func (e *engines) newEngine(id string, role controlv1.Role) (engine.Engine, error) {
 	switch {
 	case e.gpuWeights != nil:
-		made, err := e.gpuWeights.NewEngine(e.options.cudaConfig())
+		config := e.options.cudaConfig()
+		config.Yields = role == controlv1.Role_ROLE_PREFILL // many tokens wait for a step of decode
+		made, err := e.gpuWeights.NewEngine(config)
 		if err != nil {
 			return nil, fmt.Errorf("cuda engine: %w", err)
 		}
@@ -253,7 +262,7 @@ func (e *engines) newSimulated(id string) (engine.Engine, error) {
 func (e *engines) computesOn() string {
 	switch {
 	case e.gpuWeights != nil:
-		return fmt.Sprintf("%s (%s)", e.options.Device, e.gpuWeights.DeviceName())
+		return fmt.Sprintf("%s (%s), weights in %s, KV in %s", e.options.Device, e.gpuWeights.DeviceName(), e.gpuWeights.Type(), e.options.cudaKV())
 	case e.weights != nil:
 		return fmt.Sprintf("%s (%d threads)", DeviceCPU, e.weights.Threads())
 	}
@@ -277,6 +286,9 @@ func (e *engines) outsideBytes() int64 {
 // close frees all engines, then the weights.
 func (e *engines) close() error {
 	var errs []error
+	if e.health != nil {
+		errs = append(errs, e.health.Close())
+	}
 	for _, made := range e.made {
 		errs = append(errs, made.Close())
 	}

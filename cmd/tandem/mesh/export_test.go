@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -85,4 +87,49 @@ func FitStores(asked ByteSize, stores int, left int64) (ByteSize, error) {
 	o := StoreOptions{Memory: asked}
 	err := o.fit(stores, memory.Left{Bytes: left, By: "/limit"}, left > 0)
 	return o.Memory, err
+}
+
+// SmallerTypes are flags, and what weights and a KV block take with them, in bytes.
+type SmallerTypes struct {
+	Flags          string
+	Weights, Block int64
+}
+
+// GPUKVMemory is the KV memory of one worker of a model with a context of 100 blocks of 16
+// tokens, whose weights take 1000 bytes and a block 10, on a GPU where it may take budget.
+func GPUKVMemory(budget int64, asked ByteSize, smaller ...SmallerTypes) (ByteSize, error) {
+	const blocks = 100
+	r := gpuRoom{
+		spec: model.Spec{Name: "m", ContextTokens: 16 * blocks}, weights: 1000, workers: 1, block: 10, full: 10 * blocks,
+		blockTokens: 16, budget: budget, free: 10 * budget,
+	}
+	for _, s := range smaller {
+		r.smaller = append(r.smaller, smallerRoom{flags: s.Flags, weights: s.Weights, block: s.Block, full: s.Block * blocks})
+	}
+	return r.kvMemory(asked)
+}
+
+// GPUTypes are the flags of smaller types that a GPU's memory is planned with.
+func GPUTypes(spec model.Spec, e EngineOptions) (flags []string) {
+	for _, s := range newGPURoom(spec, e, 1, 1<<40).smaller {
+		flags = append(flags, s.flags)
+	}
+	return flags
+}
+
+// UnlessStuck is unlessStuck of what is given so long, with this error.
+func UnlessStuck(most time.Duration, err error, f func() error) error {
+	return unlessStuck(func(s *stuck) error {
+		s.within(most, err)
+		s.within(most, err)
+		return f()
+	})
+}
+
+// UnlessLost is unlessStuck of what is given so long from an engine's loss on.
+func UnlessLost(most time.Duration, made engine.Losing, f func() error) error {
+	return unlessStuck(func(s *stuck) error {
+		s.once(made, most)
+		return f()
+	})
 }

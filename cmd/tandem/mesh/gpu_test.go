@@ -3,7 +3,9 @@ package mesh_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +49,10 @@ func TestNoGPU(t *testing.T) {
 		{"no room for a full context", "--kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 18 }},
 		{"no cuBLASLt", "--cuda-products cublaslt: no cuBLASLt", func(o *mesh.UpOptions) {
 			o.Engine.CUDAProducts, o.Engine.CublasLt = cuda.CublasLt, "/nowhere/libcublasLt.so.12"
+		}},
+		{"copies that crawl", "--gpu-copy-rate", func(o *mesh.UpOptions) { o.Engine.GPUCopyRate = 1000 }},
+		{"copies of no GPU", "--gpu-copy-rate: no GPU", func(o *mesh.UpOptions) {
+			o.Engine.Device, o.Engine.GPUCopyRate = mesh.DeviceCPU, cuda.LeastCopyRate
 		}},
 		{"more than there is", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 1 << 40 }},
 	} {
@@ -118,6 +124,29 @@ func TestCublasLt(t *testing.T) {
 	}
 }
 
+// With weights and KV in fewer bits a prefill and a decode worker pass KV to each other,
+// and the mesh says what it computes with.
+func TestFewerBits(t *testing.T) {
+	weights, kv := cuda.WeightTypes(), cuda.KVTypes()
+	gpu := cudatest.New(t)
+	o := gpuOptions(t, gpu)
+	o.Engine.CUDAWeights, o.Engine.CUDAKV = weights[len(weights)-1], kv[len(kv)-1]
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var asked error
+	device := ""
+	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		asked, device = answered(t, up.Address, strings.Repeat("Once upon a time there was a fox. ", 10)), up.Device
+		stop()
+	})
+	if err != nil || !errors.Is(asked, io.EOF) {
+		t.Errorf("error %v, a request's %v", err, asked)
+	}
+	if want := fmt.Sprintf(", weights in %s, KV in %s", o.Engine.CUDAWeights, o.Engine.CUDAKV); !strings.HasSuffix(device, want) {
+		t.Errorf("it computes on %q, want %q at the end", device, want)
+	}
+}
+
 // A GPU that is lost fails what runs with a typed error, and ends the process with one:
 // whoever restarts it gets a new context. Before that it serves, and takes all memory that
 // it was given.
@@ -153,5 +182,88 @@ func TestLostGPU(t *testing.T) {
 	}
 	if gpu.InUse() {
 		t.Error("something of the GPU was left open")
+	}
+}
+
+// told is what a disaggregated request was answered with.
+type told struct {
+	tokens          []uint32
+	route           *inferencev1.Route
+	in, out, within int64 // bytes copied for it, between the host and the GPU and within it
+}
+
+// disaggregated lets a mesh on the GPU serve one request, whose tokens are drawn greedily.
+func disaggregated(t *testing.T, gpu *cudatest.GPU, o mesh.UpOptions) (result told) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		defer stop()
+		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		in, out, within := gpu.Copied()
+		stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{
+			Input:     &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("Once upon a time there was a fox. ", 10)},
+			MaxTokens: new(uint32(6)), Mode: inferencev1.Mode_MODE_DISAGGREGATED,
+			Sampling: &inferencev1.Sampling{Temperature: new(float32(0))},
+		})
+		for err == nil {
+			var m *inferencev1.GenerateEvent
+			if m, err = stream.Recv(); err == nil {
+				result.tokens = append(result.tokens, m.GetTokens().GetTokenIds()...)
+				if m.GetFinished() != nil {
+					result.route = m.GetFinished().GetRoute()
+				}
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("the request ended with %v", err)
+		}
+		result.in, result.out, result.within = gpu.Copied()
+		result.in, result.out, result.within = result.in-in, result.out-out, result.within-within
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gpu.InUse() {
+		t.Error("something of the GPU was left open")
+	}
+	return result
+}
+
+// Between two workers of one GPU no KV goes by the host, and the tokens are those that they
+// are with KV that does.
+func TestKVStaysOnTheGPU(t *testing.T) {
+	gpu := cudatest.New(t)
+	within := disaggregated(t, gpu, gpuOptions(t, gpu))
+	o := gpuOptions(t, gpu)
+	o.KV.Transport = mesh.TransportUnix
+	outside := disaggregated(t, gpu, o)
+	if len(within.tokens) != 6 || !slices.Equal(within.tokens, outside.tokens) {
+		t.Errorf("tokens %v, and %v where KV goes by the host", within.tokens, outside.tokens)
+	}
+	if got := within.route.GetTransport(); got != "device" || !within.route.GetReproducible() {
+		t.Errorf("route %v", within.route)
+	}
+	if got := outside.route.GetTransport(); got != "unix" {
+		t.Errorf("KV went over %q", got)
+	}
+	// What else is copied is what goes into steps and comes out of them.
+	if kv := within.within; kv <= 0 || outside.within != 0 || outside.in-within.in < kv*9/10 || outside.out-within.out < kv*9/10 {
+		t.Errorf("copied %+v, and %+v where KV goes by the host", within, outside)
+	}
+}
+
+// A rate that copies are held to is of a GPU, and is taken.
+func TestCopyRate(t *testing.T) {
+	gpu := cudatest.New(t)
+	o := gpuOptions(t, gpu)
+	o.KV.Transport, o.Engine.GPUCopyRate = mesh.TransportUnix, cuda.LeastCopyRate
+	if got := disaggregated(t, gpu, o); len(got.tokens) != 6 {
+		t.Errorf("tokens %v", got.tokens)
 	}
 }

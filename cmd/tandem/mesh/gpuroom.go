@@ -2,6 +2,8 @@ package mesh
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -19,21 +21,63 @@ type gpuRoom struct {
 	blockTokens int64
 	// budget is what the process may take of free bytes.
 	budget, free int64
+	// smaller are the rooms with types that take less, the nearest to what was asked for
+	// first.
+	smaller []smallerRoom
+}
+
+// smallerRoom is what a model needs with other types: flags are how to get them.
+type smallerRoom struct {
+	flags                           string
+	weights, workspace, full, block int64
 }
 
 // newGPURoom adds up what workers need of a device that has free bytes.
 func newGPURoom(spec model.Spec, e EngineOptions, workers int, free int64) gpuRoom {
-	config := e.cudaConfig()
-	block := int64(cuda.SliceBytes(spec, config)) * int64(spec.Layers)
-	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
 	budget := int64(e.GPUMemory)
 	if e.GPUMemory == Auto {
 		budget = free / 10 * 9 // the driver, compiled kernels and others want some
 	}
-	return gpuRoom{
-		spec: spec, weights: cuda.WeightBytes(spec), workspace: cuda.WorkspaceBytes(spec, config), workers: int64(workers),
-		block: block, full: blocks * block, blockTokens: int64(e.BlockTokens), budget: budget, free: free,
+	asked := needOf(spec, e)
+	r := gpuRoom{
+		spec: spec, weights: asked.weights, workspace: asked.workspace, workers: int64(workers),
+		block: asked.block, full: asked.full, blockTokens: int64(e.BlockTokens), budget: budget, free: free,
 	}
+	for _, weights := range cuda.WeightTypes() {
+		for _, kv := range cuda.KVTypes() {
+			other := e
+			other.CUDAWeights, other.CUDAKV = weights, kv
+			if other.checkCUDATypes() != nil {
+				continue // cuBLASLt takes not all of them
+			}
+			need := needOf(spec, other)
+			if need.weights > asked.weights || need.full > asked.full || need.weights == asked.weights && need.full == asked.full {
+				continue
+			}
+			var flags []string
+			if weights != e.cudaWeights() {
+				flags = append(flags, "--cuda-weights "+string(weights))
+			}
+			if kv != e.cudaKV() {
+				flags = append(flags, "--cuda-kv "+string(kv))
+			}
+			need.flags = strings.Join(flags, " ")
+			r.smaller = append(r.smaller, need)
+		}
+	}
+	// One flag before two.
+	slices.SortStableFunc(r.smaller, func(a, b smallerRoom) int {
+		return strings.Count(a.flags, "--") - strings.Count(b.flags, "--")
+	})
+	return r
+}
+
+// needOf is what a model needs with the types of e, whose flags it leaves out.
+func needOf(spec model.Spec, e EngineOptions) smallerRoom {
+	config := e.cudaConfig()
+	block := int64(cuda.SliceBytes(spec, config)) * int64(spec.Layers)
+	blocks := (int64(spec.ContextTokens) + int64(e.BlockTokens) - 1) / int64(e.BlockTokens)
+	return smallerRoom{weights: cuda.WeightBytes(spec, e.cudaWeights()), workspace: cuda.WorkspaceBytes(spec, config), block: block, full: blocks * block}
 }
 
 // reserve is what the driver, compiled kernels and recorded graphs may take beside all that
@@ -43,6 +87,21 @@ func (r gpuRoom) reserve() int64 { return min(r.free/20, 512<<20) }
 // perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
 func (r gpuRoom) perWorker() int64 { return (r.budget - r.weights - r.workers*r.workspace) / r.workers }
 
+// or puts smaller types before another remedy: the first with which each worker, of asked
+// bytes for KV or all that is left, has room for so much as need says.
+func (r gpuRoom) or(remedy string, asked ByteSize, need func(smallerRoom) int64) string {
+	for _, s := range r.smaller {
+		left := (r.budget - s.weights - r.workers*s.workspace) / r.workers
+		if asked != Auto {
+			left = min(left, int64(asked))
+		}
+		if left >= need(s) {
+			return s.flags + ", or " + remedy
+		}
+	}
+	return remedy
+}
+
 // kvMemory checks the KV memory of each worker, and says what Auto stands for: all that
 // is left, in whole blocks.
 func (r gpuRoom) kvMemory(asked ByteSize) (ByteSize, error) {
@@ -51,8 +110,13 @@ func (r gpuRoom) kvMemory(asked ByteSize) (ByteSize, error) {
 		return 0, fmt.Errorf("--gpu-memory: of %s only %s are free on the device, of which the driver and the kernels want %s: pass less, or free some",
 			gib(r.budget), gib(r.free), gib(r.reserve()))
 	case r.perWorker() < r.block:
-		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, of %s: use a smaller model, fewer workers or smaller --max-batch-tokens, or --device %s",
-			r.spec.Name, gib(r.weights), gib(r.workspace), r.workers, gib(r.budget), DeviceCPU)
+		other := "--device " + DeviceCPU
+		remedy := r.or(other, Auto, func(s smallerRoom) int64 { return s.full })
+		if remedy == other { // none for a full context
+			remedy = r.or(other, Auto, func(s smallerRoom) int64 { return s.block })
+		}
+		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, of %s: use a smaller model, fewer workers or smaller --max-batch-tokens, or pass %s",
+			r.spec.Name, gib(r.weights), gib(r.workspace), r.workers, gib(r.budget), remedy)
 	}
 	kv := int64(asked)
 	if asked == Auto {
@@ -63,8 +127,9 @@ func (r gpuRoom) kvMemory(asked ByteSize) (ByteSize, error) {
 		return 0, fmt.Errorf("--kv-memory: %s for each of %d workers, but weights (%s) and activations (%s) leave %s of %s: pass less",
 			gib(kv), r.workers, gib(r.weights), gib(r.workers*r.workspace), gib(r.perWorker()), gib(r.budget))
 	case kv < r.full:
-		return 0, fmt.Errorf("--kv-memory: %s hold %d tokens, but a sequence of %s may have %d, which take %s: pass --context-tokens %d, or give it more memory",
-			gib(kv), kv/r.block*r.blockTokens, r.spec.Name, r.spec.ContextTokens, gib(r.full), max(kv/r.block*r.blockTokens, 2))
+		remedy := r.or(fmt.Sprintf("--context-tokens %d, or give it more memory", max(kv/r.block*r.blockTokens, 2)), asked, func(s smallerRoom) int64 { return s.full })
+		return 0, fmt.Errorf("--kv-memory: %s hold %d tokens, but a sequence of %s may have %d, which take %s: pass %s",
+			gib(kv), kv/r.block*r.blockTokens, r.spec.Name, r.spec.ContextTokens, gib(r.full), remedy)
 	}
 	return ByteSize(kv), nil
 }
@@ -91,6 +156,11 @@ func (o *Options) checkGPU(spec model.Spec, workers int) error {
 	free, err := cuda.FreeBytes(e.CUDADriver, number)
 	if err != nil {
 		return fmt.Errorf("--device %s: %w", e.Device, err)
+	}
+	if e.NVML != "" {
+		if err := cuda.CheckHealth(e.CUDADriver, number, e.NVML); err != nil {
+			return fmt.Errorf("--nvml: %w", err)
+		}
 	}
 	e.KVMemory, err = newGPURoom(spec, *e, workers, free).kvMemory(e.KVMemory)
 	return err

@@ -27,7 +27,8 @@ const (
 
 // KVOptions say how KV gets from worker to worker.
 type KVOptions struct {
-	// Transport is TransportAuto, or the only one that is listened on and sent over.
+	// Transport is TransportAuto, or the only one that is listened on and sent over. With
+	// another than TransportAuto no worker lends KV to one in the same memory.
 	Transport string
 	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
 	// received.
@@ -45,7 +46,7 @@ type KVOptions struct {
 const maxKVConnections = 8
 
 func (k *KVOptions) registerFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (a Unix socket on the same host, else TCP), tcp or unix")
+	fs.StringVar(&k.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (within the device where both are in one process on one GPU, a Unix socket on the same host, else TCP), tcp or unix")
 	fs.StringVar(&k.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
 	fs.IntVar(&k.MaxStreams, "kv-max-streams", kvtransfer.DefaultMaxStreams, "streams of KV that a worker or a block store receives at a time, of all senders together, 8 or more: for one more, the sender that was idle for longest is let go")
 	fs.IntVar(&k.MaxConnections, "kv-max-connections", kvtransfer.DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, 8 more than --kv-max-streams at least, so that a sender gets in for which an idle one is let go: one more is closed at once")
@@ -72,6 +73,9 @@ func (k *KVOptions) validate() error {
 	}
 	return nil
 }
+
+// lends says whether KV may stay in a memory that two workers share.
+func (k KVOptions) lends() bool { return k.Transport == TransportAuto }
 
 // sockets says whether KV may come over a Unix socket, and whether it must.
 func (k KVOptions) sockets() (wanted, needed bool) {

@@ -103,6 +103,8 @@ func documented(t *testing.T) (names, rows []string) {
 var rare = map[string]string{
 	"tandem_http_requests_total":       "somebody used the HTTP API",
 	"tandem_http_request_seconds":      "somebody used the HTTP API",
+	"tandem_gpu_ecc_errors":            "a GPU computes",
+	"tandem_gpu_xid_total":             "a GPU reported an error",
 	"tandem_router_failed_tries_total": "a worker failed",
 	"tandem_signals_dropped_total":     "NATS was away",
 	"tandem_signals_malformed_total":   "a stranger sent something",

@@ -101,6 +101,15 @@ type EngineOptions struct {
 	Simulated latency.Model
 	// SimulatedDevice says how it differs from a perfect one.
 	SimulatedDevice SimulatedOptions
+	// GPUCopyRate is the most that is copied between the host and KV pages of a GPU while a
+	// step of it runs, bytes a second; 0: without a bound.
+	GPUCopyRate int64
+	// CUDAWeights is the type of the CUDA engine's weights, CUDAKV that of its keys and
+	// values; empty: bf16.
+	CUDAWeights cuda.WeightType
+	CUDAKV      cuda.KVType
+	// NVML is the file of NVIDIA's management library; empty: the system's.
+	NVML string
 }
 
 // RegisterFlags adds the flags of everything but the addresses, with defaults
@@ -136,7 +145,11 @@ func (e *EngineOptions) registerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&e.CUDADriver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
 	fs.StringVar((*string)(&e.CUDAProducts), "cuda-products", string(cuda.Own), "CUDA engine: what computes products of more than 64 rows: own (its kernels; tokens do not depend on the batch) or cublaslt (faster prompts; tokens may differ with the batch and with how a prompt is cut); all workers that pass KV to each other need the same")
 	fs.StringVar(&e.CublasLt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
+	fs.StringVar(&e.NVML, "nvml", "", "file of NVIDIA's management library, by which the GPU is watched for errors (default: libnvidia-ml.so.1, where the system finds it; without it nothing is watched)")
+	fs.StringVar((*string)(&e.CUDAWeights), "cuda-weights", string(cuda.BF16), "CUDA engine: type of the layers' weights in device memory: "+Listed(cuda.WeightTypes())+"; 8 bits take about half the memory and time of decode, and give slightly other tokens; all workers that pass KV to each other need the same")
+	fs.StringVar((*string)(&e.CUDAKV), "cuda-kv", string(cuda.KVBF16), "CUDA engine: type of keys and values in device memory: "+Listed(cuda.KVTypes())+"; 8 bits hold nearly twice the context, and give slightly other tokens; all workers that pass KV to each other need the same")
 	fs.Var(&e.GPUMemory, "gpu-memory", "device memory that this process may take, such as 40GiB; auto: nine tenths of what is free at the start")
+	fs.Int64Var(&e.GPUCopyRate, "gpu-copy-rate", 0, "most bytes a second that are copied between the host's memory and KV pages of a GPU while it computes a step, 16777216 or more; 0: without a bound. Copies within the device do not count")
 	fs.IntVar(&e.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar((*string)(&e.CPUWeights), "cpu-weights", string(cpu.BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
 	fs.StringVar((*string)(&e.CPUKV), "cpu-kv", string(cpu.KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8, about half the memory and the reading behind long contexts, and slightly other tokens; all workers that pass KV to each other need the same, and --decode-kv-encoding stays native")

@@ -33,6 +33,7 @@ import (
 // process is what all parts of one process share.
 type process struct {
 	options  Options
+	stuck    *stuck
 	logger   *slog.Logger
 	registry *prometheus.Registry
 	tracing  *telemetry.Tracing // nil: nothing is traced
@@ -107,7 +108,7 @@ func receives(role controlv1.Role) bool { return role != controlv1.Role_ROLE_ROU
 
 // addWorker adds a prefill or decode worker.
 func (p *process) addWorker(role controlv1.Role, id string, place workerPlace) error {
-	e, err := p.engines.add(id)
+	e, err := p.engines.add(id, role)
 	if err != nil {
 		return err
 	}
@@ -174,12 +175,13 @@ func (p *process) newWorker(identity worker.Identity, e engine.Engine, kv *kvEnd
 			},
 			KVConnections: p.options.KV.Connections,
 			KVMaxStreams:  p.options.KV.MaxStreams,
+			KVNoLoans:     !p.options.KV.lends(),
 			Dial:          p.kvDial(kvtransfer.Dialing(rpc.ClientConfig{Name: "prefill", Logger: logger, Registerer: p.registry})),
 		})
 	}
 	return decode.New(p.options.Decode, decode.Deps{
 		Identity: identity, KVAddresses: kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
-		KVMaxStreams: p.options.KV.MaxStreams,
+		KVMaxStreams: p.options.KV.MaxStreams, KVNoLoans: !p.options.KV.lends(),
 	})
 }
 

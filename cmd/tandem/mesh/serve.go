@@ -146,8 +146,12 @@ type Part struct {
 }
 
 // Serve runs one part until ctx ends; then it drains. ready is called once it is
-// registered and serves.
-func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) (err error) {
+// registered and serves. A GPU that is lost is left behind as by Run.
+func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) error {
+	return unlessStuck(func(s *stuck) error { return serve(ctx, o, s, logger, registry, progress, ready) })
+}
+
+func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -171,7 +175,7 @@ func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *p
 		return err
 	}
 	defer func() { err = errors.Join(err, listeners.close()) }()
-	p := &process{options: o.Options, logger: logger, registry: registry}
+	p := &process{options: o.Options, stuck: s, logger: logger, registry: registry}
 	defer func() { err = errors.Join(err, p.sockets.close()) }()
 	place, err := p.place(o, role, listeners)
 	if err != nil {
@@ -218,6 +222,9 @@ func (p *process) load(ctx context.Context, role controlv1.Role, progress Progre
 	}
 	if p.engines, err = loadEngines(ctx, p.options, parts, p.logger, progress); err != nil {
 		return nil, err
+	}
+	if err := p.watchGPU(); err != nil {
+		return nil, errors.Join(err, p.unload())
 	}
 	return p.engines.outsideBytes, nil
 }

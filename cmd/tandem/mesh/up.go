@@ -88,8 +88,13 @@ type Up struct {
 
 // Run starts a mesh, calls ready once every worker can be used through the
 // router, and serves until ctx ends; then it drains. progress is told how far
-// loading is.
-func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Up)) (err error) {
+// loading is. A GPU that is lost and whose driver does not come back is left behind, with
+// all that waits for it: the error is engine.ErrDeviceLost then as well.
+func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Up)) error {
+	return unlessStuck(func(s *stuck) error { return run(ctx, o, s, logger, registry, progress, ready) })
+}
+
+func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Up)) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -102,7 +107,7 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	if ctx.Err() != nil {
 		return nil // asked to stop before the long part
 	}
-	p := &process{options: o.Options, logger: logger, registry: registry}
+	p := &process{options: o.Options, stuck: s, logger: logger, registry: registry}
 	defer func() { err = errors.Join(err, p.sockets.close()) }()
 	if err := p.startTracing(); err != nil {
 		return err
@@ -125,6 +130,9 @@ func Run(ctx context.Context, o UpOptions, logger *slog.Logger, registry *promet
 	defer func() { err = errors.Join(err, servers.stop()) }()
 
 	p.options, p.engines = o.Options, engines // with the addresses of the servers
+	if err := p.watchGPU(); err != nil {
+		return err
+	}
 	// It takes in signals for the router alone.
 	if err := p.connect(ctx, "tandem-up", p.tracing.Tracer("tandem-router", "router-1")); err != nil {
 		return unlessStopped(ctx, err)

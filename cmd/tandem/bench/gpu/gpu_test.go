@@ -65,7 +65,7 @@ func TestNothingStaysOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := gpu.Plan{PromptTokens: 20, ChunkTokens: 16, Batches: []int{1}, ContextTokens: []int{3}, DecodeSteps: 1, Rounds: 2, Products: cuda.Own}
+	p := gpu.Plan{PromptTokens: 20, ChunkTokens: 16, Batches: []int{1}, ContextTokens: []int{3}, DecodeSteps: 1, Rounds: 2, Products: cuda.Own, Weights: cuda.BF16, KV: cuda.KVBF16}
 	for _, lost := range []bool{false, true} {
 		m, err := model.Random(t.Context(), shape, 0)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // Options say on what to measure.
 type Options struct {
-	// Load says which device, and hears of the weights.
+	// Load says which device, and hears of the weights. The plan says of which type they are.
 	Load cuda.LoadConfig
 	// LimitBytes of each of two pieces of device memory are for measuring it; 0 and little
 	// are as cuda.Weights.NewMeter says.
@@ -38,6 +38,7 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 		return nil, errors.Join(err, m.Close())
 	}
 	began := time.Now()
+	o.Load.Weights = p.Weights
 	weights, err := cuda.Load(ctx, m, o.Load)
 	if err := errors.Join(err, m.Close()); err != nil {
 		return nil, err

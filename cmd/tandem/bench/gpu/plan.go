@@ -24,6 +24,9 @@ type Plan struct {
 	NoGraphs bool `json:"no_graphs"`
 	// Products says what computes products of many rows.
 	Products cuda.Products `json:"products"`
+	// Weights and KV are what the layers' weights, and keys and values, are kept as.
+	Weights cuda.WeightType `json:"weights"`
+	KV      cuda.KVType     `json:"kv"`
 }
 
 const mostTokens = 1 << 20
@@ -48,6 +51,9 @@ func (p Plan) Validate() error {
 	if p.Products != cuda.Own && p.Products != cuda.CublasLt {
 		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
 	}
+	if err := p.validateTypes(); err != nil {
+		return err
+	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {
 			return fmt.Errorf("--batch: %d is outside 1 to 4096", batch)
@@ -57,6 +63,20 @@ func (p Plan) Validate() error {
 		if context < 0 || context > mostTokens {
 			return fmt.Errorf("--context: %d is outside 0 to %d", context, mostTokens)
 		}
+	}
+	return nil
+}
+
+// validateTypes checks what weights and KV are kept as.
+func (p Plan) validateTypes() error {
+	if err := p.Weights.Validate(); err != nil {
+		return fmt.Errorf("--cuda-weights: %w", err)
+	}
+	if err := p.KV.Validate(); err != nil {
+		return fmt.Errorf("--cuda-kv: %w", err)
+	}
+	if p.Weights != cuda.BF16 && p.Products == cuda.CublasLt {
+		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", cuda.BF16, p.Products)
 	}
 	return nil
 }
@@ -108,7 +128,7 @@ func (p Plan) Config() cuda.Config {
 	_, blocks := p.places()
 	return cuda.Config{
 		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
-		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs, Products: p.Products,
+		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs, Products: p.Products, KV: p.KV,
 	}
 }
 

@@ -26,6 +26,7 @@ type benchGPUFlags struct {
 	noGraphs       bool
 	products       string
 	cublaslt       string
+	weights, kv    string
 }
 
 func (g *benchGPUFlags) register(cmd *cobra.Command) {
@@ -36,6 +37,10 @@ func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
 	fs.StringVar(&g.products, "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
 	fs.StringVar(&g.cublaslt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
+	fs.StringVar(&g.weights, "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: "+mesh.Listed(cuda.WeightTypes()))
+	fs.StringVar(&g.kv, "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: "+mesh.Listed(cuda.KVTypes()))
+	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
+	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
 }
@@ -50,7 +55,7 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, mesh.DeviceCPU)
 	}
 	f.gpu.number = number
-	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt"}, "a GPU"
+	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
 	if number >= 0 {
 		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
 	}
@@ -70,7 +75,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 	plan := gpu.Plan{
 		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
 		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
-		Products: cuda.Products(f.gpu.products),
+		Products: cuda.Products(f.gpu.products), Weights: cuda.WeightType(f.gpu.weights), KV: cuda.KVType(f.gpu.kv),
 	}
 	if err := f.checkGPU(cmd.Flags().Changed("preset"), plan); err != nil {
 		return usageError(cmd, err.Error())

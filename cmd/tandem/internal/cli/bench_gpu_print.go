@@ -14,8 +14,8 @@ func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	if r.NoGraphs {
 		graphs = "decode without graphs"
 	}
-	fmt.Fprintf(out, "%s, weights of %s, %s, driver for CUDA %s, %s; rounds %d, in turns with the limits\n\n",
-		r.Model, bytesText(r.WeightBytes), r.Device, r.DriverCUDA, graphs, r.Rounds)
+	fmt.Fprintf(out, "%s, weights of %s in %s, KV in %s, %s, driver for CUDA %s, %s; rounds %d, in turns with the limits\n\n",
+		r.Model, bytesText(r.WeightBytes), r.Weights, r.KV, r.Device, r.DriverCUDA, graphs, r.Rounds)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tbest\tmedian\t\t")
 	row := func(name string, f gpu.Figure, unit string) {

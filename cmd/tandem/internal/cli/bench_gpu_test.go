@@ -97,8 +97,37 @@ func TestBenchGPU(t *testing.T) {
 			t.Errorf("beside copies a step takes %v times as long, not %v", is, want)
 		}
 	}
-	if said["model"] != "tiny" || said["device"] == "" || said["driver_cuda"] == "" || said["arithmetic_class"] != cuda.FastArithmeticClass {
+	if said["model"] != "tiny" || said["device"] == "" || said["driver_cuda"] == "" || said["arithmetic_class"] != cuda.ArithmeticClass(cuda.BF16, cuda.KVBF16, cuda.CublasLt) {
 		t.Errorf("%s", got.stdout)
+	}
+}
+
+// TestBenchGPUTypes: what a step reads follows the types of weights and KV.
+func TestBenchGPUTypes(t *testing.T) {
+	bytes := func(weights cuda.WeightType, kv cuda.KVType) float64 {
+		t.Helper()
+		got := run(t.Context(), "", nil, append(onEmulated(t), "--context", "64", "--cuda-weights", string(weights), "--cuda-kv", string(kv), "--json")...)
+		if got.status != 0 {
+			t.Fatalf("%+v", got)
+		}
+		said := last(t, got.stdout)
+		if said["weights"] != string(weights) || said["kv"] != string(kv) || said["arithmetic_class"] != cuda.ArithmeticClass(weights, kv, cuda.Own) {
+			t.Errorf("%s and %s: %s", weights, kv, got.stdout)
+		}
+		decode, _ := said["decode"].([]any)[0].(map[string]any)
+		step, _ := decode["step_bytes"].(float64)
+		return step
+	}
+	all := bytes(cuda.BF16, cuda.KVBF16)
+	for _, weights := range cuda.WeightTypes()[1:] {
+		if fewer := bytes(weights, cuda.KVBF16); fewer >= all {
+			t.Errorf("weights in %s: %v bytes a step, in bf16 %v", weights, fewer, all)
+		}
+	}
+	for _, kv := range cuda.KVTypes()[1:] {
+		if fewer := bytes(cuda.BF16, kv); fewer >= all {
+			t.Errorf("KV in %s: %v bytes a step, in bf16 %v", kv, fewer, all)
+		}
 	}
 }
 
@@ -137,6 +166,11 @@ func TestBenchGPURefuses(t *testing.T) {
 		{"--device cuda:0 --dtype int8", 2, "--dtype is of the CPU engine"},
 		{"--device cuda:0 --cuda-products mine", 2, "--cuda-products"},
 		{"--cublaslt x", 2, "--cublaslt is of a GPU"},
+		{"--cuda-weights bf16", 2, "--cuda-weights is of a GPU"},
+		{"--cuda-kv bf16", 2, "--cuda-kv is of a GPU"},
+		{"--device cuda:0 --cuda-weights int3", 2, "--cuda-weights: "},
+		{"--device cuda:0 --cuda-kv int3", 2, "--cuda-kv: "},
+		{"--device cuda:0 --cuda-weights int8 --cuda-products cublaslt", 2, "take bf16 only"},
 		{"--no-graphs", 2, "--no-graphs is of a GPU"},
 		{"--batch 1,2", 2, "--batch and --context: the CPU engine"},
 		{"--device cuda:0 --limits 1s", 2, "--limits"},

@@ -39,7 +39,7 @@ type decisionJSON struct {
 	// announced of the prompt; "" and 0: none.
 	Source       string `json:"source"`
 	SourceBlocks uint32 `json:"source_blocks"`
-	// Transport is what the KV went over: "tcp" or "unix"; "": none went.
+	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went.
 	Transport string `json:"transport"`
 
 	Candidates []candidateJSON `json:"candidates"`

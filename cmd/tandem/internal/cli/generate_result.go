@@ -48,7 +48,7 @@ type routeJSON struct {
 	Reason       string `json:"reason"`
 	Retries      uint32 `json:"retries"`
 	Reproducible bool   `json:"reproducible"`
-	// Transport is what the KV went over: "tcp" or "unix"; "": none went, or the
+	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went, or the
 	// request ended before that was known.
 	Transport string `json:"transport"`
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -63,6 +64,10 @@ type inspectJSON struct {
 	KVBytesFullContext int64 `json:"kv_bytes_full_context"`
 	// MemoryBytes is packed weights and one sequence of full length.
 	MemoryBytes int64 `json:"memory_bytes"`
+	// GPUWeightBytes is what the weights take on a GPU with each --cuda-weights, and
+	// GPUKVBytesPerToken what keys and values of all layers take with each --cuda-kv.
+	GPUWeightBytes     map[cuda.WeightType]int64 `json:"gpu_weight_bytes"`
+	GPUKVBytesPerToken map[cuda.KVType]int64     `json:"gpu_kv_bytes_per_token"`
 }
 
 // ropeScalingJSON has only what its kind has a use for.
@@ -161,6 +166,7 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		KVBytesPerToken: kv, KVInt8BytesPerToken: kvBytesPerToken(spec, cpu.KVInt8), KVBytesFullContext: kv * int64(spec.ContextTokens),
 		MemoryBytes: packed + kv*int64(spec.ContextTokens),
 	}
+	inspected.inspectGPU(spec)
 	if spec.BOS >= 0 {
 		inspected.BOS = &spec.BOS
 	}
@@ -174,6 +180,18 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		}
 	}
 	return inspected, nil
+}
+
+// inspectGPU says what the model takes on a GPU, whether there is one or not.
+func (m *inspectJSON) inspectGPU(spec model.Spec) {
+	m.GPUWeightBytes, m.GPUKVBytesPerToken = map[cuda.WeightType]int64{}, map[cuda.KVType]int64{}
+	for _, weights := range cuda.WeightTypes() {
+		m.GPUWeightBytes[weights] = cuda.WeightBytes(spec, weights)
+	}
+	for _, kv := range cuda.KVTypes() {
+		slice := cuda.SliceBytes(spec, cuda.Config{KV: kv, BlockTokens: cuda.DefaultBlockTokens})
+		m.GPUKVBytesPerToken[kv] = int64(spec.Layers) * int64(slice) / cuda.DefaultBlockTokens
+	}
 }
 
 // inspectTemplate opens the model's chat template and tries it.

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 )
 
 // printInspection is `model inspect` for people.
@@ -31,10 +33,23 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"chat", m.ChatTemplate.String()},
 		{"KV cache", fmt.Sprintf("%s a token, %s a full context; %s a token as int8", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext), bytesText(m.KVInt8BytesPerToken))},
 		{"memory", bytesText(m.MemoryBytes) + " for the weights and one full context"},
+		{"on a GPU", m.onGPU()},
 	} {
 		fmt.Fprintf(table, "%s\t%s\n", row[0], row[1])
 	}
 	return table.Flush()
+}
+
+// onGPU says what weights and KV take there, by type.
+func (m inspectJSON) onGPU() string {
+	var weights, kv []string
+	for _, t := range cuda.WeightTypes() {
+		weights = append(weights, bytesText(m.GPUWeightBytes[t])+" as "+string(t))
+	}
+	for _, t := range cuda.KVTypes() {
+		kv = append(kv, bytesText(m.GPUKVBytesPerToken[t])+" as "+string(t))
+	}
+	return "weights " + strings.Join(weights, ", ") + "; KV of a token " + strings.Join(kv, ", ")
 }
 
 // attention says what sets the family apart.

@@ -64,6 +64,19 @@ func TestModelInspect(t *testing.T) {
 			t.Errorf("%s = %v, want %v", key, result[key], value)
 		}
 	}
+	// Of a model whose sizes are whole tiles bf16 takes two bytes an element; norms and angles come on top.
+	onGPU := func(key, kind string) float64 {
+		m, _ := result[key].(map[string]any)
+		n, _ := m[kind].(float64)
+		return n
+	}
+	parameters, _ := result["parameters"].(float64)
+	if weights := onGPU("gpu_weight_bytes", "bf16"); weights < 2*parameters || weights > 2.2*parameters {
+		t.Errorf("%v bytes of weights on a GPU, of %v parameters", weights, parameters)
+	}
+	if kv := onGPU("gpu_kv_bytes_per_token", "bf16"); kv != want["kv_bytes_per_token"] {
+		t.Errorf("%v bytes of KV for a token on a GPU", kv)
+	}
 	if digest, _ := result["digest"].(string); len(digest) != 32 {
 		t.Errorf("digest = %q", digest)
 	}
@@ -74,7 +87,7 @@ func TestModelInspect(t *testing.T) {
 		t.Errorf("chat_template is %v", result["chat_template"])
 	}
 	got = run(t.Context(), "", nil, "model", "inspect", bundled)
-	if got.status != 0 || !strings.Contains(got.stdout, "4 layers, hidden 256") || !strings.Contains(got.stdout, "2.00 KiB a token") {
+	if got.status != 0 || !strings.Contains(got.stdout, "4 layers, hidden 256") || !strings.Contains(got.stdout, "2.00 KiB a token") || !strings.Contains(got.stdout, "KV of a token 2.00 KiB as bf16") {
 		t.Errorf("got %+v", got)
 	}
 	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", t.TempDir()), 1, "config.json")

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -172,7 +174,9 @@ func TestCompletionKnowsWorkers(t *testing.T) {
 
 // TestCompletionKnowsChoices: flags of the mesh that take one of a few values.
 func TestCompletionKnowsChoices(t *testing.T) {
+	types := strings.NewReplacer("[", "", "]", "")
 	for flag, want := range map[string]string{
+		"cuda-weights": types.Replace(fmt.Sprint(cuda.WeightTypes())), "cuda-kv": types.Replace(fmt.Sprint(cuda.KVTypes())),
 		"engine": "auto cpu cuda simulated", "device": "auto cpu cuda:0", "cuda-products": "own cublaslt", "generation-config": "model none", "block-tokens": "16 32 64 128 256",
 		"log-format": "text json", "log-level": "debug info warn error", "kv-memory": "auto",
 	} {

@@ -62,9 +62,20 @@ func completeMeshFlags(cmd *cobra.Command) {
 	oneOf(cmd, "engine", mesh.EngineAuto, mesh.EngineCPU, mesh.EngineCUDA, mesh.EngineSimulated)
 	oneOf(cmd, "device", mesh.DeviceAuto, mesh.DeviceCPU, "cuda:0")
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
+	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
+	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "block-tokens", "16", "32", "64", "128", "256")
 	oneOf(cmd, "generation-config", "model", "none")
 	oneOf(cmd, "kv-memory", "auto")
+}
+
+// texts are types as strings.
+func texts[T ~string](types []T) []string {
+	all := make([]string, len(types))
+	for i, t := range types {
+		all[i] = string(t)
+	}
+	return all
 }
 
 // announce says in a few lines what runs, where, and what to type next.

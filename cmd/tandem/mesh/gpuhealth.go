@@ -1,0 +1,98 @@
+package mesh
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+)
+
+// knownXids is more than any Xid of NVIDIA's catalogue, so that there are only so many
+// values of a label.
+const knownXids = 1000
+
+// watchGPU watches the GPU that the process computes on, if it does: what the driver
+// reports is logged and counted, and the workers leave where that is fatal. Without NVML
+// only what calls say is known of it, which is an error if one was named. A process whose
+// GPU is lost ends, even if a call of the driver never returns.
+func (p *process) watchGPU() error {
+	weights := p.engines.gpuWeights
+	if weights == nil {
+		return nil
+	}
+	stop := p.options.StopTimeout + stuckGrace
+	p.engines.watch = func(made engine.Losing) { p.stuck.once(made, stop) }
+	xids := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_gpu_xid_total", Help: "Errors that the GPU's driver reported, by Xid, from whichever process.",
+	}, []string{"xid"})
+	device, library := p.engines.options.Device, p.engines.options.NVML
+	health, err := weights.Watch(cuda.HealthConfig{
+		Library: library,
+		Event: func(event cuda.HealthEvent) {
+			if event.Kind == cuda.HealthXid {
+				xids.WithLabelValues(xidLabel(event.Xid)).Inc()
+			}
+			logHealth(p.logger, device, event)
+			if event.Fatal {
+				p.stuck.within(stop, fmt.Errorf("%w: a call of its driver does not return: %s", engine.ErrDeviceLost, event.Means))
+			}
+		},
+	})
+	switch {
+	case err != nil && library != "":
+		return fmt.Errorf("--nvml: %w", err)
+	case err != nil:
+		p.logger.Info("the GPU's health is not watched", slog.String("device", device), slog.String("why", err.Error()))
+		return nil
+	}
+	p.engines.health = health
+	collectors := []prometheus.Collector{xids}
+	if _, _, known := health.ECC(); known {
+		collectors = append(collectors,
+			eccGauge("corrected", func() uint64 { n, _, _ := health.ECC(); return n }),
+			eccGauge("uncorrected", func() uint64 { _, n, _ := health.ECC(); return n }))
+	}
+	for _, c := range collectors {
+		if err := p.registry.Register(c); err != nil {
+			return fmt.Errorf("metrics of the GPU: %w", err)
+		}
+	}
+	return nil
+}
+
+func xidLabel(xid uint64) string {
+	if xid >= knownXids {
+		return "other"
+	}
+	return strconv.FormatUint(xid, 10)
+}
+
+func eccGauge(kind string, count func() uint64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tandem_gpu_ecc_errors", Help: "Errors of the GPU's memory since its driver was loaded, by whether ECC could correct them.",
+		ConstLabels: prometheus.Labels{"kind": kind},
+	}, func() float64 { return float64(count()) })
+}
+
+// logHealth writes an event to the log: what the workers leave by is an error, what ECC put
+// right is nothing that anybody has to do something about.
+func logHealth(logger *slog.Logger, device string, event cuda.HealthEvent) {
+	attributes := []any{slog.String("device", device), slog.String("kind", string(event.Kind)), slog.String("means", event.Means)}
+	if event.Kind == cuda.HealthXid {
+		attributes = append(attributes, slog.Uint64("xid", event.Xid))
+	}
+	switch {
+	case event.Fatal:
+		logger.Error("the GPU is lost: its workers leave", attributes...)
+	case event.Kind == cuda.HealthCorrected:
+		logger.Debug("the GPU reported an error", attributes...)
+	case event.Kind == cuda.HealthUnwatched:
+		logger.Warn("the GPU's health is not watched any more", attributes...)
+	default:
+		logger.Warn("the GPU reported an error", attributes...)
+	}
+}

@@ -1,0 +1,54 @@
+package mesh
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+)
+
+// stuckGrace is what closing a process may take once its services have stopped, after its
+// GPU was lost.
+const stuckGrace = 15 * time.Second
+
+// stuck ends a process that cannot end by itself: a call of a driver whose device is gone
+// may never return.
+type stuck struct {
+	given chan error
+	ended chan struct{} // closed when there is nothing to end any more
+}
+
+// unlessStuck runs f, and leaves it behind when the time is up that s.within gives it.
+func unlessStuck(f func(s *stuck) error) error {
+	s := &stuck{given: make(chan error, 1), ended: make(chan struct{})}
+	defer close(s.ended)
+	ended := make(chan error, 1)
+	go func() { ended <- f(s) }()
+	select {
+	case err := <-ended:
+		return err
+	case err := <-s.given:
+		return err
+	}
+}
+
+// within is how long all may still take; then the process ends with an error.
+func (s *stuck) within(most time.Duration, err error) {
+	time.AfterFunc(most, func() {
+		select {
+		case s.given <- err:
+		default: // one is enough
+		}
+	})
+}
+
+// once gives all so long once an engine's device is lost, however that was noticed.
+func (s *stuck) once(made engine.Losing, most time.Duration) {
+	go func() {
+		select {
+		case <-made.Lost():
+			s.within(most, fmt.Errorf("%w: a call of its driver does not return", engine.ErrDeviceLost))
+		case <-s.ended:
+		}
+	}()
+}
