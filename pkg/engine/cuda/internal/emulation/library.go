@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -139,14 +140,25 @@ func (b *build) hash() error {
 	return nil
 }
 
-// library compiles what is not in the cache yet. Several processes may do so at once: each
-// in a folder of its own, which it renames when all is there.
+// library compiles what is not in the cache yet: one process at a time, so that the tests
+// of several packages do not compile the same, in a folder that it renames when all is there.
 func (b *build) library() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("find a folder for the emulated driver: %w: set HOME or XDG_CACHE_HOME", err)
 	}
 	cache = filepath.Join(cache, "tandem", "emulation")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("make a folder for the emulated driver: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("lock the emulated driver's folder: %w", err)
+	}
+	defer lock.Close() // which unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
 	folder := filepath.Join(cache, b.key)
 	path := filepath.Join(folder, "libcuda.so.1")
 	if _, err := os.Stat(path); err == nil {
@@ -155,9 +167,6 @@ func (b *build) library() (string, error) {
 		return path, nil
 	}
 	sweep(cache)
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("make a folder for the emulated driver: %w", err)
-	}
 	work, err := os.MkdirTemp(cache, "build-")
 	if err != nil {
 		return "", fmt.Errorf("make a folder for the emulated driver: %w", err)
@@ -167,9 +176,7 @@ func (b *build) library() (string, error) {
 		return "", err
 	}
 	if err := os.Rename(work, folder); err != nil {
-		if _, there := os.Stat(path); there != nil {
-			return "", fmt.Errorf("keep the emulated driver: %w", err)
-		}
+		return "", fmt.Errorf("keep the emulated driver: %w", err)
 	}
 	return path, nil
 }
@@ -182,7 +189,7 @@ func sweep(cache string) {
 		return
 	}
 	for _, folder := range folders {
-		if info, err := folder.Info(); err == nil && time.Since(info.ModTime()) > keptFor {
+		if info, err := folder.Info(); err == nil && folder.IsDir() && time.Since(info.ModTime()) > keptFor {
 			_ = os.RemoveAll(filepath.Join(cache, folder.Name()))
 		}
 	}
