@@ -51,7 +51,7 @@ func isLost(e engine.Engine) bool {
 // TestFatalEvents: what the device is lost by fails all engines on it, though no call of
 // the driver does; what is another process's business, or was put right, is only told.
 func TestFatalEvents(t *testing.T) {
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		event, data uint64
 		kind        cuda.HealthKind
 		fatal       bool
@@ -72,31 +72,47 @@ func TestFatalEvents(t *testing.T) {
 		"something new":             {emulation.EventXid, 12345, cuda.HealthXid, false, "catalogue"},
 		"an error put right by ECC": {emulation.EventSingleBit, 0, cuda.HealthCorrected, false, "was corrected"},
 		"an error not put right":    {emulation.EventDoubleBit, 0, cuda.HealthUncorrected, true, "could not correct"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			control, engines, _, events := watched(t)
-			s := engine.Sequence{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1), Sample: &engine.Sample{}}
-			slice := make([]byte, engines[0].Capacity().Layout.SliceBytes)
-			control.Raise(c.event, c.data)
-			got := <-events
-			if got.Kind != c.kind || got.Fatal != c.fatal || !strings.Contains(got.Means, c.says) || c.kind == cuda.HealthXid && got.Xid != c.data {
-				t.Errorf("told %+v", got)
-			}
-			for _, e := range engines {
-				if isLost(e) != c.fatal {
-					t.Errorf("the engine's device is lost: %v", isLost(e))
-				}
-				if _, err := e.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}}); errors.Is(err, engine.ErrDeviceLost) != c.fatal || (err != nil) != c.fatal {
-					t.Errorf("a step: %v", err)
-				} else if c.fatal && !strings.Contains(err.Error(), c.says) {
-					t.Errorf("%v does not say why", err)
-				}
-				if err := e.Pages().Read(0, table(0, 1), slice); errors.Is(err, engine.ErrDeviceLost) != c.fatal {
-					t.Errorf("reading pages: %v", err)
-				}
-			}
-		})
 	}
+	s := engine.Sequence{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1), Sample: &engine.Sample{}}
+	try := func(t *testing.T, name string, control *emulation.Control, engines [2]engine.Engine, events chan cuda.HealthEvent) {
+		t.Helper()
+		c := cases[name]
+		slice := make([]byte, engines[0].Capacity().Layout.SliceBytes)
+		control.Raise(c.event, c.data)
+		got := <-events
+		if got.Kind != c.kind || got.Fatal != c.fatal || !strings.Contains(got.Means, c.says) || c.kind == cuda.HealthXid && got.Xid != c.data {
+			t.Errorf("told %+v", got)
+		}
+		for _, e := range engines {
+			if isLost(e) != c.fatal {
+				t.Errorf("the engine's device is lost: %v", isLost(e))
+			}
+			if _, err := e.Step(t.Context(), engine.Batch{Sequences: []engine.Sequence{s}}); errors.Is(err, engine.ErrDeviceLost) != c.fatal || (err != nil) != c.fatal {
+				t.Errorf("a step: %v", err)
+			} else if c.fatal && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v does not say why", err)
+			}
+			if err := e.Pages().Read(0, table(0, 1), slice); errors.Is(err, engine.ErrDeviceLost) != c.fatal {
+				t.Errorf("reading pages: %v", err)
+			}
+		}
+	}
+	for name, c := range cases {
+		if c.fatal {
+			t.Run(name, func(t *testing.T) {
+				control, engines, _, events := watched(t)
+				try(t, name, control, engines, events)
+			})
+		}
+	}
+	t.Run("others", func(t *testing.T) {
+		control, engines, _, events := watched(t)
+		for name, c := range cases {
+			if !c.fatal {
+				t.Run(name, func(t *testing.T) { try(t, name, control, engines, events) })
+			}
+		}
+	})
 }
 
 // TestGone: a device that NVML does not reach is lost; that NVML fails otherwise is told,

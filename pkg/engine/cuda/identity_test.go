@@ -78,7 +78,7 @@ func TestBits(t *testing.T) {
 		t.Run(of.family+"/"+string(of.kind), func(t *testing.T) {
 			w := loadAs(t, filepath.Join(familiesDir, of.family), of.kind)
 			r := rand.New(rand.NewPCG(9, uint64(i)))
-			n := min(w.Spec().ContextTokens, 600)
+			n := min(w.Spec().ContextTokens, 400)
 			tokens, other := randomTokens(r, n, w.Spec().VocabSize), randomTokens(r, 100, w.Spec().VocabSize)
 			whole := newEngine(t, w, cuda.Config{Blocks: 40, BlockTokens: 16, MaxBatchTokens: n})
 			want := step(t, whole, engine.Sequence{Tokens: tokens, Blocks: table(0, (n+15)/16), Logits: engine.LogitsAll}).Logits[0]

@@ -59,7 +59,7 @@ func TestFP8KVBits(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			w := load(t, filepath.Join(familiesDir, family))
 			r := rand.New(rand.NewPCG(9, uint64(i)))
-			n := min(w.Spec().ContextTokens, 600)
+			n := min(w.Spec().ContextTokens, 400)
 			tokens, other := randomTokens(r, n, w.Spec().VocabSize), randomTokens(r, 100, w.Spec().VocabSize)
 			whole := newEngine(t, w, cuda.Config{KV: cuda.KVFP8, Blocks: 40, BlockTokens: 16, MaxBatchTokens: n})
 			want := step(t, whole, engine.Sequence{Tokens: tokens, Blocks: table(0, (n+15)/16), Logits: engine.LogitsAll}).Logits[0]
