@@ -31,6 +31,9 @@ func binomial(k, n int64, p float64) float64 {
 // The ranks are the last and the first with less than half of 5% beyond them, by
 // sums of the binomial distribution's terms.
 func TestQuantileRanks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	for _, n := range []int64{6, 20, 368, 400, 1000, 3689, 10_000} {
 		for _, q := range []float64{0.5, 0.9, 0.95, 0.99, 0.999} {
 			low, high, ok := latency.QuantileRanks(n, q, 0.95)

@@ -28,6 +28,9 @@ func draw(r *rand.Rand, alphabet []string, length int) string {
 }
 
 func TestScannersAgreeWithTheRegularExpressions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	everything := []string{" ", "\n"}
 	for _, letters := range alphabets {
 		everything = append(everything, letters...)

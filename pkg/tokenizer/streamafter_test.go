@@ -58,6 +58,9 @@ func TestContinuationKeepsItsSpace(t *testing.T) {
 
 // Cut anywhere, the text of the prompt and that of its continuation are the text.
 func TestContinuationIsTheRest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	toks := map[string]*tokenizer.Tokenizer{"fable": openFable(t)}
 	for form, change := range forms {
 		f := readSentencePiece(t, "words")

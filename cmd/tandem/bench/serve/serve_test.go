@@ -207,6 +207,9 @@ func TestSweepAroundTheCapacity(t *testing.T) {
 }
 
 func TestFindMax(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--find-max", "--duration=60s", "--slo=ttft:p90<80ms"), fourSlots, &begun{})
 		s := out.Report.Search
@@ -230,6 +233,9 @@ func TestFindMax(t *testing.T) {
 // The example of the command's help: a p99 takes more requests than the default
 // duration has at such rates, so the steps have to last longer.
 func TestFindMaxOfTheHelp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		progress := &begun{}
 		out := run(t, config(t, "--find-max", "--slo", "ttft:p99<200ms", "--prompt-tokens", "256", "--output-tokens", "64"), fourSlots, progress)
