@@ -162,7 +162,10 @@ func batches(t *testing.T, c class) {
 	r := rand.New(rand.NewPCG(2, 2))
 	e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 100, MaxBatchTokens: 256, MaxSequences: 8})
 	dirty(t, e)
-	const n = 8
+	n := 8
+	if testing.Short() {
+		n = 3
+	}
 	var free []kvcache.BlockID
 	for _, b := range r.Perm(100) {
 		free = append(free, kvcache.BlockID(b))
