@@ -167,7 +167,8 @@ func TestManyGoroutines(t *testing.T) {
 func TestLoadSaysWhatTheCompilerSaid(t *testing.T) {
 	b := newEmulated(t)
 	_, err := b.device.Load([]byte("this is no PTX"))
-	says(t, err, "CUDA_ERROR_INVALID_PTX (218)", ": ptxas fatal   : no PTX: .version or .target is missing")
+	says(t, err, "CUDA_ERROR_INVALID_PTX (218)",
+		": ptxas application ptx input, line 1; fatal   : no PTX: .version or .target is missing; ptxas fatal   : Ptx assembly aborted")
 	b.control.Set(emulation.Capability, 75)
 	_, err = b.device.Load(ptx)
 	says(t, err, "CUDA_ERROR_NO_BINARY_FOR_GPU (209)", "sm_80")

@@ -25,7 +25,7 @@ type Module struct {
 }
 
 // Load compiles PTX for the device, which takes seconds unless the driver's cache knows
-// it. The error shows what the compiler said.
+// it. The error shows what the compiler said, its lines as one.
 func (v *Device) Load(ptx []byte) (*Module, error) {
 	if err := v.enter(); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func (v *Device) Load(ptx []byte) (*Module, error) {
 	defer C.free(unsafe.Pointer(log))
 	o := C.tdm_module_load(v.c, text, log, logBytes)
 	if err := v.driver.check(o); err != nil {
-		if said := strings.TrimSpace(C.GoString(log)); said != "" {
-			return nil, fmt.Errorf("load PTX: %w: %s", err, said)
+		if said := strings.FieldsFunc(C.GoString(log), func(r rune) bool { return r == '\n' }); len(said) > 0 {
+			return nil, fmt.Errorf("load PTX: %w: %s", err, strings.Join(said, "; "))
 		}
 		return nil, fmt.Errorf("load PTX: %w", err)
 	}

@@ -11,13 +11,14 @@ using namespace fake;
 
 namespace {
 
-// Log is where the caller wants to hear of errors, in the words of a compiler.
+// Log is where the caller wants to hear of errors, in the words of a compiler, which are
+// two lines at least.
 struct Log {
 	char *at = nullptr;
 	size_t bytes = 0;
 	CUresult say(CUresult code, const std::string &why) const {
 		if (at && bytes)
-			std::snprintf(at, bytes, "ptxas fatal   : %s\n", why.c_str());
+			std::snprintf(at, bytes, "ptxas application ptx input, line 1; fatal   : %s\nptxas fatal   : Ptx assembly aborted due to errors\n", why.c_str());
 		return refuse(code, why);
 	}
 };
