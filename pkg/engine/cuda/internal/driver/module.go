@@ -10,12 +10,18 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
 
 // logBytes is how much of the driver's compiler's messages an error shows.
 const logBytes = 8 << 10
+
+// compiler is done by the first Load of the process, which the others wait for: with that
+// the driver loads its compiler, and of several that want it then, some were seen not to
+// find it.
+var compiler sync.Once
 
 // Module is compiled code on a device.
 type Module struct {
@@ -38,7 +44,12 @@ func (v *Device) Load(ptx []byte) (*Module, error) {
 		return nil, errors.New("load PTX: no memory: free some and start again")
 	}
 	defer C.free(unsafe.Pointer(log))
-	o := C.tdm_module_load(v.c, text, log, logBytes)
+	var o C.tdm_outcome
+	first := false
+	compiler.Do(func() { o, first = C.tdm_module_load(v.c, text, log, logBytes), true })
+	if !first {
+		o = C.tdm_module_load(v.c, text, log, logBytes)
+	}
 	if err := v.driver.check(o); err != nil {
 		if said := strings.FieldsFunc(C.GoString(log), func(r rune) bool { return r == '\n' }); len(said) > 0 {
 			return nil, fmt.Errorf("load PTX: %w: %s", err, strings.Join(said, "; "))

@@ -23,6 +23,7 @@ const Name names[] = {
 	NAME(CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"),
 	NAME(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"),
 	NAME(CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"),
+	NAME(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, "PTX JIT compiler library not found"),
 	NAME(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
 	NAME(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
 	NAME(CUDA_ERROR_NOT_READY, "device not ready"),

@@ -3,6 +3,7 @@
 
 #include "driver.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <regex>
@@ -94,6 +95,21 @@ CUresult load(CUcontext context, const std::string &ptx, const Log &log, CUmodul
 	return CUDA_SUCCESS;
 }
 
+// Compiling counts the calls that compile. The first one of a process brings the compiler,
+// which takes a while, and others beside it do not find it.
+struct Compiling {
+	static std::atomic<int> calls;
+	static std::atomic<bool> ready;
+	const bool alone;
+	Compiling() : alone(calls++ == 0 || ready) {
+		if (!ready)
+			std::this_thread::sleep_for(std::chrono::milliseconds(50));
+	}
+	~Compiling() { calls--; }
+};
+std::atomic<int> Compiling::calls;
+std::atomic<bool> Compiling::ready;
+
 // FunctionCall is a call about a function.
 struct FunctionCall : InContext {
 	FunctionCall(const char *name, CUfunction function) : InContext(name) {
@@ -107,9 +123,13 @@ struct FunctionCall : InContext {
 extern "C" {
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
+	const Compiling compiling;
 	InContext call("cuModuleLoadDataEx");
 	if (call.code != CUDA_SUCCESS)
 		return call.code;
+	if (!compiling.alone)
+		return refuse(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, "the first module of a process is loaded beside others");
+	Compiling::ready = true;
 	return load(call.context, static_cast<const char *>(image), find_log(count, options, values), module);
 }
 
