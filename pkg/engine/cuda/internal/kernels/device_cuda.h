@@ -42,6 +42,9 @@ TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
   return (uint64_t)(uint32_t)tdm_shuffle((int)(x >> 32), apart) << 32 | (uint32_t)tdm_shuffle((int)x, apart);
 }
 
+// tdm_of_lane is the value of a lane, the same one for all, which take part.
+TDM_PRIMITIVE float tdm_of_lane(float x, int lane) { return __nvvm_shfl_sync_idx_f32(0xffffffffu, x, lane, 0x1f); }
+
 // tdm_high is the high half of a product.
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return __nvvm_mulhi_ull(x, y); }
 

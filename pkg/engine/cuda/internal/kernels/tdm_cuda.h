@@ -207,7 +207,7 @@ typedef struct tdm_attention_args {
   float scale;              // 1/sqrt(size)
 } tdm_attention_args;
 
-// Joins results of splits in order. Grid and block as attention's.
+// Joins results of splits in order. Grid and block as attention's: four blocks share an item.
 typedef struct tdm_join_args {
   const int32_t *count;     // counts->joins
   const tdm_joint *joins;

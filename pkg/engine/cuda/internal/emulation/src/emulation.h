@@ -68,6 +68,7 @@ extern thread_local tdm_task *tdm_self;
 [[noreturn]] void tdm_fault(const char *what); // ends the launch with an error
 void tdm_wait_block();
 uint32_t tdm_exchange(uint32_t x, int apart);
+uint32_t tdm_spread(uint32_t x, int lane);
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
 void tdm_transpose(uint32_t *tiles, const void *row);
 void tdm_copy_begin(void *shared, const void *global, bool real);
@@ -93,6 +94,14 @@ TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {
 TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
   const uint32_t high = tdm_exchange((uint32_t)(x >> 32), apart);
   return (uint64_t)high << 32 | tdm_exchange((uint32_t)x, apart);
+}
+
+TDM_PRIMITIVE float tdm_of_lane(float x, int lane) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  bits = tdm_spread(bits, lane);
+  memcpy(&x, &bits, 4);
+  return x;
 }
 
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return (uint64_t)((unsigned __int128)x * y >> 64); }

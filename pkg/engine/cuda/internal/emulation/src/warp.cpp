@@ -1,7 +1,7 @@
 // What the lanes of a warp do together, and a thread's copies to shared memory.
 #include "block.h"
 
-enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300 }; // and how far apart
+enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300, spread = 0x400 }; // and how far apart, or of which lane
 
 // meet waits until all lanes of the warp are here for the same thing. It returns them to
 // the last one, which is to do what they came for, and null to the others, for which it
@@ -35,6 +35,19 @@ uint32_t tdm_exchange(uint32_t x, int apart) {
       from[i] = lanes[i]->value;
     for (int i = 0; i < 32; i++)
       lanes[i]->value = from[i ^ apart];
+  }
+  return l->value;
+}
+
+uint32_t tdm_spread(uint32_t x, int lane) {
+  tdm_lane *l = tdm_here();
+  if (lane < 0 || lane > 31)
+    tdm_fault("a shuffle over more than a warp");
+  l->value = x;
+  if (std::unique_ptr<tdm_lane> *lanes = meet(l, spread + lane)) {
+    const uint32_t value = lanes[lane]->value;
+    for (int i = 0; i < 32; i++)
+      lanes[i]->value = value;
   }
   return l->value;
 }
