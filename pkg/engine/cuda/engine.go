@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -60,6 +61,9 @@ func (w *Weights) NewEngine(config Config) (_ engine.Engine, err error) {
 func (e *cudaEngine) open() (err error) {
 	spec, c := e.weights.spec, e.config
 	layout := c.layout(spec, e.weights.kind)
+	if int64(layout.PageBytes()) > math.MaxUint32 { // as attention multiplies by it
+		return fmt.Errorf("KV blocks of %d tokens take %d bytes, and at most 4 GiB do: use smaller blocks", c.BlockTokens, layout.PageBytes())
+	}
 	e.capacity = engine.Capacity{
 		Blocks: c.Blocks, MaxBatchTokens: c.MaxBatchTokens, MaxSequences: c.MaxSequences,
 		Threads: e.weights.device.Info().Multiprocessors, Layout: layout,

@@ -107,11 +107,11 @@ func (a *Attention) Tall(p *driver.Program, blocks int, args AttentionArgs) {
 }
 
 // Blocks is how many blocks of each kernel, for each KV head, keep the device busy: as many
-// as it runs at a time.
+// as it runs at a time, and none more, which would begin when others have ended.
 func (a *Attention) Blocks(kvHeads int) (thin, tall int, err error) {
 	of := func(k kernel) (int, error) {
 		each, err := k.BlocksPerMultiprocessor(threadsAttention, k.shared)
-		return up(max(each, 1)*a.device.Info().Multiprocessors, kvHeads), err
+		return max(each*a.device.Info().Multiprocessors/kvHeads, 1), err
 	}
 	if thin, err = of(a.thin); err != nil {
 		return 0, 0, err

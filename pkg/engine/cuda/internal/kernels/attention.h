@@ -6,6 +6,9 @@
 #include "fp8.h"
 #include "join.h"
 
+// tdm_wide_product is the product of two numbers of 32 bits, one instruction.
+TDM_INLINE uint64_t tdm_wide_product(uint32_t x, uint32_t y) { return (uint64_t)x * y; }
+
 // tdm_chunk is where 16 bytes of a token are in a tile of tokens in shared memory, which
 // has `line` bytes of each. Chunks change places, by the token's last bits in reverse, so
 // that no two of these share a bank: the chunks that a quarter of a warp reads for scores,
@@ -136,16 +139,20 @@ template <int size, bool fp8, int stages> struct tdm_ring {
     const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
     const int head = ((values ? a.kv_heads : 0) + w.kv) << shift;
     const int chunk0 = tdm_thread() % sharers, first = tdm_thread() / sharers, real_line = tdm_line(a.size, fp8);
+    const uint8_t *slices = a.pages + a.layer_bytes + (int64_t)head * real_line + 16 * chunk0; // where a page 0 has it
+    // All pages are looked up before the first copy begins, so that none waits for the one
+    // before. Of what nobody sees the page of the nearest token that somebody sees is.
+    int pages[TDM_KEYS / at_once];
+    TDM_UNROLL
+    for (int pass = 0; pass < TDM_KEYS / at_once; pass++) {
+      const int position = tdm_least(tdm_most(token0 + first + pass * at_once, w.begin), w.end - 1);
+      pages[pass] = a.tables[w.item.table + (position >> shift)];
+    }
     TDM_UNROLL
     for (int pass = 0; pass < TDM_KEYS / at_once; pass++) {
       const int token = first + pass * at_once, position = token0 + token;
       const bool real = position >= w.begin && position < w.end;
-      const uint8_t *from = a.pages;
-      if (real) {
-        const int at = head + (position & (a.block_tokens - 1));
-        from += a.tables[w.item.table + (position >> shift)] * a.page_bytes + a.layer_bytes +
-                (int64_t)at * real_line + 16 * chunk0;
-      }
+      const uint8_t *from = slices + tdm_wide_product(pages[pass], (uint32_t)a.page_bytes) + tdm_wide_product(position & (a.block_tokens - 1), real_line);
       TDM_UNROLL
       for (int chunk = 0; chunk < line / 16; chunk += sharers)
         tdm_copy16(tdm_chunk<line>(to, token, chunk0 + chunk), from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);

@@ -51,6 +51,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_tall(const tdm_atten
   uint8_t *queries = wide + (fp8 ? TDM_TILE_BYTES(size, false) : 0);
   float *results = (float *)(queries + TDM_TALL_ROWS * size * 2) + warp * tall::columns * 4 * 32 + lane;
 
+  const uint32_t zero = tdm_zero(count); // as in products: queries go where mma wants them, once
   for (int n = tdm_block_x(); n < count; n += tdm_grid_x()) {
     const tdm_work w = tdm_work::of(a, n, tdm_block_y());
     tdm_copy_queries<size>(a, w, queries);
@@ -84,8 +85,8 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_tall(const tdm_atten
             float sum[8][4] = {};
             TDM_UNROLL
             for (int i = 0; i < tall::groups; i++) {
-              const tdm_quad q0 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group, 4 * i + quarter));
-              const tdm_quad q1 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group + 8, 4 * i + quarter));
+              const tdm_quad q0 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group, 4 * i + quarter)) ^ zero;
+              const tdm_quad q1 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group + 8, 4 * i + quarter)) ^ zero;
               TDM_UNROLL
               for (int j = 0; j < 8; j++)
                 tdm_mma2(sum[j], q0, q1, tdm_shared16(tdm_chunk<2 * size>(keys, 8 * j + group, 4 * i + quarter)));

@@ -28,6 +28,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
   uint8_t *weights = ring.scales + TDM_SCALE_BYTES(fp8);                   // [row][token], bf16
   float *largest = (float *)(weights + TDM_THIN_ROWS * line), *added = largest + 4 * TDM_THIN_ROWS; // [warp][row]
 
+  const uint32_t zero = tdm_zero(count); // as in products: queries go where mma wants them, once
   for (int n = tdm_block_x(); n < count; n += tdm_grid_x()) {
     const tdm_work w = tdm_work::of(a, n, tdm_block_y());
     ring.begin(a, w);
@@ -35,7 +36,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
     for (int i = 0; i < groups; i++) {
       for (int half = 0; half < 2; half++) {
         const uint16_t *at = tdm_query(a, w, group + 8 * half, 4 * i + quarter);
-        q[i][half] = at ? tdm_load16(at) : tdm_quad{};
+        q[i][half] = (at ? tdm_load16(at) : tdm_quad{}) ^ zero;
       }
     }
     float o[columns][4] = {};

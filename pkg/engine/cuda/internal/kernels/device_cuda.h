@@ -56,6 +56,13 @@ TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) {
   return old;
 }
 
+// tdm_zero is 0 for a number that is not negative, which compilers do not know.
+TDM_PRIMITIVE uint32_t tdm_zero(int x) {
+  uint32_t zero;
+  asm volatile("shr.u32 %0, %1, 31;" : "=r"(zero) : "r"(x));
+  return zero;
+}
+
 // tdm_pair rounds two numbers to bf16, the first into the low half.
 TDM_PRIMITIVE uint32_t tdm_pair(float low, float high) {
   uint32_t pair;

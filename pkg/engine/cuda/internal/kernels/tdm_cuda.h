@@ -201,7 +201,7 @@ typedef struct tdm_attention_args {
   float *results;           // [slot][kv head][TDM_THIN_ROWS][size]: not divided by l
   float *sums;              // [slot][kv head][TDM_THIN_ROWS][2]: m and l; l is 0 where
                             // the row saw nothing
-  int64_t ldq, page_bytes, layer_bytes;
+  int64_t ldq, page_bytes, layer_bytes; // page_bytes is below 4 GiB
   int32_t heads, kv_heads, size, block_tokens;
   int32_t window;           // of the layer, in tokens; 0 sees all
   float scale;              // 1/sqrt(size)

@@ -107,6 +107,8 @@ TDM_PRIMITIVE float tdm_of_lane(float x, int lane) {
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return (uint64_t)((unsigned __int128)x * y >> 64); }
 TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
 
+TDM_PRIMITIVE uint32_t tdm_zero(int x) { return (uint32_t)x >> 31; }
+
 TDM_PRIMITIVE uint32_t tdm_half(float x) {
   uint32_t u;
   memcpy(&u, &x, 4);
