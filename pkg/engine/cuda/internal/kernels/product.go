@@ -7,6 +7,7 @@ package kernels
 static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
 static int thin_outputs(int rows, int paired) { return TDM_THIN_OUTPUTS(rows, paired); }
 static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
+static int tiled_threads(int rows) { return TDM_TILED_THREADS(rows); }
 static int64_t parts_bytes(int64_t tiles, int64_t rows) { return TDM_PARTS_BYTES(tiles, rows); }
 */
 import "C"
@@ -74,7 +75,7 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 	tiles := tilesOf(then, int(args.Outputs))
 	if args.Parts != 0 && sliced(tiles, rows) {
 		y := up(rows, C.TDM_SLICED_ROWS)
-		launch(p, k.sliced, tiles*C.TDM_SLICES, y, threadsProduct, args)
+		launch(p, k.sliced, tiles*C.TDM_SLICES, y, tiledThreads(C.TDM_SLICED_ROWS), args)
 		launch(p, k.joined, tiles*(C.TDM_SLICED_ROWS/8), y, threadsProduct, args)
 		return
 	}
@@ -82,7 +83,7 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 		launch(p, s.roots, up(rows, C.TDM_ROOTS_ROWS), 1, threadsRow, RootsArgs{Count: args.Count, Norm: args.Norm})
 	}
 	i := tiledIndex(rows)
-	launch(p, k.tiled[i], tiles, up(rows, tiledRows()[i]), threadsProduct, args)
+	launch(p, k.tiled[i], tiles, up(rows, tiledRows()[i]), tiledThreads(tiledRows()[i]), args)
 }
 
 // FusesHeads says whether ProductHeads computes heads of a size for so many rows, if they
@@ -136,6 +137,9 @@ func tiledIndex(rows int) int {
 	}
 	return len(tiledRows()) - 1
 }
+
+// tiledThreads is the threads of a block of a tiled or sliced product of so many rows.
+func tiledThreads(rows int) int { return int(C.tiled_threads(C.int(rows))) }
 
 // tilesOf is how many tiles of outputs a tiled or sliced product has.
 func tilesOf(then Epilogue, outputs int) int {

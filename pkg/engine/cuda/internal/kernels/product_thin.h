@@ -26,9 +26,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   using thin = tdm_thin<rows, format>;
   constexpr int pieces = format::pieces, block_bytes = TDM_K * format::bytes;
   constexpr int per_tile = tdm_paired(then) ? 8 : 16;
-  const int count = *a.count;
-  if (count <= 0)
-    return;
+  const int count = *a.count; // on its way while the first weights are asked for
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
   const int group = lane / 4, quarter = lane % 4;
   const int output0 = tdm_block_x() * thin::tiles * per_tile;
@@ -40,12 +38,6 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
     w[i][0] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group) + 16 * quarter;
     w[i][1] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group + 8) + 16 * quarter;
   }
-  // Rows past the count are the last one once more: nobody looks at their sums.
-  const uint16_t *x[thin::columns];
-  for (int j = 0; j < thin::columns; j++)
-    x[j] = a.a + (int64_t)tdm_least(8 * j + group, count - 1) * a.lda + 8 * quarter;
-
-  float sum[thin::tiles][thin::columns][4] = {};
   tdm_quad weights[thin::weights][thin::tiles][2][pieces], activations[thin::activations][thin::columns][2];
   TDM_UNROLL
   for (int s = 0; s < thin::weights; s++) {
@@ -56,12 +48,22 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
         for (int p = 0; p < 2 * pieces; p++)
           weights[s][i][p / pieces][p % pieces] = tdm_stream16(w[i][p / pieces] + (int64_t)(begin + s) * block_bytes + p % pieces * 64);
       }
-      if (s < thin::activations) {
-        TDM_UNROLL
-        for (int j = 0; j < thin::columns; j++) {
-          activations[s][j][0] = tdm_load16(x[j] + (begin + s) * TDM_K);
-          activations[s][j][1] = tdm_load16(x[j] + (begin + s) * TDM_K + 32);
-        }
+    }
+  }
+
+  // Rows past the count are the last one once more: nobody looks at their sums. Of no rows
+  // at all nothing is written; to end here would make the weights wait for the count.
+  const uint16_t *x[thin::columns];
+  for (int j = 0; j < thin::columns; j++)
+    x[j] = a.a + (int64_t)tdm_least(8 * j + group, tdm_most(count, 1) - 1) * a.lda + 8 * quarter;
+  float sum[thin::tiles][thin::columns][4] = {};
+  TDM_UNROLL
+  for (int s = 0; s < thin::activations; s++) {
+    if (begin + s < end) {
+      TDM_UNROLL
+      for (int j = 0; j < thin::columns; j++) {
+        activations[s][j][0] = tdm_load16(x[j] + (begin + s) * TDM_K);
+        activations[s][j][1] = tdm_load16(x[j] + (begin + s) * TDM_K + 32);
       }
     }
   }

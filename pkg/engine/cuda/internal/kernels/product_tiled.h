@@ -31,7 +31,9 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile; // outputs
   constexpr int stage_bytes = TDM_TILED_STAGE(rows, format::bytes), stages = TDM_TILED_SHARED / stage_bytes;
   constexpr int block_bytes = TDM_K * format::bytes, weight_bytes = tdm_lines * block_bytes; // of a line; of a stage
-  constexpr int tiles = rows / 32, across = 8 / tiles; // of 16 lines a warp; warps side by side
+  // A warp has 16 * tiles lines and 8 * columns rows, which is what its sums, twice, leave room
+  // for; across are side by side. Lines are read once if a warp has all rows.
+  constexpr int threads = TDM_TILED_THREADS(rows), tiles = rows / 32, columns = 16 / tiles, across = 8 / tiles;
   const int count = *a.count, row0 = tdm_block_y() * rows;
   if (row0 >= count)
     return;
@@ -47,20 +49,20 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   if (begin >= end)
     return;
 
-  // A thread copies a chunk of every 32nd row, and of every 32nd line, or 64th of 8 bits.
-  constexpr int chunks = block_bytes / 16, apart = TDM_PRODUCT_THREADS / chunks;
+  // A thread copies a chunk of every so many rows, and of every so many lines.
+  constexpr int chunks = block_bytes / 16, apart = threads / chunks, rows_apart = threads / 8;
   const int chunk = thread % 8, line0 = thread / 8;
   const int weight_chunk = thread % chunks, weight_line0 = thread / chunks;
   const uint8_t *w[tdm_lines / apart];
-  const uint16_t *x[rows / 32];
+  const uint16_t *x[rows / rows_apart];
   TDM_UNROLL
   for (int i = 0; i < tdm_lines / apart; i++) {
     const int line = weight_line0 + apart * i;
     w[i] = tdm_weight_row<then, format>(a, nullptr, output0 + line / 16 * per_tile, line % 16) + 16 * weight_chunk;
   }
   TDM_UNROLL
-  for (int i = 0; i < rows / 32; i++)
-    x[i] = a.a + (int64_t)tdm_least(row0 + line0 + 32 * i, count - 1) * a.lda + 8 * chunk;
+  for (int i = 0; i < rows / rows_apart; i++)
+    x[i] = a.a + (int64_t)tdm_least(row0 + line0 + rows_apart * i, count - 1) * a.lda + 8 * chunk;
   const auto ask = [&](int b) __attribute__((always_inline)) {
     if (b < end) {
       uint8_t *stage = shared + b % stages * stage_bytes;
@@ -68,17 +70,20 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
       for (int i = 0; i < tdm_lines / apart; i++)
         tdm_copy16(tdm_place<format::bytes>(stage, weight_line0 + apart * i, weight_chunk), w[i] + (int64_t)b * block_bytes, true);
       TDM_UNROLL
-      for (int i = 0; i < rows / 32; i++)
-        tdm_copy16(tdm_place<2>(stage + weight_bytes, line0 + 32 * i, chunk), x[i] + (int64_t)b * TDM_K, true);
+      for (int i = 0; i < rows / rows_apart; i++)
+        tdm_copy16(tdm_place<2>(stage + weight_bytes, line0 + rows_apart * i, chunk), x[i] + (int64_t)b * TDM_K, true);
     }
     tdm_copy_commit();
   };
 
-  // A warp has 16 * tiles lines and 32 rows.
-  const int line1 = warp % across * 16 * tiles, row1 = warp / across * 32;
-  float sum[tiles][4][4] = {}, total[sliced ? 1 : tiles][4][4] = {};
+  const int line1 = warp % across * 16 * tiles, row1 = warp / across * 8 * columns;
+  float sum[tiles][columns][4] = {}, total[sliced ? 1 : tiles][columns][4] = {};
   for (int i = 0; i < stages - 1; i++)
     ask(begin + i);
+  // mma takes four neighbouring registers of two lines, of which a load fills four of one.
+  // A value that is made of what was loaded goes where it is wanted, once for all products
+  // that take it; what was only loaded ptxas moves there for each of them.
+  const uint32_t zero = tdm_zero(count);
   int left = length; // blocks that the slice still has
   bool first = true;
   for (int b = begin; b < end; b++) {
@@ -97,10 +102,12 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
           if (half < format::pieces)
             pieces[i][r][half] = tdm_shared16(tdm_place<format::bytes>(stage, line1 + 16 * i + group + 8 * r, 4 * half + quarter));
           p[i][r] = format::half(pieces[i][r], half);
+          if (format::bytes == 2) // else they are other registers already
+            p[i][r] = p[i][r] ^ zero;
         }
       }
       TDM_UNROLL
-      for (int j = 0; j < 4; j++) {
+      for (int j = 0; j < columns; j++) {
         const tdm_quad q = tdm_shared16(tdm_place<2>(stage + weight_bytes, row1 + 8 * j + group, 4 * half + quarter));
         TDM_UNROLL
         for (int i = 0; i < tiles; i++)
@@ -110,8 +117,8 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
     if (!sliced && (--left == 0 || b + 1 == end)) {
       left = length;
       TDM_UNROLL
-      for (int n = 0; n < 16 * tiles; n++) {
-        float &s = sum[n / 16][n / 4 % 4][n % 4], &t = total[n / 16][n / 4 % 4][n % 4];
+      for (int n = 0; n < 4 * columns * tiles; n++) {
+        float &s = sum[n / 4 / columns][n / 4 % columns][n % 4], &t = total[n / 4 / columns][n / 4 % columns][n % 4];
         t = first ? s : t + s;
         s = 0;
       }
@@ -122,7 +129,7 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   // A lane has two sums of each of two rows, eight lines apart.
   float *parts = sliced ? tdm_parts<rows>(a, per_block, tile, slice) : nullptr;
   TDM_UNROLL
-  for (int j = 0; j < 4; j++) {
+  for (int j = 0; j < columns; j++) {
     TDM_UNROLL
     for (int c = 0; c < 2; c++) {
       const int row = row1 + 8 * j + 2 * quarter + c;
@@ -212,9 +219,9 @@ template <int then> TDM_INLINE void tdm_product_joined(const tdm_product_args &a
 }
 
 #define TDM_TILED(name, then, format, suffix)                                                                                          \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, 1) tdm_product_tiled_##name##_128##suffix(const tdm_product_args a) { tdm_product_tiled<then, 128, false, format>(a); } \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, 2) tdm_product_tiled_##name##_64##suffix(const tdm_product_args a) { tdm_product_tiled<then, 64, false, format>(a); }   \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, 2) tdm_product_sliced_##name##suffix(const tdm_product_args a) { tdm_product_tiled<then, TDM_SLICED_ROWS, true, format>(a); }
+  TDM_KERNEL(TDM_TILED_THREADS(128), 1) tdm_product_tiled_##name##_128##suffix(const tdm_product_args a) { tdm_product_tiled<then, 128, false, format>(a); } \
+  TDM_KERNEL(TDM_TILED_THREADS(64), 2) tdm_product_tiled_##name##_64##suffix(const tdm_product_args a) { tdm_product_tiled<then, 64, false, format>(a); }   \
+  TDM_KERNEL(TDM_TILED_THREADS(TDM_SLICED_ROWS), 2) tdm_product_sliced_##name##suffix(const tdm_product_args a) { tdm_product_tiled<then, TDM_SLICED_ROWS, true, format>(a); }
 
 // TDM_PRODUCTS_TILED makes the tiled and sliced kernels of a format of weights. Their names
 // end in the suffix.

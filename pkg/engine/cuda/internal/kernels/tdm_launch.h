@@ -31,6 +31,7 @@ enum {
 // memory are stages of 64 k of weights, of 1 or 2 bytes, and activations: as many as there
 // is room for in 96 KiB, which every GPU since sm_80 has.
 #define TDM_TILED_OUTPUTS(swiglu) ((swiglu) ? 64 : 128)
+#define TDM_TILED_THREADS(rows) ((rows) <= 64 ? 128 : 256)
 #define TDM_TILED_SHARED (96 * 1024)
 #define TDM_TILED_STAGE(rows, bytes) ((128 * (bytes) + (rows) * 2) * TDM_K)
 

@@ -75,9 +75,9 @@ struct problem {
       x = r.number();
   }
 
-  // run gives rows [first, first+n) to a kernel, which takes `tile` outputs a block. A
-  // sliced one is joined.
-  std::vector<uint32_t> run(const char *kernel, int first, int n, int tile, int row_tiles, unsigned shared) {
+  // run gives rows [first, first+n) to a kernel, which takes `tile` outputs a block of so many
+  // threads. A sliced one is joined.
+  std::vector<uint32_t> run(const char *kernel, int first, int n, int tile, int row_tiles, unsigned threads, unsigned shared) {
     memory<int32_t> count(1);
     count[0] = n;
     memory<float> wide_out(then == 2 ? 0 : (size_t)n * ldo);
@@ -116,7 +116,7 @@ struct problem {
     const bool sliced = strstr(kernel, "sliced") != nullptr;
     memory<uint8_t> parts(sliced ? (size_t)TDM_PARTS_BYTES(tiles, n) : 0);
     args.parts = (float *)parts.at;
-    launch(kernel, (unsigned)(tiles * (sliced ? TDM_SLICES : 1)), (unsigned)row_tiles, TDM_PRODUCT_THREADS, shared, args);
+    launch(kernel, (unsigned)(tiles * (sliced ? TDM_SLICES : 1)), (unsigned)row_tiles, threads, shared, args);
     if (sliced) {
       char joined[64];
       snprintf(joined, sizeof joined, "tdm_product_joined_%s", thens[then]);
@@ -211,7 +211,7 @@ void check(random_source &r, weights kind, int then, int k, int outputs, int row
     std::vector<uint32_t> got;
     for (int row = 0; row < rows;) {
       const int n = std::min(rows - row, r.between(1, most));
-      const std::vector<uint32_t> some = p.run(kernel, row, n, TDM_THIN_OUTPUTS(most, then == 2), 1, TDM_THIN_SHARED(most));
+      const std::vector<uint32_t> some = p.run(kernel, row, n, TDM_THIN_OUTPUTS(most, then == 2), 1, TDM_PRODUCT_THREADS, TDM_THIN_SHARED(most));
       got.insert(got.end(), some.begin(), some.end());
       row += n;
     }
@@ -225,11 +225,11 @@ void check(random_source &r, weights kind, int then, int k, int outputs, int row
   for (int most = 64; most <= 128; most += 64) {
     snprintf(kernel, sizeof kernel, "tdm_product_tiled_%s_%d%s", thens[then], most, end);
     const int row_tiles = (rows + most - 1) / most + r.below(2);
-    if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_TILED_SHARED) != want)
+    if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_TILED_THREADS(most), TDM_TILED_SHARED) != want)
       fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
   }
   snprintf(kernel, sizeof kernel, "tdm_product_sliced_%s%s", thens[then], end);
-  if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), (rows + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS, TDM_TILED_SHARED) != want)
+  if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), (rows + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS, TDM_TILED_THREADS(TDM_SLICED_ROWS), TDM_TILED_SHARED) != want)
     fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
 }
 
