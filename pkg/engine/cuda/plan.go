@@ -60,22 +60,42 @@ func (p planner) size(tokens int) (each int, tall bool) {
 // each has shares of its own.
 func (p planner) plan(w *work, runs []rows) {
 	w.reset()
-	thin, tall := 0, 0 // splits
+	thin, tall := 0, 0  // splits
+	parts, most := 0, 0 // thin ones, and the most splits of one
 	p.each(runs, func(r rows, isTall bool) {
-		if n := p.last(r) - p.first(r); isTall {
+		n := p.last(r) - p.first(r)
+		if isTall {
 			tall += n
-		} else {
-			thin += n
+			return
 		}
+		thin += n
+		parts, most = parts+1, max(most, n)
 	})
 	thinShare, tallShare := (thin+p.thinBlocks-1)/p.thinBlocks, (tall+p.tallBlocks-1)/p.tallBlocks
+	whole := p.whole(parts, most, thinShare)
 	p.each(runs, func(r rows, isTall bool) {
-		share := thinShare
-		if isTall {
-			share = tallShare
+		switch {
+		case isTall:
+			p.add(w, r, true, tallShare)
+		case whole > 0:
+			p.add(w, r, false, thinShare)
+			whole--
+		default:
+			p.add(w, r, false, min(thinShare, 1))
 		}
-		p.add(w, r, isTall, share)
 	})
+}
+
+// whole is how many of the thin parts, from the first on, are divided only if they are more
+// than their share. If none is, blocks take as many each, and some one more: while those
+// compute the last ones, others have nothing to do. If it is quicker, the last ones are
+// divided among all; to join them is counted as a split.
+func (p planner) whole(parts, most, share int) int {
+	last := parts % p.thinBlocks
+	if most > share || parts < p.thinBlocks || (last*most+p.thinBlocks-1)/p.thinBlocks+1 >= most {
+		return parts
+	}
+	return parts - last
 }
 
 // each visits runs in parts that fit an item.

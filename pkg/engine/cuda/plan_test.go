@@ -40,6 +40,31 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestPlanRounds: of parts that are a few more than blocks the last ones are divided, unless
+// that takes as long.
+func TestPlanRounds(t *testing.T) {
+	for _, c := range []struct{ sequences, context, thin, joins int }{
+		{64, 1024, 49 + 15*4, 15}, // 15 of 4 splits: two rounds of one instead of one of four
+		{98, 1024, 98, 0},
+		{90, 1024, 90, 0}, // 41 are 164 splits, four rounds
+		{64, 256, 64, 0},
+		{40, 1024, 40, 0}, // fewer than blocks
+		{4, 32768, 4 * 128, 4},
+	} {
+		p := planner{group: 4, slots: 2048, thinBlocks: 49, tallBlocks: 33}
+		var runs []rows
+		for i := range c.sequences {
+			runs = append(runs, rows{i, 1, c.context - 1, 0})
+		}
+		var w work
+		p.plan(&w, runs)
+		checkPlan(t, p, &w, runs)
+		if len(w.thin) != c.thin || len(w.joins) != c.joins {
+			t.Errorf("%+v: %d items, %d joins", c, len(w.thin), len(w.joins))
+		}
+	}
+}
+
 func checkPlan(t *testing.T, p planner, w *work, runs []rows) {
 	t.Helper()
 	if w.slots > p.slots {
