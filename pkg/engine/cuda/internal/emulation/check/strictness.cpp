@@ -49,10 +49,10 @@ TDM_KERNEL(64, 1) strict_beyond(const strict_args) {
 
 // Copies its input by way of shared memory, 16 bytes a thread; in of 64 threads is in of
 // 256 floats.
-static void by_copy(const strict_args &a, bool wait, int target, int source) {
+static void by_copy(const strict_args &a, bool wait, int target, int source, bool real = true) {
   tdm_floats *shared = (tdm_floats *)tdm_shared();
   const int i = tdm_thread();
-  tdm_copy16((uint8_t *)(shared + i) + target, (const uint8_t *)(a.in + 4 * i) + source, true);
+  tdm_copy16((uint8_t *)(shared + i) + target, (const uint8_t *)(a.in + 4 * i) + source, real);
   tdm_copy_commit();
   if (wait)
     tdm_copy_wait<0>();
@@ -64,12 +64,30 @@ TDM_KERNEL(64, 1) strict_copy(const strict_args a) { by_copy(a, true, 0, 0); }
 TDM_KERNEL(64, 1) strict_early(const strict_args a) { by_copy(a, false, 0, 0); }
 TDM_KERNEL(64, 1) strict_target(const strict_args a) { by_copy(a, true, 4, 0); }
 TDM_KERNEL(64, 1) strict_source(const strict_args a) { by_copy(a, true, 0, 4); }
+TDM_KERNEL(64, 1) strict_unread(const strict_args a) { by_copy(a, true, 0, 4, false); }
 TDM_KERNEL(64, 1) strict_outside(const strict_args a) { by_copy(a, true, 16, 0); }
+TDM_KERNEL(64, 1) strict_within(const strict_args) {
+  tdm_copy16(tdm_shared(), tdm_shared() + 16, true);
+  tdm_copy_commit();
+  tdm_copy_wait<0>();
+}
 
 TDM_KERNEL(64, 1) strict_forgotten(const strict_args a) {
   tdm_copy16(tdm_shared() + 16 * tdm_thread(), a.in + 4 * tdm_thread(), true);
   tdm_copy_commit();
 }
+
+// Reads of one kind of memory.
+TDM_KERNEL(64, 1) strict_shared16(const strict_args a) { a.out[0] = tdm_float(tdm_shared16(a.in)[0]); }
+TDM_KERNEL(64, 1) strict_past(const strict_args a) { a.out[0] = tdm_float(tdm_shared16(tdm_shared() + 64 * 16)[0]); }
+TDM_KERNEL(64, 1) strict_shared8(const strict_args a) {
+  uint32_t words[2];
+  tdm_shared8(words, tdm_shared() + 4);
+  a.out[0] = tdm_float(words[0]);
+}
+TDM_KERNEL(64, 1) strict_sum(const strict_args a) { tdm_add_shared((uint32_t *)a.out, 1); }
+TDM_KERNEL(64, 1) strict_stream(const strict_args a) { a.out[0] = tdm_float(tdm_stream16(tdm_shared())[0]); }
+TDM_KERNEL(64, 1) strict_odd(const strict_args a) { a.out[0] = tdm_float(tdm_stream16(a.in + 1)[0]); }
 
 TDM_KNOWN(strict_right, strict_args)
 TDM_KNOWN(strict_race, strict_args)
@@ -82,7 +100,15 @@ TDM_KNOWN(strict_copy, strict_args)
 TDM_KNOWN(strict_early, strict_args)
 TDM_KNOWN(strict_target, strict_args)
 TDM_KNOWN(strict_source, strict_args)
+TDM_KNOWN(strict_unread, strict_args)
 TDM_KNOWN(strict_outside, strict_args)
+TDM_KNOWN(strict_within, strict_args)
+TDM_KNOWN(strict_shared16, strict_args)
+TDM_KNOWN(strict_past, strict_args)
+TDM_KNOWN(strict_shared8, strict_args)
+TDM_KNOWN(strict_sum, strict_args)
+TDM_KNOWN(strict_stream, strict_args)
+TDM_KNOWN(strict_odd, strict_args)
 TDM_KNOWN(strict_forgotten, strict_args)
 
 namespace {
@@ -124,7 +150,15 @@ void mistakes() {
   refused("strict_mma", "lanes of their warp");
   refused("strict_target", "multiple of 16");
   refused("strict_source", "multiple of 16");
+  refused("strict_unread", "multiple of 16");
   refused("strict_outside", "not in shared memory");
+  refused("strict_within", "not in global memory");
+  refused("strict_shared16", "not in shared memory");
+  refused("strict_past", "not in shared memory");
+  refused("strict_shared8", "multiple of 8");
+  refused("strict_sum", "not in shared memory");
+  refused("strict_stream", "not in global memory");
+  refused("strict_odd", "multiple of 16");
   refused("strict_forgotten", "never waited for");
   refused("strict_none", "no kernel has this name");
   refused("strict_right", "whole warps", 40);

@@ -6,7 +6,9 @@
 // What it is strict about, an error each instead of a hang or a lucky result:
 //   - a thread that ends, or waits elsewhere, while others wait at a barrier
 //   - a shuffle, mma.sync or ldmatrix that not all lanes of the warp take part in
-//   - copies to shared memory that are misaligned, out of it, or never waited for
+//   - copies to shared memory that are misaligned, out of it, or never waited for, or whose
+//     source is misaligned or no global memory, also where nothing is read
+//   - reads by instructions of one kind of memory that are misaligned or of another kind
 //   - a block that writes past its shared memory
 // Shared memory is exactly what the launch asks for, and is filled with NaNs before each
 // block. An asynchronous copy fills its target with NaNs at once and brings the data only
@@ -71,6 +73,8 @@ uint32_t tdm_exchange(uint32_t x, int apart);
 uint32_t tdm_spread(uint32_t x, int lane);
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
 void tdm_transpose(uint32_t *tiles, const void *row);
+void tdm_check_shared(const void *p, unsigned bytes); // that a multiple of bytes, and as many there, are shared memory
+void tdm_check_global(const void *p);                 // that 16 bytes, at a multiple of 16, are not
 void tdm_copy_begin(void *shared, const void *global, bool real);
 void tdm_copy_group();
 // tdm_copy_next takes the oldest copy of a group older than the last `groups`.
@@ -105,7 +109,10 @@ TDM_PRIMITIVE float tdm_of_lane(float x, int lane) {
 }
 
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return (uint64_t)((unsigned __int128)x * y >> 64); }
-TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) { return __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
+TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) {
+  tdm_check_shared(p, 4);
+  return __atomic_fetch_add(p, x, __ATOMIC_RELAXED);
+}
 
 TDM_PRIMITIVE uint32_t tdm_zero(int x) { return (uint32_t)x >> 31; }
 
@@ -149,12 +156,19 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
 }
 
 TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void *p) {
+  tdm_check_global(p);
   return *(const uint32_t __attribute__((vector_size(16))) *)p;
 }
 
-TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) { return tdm_stream16(p); }
+TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) {
+  tdm_check_shared(p, 16);
+  return *(const uint32_t __attribute__((vector_size(16))) *)p;
+}
 
-TDM_PRIMITIVE void tdm_shared8(uint32_t (&words)[2], const void *p) { memcpy(words, p, 8); }
+TDM_PRIMITIVE void tdm_shared8(uint32_t (&words)[2], const void *p) {
+  tdm_check_shared(p, 8);
+  memcpy(words, p, 8);
+}
 
 TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   tdm_copy_begin(shared, global, real);

@@ -122,17 +122,27 @@ void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b) {
     multiply_tiles(lanes);
 }
 
-static void check_shared(const tdm_lane *l, const void *p) {
-  const uintptr_t at = (uintptr_t)p, begin = (uintptr_t)l->task.shared;
-  if (at % 16 != 0)
-    tdm_fault("an address in shared memory is not a multiple of 16");
-  if (at < begin || at + 16 > begin + l->task.shared_bytes)
+void tdm_check_shared(const void *p, unsigned bytes) {
+  const uintptr_t at = (uintptr_t)p, begin = (uintptr_t)tdm_self->shared;
+  if (at % bytes != 0)
+    tdm_fault(bytes == 16  ? "an address in shared memory is not a multiple of 16"
+              : bytes == 8 ? "an address in shared memory is not a multiple of 8"
+                           : "an address in shared memory is not a multiple of 4");
+  if (at < begin || at + bytes > begin + tdm_self->shared_bytes)
     tdm_fault("an address is not in shared memory");
+}
+
+void tdm_check_global(const void *p) {
+  const uintptr_t at = (uintptr_t)p, begin = (uintptr_t)tdm_self->shared;
+  if (at % 16 != 0)
+    tdm_fault("an address in global memory is not a multiple of 16");
+  if (at + 16 > begin && at < begin + tdm_self->shared_bytes)
+    tdm_fault("an address is not in global memory");
 }
 
 void tdm_transpose(uint32_t *tiles, const void *row) {
   tdm_lane *l = tdm_here();
-  check_shared(l, row);
+  tdm_check_shared(row, 16);
   l->tiles = tiles;
   if (std::unique_ptr<tdm_lane> *lanes = meet(l, transpose)) {
     uint16_t rows[4][8][8];
@@ -147,9 +157,8 @@ void tdm_transpose(uint32_t *tiles, const void *row) {
 
 void tdm_copy_begin(void *shared, const void *global, bool real) {
   tdm_lane *l = tdm_here();
-  check_shared(l, shared);
-  if (real && (uintptr_t)global % 16 != 0)
-    tdm_fault("a copy from an address that is not a multiple of 16");
+  tdm_check_shared(shared, 16);
+  tdm_check_global(global);
   l->copies.push_back({shared, global, real});
 }
 
