@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -110,6 +111,32 @@ func TestFailedOperation(t *testing.T) {
 	if err := s.Synchronize(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A kernel that was compiled for some threads a block takes no more.
+func TestThreadsOfABlock(t *testing.T) {
+	b := newBench(t)
+	const head = "tdm_test_fill_param_0[24]\n)\n"
+	bounded := bytes.Replace(ptx, []byte(head), []byte(head+".maxntid 64, 1, 1\n"), 1)
+	if len(bounded) == len(ptx) {
+		t.Fatal("the kernel has another head")
+	}
+	m, err := b.device.Load(bounded)
+	must(b, (*driver.Module).Unload, m, err)
+	fill, err := m.Function("tdm_test_fill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, p, memory := b.stream(), b.program(), b.floats(16)
+	launch := func(threads int) error {
+		p.Reset()
+		driver.Launch(p, fill, [3]int{1, 1, 1}, threads, 0, fillArgs{Out: memory, N: 16})
+		return s.Run(p)
+	}
+	if err := launch(64); err != nil {
+		t.Error(err)
+	}
+	says(t, launch(65), "launch of tdm_test_fill", "cuLaunchKernel")
 }
 
 func TestSharedMemory(t *testing.T) {

@@ -39,6 +39,7 @@ struct Kernel {
 	std::string name;
 	size_t arguments = 0; // bytes of its struct
 	int (*run)(const unsigned grid[3], const unsigned block[3], const void *arguments) = nullptr;
+	unsigned threads = 1024; // most of a block
 };
 
 // find_kernel gives false where no kernel has the name.

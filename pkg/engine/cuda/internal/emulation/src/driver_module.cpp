@@ -35,9 +35,9 @@ Log find_log(unsigned count, const int *options, void **values) {
 	return log;
 }
 
-// An entry of PTX: a name, and what stands between its parentheses.
+// An entry of PTX: a name, what stands between its parentheses, and from there to its body.
 struct Entry {
-	std::string name, parameters;
+	std::string name, parameters, directives;
 };
 
 std::vector<Entry> entries(const std::string &ptx) {
@@ -52,6 +52,7 @@ std::vector<Entry> entries(const std::string &ptx) {
 		e.name = ptx.substr(at, open - at);
 		e.name.erase(e.name.find_last_not_of(" \t\r\n") + 1);
 		e.parameters = ptx.substr(open + 1, close - open - 1);
+		e.directives = ptx.substr(close + 1, ptx.find('{', close) - close - 1);
 		found.push_back(e);
 	}
 	return found;
@@ -62,6 +63,13 @@ bool one_struct(const std::string &parameters, size_t bytes) {
 	static const std::regex shape("\\s*\\.param\\s+\\.align\\s+[0-9]+\\s+\\.b8\\s+[A-Za-z0-9_$]+\\[([0-9]+)\\]\\s*");
 	std::smatch match;
 	return std::regex_match(parameters, match, shape) && std::stoull(match[1]) == bytes;
+}
+
+// most_threads is how many threads of a block the directives allow.
+unsigned most_threads(const std::string &directives) {
+	static const std::regex shape("\\.maxntid\\s+([0-9]+)");
+	std::smatch match;
+	return std::regex_search(directives, match, shape) ? (unsigned)std::stoul(match[1]) : 1024;
 }
 
 CUresult load(CUcontext context, const std::string &ptx, const Log &log, CUmodule *module) {
@@ -81,6 +89,7 @@ CUresult load(CUcontext context, const std::string &ptx, const Log &log, CUmodul
 		if (!one_struct(e.parameters, k.arguments))
 			return log.say(CUDA_ERROR_INVALID_PTX, "kernel " + e.name + " takes other arguments than its emulation, one struct of " +
 				std::to_string(k.arguments) + " bytes: compile both from the same source");
+		k.threads = most_threads(e.directives);
 		kernels[e.name] = k;
 	}
 	*module = new CUmod_st;
@@ -216,6 +225,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	const unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
 	if (threads < 1 || threads > 1024 || block_z > 64)
 		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of no threads, or of more than 1024");
+	if (threads > function->kernel.threads)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of more threads than " + function->kernel.name + " was compiled for");
 	if (!grid_x || !grid_y || !grid_z || grid_x > 2147483647u || grid_y > 65535 || grid_z > 65535)
 		return refuse(CUDA_ERROR_INVALID_VALUE, "a grid of no blocks, or with more than 65535 in y or z");
 	if (shared > (unsigned)function->shared)
