@@ -23,6 +23,14 @@ static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op
 	return TDM_DONE;
 }
 
+// For rows within the device, of which cuMemcpy2DAsync may refuse pitches that are not
+// cuMemAllocPitch's.
+static tdm_outcome copy_row_by_row(const tdm_driver *d, CUstream stream, const tdm_op *op) {
+	for (uint64_t row = 0; row < op->grid[0]; row++)
+		TDM_CALL(d, cuMemcpyDtoDAsync_v2, op->to + row * op->grid[1], op->from + row * op->grid[2], op->bytes, stream);
+	return TDM_DONE;
+}
+
 static tdm_outcome copy_rows(const tdm_driver *d, CUstream stream, const tdm_op *op) {
 	CUDA_MEMCPY2D r = {
 		.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = op->from, .srcPitch = op->grid[2],
@@ -33,8 +41,10 @@ static tdm_outcome copy_rows(const tdm_driver *d, CUstream stream, const tdm_op 
 		r.srcMemoryType = CU_MEMORYTYPE_HOST, r.srcHost = pointer(op->handle);
 	else if (op->handle)
 		r.dstMemoryType = CU_MEMORYTYPE_HOST, r.dstHost = pointer(op->handle);
-	TDM_CALL(d, cuMemcpy2DAsync_v2, &r, stream);
-	return TDM_DONE;
+	const CUresult code = d->cuMemcpy2DAsync_v2(&r, stream);
+	if (code == CUDA_ERROR_INVALID_VALUE && !op->handle)
+		return copy_row_by_row(d, stream, op);
+	return (tdm_outcome){.call = "cuMemcpy2DAsync_v2", .code = code, .op = -1};
 }
 
 static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *op, flags f) {

@@ -39,6 +39,10 @@ CUresult transfer(const char *name, Kind kind, uintptr_t to, uintptr_t from, siz
 // most_pitch is what devices have for CU_DEVICE_ATTRIBUTE_MAX_PITCH.
 const size_t most_pitch = 0x7fffffff;
 
+// allocated_pitch divides what cuMemAllocPitch gives: copies within a device may fail for
+// other pitches.
+const size_t allocated_pitch = 512;
+
 // rectangle is the operation of a copy of rows.
 CUresult rectangle(const CUDA_MEMCPY2D &r, Op *op) {
 	const bool from_host = r.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = r.dstMemoryType == CU_MEMORYTYPE_HOST;
@@ -48,6 +52,8 @@ CUresult rectangle(const CUDA_MEMCPY2D &r, Op *op) {
 		return refuse(CUDA_ERROR_INVALID_VALUE, "rows here begin at the address, and are some");
 	if (r.srcPitch < r.WidthInBytes || r.dstPitch < r.WidthInBytes || r.srcPitch > most_pitch || r.dstPitch > most_pitch)
 		return refuse(CUDA_ERROR_INVALID_VALUE, "rows are as far apart as they are long at least, and 2 GiB less a byte at most");
+	if (!from_host && !to_host && (r.srcPitch % allocated_pitch || r.dstPitch % allocated_pitch))
+		return refuse(CUDA_ERROR_INVALID_VALUE, "rows within a device are as far apart as cuMemAllocPitch would have them");
 	op->kind = from_host ? Kind::copy_in : to_host ? Kind::copy_out : Kind::copy;
 	op->from = from_host ? reinterpret_cast<uintptr_t>(r.srcHost) : (uintptr_t)r.srcDevice;
 	op->to = to_host ? reinterpret_cast<uintptr_t>(r.dstHost) : (uintptr_t)r.dstDevice;
