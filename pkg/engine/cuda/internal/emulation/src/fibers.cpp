@@ -1,5 +1,6 @@
 #include "fibers.h"
 
+#include <atomic>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -97,6 +98,10 @@ void tdm_fiber_new(tdm_fiber *f) {
   if (pages == MAP_FAILED || mprotect(pages, guard_bytes, PROT_NONE) != 0)
     abort(); // no address space for a stack: nothing else would work either
   f->stack = pages + guard_bytes;
+  // Stacks are as far apart as fill a way of any cache: where they begin differs, so that
+  // what is on top of them does not share its sets.
+  static std::atomic<unsigned> begun;
+  f->bytes = stack_bytes - begun++ % 31 * 2112;
 #ifdef TDM_ASAN // what was here before may have been left in the middle of a function
   __asan_unpoison_memory_region(f->stack, stack_bytes);
 #endif
@@ -117,7 +122,7 @@ void tdm_fiber_free(tdm_fiber *f) {
 
 void tdm_fiber_begin(tdm_fiber *f, void (*run)()) {
   f->fake = nullptr;
-  f->at = first_frame(f->stack + stack_bytes, run);
+  f->at = first_frame(f->stack + f->bytes, run);
 }
 
 #ifdef TDM_ASAN

@@ -7,6 +7,7 @@
 struct tdm_fiber {
   void *at = nullptr;     // stack pointer while it does not run
   char *stack = nullptr;  // null: the thread's own
+  size_t bytes = 0;       // of it, from which on it is in use downwards
   void *fake = nullptr;   // of AddressSanitizer
   void *thread = nullptr; // of ThreadSanitizer
 };
