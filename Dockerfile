@@ -21,19 +21,23 @@ COPY services/kvtransfer/go.mod services/kvtransfer/go.sum services/kvtransfer/
 COPY services/prefill/go.mod services/prefill/go.sum services/prefill/
 COPY services/decode/go.mod services/decode/go.sum services/decode/
 COPY services/router/go.mod services/router/go.sum services/router/
+COPY loadtest/go.mod loadtest/go.sum loadtest/
 COPY cmd/tandem/go.mod cmd/tandem/go.sum cmd/tandem/
 RUN cd cmd/tandem && go mod download
 COPY proto proto
 COPY pkg pkg
 COPY services services
+COPY loadtest loadtest
 COPY cmd cmd
 # The Go resolver and no glibc one, which would open further libraries by name.
 RUN cd cmd/tandem && go build -trimpath -ldflags="-s -w" -tags=netgo,osusergo -o /out/bin/tandem .
 COPY models /out/models
 COPY LICENSE NOTICE /out/
+RUN mkdir -m 700 /state
 
 FROM ${RUN_IMAGE}
 COPY --from=build /out /
+COPY --from=build --chown=65532:65532 /state /state
 USER 65532:65532
 WORKDIR /
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["/bin/tandem", "probe", "127.0.0.1:7070"]

@@ -2,10 +2,10 @@
 # Needs Go, a C compiler and git.
 
 BIN := $(CURDIR)/.bin
-MODULES := cmd/tandem integration pkg proto $(wildcard services/*)
+MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration lint generate kernels gpu-check tidy tools ci
+.PHONY: help build test race images integration soak release lint generate kernels gpu-check tidy tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -13,11 +13,11 @@ help: ## Say what there is to make
 build: ## Build the tandem binary into .bin/
 	go build -o $(BIN)/tandem ./cmd/tandem
 
-test: ## Run every test that needs nothing but Go and a C compiler
-	go test work
+test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also those that take long)
+	TANDEM_LONG=$(LONG) go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels
-	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
+	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./loadtest/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
 
 images: ## Build the container images, which takes no registry
 	bash deploy/images/build
@@ -25,9 +25,15 @@ images: ## Build the container images, which takes no registry
 integration: images ## Run the integration suite over containers
 	bash integration/run
 
+soak: ## Break a mesh of processes at random for ten minutes, every token compared (FOR=1h, SEED=7)
+	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1)
+
+release: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then push the tags
+	cd tools/release && GOWORK=off go run . --version $(VERSION) --tag
+
 lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
-	@cd tools/deploy && GOWORK=off $(BIN)/golangci-lint run ./...
+	@for module in tools/deploy tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
 generate: $(BIN)/.built ## Generate Go from the proto files
@@ -43,7 +49,7 @@ gpu-check: ## Build the check of a GPU into .bin/gpu-check, and run it where the
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
-	@for module in $(MODULES) tools tools/deploy tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
+	@for module in $(MODULES) tools tools/deploy tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
 tools: $(BIN)/.built ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
 

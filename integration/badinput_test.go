@@ -48,6 +48,9 @@ func badInput(t *testing.T, m *cluster.Client) {
 		}), codes.InvalidArgument, "prompt"},
 		"100 MB prompt": {base(func(r *inferencev1.GenerateRequest) {
 			r.Input = &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("k", 100_000_000)}
+		}), codes.ResourceExhausted, ""}, // by its length: to name the field, all of it would have to come
+		"9 MB prompt": {base(func(r *inferencev1.GenerateRequest) {
+			r.Input = &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("k", 9_000_000)}
 		}), codes.InvalidArgument, "prompt"},
 		"unknown model":           {base(func(r *inferencev1.GenerateRequest) { r.Model = "nobody" }), codes.NotFound, ""},
 		"no tokens wanted":        {base(func(r *inferencev1.GenerateRequest) { r.MaxTokens = proto.Uint32(0) }), codes.InvalidArgument, "max_tokens"},
@@ -68,8 +71,7 @@ func badInput(t *testing.T, m *cluster.Client) {
 		"resumable for a day": {base(func(r *inferencev1.GenerateRequest) { r.ResumableFor = durationpb.New(24 * time.Hour) }), codes.InvalidArgument, "resumable_for"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			begun := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			_, err := m.Generate(ctx, c.request)
 			if status.Code(err) != c.code {
@@ -78,16 +80,13 @@ func badInput(t *testing.T, m *cluster.Client) {
 			if field := rpc.Field(err); !strings.Contains(field, c.field) {
 				t.Errorf("field %q, want %q: %v", field, c.field, err)
 			}
-			if took := time.Since(begun); took > 5*time.Second {
-				t.Errorf("answered after %v", took)
-			}
 		})
 	}
 	t.Run("invalid UTF-8", func(t *testing.T) { badUTF8(t, m) })
 	if r := generate(t, m, request("Once upon a time", 4, 0, disaggregated)); len(r.Tokens) != 4 {
 		t.Errorf("afterwards: %d tokens of 4", len(r.Tokens))
 	}
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 }
 
 // badUTF8 sends what no protobuf library would: a string that is not UTF-8.

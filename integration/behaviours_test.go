@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -57,15 +58,6 @@ const (
 	lease = 5 * time.Second
 	// streams is how many requests run at a time under load.
 	streams = 6
-	// usedWithin is how long a worker that started, or came back, may take until
-	// requests run on it.
-	usedWithin = 15 * time.Second
-	// noticedWithin is how long a worker that says nothing may keep a request:
-	// keep-alive breaks its connection before.
-	noticedWithin = 30 * time.Second
-	// idleWithin is how long anything of a request may stay when it has ended: a
-	// lease and a report.
-	idleWithin = 20 * time.Second
 )
 
 // check runs the behaviours against one mesh, each after the other.
@@ -74,7 +66,7 @@ func check(t *testing.T, c cluster.Cluster) {
 	for _, b := range behaviours() {
 		t.Run(b.name, func(t *testing.T) {
 			b.run(t, c, asks)
-			c.Router().AwaitIdle(t, idleWithin)
+			c.Router().AwaitIdle(t)
 		})
 	}
 }
@@ -84,7 +76,7 @@ func check(t *testing.T, c cluster.Cluster) {
 func simulatedAsks(t *testing.T) []cluster.Ask {
 	t.Helper()
 	reference := cluster.Start(t, func(o *mesh.UpOptions) {
-		o.Engine.Name, o.Engine.Simulated.BaseMs = mesh.EngineSimulated, 1
+		o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 1
 	})
 	return askReference(t, reference.Client, 40)
 }
@@ -116,7 +108,7 @@ func sameAsReference(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 		}
 	}
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
-	load.AwaitServed(t, 3*len(asks), timeout)
+	load.AwaitServed(t, 3*len(asks))
 	load.Stop(t)
 }
 
@@ -129,14 +121,14 @@ func poolsScale(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 		began := time.Now()
 		scaler.Scale(t, role, 3)
 		started := time.Now()
-		ids := c.Router().AwaitPool(t, role, 3, usedWithin)
+		ids := c.Router().AwaitPool(t, role, 3)
 		awaitUsed(t, load, ids, began)
 		t.Logf("%v: three workers started in %v and were all used %v later", role, started.Sub(began).Round(time.Millisecond), time.Since(started).Round(time.Millisecond))
 		scaler.Scale(t, role, 1)
-		c.Router().AwaitPool(t, role, 1, usedWithin)
-		load.AwaitServed(t, 2*streams, timeout)
+		c.Router().AwaitPool(t, role, 1)
+		load.AwaitServed(t, 2*streams)
 		scaler.Scale(t, role, 2)
-		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, usedWithin), time.Now())
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2), time.Now())
 	}
 	load.Stop(t)
 }
@@ -144,7 +136,7 @@ func poolsScale(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 // awaitUsed waits until each of the workers was named in an answer since then.
 func awaitUsed(t *testing.T, load *cluster.Load, ids []string, since time.Time) {
 	t.Helper()
-	cluster.Await(t, usedWithin, func() string {
+	cluster.Await(t, func() string {
 		for _, id := range ids {
 			if !load.Used(id, since) {
 				return fmt.Sprintf("%s was not used", id)
@@ -159,12 +151,12 @@ func rollingRestart(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	restarter := cluster.Need[cluster.WorkerRestarter](t, c)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
-		before := c.Router().AwaitPool(t, role, 2, usedWithin)
+		before := c.Router().AwaitPool(t, role, 2)
 		for _, id := range before {
 			restarter.RestartWorker(t, id)
-			c.Router().AwaitPool(t, role, 2, usedWithin)
+			c.Router().AwaitPool(t, role, 2)
 		}
-		after := c.Router().AwaitPool(t, role, 2, usedWithin)
+		after := c.Router().AwaitPool(t, role, 2)
 		for _, id := range before {
 			if slices.Contains(after, id) {
 				t.Errorf("%s was not replaced", id)
@@ -180,10 +172,10 @@ func workersKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	killer, scaler := cluster.Need[cluster.Killer](t, c), cluster.Need[cluster.Scaler](t, c)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
-		killer.Kill(t, c.Router().Busiest(t, role, usedWithin))
-		load.AwaitServed(t, 2*streams, timeout)
+		killer.Kill(t, c.Router().Busiest(t, role))
+		load.AwaitServed(t, 2*streams)
 		scaler.Scale(t, role, 2)
-		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2, usedWithin), time.Now())
+		awaitUsed(t, load, c.Router().AwaitPool(t, role, 2), time.Now())
 	}
 	load.Stop(t)
 }
@@ -193,14 +185,14 @@ func workersKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 func onlyWorkerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	killer, scaler := cluster.Need[cluster.Killer](t, c), cluster.Need[cluster.Scaler](t, c)
 	scaler.Scale(t, decodeRole, 1)
-	c.Router().AwaitPool(t, decodeRole, 1, usedWithin)
+	c.Router().AwaitPool(t, decodeRole, 1)
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
-	load.AwaitServed(t, streams, timeout)
+	load.AwaitServed(t, streams)
 	before := load.Failures()
 	killed := time.Now()
-	killer.Kill(t, c.Router().Busiest(t, decodeRole, usedWithin))
+	killer.Kill(t, c.Router().Busiest(t, decodeRole))
 	var failures []cluster.Failure
-	cluster.Await(t, usedWithin, func() string {
+	cluster.Await(t, func() string {
 		if failures = append(failures, load.Failures()...); len(failures) < streams {
 			return fmt.Sprintf("%d requests failed after the only decode worker was killed", len(failures))
 		}
@@ -208,9 +200,9 @@ func onlyWorkerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	})
 	t.Logf("%d requests failed within %v", len(failures), time.Since(killed).Round(time.Millisecond))
 	scaler.Scale(t, decodeRole, 2)
-	c.Router().AwaitPool(t, decodeRole, 2, usedWithin)
+	c.Router().AwaitPool(t, decodeRole, 2)
 	failures = append(failures, load.Failures()...)
-	load.AwaitServed(t, 2*streams, timeout)
+	load.AwaitServed(t, 2*streams)
 	for _, f := range before {
 		t.Errorf("before the worker was killed, a request failed %v", f)
 	}
@@ -240,15 +232,15 @@ func workersCutOff(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 func silence(t *testing.T, c cluster.Cluster, asks []cluster.Ask, begin, end func(testing.TB, string)) {
 	load := cluster.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
-		ids := c.Router().AwaitPool(t, role, 2, usedWithin)
-		silent := c.Router().Busiest(t, role, usedWithin)
+		ids := c.Router().AwaitPool(t, role, 2)
+		silent := c.Router().Busiest(t, role)
 		begin(t, silent)
 		began := time.Now()
-		load.AwaitEach(t, noticedWithin)
+		load.AwaitEach(t)
 		t.Logf("%v: every stream had its answer from others within %v", role, time.Since(began).Round(time.Millisecond))
-		c.Router().AwaitPool(t, role, 1, noticedWithin)
+		c.Router().AwaitPool(t, role, 1)
 		end(t, silent)
-		c.Router().AwaitPool(t, role, 2, noticedWithin)
+		c.Router().AwaitPool(t, role, 2)
 		awaitUsed(t, load, ids, time.Now())
 	}
 	load.Stop(t)

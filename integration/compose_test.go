@@ -40,13 +40,13 @@ func TestComposeServesTheBundledModel(t *testing.T) {
 		{"bad input", badInput},
 		{"the same tokens as in one process", func(t *testing.T, m *cluster.Client) {
 			load := cluster.StartLoad(t, m, streams, asks)
-			load.AwaitServed(t, 3*len(asks), timeout)
+			load.AwaitServed(t, 3*len(asks))
 			load.Stop(t)
 		}},
 	} {
 		t.Run(b.name, func(t *testing.T) { b.run(t, m) })
 	}
-	m.AwaitIdle(t, idleWithin)
+	m.AwaitIdle(t)
 }
 
 // Everything that may happen to a mesh, over containers.

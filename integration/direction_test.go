@@ -44,14 +44,18 @@ func service(path string) string {
 	return name
 }
 
-// testHelper reports whether a package exists for tests: its name ends in "test".
-func testHelper(path string) bool { return strings.HasSuffix(path, "test") }
+// testHelper reports whether a package exists for tests: it is, or is in, a folder
+// whose name ends in "test". A module's own name says nothing: loadtest is a product.
+func testHelper(path string) bool {
+	_, below, _ := strings.Cut(strings.TrimPrefix(path, ours), "/")
+	return slices.ContainsFunc(strings.Split(below, "/"), func(folder string) bool { return strings.HasSuffix(folder, "test") })
+}
 
 // core are the folders of state machines: Handle(now, event) gives actions.
 var core = []string{
-	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "services/router/internal",
-	"services/kvtransfer/internal/receiver", "services/kvtransfer/internal/sender", "services/kvtransfer/internal/stock",
-	"services/kvtransfer/internal/coverage", "services/kvtransfer/internal/deadline", "services/kvtransfer/internal/model", "services/kvtransfer/internal/transitions",
+	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/routing", "pkg/joining", "services/router/internal",
+	"pkg/kvtransfer/receiver", "pkg/kvtransfer/sender", "pkg/kvtransfer/internal/coverage", "pkg/kvtransfer/internal/deadline",
+	"pkg/kvtransfer/internal/protocolmodel", "pkg/kvtransfer/internal/transitions", "services/kvtransfer/internal/inventory",
 }
 
 // inCore reports whether a package is of the core; its test helpers are not.
@@ -66,22 +70,37 @@ var directionRules = []directionRule{
 		},
 	},
 	{
-		name: "services meet only through proto",
-		reason: "a service is deployed by itself and talks to another version of its peers; a Go import would hide a protocol. " +
-			"The exception: the KV transfer is a library too, whose sender prefill imports and whose receiver decode mounts",
+		name:    "the protocol's words import only proto",
+		reason:  "every package may import them, so they may import none",
+		forbids: func(e edge) bool { return e.from == "pkg/api" && e.to != e.from && within(e.to, "pkg") },
+	},
+	{
+		name:   "services meet only through proto",
+		reason: "a service is deployed by itself and talks to another version of its peers; a Go import would hide a protocol",
 		forbids: func(e edge) bool {
 			from, to := service(e.from), service(e.to)
-			if from == "" || to == "" || from == to {
-				return false
-			}
-			return to != "kvtransfer" || (from != "prefill" && from != "decode")
+			return from != "" && to != "" && from != to
+		},
+	},
+	{
+		name:   "loadtest imports nothing of ours but proto",
+		reason: "whoever measures a token stream imports it: it must bring no engine, no service and no embedded server along",
+		forbids: func(e edge) bool {
+			return within(e.from, "loadtest") && within(e.to, "pkg", "services", "cmd")
+		},
+	},
+	{
+		name:   "only the binary imports loadtest",
+		reason: "an instrument stands beside what it measures: a service that needs it would measure itself",
+		forbids: func(e edge) bool {
+			return within(e.to, "loadtest") && !within(e.from, "loadtest", "cmd", "integration")
 		},
 	},
 	{
 		name:   "nothing imports the binary",
 		reason: "cmd/tandem joins everything, embedded servers included; only the suite that runs it may look inside",
 		forbids: func(e edge) bool {
-			return within(e.to, "cmd") && !within(e.from, "cmd", "integration")
+			return within(e.to, "cmd") && !within(e.from, "cmd", "integration", "loadtest") // which has a rule of its own
 		},
 	},
 	{
@@ -93,7 +112,7 @@ var directionRules = []directionRule{
 		name:   "proto imports nothing of ours",
 		reason: "clients in Go import proto alone, and it is generated: logic in it would be lost",
 		forbids: func(e edge) bool {
-			return within(e.from, "proto") && within(e.to, "pkg", "services", "cmd", "integration", "tools")
+			return within(e.from, "proto") && within(e.to, "pkg", "services", "loadtest", "cmd", "integration", "tools")
 		},
 	},
 	{
@@ -122,7 +141,7 @@ var directionRules = []directionRule{
 		name:   "test helpers stay in tests",
 		reason: "fakes in a release are a way around every check",
 		forbids: func(e edge) bool {
-			fake := testHelper(e.to) && within(e.to, "pkg", "services", "cmd")
+			fake := testHelper(e.to) || within(e.to, "testing", "go.uber.org/goleak", "pgregory.net/rapid")
 			return fake && !e.test && !testHelper(e.from) && !within(e.from, "integration")
 		},
 	},
@@ -197,13 +216,23 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "pkg/rpc", to: ours + "services/router"}, "pkg imports no services"},
 		{edge{from: ours + "pkg/rpc", to: ours + "services/router", test: true}, "pkg imports no services"},
 		{edge{from: ours + "pkg/rpc", to: ours + "proto/tandem/worker/v1"}, ""},
+		{edge{from: ours + "pkg/api", to: ours + "pkg/rpc"}, "the protocol's words import only proto"},
+		{edge{from: ours + "pkg/api", to: ours + "proto/tandem/worker/v1"}, ""},
 		{edge{from: ours + "services/router", to: ours + "services/decode"}, "services meet only through proto"},
 		{edge{from: ours + "services/router", to: ours + "services/kvtransfer"}, "services meet only through proto"},
 		{edge{from: ours + "services/kvtransfer", to: ours + "services/decode"}, "services meet only through proto"},
 		{edge{from: ours + "services/prefill", to: ours + "services/decode"}, "services meet only through proto"},
-		{edge{from: ours + "services/prefill", to: ours + "services/kvtransfer/sender"}, ""},
-		{edge{from: ours + "services/decode/batch", to: ours + "services/kvtransfer"}, ""},
+		{edge{from: ours + "services/prefill", to: ours + "services/kvtransfer"}, "services meet only through proto"},
+		{edge{from: ours + "services/prefill", to: ours + "services/kvtransfer", test: true}, "services meet only through proto"},
+		{edge{from: ours + "services/prefill", to: ours + "pkg/kvtransfer/sender"}, ""},
 		{edge{from: ours + "services/router", to: ours + "services/router/policy"}, ""},
+		{edge{from: ours + "loadtest/drive", to: ours + "pkg/rpc"}, "loadtest imports nothing of ours but proto"},
+		{edge{from: ours + "loadtest/drive", to: ours + "pkg/rpc", test: true}, "loadtest imports nothing of ours but proto"},
+		{edge{from: ours + "loadtest", to: ours + "services/router"}, "loadtest imports nothing of ours but proto"},
+		{edge{from: ours + "loadtest/report", to: ours + "cmd/tandem/mesh"}, "loadtest imports nothing of ours but proto"},
+		{edge{from: ours + "loadtest", to: ours + "proto/tandem/inference/v1"}, ""},
+		{edge{from: ours + "pkg/engine/simulated", to: ours + "loadtest/finetimer"}, "only the binary imports loadtest"},
+		{edge{from: ours + "cmd/tandem/bench/pair", to: ours + "loadtest"}, ""},
 		{edge{from: ours + "services/router", to: ours + "cmd/tandem/mesh"}, "nothing imports the binary"},
 		{edge{from: ours + "cmd/tandem", to: ours + "cmd/tandem/internal/cli"}, ""},
 		{edge{from: ours + "integration", to: ours + "cmd/tandem/mesh", test: true}, ""},
@@ -225,12 +254,19 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "services/decode", to: "github.com/spf13/pflag"}, ""},
 		{edge{from: ours + "services/decode", to: ours + "pkg/engine/enginetest"}, "test helpers stay in tests"},
 		{edge{from: ours + "services/decode", to: ours + "pkg/engine/enginetest", test: true}, ""},
+		{edge{from: ours + "pkg/engine/cuda", to: ours + "pkg/engine/cuda/emulationtest/src"}, "test helpers stay in tests"},
+		{edge{from: ours + "pkg/engine/cuda/emulationtest/src", to: ours + "pkg/engine/enginetest"}, ""},
+		{edge{from: ours + "cmd/tandem/bench", to: ours + "loadtest/arrivals"}, ""},
+		{edge{from: ours + "loadtest/arrivals", to: ours + "loadtest/arrivals/arrivalstest"}, "test helpers stay in tests"},
+		{edge{from: ours + "loadtest/arrivals", to: "testing"}, "test helpers stay in tests"},
+		{edge{from: ours + "pkg/rpc", to: "net/http/httptest"}, "test helpers stay in tests"},
+		{edge{from: ours + "pkg/rpc/rpctest", to: "testing"}, ""},
 		{edge{from: ours + "pkg/scheduler", to: "net/http"}, "the core does no input or output"},
 		{edge{from: ours + "pkg/kvcache", to: "os"}, "the core does no input or output"},
-		{edge{from: ours + "services/router/internal/policy", to: "net"}, "the core does no input or output"},
-		{edge{from: ours + "services/router/internal/policy", to: "google.golang.org/grpc"}, "the core does no input or output"},
-		{edge{from: ours + "services/router/internal/policy", to: "google.golang.org/grpc/codes"}, ""},
-		{edge{from: ours + "services/router/internal/policytest", to: "net"}, ""},
+		{edge{from: ours + "pkg/routing", to: "net"}, "the core does no input or output"},
+		{edge{from: ours + "pkg/routing", to: "google.golang.org/grpc"}, "the core does no input or output"},
+		{edge{from: ours + "pkg/routing", to: "google.golang.org/grpc/codes"}, ""},
+		{edge{from: ours + "pkg/routing/routingtest", to: "net"}, ""},
 		{edge{from: ours + "pkg/scheduler", to: "os", test: true}, ""},
 	}
 	broken := map[string]bool{}

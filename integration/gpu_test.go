@@ -3,20 +3,22 @@ package integration_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // Same tokens on a GPU: disaggregated or on one worker, in one chunk or in many, with and
 // without a prefix hit, drawn or greedy. The workers share one emulated GPU, and KV goes
 // from one's pages to the other's.
 func TestSameTokensOnAGPU(t *testing.T) {
+	t.Parallel() // no other test here has a GPU
 	gpu := cudatest.New(t)
 	on := func(o *mesh.UpOptions) {
-		o.Engine.Name, o.Engine.Device, o.Engine.CUDADriver = mesh.EngineAuto, "cuda:0", gpu.Driver
+		o.Engine.Name, o.Engine.Device, o.Engine.CUDA.Driver = engines.Auto, "cuda:0", gpu.Driver
 		o.ContextTokens, o.Engine.KVMemory, o.Engine.MaxBatchTokens, o.Engine.MaxSequences = 512, 4<<20, 256, 8
 	}
 	whole := cluster.Start(t, on)
@@ -25,7 +27,11 @@ func TestSameTokensOnAGPU(t *testing.T) {
 		smallChunks(o)
 		o.PrefillWorkers, o.DecodeWorkers = 1, 1
 	})
-	for i, prompt := range []string{"Once upon a time", longPrompt(5)} {
+	prompts := []string{"Once upon a time", longPrompt(5)}
+	if !longtest.Wanted() {
+		prompts = prompts[:1]
+	}
+	for i, prompt := range prompts {
 		temperature := []float32{0, 0.8}[i]
 		want := generate(t, whole.Client, request(prompt, 8, temperature, aggregated)).Tokens
 		for name, m := range map[string]*cluster.Client{"whole": whole.Client, "in chunks": chunked.Client} {
@@ -38,6 +44,6 @@ func TestSameTokensOnAGPU(t *testing.T) {
 			}
 		}
 	}
-	whole.AwaitIdle(t, 10*time.Second)
-	chunked.AwaitIdle(t, 10*time.Second)
+	whole.AwaitIdle(t)
+	chunked.AwaitIdle(t)
 }

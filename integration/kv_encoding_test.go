@@ -3,7 +3,6 @@ package integration_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
@@ -37,7 +36,7 @@ func TestKVInInt8(t *testing.T) {
 	}
 	checkRoute(t, exact, disaggregated)
 	checkRoute(t, generate(t, encoded.Client, request(longPrompt(3), 40, 0, aggregated)), aggregated)
-	encoded.AwaitIdle(t, 10*time.Second)
+	encoded.AwaitIdle(t)
 }
 
 // Engines that keep KV in int8 send about half the bytes too, and what is sent is what
@@ -45,13 +44,13 @@ func TestKVInInt8(t *testing.T) {
 // with a prefix hit and without, and requests say so.
 func TestEnginesWithKVInInt8(t *testing.T) {
 	exact := cluster.Start(t, nil)
-	whole := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPUKV = cpu.KVInt8 })
+	whole := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
 	chunked := cluster.Start(t, func(o *mesh.UpOptions) {
 		smallChunks(o)
-		o.Engine.CPUKV = cpu.KVInt8
+		o.Engine.CPU.KV = cpu.KVInt8
 	})
 	prompt := longPrompt(4)
-	alone := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPUKV = cpu.KVInt8 })
+	alone := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
 	want := generate(t, alone.Client, request(prompt, 40, 0.8, aggregated)).Tokens
 	full := generate(t, exact.Client, request(prompt, 40, 0.8, disaggregated)).Finished.GetTimings().GetTransferBytes()
 	for i, m := range []*cluster.Client{whole.Client, chunked.Client} {
@@ -70,6 +69,6 @@ func TestEnginesWithKVInInt8(t *testing.T) {
 				most = sent - 1
 			}
 		}
-		m.AwaitIdle(t, 10*time.Second)
+		m.AwaitIdle(t)
 	}
 }

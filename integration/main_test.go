@@ -1,18 +1,41 @@
 package integration_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
+// atOnce is how many tests run beside each other of those that do: they wait for leases
+// and for processes more than they compute.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	if !asked {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
 	status := m.Run()
 	if err := cluster.RemoveBuilt(); err != nil {
 		fmt.Fprintln(os.Stderr, "remove the programs that were built:", err)
 		status = max(status, 1)
 	}
 	os.Exit(status)
+}
+
+// transports are the networks that KV goes over: one, unless tests may take long.
+func transports() []string {
+	if longtest.Wanted() {
+		return faults.Transports()
+	}
+	return faults.Transports()[:1]
 }

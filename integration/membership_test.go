@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -13,18 +14,19 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/integration/cluster"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
-
-// membershipTimeout bounds each wait of these tests.
-const membershipTimeout = 20 * time.Second
 
 // startEtcd starts etcd; address "" is any.
 func startEtcd(t *testing.T, dir, address string) *embedded.Etcd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), membershipTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	server, err := embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: dir, ClientAddress: address})
 	if err != nil {
@@ -37,7 +39,7 @@ func startEtcd(t *testing.T, dir, address string) *embedded.Etcd {
 // connectEtcd makes a client with times short enough for a test.
 func connectEtcd(t *testing.T, endpoint string) *membership.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), membershipTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	client, err := membership.Connect(ctx, membership.Config{
 		Endpoints:      []string{endpoint},
@@ -76,8 +78,7 @@ func watchViews(t *testing.T, client *membership.Client) <-chan membership.View 
 // awaitView waits for a view that will do.
 func awaitView(t *testing.T, views <-chan membership.View, what string, good func(membership.View) bool) membership.View {
 	t.Helper()
-	timeout := time.NewTimer(membershipTimeout)
-	defer timeout.Stop()
+	late := time.After(timeout)
 	var last membership.View
 	for {
 		select {
@@ -85,7 +86,7 @@ func awaitView(t *testing.T, views <-chan membership.View, what string, good fun
 			if good(last) {
 				return last
 			}
-		case <-timeout.C:
+		case <-late:
 			t.Fatalf("no view with %s; the last is %+v", what, last)
 		}
 	}
@@ -101,7 +102,7 @@ func workerRecord(id string, epoch uint64) *controlv1.WorkerRecord {
 func register(t *testing.T, client *membership.Client, record *controlv1.WorkerRecord) *membership.Registration {
 	t.Helper()
 	registration := client.Register(record)
-	ctx, cancel := context.WithTimeout(t.Context(), membershipTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := registration.Wait(ctx); err != nil {
 		t.Fatal(err)
@@ -138,7 +139,7 @@ func TestMembershipOnRealEtcd(t *testing.T) {
 	})
 	// A renewal or two must not change or lose anything. On a machine that is busy,
 	// etcd may be late to answer, which is all that a view may say then.
-	<-time.After(2500 * time.Millisecond)
+	cluster.Pass(2500 * time.Millisecond)
 	select {
 	case view := <-views:
 		if len(view.Workers) != 1 || view.Workers[0].GetState() != controlv1.WorkerState_WORKER_STATE_DRAINING {
@@ -181,7 +182,7 @@ func TestMembershipSurvivesEtcd(t *testing.T) {
 				t.Errorf("while etcd is away the view has %d workers, want the last known one", len(view.Workers))
 			}
 			registration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
-			<-time.After(test.away)
+			cluster.Pass(test.away)
 			if test.wipe {
 				if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
 					t.Fatal(err)
@@ -210,7 +211,7 @@ func TestMembershipDeadWorkerGoes(t *testing.T) {
 	t.Parallel()
 	server := startEtcd(t, t.TempDir(), "")
 	views := watchViews(t, connectEtcd(t, server.Endpoint()))
-	ctx, cancel := context.WithTimeout(t.Context(), membershipTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	worker, err := membership.Connect(ctx, membership.Config{Endpoints: []string{server.Endpoint()}, LeaseTTL: 2 * time.Second},
 		testLogger(t))
@@ -235,7 +236,7 @@ func TestMembershipNewerProcessWins(t *testing.T) {
 	newRegistration := register(t, newer, workerRecord("decode-1", 2))
 	awaitView(t, views, "the newer", has(2))
 	oldRegistration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
-	<-time.After(3 * time.Second) // more than a lease: the older one has looked
+	cluster.Pass(3 * time.Second) // more than a lease: the older one has looked
 	select {
 	case view := <-views:
 		t.Errorf("the older process wrote over the newer: %+v", view)
@@ -267,7 +268,7 @@ func TestPolicyOnRealEtcd(t *testing.T) {
 		select {
 		case policy := <-policies:
 			return policy
-		case <-time.After(membershipTimeout):
+		case <-time.After(timeout):
 			t.Fatal("no policy")
 			return nil
 		}
@@ -303,14 +304,10 @@ func TestConnectToNoEtcd(t *testing.T) {
 	}()
 	for _, endpoint := range []string{"http://127.0.0.1:1", silent} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		start := time.Now()
 		_, err := membership.Connect(ctx, membership.Config{Endpoints: []string{endpoint}}, testLogger(t))
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), endpoint) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the error %v is not one line that names %s", err, endpoint)
-		}
-		if took := time.Since(start); took > 4*time.Second {
-			t.Errorf("it took %s", took)
 		}
 		t.Log(err)
 	}
@@ -338,4 +335,85 @@ func TestEmbeddedEtcdRefuses(t *testing.T) {
 // testLogger logs to the test, which shows it if it fails.
 func testLogger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// writeRaw writes keys of the membership without a lease, as somebody else would.
+func writeRaw(t *testing.T, endpoint string, count int, entry func(i int) (key, value string)) {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for done := 0; done < count; {
+		var puts []clientv3.Op
+		for bytes := 0; done < count && len(puts) < 100 && bytes < 1<<20; done++ {
+			key, value := entry(done)
+			puts, bytes = append(puts, clientv3.OpPut(key, value)), bytes+len(key)+len(value)
+		}
+		if _, err := client.Txn(ctx).Then(puts...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A record that nobody keeps, over that of a live worker, does not stay.
+func TestMembershipRecordOfNobody(t *testing.T) {
+	t.Parallel()
+	server := startEtcd(t, t.TempDir(), "")
+	views := watchViews(t, connectEtcd(t, server.Endpoint()))
+	registration := register(t, connectEtcd(t, server.Endpoint()), workerRecord("decode-1", 1))
+	awaitView(t, views, "the worker", has(1))
+	for epoch := range uint64(3) {
+		value, err := protojson.Marshal(workerRecord("decode-1", 100+epoch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeRaw(t, server.Endpoint(), 1, func(int) (string, string) {
+			return membership.WorkerKey(controlv1.Role_ROLE_DECODE, "decode-1"), string(value)
+		})
+		awaitView(t, views, "the other", has(100+epoch))
+		awaitView(t, views, "the worker again", has(1))
+	}
+	if err := registration.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitView(t, views, "no worker", gone)
+}
+
+// Thousands of records that are none, of all sizes that etcd takes, change nothing
+// for who watches, who begins to, and who keeps a record among them.
+func TestMembershipUnderAFlood(t *testing.T) {
+	t.Parallel()
+	server := startEtcd(t, t.TempDir(), "")
+	views := watchViews(t, connectEtcd(t, server.Endpoint()))
+	worker := connectEtcd(t, server.Endpoint())
+	registration := register(t, worker, workerRecord("decode-1", 1))
+	awaitView(t, views, "the worker", has(1))
+	writeRaw(t, server.Endpoint(), 2500, func(i int) (string, string) {
+		bogus := workerRecord(fmt.Sprintf("decode-1%d", i), 7) // its key begins as the worker's
+		switch {
+		case i%100 == 0:
+			bogus.Version = strings.Repeat("x", 1<<20)
+		case i%3 == 0:
+			bogus.Version = strings.Repeat("x", 30<<10)
+		default:
+			bogus.Id += strings.Repeat("/", 300)
+		}
+		value, err := protojson.Marshal(bogus)
+		if err != nil {
+			t.Error(err)
+		}
+		return membership.WorkerKey(bogus.GetRole(), bogus.GetId()), string(value)
+	})
+	registration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
+	updated := func(view membership.View) bool { return has(1)(view) && view.Workers[0].GetModel() == "fable" }
+	awaitView(t, views, "the update", updated)
+	awaitView(t, watchViews(t, connectEtcd(t, server.Endpoint())), "the worker among them", updated)
+	if err := registration.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitView(t, views, "no worker", gone)
 }

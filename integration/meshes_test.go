@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // The behaviours of a mesh in this process.
@@ -15,10 +16,8 @@ func TestInProcessBehaviours(t *testing.T) {
 
 // The behaviours of a mesh of processes.
 func TestProcessesBehaviours(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds programs and waits for leases")
-	}
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	check(t, cluster.StartProcesses(t, cluster.Build(t), 2, 2,
-		"--engine="+mesh.EngineSimulated, "--lease-ttl="+lease.String(), fmt.Sprintf("--simulated-base-ms=%d", simulatedMs)))
+		"--engine="+engines.Simulated, "--lease-ttl="+lease.String(), fmt.Sprintf("--simulated-base-ms=%d", simulatedMs)))
 }

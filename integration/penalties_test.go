@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -145,7 +144,7 @@ func TestSamePenaltiesAndLogprobs(t *testing.T) {
 				})
 			}
 			together.Wait()
-			m.AwaitIdle(t, 10*time.Second)
+			m.AwaitIdle(t)
 		}
 	}
 }
@@ -229,13 +228,14 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs")
 	}
+	t.Parallel() // much of it is waiting
 	binaries := cluster.Build(t)
 	servers := cluster.Servers(cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries))
 	serve := func(target string, args ...string) *cluster.Process {
 		args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB", "--threads=1"}, args...)
 		return cluster.Launch(t, target, binaries.Tandem, append(args, servers...)...)
 	}
-	m := cluster.Dial(t, serve("router", "--listen=127.0.0.1:0").Ready(t).Field(t, "grpc"))
+	m := serve("router", "--listen=127.0.0.1:0").Client(t)
 	serve("prefill").Ready(t)
 	pool := make(map[string]*cluster.Process)
 	for _, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
@@ -27,7 +28,7 @@ const (
 // steps, about twice as long as a worker may be silent between tokens.
 func crowded(o *mesh.UpOptions) {
 	o.PrefillWorkers, o.DecodeWorkers = 1, 1
-	o.Engine.Name, o.Engine.Simulated.BaseMs = mesh.EngineSimulated, 12
+	o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 12
 	o.ContextTokens, o.Engine.KVMemory = crowdedContext, crowdedMemory
 	o.Decode.OutputShare = 0.001
 	o.Router.WorkerSilence = 600 * time.Millisecond
@@ -36,6 +37,7 @@ func crowded(o *mesh.UpOptions) {
 // A request that gives its blocks away on a worker that works stays there until it
 // has them again, and gives the tokens that it gives alone.
 func TestPreemptedRequestStaysOnItsWorker(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	// Of 8 blocks 8 and 5. A router sends the second if all of it fits beside what the
 	// first has taken so far.
 	lengths := [2]uint32{220, 140}
@@ -45,7 +47,7 @@ func TestPreemptedRequestStaysOnItsWorker(t *testing.T) {
 		return q
 	}
 	alone := cluster.Start(t, func(o *mesh.UpOptions) {
-		o.Engine.Name, o.Engine.Simulated.BaseMs = mesh.EngineSimulated, 0
+		o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 0
 	})
 	for _, mode := range []inferencev1.Mode{aggregated, disaggregated} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,6 +21,7 @@ func TestProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs and waits for leases")
 	}
+	t.Parallel() // much of it is waiting
 	binaries := cluster.Build(t)
 	etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
 	serve := func(t *testing.T, target string, args ...string) *cluster.Process {
@@ -35,7 +35,7 @@ func TestProcesses(t *testing.T) {
 		prefill, decode := serve(t, "prefill"), serve(t, "decode")
 		prefill.Ready(t)
 		decode.Ready(t)
-		m := cluster.Dial(t, router.Ready(t).Field(t, "grpc"))
+		m := router.Client(t)
 		awaitWorkers(t, m, 2)
 		alone := cluster.Start(t, nil)
 		for _, temperature := range []float32{0, 0.8} {
@@ -48,9 +48,9 @@ func TestProcesses(t *testing.T) {
 				checkRoute(t, r, mode)
 			}
 		}
-		m.AwaitIdle(t, 10*time.Second)
+		m.AwaitIdle(t)
 		for _, p := range []*cluster.Process{prefill, decode, router} {
-			if err := p.Terminate(t, 10*time.Second); err != nil {
+			if err := p.Terminate(t); err != nil {
 				t.Errorf("%s ended with %v\n%s", p.Name, err, p.Stderr())
 			}
 		}
@@ -58,7 +58,7 @@ func TestProcesses(t *testing.T) {
 
 	t.Run("the only decode worker is killed", func(t *testing.T) {
 		slow := []string{"--engine=simulated", "--simulated-base-ms=20"}
-		m := cluster.Dial(t, serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Ready(t).Field(t, "grpc"))
+		m := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Client(t)
 		serve(t, "prefill", slow...).Ready(t)
 		decode := serve(t, "decode", slow...).Ready(t)
 		awaitWorkers(t, m, 2)
@@ -71,38 +71,36 @@ func TestProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		received := 0
-		var killed time.Time
+		killed := false
 		for {
 			event, err := stream.Recv()
 			if err != nil {
-				checkLost(t, err, killed)
+				if !killed || status.Code(err) != codes.Unavailable || rpc.Reason(err) == "" {
+					t.Errorf("ended with %v, reason %q; the worker was killed: %v", err, rpc.Reason(err), killed)
+				}
 				break
 			}
-			if received += len(event.GetTokens().GetTokenIds()); received >= 10 && killed.IsZero() {
+			if received += len(event.GetTokens().GetTokenIds()); received >= 10 && !killed {
 				decode.Kill()
-				killed = time.Now()
+				killed = true
 			}
 		}
 
 		serve(t, "decode", slow...).Ready(t)
-		registered := time.Now()
 		for {
 			_, err := m.Generate(ctx, request("Once upon a time", 2, 0, disaggregated))
 			if err == nil {
 				break
 			}
-			if status.Code(err) != codes.Unavailable || time.Since(registered) > 2*time.Second {
-				t.Fatalf("%v after the new worker registered: %v", time.Since(registered), err)
+			if status.Code(err) != codes.Unavailable {
+				t.Fatalf("after the new worker registered: %v", err)
 			}
-		}
-		if took := time.Since(registered); took > 2*time.Second {
-			t.Errorf("the new worker was used after %v", took)
 		}
 	})
 
 	t.Run("a worker dies half-way and another goes on", func(t *testing.T) {
 		slow := []string{"--engine=simulated", "--simulated-base-ms=10"}
-		m := cluster.Dial(t, serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Ready(t).Field(t, "grpc"))
+		m := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Client(t)
 		pools := map[controlv1.Role]map[string]*cluster.Process{}
 		for role, target := range map[controlv1.Role]string{controlv1.Role_ROLE_PREFILL: "prefill", controlv1.Role_ROLE_DECODE: "decode"} {
 			pools[role] = make(map[string]*cluster.Process)
@@ -118,6 +116,7 @@ func TestProcesses(t *testing.T) {
 				if role == controlv1.Role_ROLE_PREFILL && tokens > 0 {
 					continue // it has nothing to do with the request any more
 				}
+				m.AwaitIdle(t) // or the one before may be what keeps a worker busy
 				killed := make(chan string, 1)
 				r, err := m.GenerateWith(t.Context(), ask(), func(received int) {
 					if received == tokens && len(killed) == 0 {
@@ -134,7 +133,7 @@ func TestProcesses(t *testing.T) {
 				}
 			}
 		}
-		m.AwaitIdle(t, 10*time.Second)
+		m.AwaitIdle(t)
 	})
 
 	t.Run("what is missing is said in one line", func(t *testing.T) {
@@ -149,7 +148,7 @@ func TestProcesses(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				p := cluster.Launch(t, "tandem", binaries.Tandem, c.args...)
-				if err := p.Exit(t, 15*time.Second); err == nil {
+				if err := p.Exit(t); err == nil {
 					t.Error("exit status 0")
 				}
 				said := strings.TrimSpace(p.Stderr())
@@ -180,20 +179,6 @@ func busiest(t *testing.T, m *cluster.Client, role controlv1.Role) string {
 	}
 	t.Fatalf("no worker of role %v is busy: %v", role, view)
 	return ""
-}
-
-// checkLost checks how a request ends whose only decode worker died.
-func checkLost(t *testing.T, err error, killed time.Time) {
-	t.Helper()
-	if killed.IsZero() {
-		t.Fatalf("failed before the worker was killed: %v", err)
-	}
-	if status.Code(err) != codes.Unavailable || rpc.Reason(err) == "" {
-		t.Errorf("ended with %v, reason %q", err, rpc.Reason(err))
-	}
-	if took := time.Since(killed); took > 2*time.Second {
-		t.Errorf("ended %v after the worker was killed", took)
-	}
 }
 
 // awaitWorkers waits until a router is connected to n workers.

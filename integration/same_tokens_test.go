@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,8 +21,8 @@ const (
 	aggregated    = inferencev1.Mode_MODE_AGGREGATED
 )
 
-// timeout bounds one request of these tests.
-const timeout = time.Minute
+// timeout ends what a test waits for.
+const timeout = cluster.Timeout
 
 func generate(t testing.TB, m *cluster.Client, request *inferencev1.GenerateRequest) cluster.Result {
 	t.Helper()
@@ -81,7 +80,7 @@ func TestSameTokens(t *testing.T) {
 				}
 			}
 			sameTokensTogether(t, m, prompts, want, temperature)
-			m.AwaitIdle(t, 10*time.Second)
+			m.AwaitIdle(t)
 		}
 	}
 }
@@ -162,5 +161,5 @@ func firstTokenIsTheLast(t *testing.T, m *cluster.Client) {
 			}
 		}
 	}
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 }

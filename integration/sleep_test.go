@@ -5,14 +5,14 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
-// realSleeps are the places where a test file sleeps although it does not run on
-// virtual time: in a bubble of testing/synctest, time.Sleep takes none. (Outside
-// tests, the linter forbids it.)
+// realSleeps are the places where a file sleeps, by time.Sleep or by a receive from
+// time.After that nothing can cut short, although it does not run on virtual time: in a
+// bubble of testing/synctest that takes none.
 func realSleeps(file string, source []byte) ([]string, error) {
 	files := token.NewFileSet()
 	parsed, err := parser.ParseFile(files, file, source, 0)
@@ -25,10 +25,26 @@ func realSleeps(file string, source []byte) ([]string, error) {
 		}
 	}
 	var places []string
+	of := func(node ast.Expr, name string) {
+		if call, ok := node.(*ast.CallExpr); ok {
+			node = call.Fun
+		}
+		if s, ok := node.(*ast.SelectorExpr); ok && s.Sel.Name == name {
+			if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "time" {
+				places = append(places, files.Position(s.Pos()).String())
+			}
+		}
+	}
+	cases := map[ast.Stmt]bool{} // of select, where something else may happen first
 	ast.Inspect(parsed, func(node ast.Node) bool {
-		if call, ok := node.(*ast.SelectorExpr); ok && call.Sel.Name == "Sleep" {
-			if of, ok := call.X.(*ast.Ident); ok && of.Name == "time" {
-				places = append(places, files.Position(call.Pos()).String())
+		switch n := node.(type) {
+		case *ast.CommClause:
+			cases[n.Comm] = true
+		case *ast.SelectorExpr:
+			of(n, "Sleep")
+		case *ast.ExprStmt:
+			if receive, ok := n.X.(*ast.UnaryExpr); ok && receive.Op == token.ARROW && !cases[n] {
+				of(receive.X, "After")
 			}
 		}
 		return true
@@ -36,10 +52,10 @@ func realSleeps(file string, source []byte) ([]string, error) {
 	return places, nil
 }
 
-func TestNoTestSleepsOnTheRealClock(t *testing.T) {
+func TestNothingSleepsOnTheRealClock(t *testing.T) {
 	root := checkoutRoot(t)
 	for _, file := range sourceFiles(t, root) {
-		if !strings.HasSuffix(file, "_test.go") {
+		if path.Ext(file) != ".go" {
 			continue
 		}
 		source, err := os.ReadFile(filepath.Join(root, file))
@@ -61,6 +77,8 @@ func TestRealSleepsAreFound(t *testing.T) {
 		"package x\nimport \"time\"\nfunc f() { time.Sleep(1) }":                                          1,
 		"package x\nimport (\"testing/synctest\"; \"time\")\nfunc f() { synctest.Wait(); time.Sleep(1) }": 0,
 		"package x\nimport \"time\"\nvar d time.Duration":                                                 0,
+		"package x\nimport \"time\"\nfunc f() { <-time.After(1) }":                                        1,
+		"package x\nimport \"time\"\nfunc f(c chan int) { select { case <-c: case <-time.After(1): } }":   0,
 	}
 	for source, want := range cases {
 		places, err := realSleeps("x_test.go", []byte(source))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
@@ -18,8 +19,8 @@ const smallPool = 2 << 20
 // slow enough that a block is quicker fetched than computed, and a block store.
 func smallPools(o *mesh.UpOptions) {
 	o.PrefillWorkers, o.DecodeWorkers, o.KVStores = 2, 1, 1
-	o.Engine.Name, o.Engine.SimulatedDevice.RealPages = mesh.EngineSimulated, true
-	o.Engine.Simulated.PerTokenMs = 1
+	o.Engine.Name, o.Engine.Simulated.RealPages = engines.Simulated, true
+	o.Engine.Simulated.StepTime.PerTokenMs = 1
 	o.Engine.KVMemory, o.Store.Memory, o.ContextTokens = smallPool, 256<<20, 512
 }
 
@@ -54,6 +55,7 @@ func counted(t *testing.T, m *cluster.InProcess, name, worker string) (sum int) 
 // another, which never had it: the same tokens, and most of the prompt not computed
 // again.
 func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	const (
 		fetchedBlocks = "tandem_prefill_store_fetched_blocks_total"
 		savedBlocks   = "tandem_worker_prefix_cache_saved_evictions_total"
@@ -84,7 +86,7 @@ func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
 	for err == nil {
 		_, err = drained.Recv()
 	}
-	m.AwaitPool(t, controlv1.Role_ROLE_PREFILL, 1, 10*time.Second)
+	m.AwaitPool(t, controlv1.Role_ROLE_PREFILL, 1)
 
 	whole := 0 // prompts of which all blocks came that may
 	for _, prompt := range prompts {
@@ -98,10 +100,11 @@ func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
 		}
 		fetched := counted(t, m, fetchedBlocks, "") - before
 		timings, cached := r.Finished.GetTimings(), int(r.Finished.GetUsage().GetCachedTokens())
-		if (fetched > 0) != (timings.GetFetchNs() > 0) || cached < 32*fetched {
+		// One that comes when nobody waits for it any more, on a busy machine, is not used.
+		if fetched > 0 && timings.GetFetchNs() == 0 || cached != 0 && cached < 32*fetched {
 			t.Errorf("%q: %d blocks fetched in %v, %d tokens cached", prompt, fetched, time.Duration(timings.GetFetchNs()), cached)
 		}
-		if fetched >= blocks-1 {
+		if fetched >= blocks-1 && cached > 0 {
 			whole++
 		}
 		t.Logf("%d of %d blocks fetched in %v, TTFT %v; computed it was %v", fetched, blocks, time.Duration(timings.GetFetchNs()),
@@ -110,5 +113,5 @@ func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
 	if whole == 0 {
 		t.Errorf("no prompt of %s was fetched", gone)
 	}
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 }

@@ -13,6 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
 )
@@ -20,8 +23,8 @@ import (
 // slowly is a mesh whose requests take long enough to be cancelled in every
 // phase.
 func slowly(o *mesh.UpOptions) {
-	o.Engine.Name = mesh.EngineSimulated
-	o.Engine.Simulated.BaseMs, o.Engine.Simulated.PerTokenMs = 4, 0.05
+	o.Engine.Name = engines.Simulated
+	o.Engine.Simulated.StepTime.BaseMs, o.Engine.Simulated.StepTime.PerTokenMs = 4, 0.05
 	o.PrefillWorkers, o.DecodeWorkers = 2, 2
 	o.Prefill.ChunkTokens = 64
 }
@@ -38,7 +41,7 @@ func TestNothingIsStranded(t *testing.T) {
 		asks = append(asks, cluster.Ask{Request: ask, Tokens: want.Tokens, Text: want.Text})
 	}
 	connectPairs(t, m.Client)
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 	before := runtime.NumGoroutine()
 	vanishingClients(t, m, asks)
 	awaitGoroutines(t, before)
@@ -47,11 +50,11 @@ func TestNothingIsStranded(t *testing.T) {
 func vanishingClients(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 	m := c.Router()
 	vanish(t, m, asks)
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 	if r := generate(t, m, asks[0].Request); !slices.Equal(r.Tokens, asks[0].Tokens) {
 		t.Errorf("afterwards: tokens %v, want %v", r.Tokens, asks[0].Tokens)
 	}
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 }
 
 // vanish sends requests whose clients go away, or whose deadlines pass, at any
@@ -64,7 +67,7 @@ func vanish(t *testing.T, m *cluster.Client, asks []cluster.Ask) {
 		after := time.Duration(random.Int64N(int64(120 * time.Millisecond)))
 		begin := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		clients.Go(func() {
-			<-time.After(begin)
+			cluster.Pass(begin)
 			ctx, cancel := context.WithCancel(t.Context())
 			expected := []codes.Code{codes.OK, codes.Canceled}
 			if i%2 == 0 {
@@ -120,7 +123,7 @@ func awaitGoroutines(t *testing.T, before int) {
 	// Timers and connections of libraries come and go; leaks of 120 requests are
 	// far more than this.
 	const slack = 15
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(timeout)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for runtime.NumGoroutine() > before+slack {
@@ -139,14 +142,14 @@ func TestResume(t *testing.T) {
 	m := cluster.Start(t, slowly)
 	ask := request(longPrompt(1), 40, 0.8, disaggregated)
 	want := generate(t, m.Client, ask)
-	ask.ResumableFor = durationpb.New(20 * time.Second)
+	ask.ResumableFor = durationpb.New(5 * time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := m.Inference.Generate(ctx, ask)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var id string
+	var accepted *inferencev1.Accepted
 	var tokens []uint32
 	for len(tokens) < 5 {
 		event, err := stream.Recv()
@@ -154,14 +157,14 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := event.GetAccepted(); a != nil {
-			id = a.GetRequestId()
+			accepted = a
 		}
 		tokens = append(tokens, event.GetTokens().GetTokenIds()...)
 	}
 	cancel()
 	for range 2 { // while it runs, and again when it is finished
 		resuming, stop := context.WithTimeout(t.Context(), timeout)
-		rest, err := m.Resume(resuming, id, uint64(len(tokens)))
+		rest, err := m.Resume(resuming, accepted.GetRequestId(), accepted.GetSecret(), uint64(len(tokens)))
 		stop()
 		if err != nil {
 			t.Fatal(err)
@@ -170,5 +173,5 @@ func TestResume(t *testing.T) {
 			t.Errorf("with the rest: %v, want %v", all, want.Tokens)
 		}
 	}
-	m.AwaitIdle(t, 10*time.Second)
+	m.AwaitIdle(t)
 }

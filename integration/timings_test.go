@@ -1,8 +1,12 @@
 package integration_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/tail"
+	"github.com/tandem-serving/tandem/pkg/api"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/integration/cluster"
@@ -17,17 +21,15 @@ func timingsAddUp(t *testing.T, m *cluster.Client) {
 		for _, maxTokens := range []uint32{1, 2, 40} {
 			r := generate(t, m, request(longPrompt(3), maxTokens, 0, mode))
 			x := r.Finished.GetTimings()
-			stages := x.GetTokenizeNs() + x.GetQueueNs() + x.GetDecideNs() + x.GetReserveNs() + x.GetPrefillNs() + x.GetTransferExposedNs() + x.GetDecodeNs()
-			if stages != x.GetTotalNs() || x.GetTotalNs() <= 0 {
-				t.Errorf("%v, %d tokens: stages add up to %d of %d: %v", mode, maxTokens, stages, x.GetTotalNs(), x)
-			}
-			for name, ns := range map[string]int64{
-				"tokenize": x.GetTokenizeNs(), "queue": x.GetQueueNs(), "decide": x.GetDecideNs(), "reserve": x.GetReserveNs(), "prefill": x.GetPrefillNs(),
-				"transfer_exposed": x.GetTransferExposedNs(), "decode": x.GetDecodeNs(),
-			} {
-				if ns < 0 {
-					t.Errorf("%v, %d tokens: %s is negative: %v", mode, maxTokens, name, x)
+			var sum time.Duration
+			for stage, took := range api.StagesOf(x) {
+				sum += took
+				if took < 0 {
+					t.Errorf("%v, %d tokens: %v is negative: %v", mode, maxTokens, api.Stage(stage), x)
 				}
+			}
+			if sum.Nanoseconds() != x.GetTotalNs() || x.GetTotalNs() <= 0 {
+				t.Errorf("%v, %d tokens: stages add up to %d of %d: %v", mode, maxTokens, sum, x.GetTotalNs(), x)
 			}
 			if x.GetTtftNs() <= 0 || x.GetTtftNs() > x.GetTotalNs() || x.GetPrefillComputeNs() <= 0 {
 				t.Errorf("%v, %d tokens: ttft %d, prefill compute %d of %d", mode, maxTokens, x.GetTtftNs(), x.GetPrefillComputeNs(), x.GetTotalNs())
@@ -49,5 +51,16 @@ func timingsAddUp(t *testing.T, m *cluster.Client) {
 				t.Errorf("%v, %d tokens: %d bytes of KV sent", mode, maxTokens, x.GetTransferBytes())
 			}
 		}
+	}
+}
+
+// The load instrument imports nothing of pkg, so it has a list of its own.
+func TestLoadtestKnowsTheStages(t *testing.T) {
+	want := []tail.Stage{tail.Dispatch}
+	for s := range api.NumStages {
+		want = append(want, tail.Stage(s.String()))
+	}
+	if got := tail.Stages(); !slices.Equal(got, append(want, tail.Other)) {
+		t.Errorf("got %q", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -40,7 +41,7 @@ func tracedMesh(t *testing.T) (*cluster.InProcess, *keptSpans) {
 	t.Helper()
 	kept := &keptSpans{}
 	return cluster.Start(t, func(o *mesh.UpOptions) {
-		o.Engine.Name = mesh.EngineSimulated
+		o.Engine.Name = engines.Simulated
 		o.Prefill.ChunkTokens, o.Decode.ChunkTokens = 64, 64
 		o.Trace.Exporter, o.Trace.Share = kept, 1
 	}), kept
@@ -258,7 +259,7 @@ func TestTraceOfACancelledRequest(t *testing.T) {
 		}
 	}
 	cancel()
-	m.AwaitIdle(t, timeout)
+	m.AwaitIdle(t)
 	spans := spansOf(t, m, kept, id)
 	for _, name := range []string{
 		"tandem-router tandem.generate", "tandem-router attempt", "tandem-router tandem.worker.v1.Decode/Run",

@@ -24,7 +24,7 @@ func TestMeshCorruption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	weights, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 2})
+	weights, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

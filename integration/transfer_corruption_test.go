@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/integration/faults"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
 const (

@@ -13,7 +13,6 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/integration/faults"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -97,7 +96,7 @@ func (g *rig) drain(w *rigWorker) {
 // right status, or goes on elsewhere with the right tokens; nothing of it stays; and
 // the next request is served rightly.
 func TestTransferEndings(t *testing.T) {
-	for _, network := range faults.Transports() {
+	for _, network := range transports() {
 		t.Run(network, func(t *testing.T) {
 			g := newRig(t, network)
 			reference := newRig(t, network)
@@ -253,7 +252,7 @@ func (m measured) same(t *testing.T) {
 	t.Helper()
 	// Timers and the garbage collector come and go.
 	const slack = 4
-	limit, tick := time.NewTimer(10*time.Second), time.NewTicker(2*time.Millisecond)
+	limit, tick := time.NewTimer(timeout), time.NewTicker(2*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
-	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // rigMembers is membership without etcd.
@@ -98,7 +97,7 @@ func (s *rigSignals) queued() (n uint32) {
 }
 
 // of is what a worker publishes with.
-func (s *rigSignals) of(identity worker.Identity) *rigPublisher {
+func (s *rigSignals) of(identity membership.Identity) *rigPublisher {
 	return &rigPublisher{signals: s, origin: &controlv1.Origin{Id: identity.ID, Epoch: identity.Epoch}}
 }
 

@@ -19,13 +19,14 @@ import (
 	"github.com/tandem-serving/tandem/integration/faults"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/prefill"
 	"github.com/tandem-serving/tandem/services/router"
 )
@@ -113,8 +114,8 @@ func (g *rig) newWorker(blocks int) (*rigWorker, engine.Engine) {
 	return w, e
 }
 
-func (g *rig) identity(role controlv1.Role, addresses ...string) worker.Identity {
-	return worker.Identity{ID: fmt.Sprintf("worker-%d", g.made), Epoch: worker.NewEpoch(), Role: role, Addresses: addresses}
+func (g *rig) identity(role controlv1.Role, addresses ...string) membership.Identity {
+	return membership.Identity{ID: fmt.Sprintf("worker-%d", g.made), Epoch: membership.NewEpoch(), Role: role, Addresses: addresses}
 }
 
 // startPrefill makes another prefill worker and registers it in the present one's
@@ -136,7 +137,8 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	service.Register(server)
 	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
-	w.driver, w.record = service.Driver(), worker.Record(identity, e, 8)
+	w.driver, w.record = service.Driver(), identity.Record()
+	worker.Describe(w.record, e, 8)
 	before, g.prefill = g.prefill, w
 	g.list()
 	return before
@@ -165,7 +167,8 @@ func (g *rig) startDecode() (before *rigWorker) {
 	w.proxy.Retarget(w.serveKV(g.t, g.network, kv))
 	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
-	w.driver, w.record = service.Driver(), worker.Record(identity, e, 8)
+	w.driver, w.record = service.Driver(), identity.Record()
+	worker.Describe(w.record, e, 8)
 	before, g.decode = g.decode, w
 	g.list()
 	return before
@@ -188,13 +191,14 @@ func (g *rig) startRouter() (before *part) {
 	}
 	server := rpc.NewServer(rpc.ServerConfig{})
 	service.Register(server)
+	service.RegisterControl(server)
 	address := p.serve(g.t, server)
 	p.run(g.t, service.Run)
 	if g.client != nil {
 		_ = g.client.Conn.Close()
 	}
-	before, g.router, g.client = g.router, p, cluster.Dial(g.t, address)
-	cluster.Await(g.t, timeout, func() string {
+	before, g.router, g.client = g.router, p, cluster.Dial(g.t, address, address)
+	cluster.Await(g.t, func() string {
 		workers, err := g.client.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 		connected := 0
 		for _, w := range workers {
@@ -276,12 +280,10 @@ func (w *rigWorker) held() string {
 	return ""
 }
 
-// freeAfter waits until nothing is held, and says how long that took: a lease at
-// most, and what a busy machine needs.
+// freeAfter waits until nothing is held, and says how long that took.
 func freeAfter(t testing.TB, since time.Time, held ...func() string) time.Duration {
 	t.Helper()
-	const within = rigLease + 5*time.Second
-	limit, tick := time.NewTimer(within), time.NewTicker(2*time.Millisecond)
+	limit, tick := time.NewTimer(timeout), time.NewTicker(2*time.Millisecond)
 	defer limit.Stop()
 	defer tick.Stop()
 	for {
@@ -297,8 +299,8 @@ func freeAfter(t testing.TB, since time.Time, held ...func() string) time.Durati
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			t.Errorf("stranded after %v: %s", within, what)
-			return within
+			t.Errorf("stranded after %v: %s", timeout, what)
+			return timeout
 		}
 	}
 }

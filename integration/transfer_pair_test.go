@@ -16,9 +16,9 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/faults"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
 const (
@@ -217,7 +217,7 @@ func (d *delivery) result() (committed bool, failed, wrong error) {
 
 // send carries a delivery to its end, and says how it ended for the sender.
 func (d *delivery) send(sender *kvtransfer.Sender) error {
-	ctx, cancel := context.WithTimeout(context.Background(), pairPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	transfer, err := sender.Open(ctx, d.ticket, "a request")
 	if err != nil {
@@ -240,15 +240,12 @@ func (d *delivery) offer(transfer *kvtransfer.Transfer, first, end int) {
 	}
 }
 
-// pairPatience is far longer than any wait of a pair.
-const pairPatience = 30 * time.Second
-
 // await fails the test if a channel is not closed in time.
 func await(t testing.TB, what string, done <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-done:
-	case <-time.After(pairPatience):
-		t.Fatalf("%s: not within %v", what, pairPatience)
+	case <-time.After(timeout):
+		t.Fatalf("%s: not within %v", what, timeout)
 	}
 }

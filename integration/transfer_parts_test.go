@@ -36,6 +36,7 @@ type part struct {
 
 	mu        sync.Mutex
 	dead      bool
+	leaves    error // what it may end with by itself
 	conns     map[net.Conn]bool
 	listeners []net.Listener
 	servers   []*rpc.Server
@@ -74,10 +75,21 @@ func (p *part) serveOn(listener net.Listener, server *rpc.Server) {
 // run runs something until the part dies.
 func (p *part) run(t testing.TB, what func(context.Context) error) {
 	p.tasks.Go(func() {
-		if err := what(p.ctx); err != nil {
+		err := what(p.ctx)
+		p.mu.Lock()
+		expected := p.leaves != nil && errors.Is(err, p.leaves)
+		p.mu.Unlock()
+		if err != nil && !expected {
 			t.Errorf("a part ended with %v", err)
 		}
 	})
+}
+
+// mayLeave lets the part end by itself with an error.
+func (p *part) mayLeave(with error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaves = with
 }
 
 // dial connects as rpc.Dial does, over connections that end with the part.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/faults"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // patient are the waits of pairs in which nothing is lost but what a test loses.
@@ -170,7 +170,7 @@ func (p *pair) rawOpen(ticket *kvtransferv1.Ticket, epoch uint64) kvtransferv1.R
 		p.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(p.t.Context(), pairPatience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), timeout)
 	defer cancel()
 	stream, err := kvtransferv1.NewKVTransferClient(conn).Stream(ctx)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestUnreachable(t *testing.T) {
 
 			// Another start of it has an address that works, and is used at once.
 			g.startDecode().kill()
-			cluster.Await(t, timeout, func() string {
+			cluster.Await(t, func() string {
 				r, err := g.client.Generate(t.Context(), g.request(10, disaggregated))
 				if err != nil {
 					return err.Error()
@@ -78,6 +78,7 @@ func TestUnreachableProcesses(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs")
 	}
+	t.Parallel() // much of it is waiting
 	binaries := cluster.Build(t)
 	for name, c := range map[string]struct{ prefill, decode []string }{
 		"bad --kv-advertise":  {nil, []string{"--kv-advertise=" + cluster.FreeAddress(t), "--kv-socket=off"}},
@@ -90,7 +91,7 @@ func TestUnreachableProcesses(t *testing.T) {
 				args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
 				return cluster.Launch(t, target, binaries.Tandem, append(args, cluster.Servers(etcd, nats)...)...).Ready(t)
 			}
-			m := cluster.Dial(t, serve("router", "--listen=127.0.0.1:0").Field(t, "grpc"))
+			m := serve("router", "--listen=127.0.0.1:0").Client(t)
 			prefill := serve("prefill", c.prefill...)
 			if c.decode == nil {
 				c.decode = []string{"--kv-advertise=" + prefill.Field(t, "grpc"), "--kv-socket=off"}
@@ -100,7 +101,7 @@ func TestUnreachableProcesses(t *testing.T) {
 			checkUnreached(t, m, func(number int, mode inferencev1.Mode) *inferencev1.GenerateRequest {
 				return freshRequest(number, 100, 20, mode)
 			})
-			m.AwaitIdle(t, 10*time.Second)
+			m.AwaitIdle(t)
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package serve
+package loadtest
 
 import (
 	"errors"
@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // Config says what to measure. RegisterFlags fills it with defaults that work.
@@ -54,10 +55,18 @@ type Config struct {
 	// more memory than one run may; otherwise only those of the last.
 	KeepRecords bool
 	// Timer makes what waits for the moments at which requests are due; nil: the most
-	// precise one. Tests on virtual time pass pace.Portable.
-	Timer func() pace.Timer
+	// precise one. Tests on virtual time pass finetimer.Portable.
+	Timer func() finetimer.Timer
 	// workloadValid: Workload was validated, which reads its files.
 	workloadValid bool
+}
+
+// DefaultConfig has the defaults of the flags. It lacks how much load: set Rate,
+// Concurrency, Sweep, FindMax or Workload.Trace.
+func DefaultConfig() Config {
+	var c Config
+	c.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return c
 }
 
 // SweepAuto asks for a sweep around the capacity, which is estimated first.
@@ -178,8 +187,8 @@ func (c *Config) rates() ([]float64, error) {
 
 // objectives are the SLOs in force, and what a preset asks of a run's length.
 type objectives struct {
-	all         latency.SLO
-	classes     map[string]latency.SLO
+	all         measure.SLO
+	classes     map[string]measure.SLO
 	minRequests int64
 	minDuration time.Duration
 	// stepRequests is how many requests a step of a search needs to be told by.
@@ -187,7 +196,7 @@ type objectives struct {
 }
 
 func (c *Config) objectives() (objectives, error) {
-	o := objectives{classes: map[string]latency.SLO{}, minRequests: int64(c.MinRequests)}
+	o := objectives{classes: map[string]measure.SLO{}, minRequests: int64(c.MinRequests)}
 	if c.Preset != "" {
 		preset, err := search.FindPreset(c.Preset)
 		if err != nil {
@@ -200,7 +209,7 @@ func (c *Config) objectives() (objectives, error) {
 	}
 	var err error
 	if c.SLO != "" {
-		if o.all, err = latency.ParseSLO(c.SLO); err != nil {
+		if o.all, err = measure.ParseSLO(c.SLO); err != nil {
 			return o, fmt.Errorf("--slo: %w", err)
 		}
 	}
@@ -215,7 +224,7 @@ func (c *Config) objectives() (objectives, error) {
 			}
 			return o, fmt.Errorf("--class-slo: there is no class %q; there are %s", name, strings.Join(names, ", "))
 		}
-		if o.classes[name], err = latency.ParseSLO(terms); err != nil {
+		if o.classes[name], err = measure.ParseSLO(terms); err != nil {
 			return o, fmt.Errorf("--class-slo %s: %w", name, err)
 		}
 	}
@@ -239,10 +248,10 @@ const (
 // fewer than needed are due hardly ever. Gaps between tokens are always many more.
 func (o objectives) tellable(shares map[string]float64) int64 {
 	most := float64(leastRequests)
-	need := func(slo latency.SLO, share float64) {
+	need := func(slo measure.SLO, share float64) {
 		for _, t := range slo.Terms {
 			if t.Latency != "itl" && t.Percentile < 100 && share > 0 {
-				most = max(most, float64(latency.QuantileNeeds(t.Percentile/100, sloConfidence))/share)
+				most = max(most, float64(stats.QuantileNeeds(t.Percentile/100, sloConfidence))/share)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package serve_test
+package loadtest_test
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,23 +27,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const ms = time.Millisecond
 
 // fourSlots serves four requests at a time, 100 ms each with 6 tokens: 40 a second.
-var fourSlots = standin.Shape{
-	TTFT: standin.Delay{Mean: 50 * ms}, ITL: standin.Delay{Mean: 10 * ms}, Slots: 4, Queue: 1 << 20,
+var fourSlots = fakeserver.Shape{
+	TTFT: fakeserver.Delay{Mean: 50 * ms}, ITL: fakeserver.Delay{Mean: 10 * ms}, Slots: 4, Queue: 1 << 20,
 }
 
-// server is a stand-in behind a target, in memory and on virtual time.
-func server(t *testing.T, shape standin.Shape) target.Target {
+// server is a fake server behind a client, in memory and on virtual time.
+func server(t *testing.T, shape fakeserver.Shape) client.Client {
 	t.Helper()
-	engine, err := standin.NewEngine(shape, false, pace.Portable())
+	engine, err := fakeserver.NewEngine(shape, false, finetimer.Portable())
 	if err != nil {
 		t.Fatal(err)
 	}
-	standing := standin.NewServer(engine)
+	fake := fakeserver.NewServer(engine)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
-	go func() { served <- standing.Serve(listener) }()
-	tandem, err := target.NewTandem(target.TandemConfig{
-		Address: "standin:1",
+	go func() { served <- fake.Serve(listener) }()
+	tandem, err := client.NewTandem(client.TandemConfig{
+		Address: "fake:1",
 		Dialer:  func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func server(t *testing.T, shape standin.Shape) target.Target {
 		if err := tandem.Close(); err != nil {
 			t.Error(err)
 		}
-		standing.Stop()
+		fake.Stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
@@ -65,9 +65,9 @@ func server(t *testing.T, shape standin.Shape) target.Target {
 }
 
 // config takes flags as a command line would.
-func config(t *testing.T, flags ...string) serve.Config {
+func config(t *testing.T, flags ...string) loadtest.Config {
 	t.Helper()
-	var c serve.Config
+	var c loadtest.Config
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	c.RegisterFlags(fs)
 	plain := []string{"--prompt-tokens=8", "--output-tokens=6", "--seed=1"}
@@ -78,7 +78,7 @@ func config(t *testing.T, flags ...string) serve.Config {
 		t.Fatal(err)
 	}
 	c.DurationSet, c.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
-	c.Timer = pace.Portable
+	c.Timer = finetimer.Portable
 	return c
 }
 
@@ -95,9 +95,9 @@ func (b *begun) Sample(s record.Sample) {
 	}
 }
 
-func run(t *testing.T, c serve.Config, shape standin.Shape, progress *begun) *serve.Outcome {
+func run(t *testing.T, c loadtest.Config, shape fakeserver.Shape, progress *begun) *loadtest.Outcome {
 	t.Helper()
-	out, err := serve.Run(t.Context(), c, server(t, shape), progress)
+	out, err := loadtest.Run(t.Context(), c, server(t, shape), progress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestShortTraces(t *testing.T) {
 		{[]string{"--rate=2", "--arrival=constant", "--warmup=3s", "--duration=2s"}, 2, 4, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			out, err := serve.Run(t.Context(), config(t, c.flags...), server(t, fourSlots), &begun{})
+			out, err := loadtest.Run(t.Context(), config(t, c.flags...), server(t, fourSlots), &begun{})
 			if c.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wrong) {
 					t.Errorf("%v: %v, want %q", c.flags, err, c.wrong)
@@ -290,7 +290,7 @@ func TestFindMaxThatWouldTakeTooLong(t *testing.T) {
 // share them.
 func TestRepeatsDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := serve.NewSession(t.Context(), config(t, "--output-tokens=uniform:1-100", "--duration=20s", "--warmup=0s"), server(t, fourSlots), &begun{})
+		s, err := loadtest.NewSession(t.Context(), config(t, "--output-tokens=uniform:1-100", "--duration=20s", "--warmup=0s"), server(t, fourSlots), &begun{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +336,7 @@ func TestFilesAreReadOnce(t *testing.T) {
 
 func TestEstimateWithFewInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := serve.NewSession(t.Context(), config(t, "--max-in-flight=2"), server(t, fourSlots), &begun{})
+		s, err := loadtest.NewSession(t.Context(), config(t, "--max-in-flight=2"), server(t, fourSlots), &begun{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 			}
 		}}
 		began := time.Now()
-		out, err := serve.Run(ctx, config(t, "--rate=10", "--duration=1h"), server(t, fourSlots), progress)
+		out, err := loadtest.Run(ctx, config(t, "--rate=10", "--duration=1h"), server(t, fourSlots), progress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,7 +371,7 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 
 func TestServerThatServesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, err := serve.Run(t.Context(), config(t, "--sweep"), server(t, standin.Shape{RejectShare: 1}), &begun{})
+		_, err := loadtest.Run(t.Context(), config(t, "--sweep"), server(t, fakeserver.Shape{RejectShare: 1}), &begun{})
 		if err == nil || !strings.Contains(err.Error(), "RESOURCE_EXHAUSTED") || !strings.Contains(err.Error(), "--sweep=1,2,4") {
 			t.Errorf("the error is %v", err)
 		}

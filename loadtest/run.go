@@ -1,14 +1,14 @@
-package serve
+package loadtest
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // Outcome is what a benchmark found.
@@ -22,7 +22,8 @@ type Outcome struct {
 
 // Run measures a server as cfg says. An end of ctx ends it early: what was measured
 // until then comes back, marked as interrupted, without an error.
-func Run(ctx context.Context, cfg Config, server target.Target, progress Progress) (*Outcome, error) {
+// A nil progress tells nobody.
+func Run(ctx context.Context, cfg Config, server client.Client, progress Progress) (*Outcome, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 		if err != nil || start == 0 {
 			return nil, err
 		}
-		return s.search(ctx, search.NewFindMax(search.FindMaxOptions{Start: start}))
+		return s.search(ctx, search.NewFindMax(start))
 	}
 	what := fmt.Sprintf("%s requests a second", number(s.cfg.Rate))
 	switch {

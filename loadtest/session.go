@@ -1,4 +1,4 @@
-package serve
+package loadtest
 
 import (
 	"cmp"
@@ -9,15 +9,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/tail"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // Progress is told how far a benchmark is. It is called from one goroutine at a
@@ -30,6 +30,11 @@ type Progress interface {
 	Sample(record.Sample)
 }
 
+type silent struct{}
+
+func (silent) Begin(string, time.Duration) {}
+func (silent) Sample(record.Sample)        {}
+
 // describeTimeout bounds asking the server what it is.
 const describeTimeout = 10 * time.Second
 
@@ -37,8 +42,8 @@ const describeTimeout = 10 * time.Second
 type Session struct {
 	cfg        Config
 	objectives objectives
-	target     target.Target
-	server     target.Description
+	client     client.Client
+	server     client.Description
 	progress   Progress
 	began      time.Time
 	last       *record.Run
@@ -55,13 +60,16 @@ type Session struct {
 // the rest of what one alone may, bytes.
 const keptMost = drive.DefaultMemoryLimit / 2
 
-// NewSession asks the server what it is. The caller closes the target. What cfg says
-// of rates does not matter here.
-func NewSession(ctx context.Context, cfg Config, server target.Target, progress Progress) (*Session, error) {
+// NewSession asks the server what it is. The caller closes the client. What cfg says
+// of rates does not matter here. A nil progress tells nobody.
+func NewSession(ctx context.Context, cfg Config, server client.Client, progress Progress) (*Session, error) {
 	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, target: server, progress: progress, repeats: map[float64]int{}}
+	if progress == nil {
+		progress = silent{}
+	}
+	s := &Session{cfg: cfg, client: server, progress: progress, repeats: map[float64]int{}}
 	var err error
 	if s.objectives, err = cfg.objectives(); err != nil {
 		return nil, err
@@ -91,7 +99,7 @@ func (s *Session) Last() *record.Run { return s.last }
 
 // one does one run and keeps its figures.
 func (s *Session) one(ctx context.Context, what string, rate float64, concurrency int, length time.Duration) error {
-	s.makeRoom()
+	s.dropRecords()
 	run, err := s.drive(ctx, what, rate, concurrency, s.cfg.warmup(), length)
 	if err != nil {
 		return err
@@ -109,9 +117,9 @@ func (s *Session) keep(run *record.Run) {
 	s.last, s.runs, s.sizes = run, append(s.runs, run), append(s.sizes, drive.Size(run))
 }
 
-// makeRoom lets go of records before the next run takes memory: of all if nobody asked
+// dropRecords lets go of records before the next run takes memory: of all if nobody asked
 // for them, otherwise of the first runs until the others take no more than they may.
-func (s *Session) makeRoom() {
+func (s *Session) dropRecords() {
 	s.last = nil
 	if !s.cfg.KeepRecords {
 		s.runs, s.sizes = nil, nil
@@ -152,13 +160,13 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	if concurrency == 0 {
 		rate = s.cfg.Workload.MeanRate(params) // a ramp's is not its last
 	}
-	var timer pace.Timer
+	var timer finetimer.Timer
 	if s.cfg.Timer != nil {
 		timer = s.cfg.Timer()
 	}
 	s.progress.Begin(what, total)
 	run, err := drive.Run(ctx, drive.Options{
-		Target: s.target, Source: source, Offered: rate, Concurrency: concurrency,
+		Client: s.client, Source: source, Offered: rate, Concurrency: concurrency,
 		Warmup: warmup, Duration: length, Lasts: s.cfg.Workload.Trace == "",
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
 		MemoryLimit: max(drive.DefaultMemoryLimit-s.kept(), keptMost),

@@ -1,8 +1,11 @@
 # Tandem out of what deploy/images/build puts together.
 FROM scratch
 COPY root /
+# For a router's last view of its mesh, by TANDEM_ROUTER_STATE_DIR: a volume there has
+# this owner.
+COPY --chown=65532:65532 state /state
 ENV PATH=/bin
-# Nobody in particular: everything here may be read, and nothing needs to be written.
+# Nobody in particular: everything here may be read, and nothing but /state is written.
 USER 65532:65532
 WORKDIR /
 # A router's and workers' default; deploy/compose says it per service.

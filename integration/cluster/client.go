@@ -20,18 +20,29 @@ import (
 type Client struct {
 	Inference inferencev1.InferenceClient
 	Control   controlv1.ControlClient
-	Conn      *grpc.ClientConn
+	Conn      *grpc.ClientConn // where Inference goes
 }
 
-// Dial connects to a router for the rest of the test.
-func Dial(t testing.TB, address string) *Client {
+// Dial connects to a router for the rest of the test: where it serves clients, and
+// where operators.
+func Dial(t testing.TB, address, control string) *Client {
+	t.Helper()
+	conn := connect(t, address)
+	operators := conn
+	if control != address {
+		operators = connect(t, control)
+	}
+	return &Client{Inference: inferencev1.NewInferenceClient(conn), Control: controlv1.NewControlClient(operators), Conn: conn}
+}
+
+func connect(t testing.TB, address string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.Dial(address, rpc.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &Client{Inference: inferencev1.NewInferenceClient(conn), Control: controlv1.NewControlClient(conn), Conn: conn}
+	return conn
 }
 
 // Result is what a request gave.
@@ -62,10 +73,10 @@ func (c *Client) GenerateWith(ctx context.Context, request *inferencev1.Generate
 	return r, err
 }
 
-// Resume joins a request from an offset.
-func (c *Client) Resume(ctx context.Context, requestID string, offset uint64) (Result, error) {
+// Resume joins a request from an offset, with the secret of its first event.
+func (c *Client) Resume(ctx context.Context, requestID, secret string, offset uint64) (Result, error) {
 	var r Result
-	stream, err := c.Inference.Resume(ctx, &inferencev1.ResumeRequest{RequestId: requestID, Offset: offset})
+	stream, err := c.Inference.Resume(ctx, &inferencev1.ResumeRequest{RequestId: requestID, Secret: secret, Offset: offset})
 	if err != nil {
 		return r, err
 	}
@@ -110,11 +121,21 @@ func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEven
 	}
 }
 
-// Await waits until missing says nothing. It fails the test, with what is missing,
-// if that takes longer than within.
-func Await(t testing.TB, within time.Duration, missing func() string) {
+// Timeout ends what the suite waits for. It is far more than a busy machine takes: a wait
+// that ends by it found something that hangs, not something that is slow.
+const Timeout = 2 * time.Minute
+
+// Pass lets time pass for processes, etcd and NATS, whose clocks are the machine's.
+func Pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+}
+
+// Await waits until missing says nothing. At the timeout it fails the test, with what is
+// missing.
+func Await(t testing.TB, missing func() string) {
 	t.Helper()
-	timeout := time.NewTimer(within)
+	timeout := time.NewTimer(Timeout)
 	defer timeout.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -126,17 +147,16 @@ func Await(t testing.TB, within time.Duration, missing func() string) {
 		select {
 		case <-tick.C:
 		case <-timeout.C:
-			t.Fatalf("after %v: %s", within, what)
+			t.Fatalf("after %v: %s", Timeout, what)
 		}
 	}
 }
 
 // AwaitIdle waits until the router has nothing in flight and every worker says
-// that all its blocks are free. It fails the test if that takes longer than
-// within.
-func (c *Client) AwaitIdle(t testing.TB, within time.Duration) {
+// that all its blocks are free.
+func (c *Client) AwaitIdle(t testing.TB) {
 	t.Helper()
-	Await(t, within, func() string {
+	Await(t, func() string {
 		workers, err := c.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 		if err != nil {
 			return err.Error()
@@ -154,12 +174,9 @@ func (c *Client) AwaitIdle(t testing.TB, within time.Duration) {
 	})
 }
 
-// askTimeout bounds one question to the router.
-const askTimeout = 5 * time.Second
-
 // Workers are the workers of a role as the router sees them.
 func (c *Client) Workers(role controlv1.Role) ([]*controlv1.WorkerView, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	view, err := c.Control.ListWorkers(ctx, &controlv1.ListWorkersRequest{Role: role})
 	return view.GetWorkers(), err
@@ -182,9 +199,9 @@ func (c *Client) Usable(role controlv1.Role) ([]string, error) {
 
 // AwaitPool waits until a pool has exactly n usable workers, and returns their
 // ids.
-func (c *Client) AwaitPool(t testing.TB, role controlv1.Role, n int, within time.Duration) (ids []string) {
+func (c *Client) AwaitPool(t testing.TB, role controlv1.Role, n int) (ids []string) {
 	t.Helper()
-	Await(t, within, func() string {
+	Await(t, func() string {
 		var err error
 		if ids, err = c.Usable(role); err != nil || len(ids) != n {
 			all, _ := c.Workers(role)
@@ -197,9 +214,9 @@ func (c *Client) AwaitPool(t testing.TB, role controlv1.Role, n int, within time
 
 // Busiest is the worker of a role that the router has the most requests on, as
 // soon as there is one.
-func (c *Client) Busiest(t testing.TB, role controlv1.Role, within time.Duration) (id string) {
+func (c *Client) Busiest(t testing.TB, role controlv1.Role) (id string) {
 	t.Helper()
-	Await(t, within, func() string {
+	Await(t, func() string {
 		workers, err := c.Workers(role)
 		if err != nil {
 			return err.Error()

@@ -8,13 +8,17 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// composeFile is what users deploy, relative to the integration module.
-const composeFile = "../deploy/compose/compose.yaml"
+// composeFile is what users deploy, relative to the integration module, and
+// controlFile what the suite adds: operators' calls from outside of the containers.
+const (
+	composeFile = "../deploy/compose/compose.yaml"
+	controlFile = "cluster/compose-control.yaml"
+)
 
 // Compose is a mesh in containers, made of deploy/compose.
 type Compose struct {
@@ -31,13 +35,14 @@ type Compose struct {
 // compose"; env configures the project.
 func StartCompose(t testing.TB, command, project string, prefill, decode int, env ...string) *Compose {
 	t.Helper()
-	grpc, http := FreeAddress(t), FreeAddress(t)
+	grpc, http, control := FreeAddress(t), FreeAddress(t), FreeAddress(t)
 	_, grpcPort, _ := net.SplitHostPort(grpc)
 	_, httpPort, _ := net.SplitHostPort(http)
+	_, controlPort, _ := net.SplitHostPort(control)
 	c := &Compose{
 		command: strings.Fields(command),
 		project: project,
-		env:     append(env, "TANDEM_GRPC_PORT="+grpcPort, "TANDEM_HTTP_PORT="+httpPort),
+		env:     append(env, "TANDEM_GRPC_PORT="+grpcPort, "TANDEM_HTTP_PORT="+httpPort, "TANDEM_CONTROL_PORT="+controlPort),
 		scale:   map[string]int{"prefill": prefill, "decode": decode},
 		cut:     make(map[string]string),
 	}
@@ -49,26 +54,22 @@ func StartCompose(t testing.TB, command, project string, prefill, decode int, en
 		c.run(t, "down", "--volumes", "--timeout=5")
 	})
 	c.up(t, "--timeout=40")
-	c.client = Dial(t, grpc)
-	c.client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, prefill, startTimeout)
-	c.client.AwaitPool(t, controlv1.Role_ROLE_DECODE, decode, startTimeout)
+	c.client = Dial(t, grpc, control)
+	c.client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, prefill)
+	c.client.AwaitPool(t, controlv1.Role_ROLE_DECODE, decode)
 	return c
 }
 
-// Router is a client of the router through its published port.
+// Router is a client of the router through its published ports.
 func (c *Compose) Router() *Client { return c.client }
 
 // Cannot says why an ability lacks.
 func (c *Compose) Cannot(string) string { return "containers have it" }
 
-// commandTimeout bounds one command: a drain, and the start of a container on a
-// busy machine.
-const commandTimeout = 2 * time.Minute
-
 // run runs compose on the project and returns what it printed.
 func (c *Compose) run(t testing.TB, args ...string) string {
 	t.Helper()
-	all := append(append(c.command[1:len(c.command):len(c.command)], "--file", composeFile, "--project-name", c.project), args...)
+	all := append(append(c.command[1:len(c.command):len(c.command)], "--file", composeFile, "--file", controlFile, "--project-name", c.project), args...)
 	return execute(t, c.env, c.command[0], all...)
 }
 
@@ -80,7 +81,7 @@ func docker(t testing.TB, args ...string) string {
 func execute(t testing.TB, env []string, name string, args ...string) string {
 	t.Helper()
 	// Not the test's context: what undoes things runs after it has ended.
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -105,7 +106,7 @@ func (c *Compose) up(t testing.TB, more ...string) {
 // Scale is of Scaler. A container that was killed is started again.
 func (c *Compose) Scale(t testing.TB, role controlv1.Role, n int) {
 	t.Helper()
-	c.scale[strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))] = n
+	c.scale[api.Name(role)] = n
 	// By themselves: etcd and NATS may be stopped, and stay so.
 	c.up(t, "--no-deps", "--timeout=40", "prefill", "decode")
 }

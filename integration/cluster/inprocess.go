@@ -24,18 +24,15 @@ type InProcess struct {
 	Stop func() error
 }
 
-// startTimeout bounds how long a mesh may take to be ready.
-const startTimeout = time.Minute
-
 // Start runs a mesh for the rest of the test: ports chosen by the system, no HTTP,
 // everything else as `tandem up` has it, changed by change.
 func Start(t testing.TB, change func(*mesh.UpOptions)) *InProcess {
 	t.Helper()
 	var options mesh.UpOptions
 	options.RegisterFlags(pflag.NewFlagSet("up", pflag.ContinueOnError))
-	options.Listen, options.HTTP, options.Metrics = "127.0.0.1:0", "", ""
+	options.Listen, options.Control, options.HTTP, options.Metrics = "127.0.0.1:0", "127.0.0.1:0", "", ""
 	options.DataDir = t.TempDir()
-	options.StopTimeout = 10 * time.Second
+	options.StopTimeout = Timeout
 	options.Engine.KVMemory = 64 << 20
 	if change != nil {
 		change(&options)
@@ -63,16 +60,16 @@ func Start(t testing.TB, change func(*mesh.UpOptions)) *InProcess {
 	case err := <-ended:
 		cancel()
 		t.Fatalf("the mesh did not start: %v", err)
-	case <-time.After(startTimeout):
+	case <-time.After(Timeout):
 		cancel()
-		t.Fatalf("the mesh was not ready within %v; it ended with %v", startTimeout, <-ended)
+		t.Fatalf("the mesh was not ready within %v; it ended with %v", Timeout, <-ended)
 	}
 	t.Cleanup(func() {
 		if err := m.Stop(); err != nil {
 			t.Errorf("the mesh stopped with %v", err)
 		}
 	})
-	m.Client = Dial(t, m.Up.Address)
+	m.Client = Dial(t, m.Up.Address, m.Up.Control)
 	return m
 }
 

@@ -47,10 +47,6 @@ func (f Failure) String() string {
 // loadPause bounds the rate of one stream, also when requests fail at once.
 const loadPause = 40 * time.Millisecond
 
-// requestTimeout bounds one request. It is longer than anything that a router waits
-// for before it goes on elsewhere.
-const requestTimeout = time.Minute
-
 // StartLoad begins to send requests through a router, in turn those of asks. A
 // request that fails is kept as a failure, a wrong answer fails the test.
 func StartLoad(t testing.TB, router *Client, streams int, asks []Ask) *Load {
@@ -81,7 +77,7 @@ func (l *Load) stream(ctx context.Context, t testing.TB, router *Client, stream 
 
 func (l *Load) request(t testing.TB, router *Client, stream int, ask Ask) {
 	// A request that was begun is waited for: the load's end is no reason to fail.
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	began := time.Now()
 	r, err := router.Generate(ctx, ask.Request)
@@ -138,10 +134,10 @@ func (l *Load) Stop(t testing.TB) {
 }
 
 // AwaitServed waits until n more requests were answered.
-func (l *Load) AwaitServed(t testing.TB, n int, within time.Duration) {
+func (l *Load) AwaitServed(t testing.TB, n int) {
 	t.Helper()
 	before := l.Served()
-	Await(t, within, func() string {
+	Await(t, func() string {
 		if more := l.Served() - before; more < n {
 			return fmt.Sprintf("%d of %d requests were served", more, n)
 		}
@@ -151,12 +147,12 @@ func (l *Load) AwaitServed(t testing.TB, n int, within time.Duration) {
 
 // AwaitEach waits until every stream has got an answer to what it asks now, and
 // one more.
-func (l *Load) AwaitEach(t testing.TB, within time.Duration) {
+func (l *Load) AwaitEach(t testing.TB) {
 	t.Helper()
 	l.mu.Lock()
 	before := slices.Clone(l.answers)
 	l.mu.Unlock()
-	Await(t, within, func() string {
+	Await(t, func() string {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for stream, n := range l.answers {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -21,8 +22,8 @@ import (
 // Binaries are the programs that a cluster of processes is made of.
 type Binaries struct{ Tandem, Etcd, NATS string }
 
-// Build builds tandem, and the servers from the tools module unless they were
-// built before (`make tools`): once for all tests, which RemoveBuilt ends.
+// Build builds tandem, and the servers that it has as libraries, unless those were built
+// before (`make tools`): once for all tests, which RemoveBuilt ends.
 func Build(t testing.TB) Binaries {
 	t.Helper()
 	built.once.Do(func() { built.binaries, built.err = build() })
@@ -51,7 +52,7 @@ func build() (b Binaries, err error) {
 		return b, err
 	}
 	b.Tandem = filepath.Join(built.dir, "tandem")
-	if err := goBuild(root, nil, "-o", b.Tandem, "./cmd/tandem"); err != nil {
+	if err := goBuild(root, b.Tandem, "./cmd/tandem"); err != nil {
 		return b, err
 	}
 	tool := func(name, pkg string) (string, error) {
@@ -59,7 +60,7 @@ func build() (b Binaries, err error) {
 			return path, nil
 		}
 		path := filepath.Join(built.dir, name)
-		return path, goBuild(filepath.Join(root, "tools"), []string{"GOWORK=off"}, "-o", path, pkg)
+		return path, goBuild(root, path, pkg)
 	}
 	if b.Etcd, err = tool("etcd", "go.etcd.io/etcd/server/v3"); err != nil {
 		return b, err
@@ -73,11 +74,11 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func goBuild(dir string, env []string, args ...string) error {
-	cmd := exec.Command("go", append([]string{"build"}, args...)...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+func goBuild(root, path, pkg string) error {
+	cmd := exec.Command("go", "build", "-o", path, pkg)
+	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s: %w\n%s", strings.Join(args, " "), err, out)
+		return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 	}
 	return nil
 }
@@ -105,8 +106,10 @@ func Launch(t testing.TB, name, path string, args ...string) *Process {
 		t.Fatal(err)
 	}
 	p.cmd.Stderr = &lockedWriter{p: p}
-	// The tests' own environment must not configure the mesh.
-	p.cmd.Env = append(os.Environ(), "TANDEM_LOG_LEVEL=warn")
+	// The tests' own environment must not configure the mesh, nor keep its state. Meshes
+	// are tested beside each other, so that no router may take the usual port for
+	// operators.
+	p.cmd.Env = append(os.Environ(), "TANDEM_LOG_LEVEL=warn", "TANDEM_CONTROL=127.0.0.1:0", "XDG_STATE_HOME="+t.TempDir())
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
@@ -158,8 +161,8 @@ func (p *Process) Ready(t testing.TB) *Process {
 	case <-p.ready:
 	case <-p.done:
 		t.Fatalf("%s exited before it was ready: %v\n%s", p.Name, p.err, p.Stderr())
-	case <-time.After(startTimeout):
-		t.Fatalf("%s is not ready after %v\n%s", p.Name, startTimeout, p.Stderr())
+	case <-time.After(Timeout):
+		t.Fatalf("%s is not ready after %v\n%s", p.Name, Timeout, p.Stderr())
 	}
 	return p
 }
@@ -178,6 +181,13 @@ func (p *Process) Field(t testing.TB, name string) string {
 	return ""
 }
 
+// Client is a client of the router that the program runs, once it is ready.
+func (p *Process) Client(t testing.TB) *Client {
+	t.Helper()
+	p.Ready(t)
+	return Dial(t, p.Field(t, "grpc"), p.Field(t, "control"))
+}
+
 // Kill ends the program with SIGKILL and waits.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // it may have exited
@@ -186,7 +196,7 @@ func (p *Process) Kill() {
 
 // Terminate asks the program to end with SIGTERM, waits, and returns how it
 // exited.
-func (p *Process) Terminate(t testing.TB, within time.Duration) error {
+func (p *Process) Terminate(t testing.TB) error {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -194,33 +204,43 @@ func (p *Process) Terminate(t testing.TB, within time.Duration) error {
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(within):
-		t.Fatalf("%s did not end within %v of SIGTERM\n%s", p.Name, within, p.Stderr())
+	case <-time.After(Timeout):
+		t.Fatalf("%s did not end within %v of SIGTERM\n%s", p.Name, Timeout, p.Stderr())
 		return nil
 	}
 }
 
 // Exit waits until the program ends by itself, and returns how it exited.
-func (p *Process) Exit(t testing.TB, within time.Duration) error {
+func (p *Process) Exit(t testing.TB) error {
 	t.Helper()
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(within):
-		t.Fatalf("%s did not end within %v\n%s", p.Name, within, p.Stderr())
+	case <-time.After(Timeout):
+		t.Fatalf("%s did not end within %v\n%s", p.Name, Timeout, p.Stderr())
 		return nil
 	}
 }
 
-// FreeAddress is a loopback address that was free a moment ago.
+// given are the ports that FreeAddress gave away.
+var given sync.Map
+
+// FreeAddress is a loopback address that nobody listens on. Its port is below those that
+// kernels give to whoever asks for any, so that nobody takes it meanwhile by chance.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 16<<10+rand.IntN(16<<10))
+		if _, before := given.LoadOrStore(address, true); before {
+			continue
+		}
+		if listener, err := net.Listen("tcp", address); err == nil {
+			_ = listener.Close()
+			return address
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
+	t.Fatal("no port of 1000 is free")
+	return ""
 }
 
 // LaunchEtcd starts an etcd server and waits until it takes connections.
@@ -231,7 +251,7 @@ func LaunchEtcd(t testing.TB, b Binaries) (endpoint string) {
 		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
 		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "e=http://"+peer,
 		"--log-level", "error")
-	awaitListening(t, p, client)
+	AwaitListening(t, p, client)
 	return "http://" + client
 }
 
@@ -241,13 +261,14 @@ func LaunchNATS(t testing.TB, b Binaries) (url string) {
 	address := FreeAddress(t)
 	host, port, _ := net.SplitHostPort(address)
 	p := Launch(t, "nats-server", b.NATS, "-a", host, "-p", port)
-	awaitListening(t, p, address)
+	AwaitListening(t, p, address)
 	return "nats://" + address
 }
 
-func awaitListening(t testing.TB, p *Process, address string) {
+// AwaitListening waits until a program takes connections.
+func AwaitListening(t testing.TB, p *Process, address string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -21,6 +20,7 @@ type Processes struct {
 	router   *Process
 	client   *Client
 	address  string // of the router
+	control  string // where it serves operators
 	etcd     *server
 	nats     *server
 	workers  []*worker
@@ -50,6 +50,7 @@ func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...strin
 		whole:    t,
 		binaries: b,
 		address:  FreeAddress(t),
+		control:  FreeAddress(t),
 		etcd: &server{name: "etcd", path: b.Etcd, address: etcd, args: []string{
 			"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error",
 			"--listen-client-urls", "http://" + etcd, "--advertise-client-urls", "http://" + etcd,
@@ -60,7 +61,7 @@ func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...strin
 	p.args = append(append([]string{"--model=../models/fable", "--kv-memory=64MiB"}, args...), Servers("http://"+etcd, "nats://"+nats)...)
 	p.StartServers(t)
 	p.startRouter(t)
-	p.client = Dial(t, p.address)
+	p.client = Dial(t, p.address, p.control)
 	p.Scale(t, controlv1.Role_ROLE_PREFILL, prefill)
 	p.Scale(t, controlv1.Role_ROLE_DECODE, decode)
 	return p
@@ -68,6 +69,12 @@ func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...strin
 
 // Router is a client of the router.
 func (p *Processes) Router() *Client { return p.client }
+
+// Address is where the router serves clients, and Control where operators.
+func (p *Processes) Address() string { return p.address }
+
+// Control is where the router serves operators.
+func (p *Processes) Control() string { return p.control }
 
 // Cannot says why an ability lacks.
 func (p *Processes) Cannot(ability string) string {
@@ -85,16 +92,13 @@ func (p *Processes) serve(target string, args ...string) *Process {
 
 func (p *Processes) startRouter(t testing.TB) {
 	t.Helper()
-	p.router = p.serve("router", "--listen="+p.address).Ready(t)
+	p.router = p.serve("router", "--listen="+p.address, "--control="+p.control).Ready(t)
 }
-
-// stopWithin is how long a part may take to drain: longer than its own bound.
-const stopWithin = 40 * time.Second
 
 // RestartRouter is of RouterRestarter.
 func (p *Processes) RestartRouter(t testing.TB) {
 	t.Helper()
-	if err := p.router.Terminate(t, stopWithin); err != nil {
+	if err := p.router.Terminate(t); err != nil {
 		t.Errorf("the router ended with %v\n%s", err, p.router.Stderr())
 	}
 	p.startRouter(t)
@@ -120,7 +124,7 @@ func (p *Processes) Scale(t testing.TB, role controlv1.Role, n int) {
 		last := pool[len(pool)-1]
 		pool = pool[:len(pool)-1]
 		p.forget(last)
-		if err := last.process.Terminate(t, stopWithin); err != nil {
+		if err := last.process.Terminate(t); err != nil {
 			t.Errorf("%s ended with %v\n%s", last.id, err, last.process.Stderr())
 		}
 	}
@@ -132,7 +136,7 @@ func (p *Processes) Scale(t testing.TB, role controlv1.Role, n int) {
 func (p *Processes) start(t testing.TB, role controlv1.Role) {
 	t.Helper()
 	p.started++
-	target := strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))
+	target := api.Name(role)
 	w := &worker{id: fmt.Sprintf("%s-%d", target, p.started), role: role}
 	w.process = p.serve(target, "--id="+w.id)
 	p.workers = append(p.workers, w)
@@ -144,7 +148,7 @@ func (p *Processes) RestartWorker(t testing.TB, id string) {
 	t.Helper()
 	w := p.worker(t, id)
 	p.forget(w)
-	if err := w.process.Terminate(t, stopWithin); err != nil {
+	if err := w.process.Terminate(t); err != nil {
 		t.Errorf("%s ended with %v\n%s", id, err, w.process.Stderr())
 	}
 	p.start(t, w.role)
@@ -190,12 +194,32 @@ func (p *Processes) Unpause(t testing.TB, id string) {
 	p.worker(t, id).process.signal(t, syscall.SIGCONT)
 }
 
+// Etcd and NATS are the servers' URLs.
+func (p *Processes) Etcd() string { return "http://" + p.etcd.address }
+
+// NATS is as Etcd.
+func (p *Processes) NATS() string { return "nats://" + p.nats.address }
+
+// StopEtcd kills etcd alone. One that is asked to stop takes seconds, in which it renews
+// no lease and still tells of those that run out.
+func (p *Processes) StopEtcd(t testing.TB) {
+	t.Helper()
+	p.etcd.process.Kill()
+}
+
+// StartEtcd starts it again with its data.
+func (p *Processes) StartEtcd(t testing.TB) {
+	t.Helper()
+	p.etcd.process = Launch(p.whole, p.etcd.name, p.etcd.path, p.etcd.args...)
+	AwaitListening(t, p.etcd.process, p.etcd.address)
+}
+
 // StopServers is of ServerStopper.
 func (p *Processes) StopServers(t testing.TB) {
 	t.Helper()
 	for _, s := range []*server{p.etcd, p.nats} {
 		// etcd ends with status 1 or by the signal itself: how does not matter.
-		_ = s.process.Terminate(t, stopWithin)
+		_ = s.process.Terminate(t)
 	}
 }
 
@@ -204,7 +228,7 @@ func (p *Processes) StartServers(t testing.TB) {
 	t.Helper()
 	for _, s := range []*server{p.etcd, p.nats} {
 		s.process = Launch(p.whole, s.name, s.path, s.args...)
-		awaitListening(t, s.process, s.address)
+		AwaitListening(t, s.process, s.address)
 	}
 }
 

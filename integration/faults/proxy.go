@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // Proxy carries the connections of senders to one receiver. Its methods are safe
@@ -54,7 +56,7 @@ func Address(t testing.TB, network string) string {
 	t.Helper()
 	if network == "unix" {
 		// The path of a socket is short; that of the test's name need not be.
-		return "unix://" + filepath.Join(t.TempDir(), "s")
+		return api.UnixScheme + filepath.Join(t.TempDir(), "s")
 	}
 	return "127.0.0.1:0"
 }
@@ -74,7 +76,7 @@ func Listen(t testing.TB, address string) (listener net.Listener, dial string) {
 }
 
 func split(address string) (network, at string) {
-	if path, is := strings.CutPrefix(address, "unix://"); is {
+	if path, is := strings.CutPrefix(address, api.UnixScheme); is {
 		return "unix", path
 	}
 	return "tcp", address
@@ -130,6 +132,20 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
+		l.cut()
+	}
+}
+
+// Reset breaks every TCP connection as `ss -K` does: both ends get a reset.
+func (p *Proxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		for _, c := range l.conns {
+			if tcp, is := c.(*net.TCPConn); is {
+				_ = tcp.SetLinger(0) // it may be closed
+			}
+		}
 		l.cut()
 	}
 }

@@ -61,7 +61,7 @@ class Receiver:
         self.ticket.lease.FromSeconds(10)
 
     def stream(self, requests, context):
-        """One stream, from its greeting to its end."""
+        """One stream, from its hello to its end."""
         stripe = Stripe()
 
         def read():
@@ -94,12 +94,12 @@ class Receiver:
 
     def _hello(self, stripe, hello):
         if hello.version < VERSION or hello.layout_digest != self._args.layout_digest:
-            raise ValueError(f"greeted by a sender of another kind: {hello}")
+            raise ValueError(f"hello of a sender of another kind: {hello}")
         session = (hello.sender, hello.epoch, hello.session, max(hello.stripes, 1))
         if self._session is None:
             self._session, self._count = session, session[-1]
         if session != self._session or hello.stripe in self._stripes:
-            raise ValueError(f"greeted by another session: {hello}")
+            raise ValueError(f"hello of another session: {hello}")
         stripe.number = hello.stripe
         self._stripes[hello.stripe] = stripe
         stripe.outgoing.put(self._pb.ReceiverMessage(hello=self._pb.ReceiverHello(

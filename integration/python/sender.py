@@ -102,7 +102,7 @@ class Sender:
         ]
         hellos = [s.answer().hello for s in self._stripes]
         if any(h.epoch != ticket.epoch or h.version != VERSION for h in hellos):
-            raise ValueError(f"greeted by another receiver: {hellos}")
+            raise ValueError(f"hello of another receiver: {hellos}")
         self._max_chunk_bytes = min(h.max_chunk_bytes for h in hellos)
 
     def open(self):

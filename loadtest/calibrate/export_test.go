@@ -6,13 +6,13 @@ import (
 )
 
 // Join holds what the two parts wrote against each other.
-func Join(p Plan, standin, load io.Reader) (*Result, error) {
+func Join(p Plan, server, load io.Reader) (*Result, error) {
 	var saw seen
 	if err := gob.NewDecoder(load).Decode(&saw); err != nil {
 		return nil, err
 	}
 	var did served
-	if err := gob.NewDecoder(standin).Decode(&did); err != nil {
+	if err := gob.NewDecoder(server).Decode(&did); err != nil {
 		return nil, err
 	}
 	return join(p, did, saw)

@@ -8,10 +8,10 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // seen is what the generator's process says at its end. Moments are since Start,
@@ -25,7 +25,7 @@ type seen struct {
 	CPUShare float64
 }
 
-// request is what a target reported of one.
+// request is what a client reported of one.
 type request struct {
 	ID                         string
 	Completed                  bool
@@ -34,7 +34,7 @@ type request struct {
 	Arrivals                   []time.Duration
 }
 
-// Load holds the plan's streams against the stand-in at address and writes what it
+// Load holds the plan's streams against the fake server at address and writes what it
 // saw to out. The end of ctx is an error.
 func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 	server, err := dial(p, address)
@@ -46,7 +46,7 @@ func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 		return err
 	}
 	run, err := drive.Run(ctx, drive.Options{
-		Target: server, Source: newPoisson(p), Offered: p.rate(),
+		Client: server, Source: newPoisson(p), Offered: p.rate(),
 		Warmup: p.length(), Duration: p.Duration, DrainTimeout: 2*p.length() + 5*time.Second,
 		InFlightLimit: 2*p.Streams + 1000,
 	})
@@ -70,11 +70,11 @@ func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 	return gob.NewEncoder(out).Encode(s)
 }
 
-func dial(p Plan, address string) (target.Target, error) {
+func dial(p Plan, address string) (client.Client, error) {
 	if p.HTTP {
-		return target.NewOpenAI(target.OpenAIConfig{URL: "http://" + address, TokenIDs: true, VocabularySize: vocabularySize})
+		return client.NewOpenAI(client.OpenAIConfig{URL: "http://" + address, TokenIDs: true, VocabularySize: vocabularySize})
 	}
-	return target.NewTandem(target.TandemConfig{Address: address, Connections: p.Connections})
+	return client.NewTandem(client.TandemConfig{Address: address, Connections: p.Connections})
 }
 
 // cpuShare is the share of its cores that the process used from From to To.
@@ -114,7 +114,6 @@ func newPoisson(p Plan) *poisson {
 	return s
 }
 
-// Next implements workload.Source.
 func (s *poisson) Next() (*workload.Request, error) {
 	s.due += s.chance.ExpFloat64() / s.plan.rate()
 	return &workload.Request{

@@ -12,24 +12,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
 // Processes says how the two parts of a measurement are started: each argument list
-// ends in a call of Standin or Load, with standard input and output.
+// ends in a call of Serve or Load, with standard input and output.
 type Processes struct {
 	// Binary is the program.
 	Binary string
-	// Standin are the arguments of the stand-in for a plan, Load those of the
-	// generator for a plan and the stand-in's address.
-	Standin func(Plan) []string
-	Load    func(p Plan, address string) []string
+	// Server are the arguments of the fake server for a plan, Load those of the
+	// generator for a plan and the fake server's address.
+	Server func(Plan) []string
+	Load   func(p Plan, address string) []string
 }
 
 // childTimeout is what a part may take beyond the time of the plan.
 const childTimeout = 30 * time.Second
 
-// Measure starts a stand-in and a generator, each on a core of its own if there are
+// Measure starts a fake server and a generator, each on a core of its own if there are
 // two, and holds what they say against each other. It returns when both have ended.
 func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) {
 	if err := p.Validate(); err != nil {
@@ -42,7 +42,7 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 		clientCore, serverCore = all[:1], all[1:2]
 	}
 
-	server := exec.CommandContext(ctx, processes.Binary, processes.Standin(p)...)
+	server := exec.CommandContext(ctx, processes.Binary, processes.Server(p)...)
 	var said bytes.Buffer
 	server.Stderr = &said
 	stdin, err := server.StdinPipe()
@@ -54,16 +54,16 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 		return nil, err
 	}
 	if err := processor.On(serverCore, server.Start); err != nil {
-		return nil, fmt.Errorf("start the stand-in: %w", err)
+		return nil, fmt.Errorf("start the fake server: %w", err)
 	}
 	out := bufio.NewReader(stdout)
 	result, err := measure(ctx, p, processes, clientCore, out, stdin)
 	if err != nil {
-		_ = stdin.Close() // its end ends the stand-in
+		_ = stdin.Close() // its end ends the fake server
 		_, _ = io.Copy(io.Discard, out)
 	}
 	if waited := server.Wait(); waited != nil && err == nil {
-		err = fmt.Errorf("the stand-in failed: %w: %s", waited, strings.TrimSpace(said.String()))
+		err = fmt.Errorf("the fake server failed: %w: %s", waited, strings.TrimSpace(said.String()))
 	}
 	if err != nil {
 		return nil, errors.Join(ctx.Err(), err)
@@ -72,12 +72,12 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	return result, nil
 }
 
-// measure runs the generator against the stand-in, ends that, and joins what both
+// measure runs the generator against the fake server, ends that, and joins what both
 // say.
 func measure(ctx context.Context, p Plan, processes Processes, cores []int, out *bufio.Reader, stdin io.Closer) (*Result, error) {
 	address, err := out.ReadString('\n')
 	if err != nil {
-		return nil, fmt.Errorf("the stand-in did not say where it listens: %w", err)
+		return nil, fmt.Errorf("the fake server did not say where it listens: %w", err)
 	}
 	client := exec.CommandContext(ctx, processes.Binary, processes.Load(p, strings.TrimSpace(address))...)
 	var said, report bytes.Buffer
@@ -97,7 +97,7 @@ func measure(ctx context.Context, p Plan, processes Processes, cores []int, out 
 	}
 	var did served
 	if err := gob.NewDecoder(out).Decode(&did); err != nil {
-		return nil, fmt.Errorf("read what the stand-in sent: %w", err)
+		return nil, fmt.Errorf("read what the fake server sent: %w", err)
 	}
 	return join(p, did, saw)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 )
 
 // Plan is one measurement: so many streams held for so long.
@@ -20,13 +20,13 @@ type Plan struct {
 	TokensPerStream int `json:"tokens_per_stream"`
 	// PromptTokens is how many each sends.
 	PromptTokens int `json:"prompt_tokens"`
-	// TTFT and ITL are what the stand-in injects.
-	TTFT standin.Delay `json:"ttft"`
-	ITL  standin.Delay `json:"itl"`
-	// Coalesce is how long the stand-in may keep a token to send more together: it
+	// TTFT and ITL are what the fake server injects.
+	TTFT fakeserver.Delay `json:"ttft"`
+	ITL  fakeserver.Delay `json:"itl"`
+	// Coalesce is how long the fake server may keep a token to send more together: it
 	// costs less so, and real servers send the tokens of a step together.
 	Coalesce time.Duration `json:"coalesce_ns"`
-	// Connections is how many the streams are spread over; 0: the target's default.
+	// Connections is how many the streams are spread over; 0: the client's default.
 	Connections int `json:"connections"`
 	// HTTP: by OpenAI's completions, server-sent events, instead of gRPC.
 	HTTP bool `json:"http,omitempty"`
@@ -73,6 +73,6 @@ func (p Plan) tokens() float64 {
 	return p.rate() * (p.length() + p.Duration).Seconds() * float64(p.TokensPerStream)
 }
 
-func (p Plan) shape() standin.Shape {
-	return standin.Shape{TTFT: p.TTFT, ITL: p.ITL, Coalesce: p.Coalesce, Seed: p.Seed}
+func (p Plan) shape() fakeserver.Shape {
+	return fakeserver.Shape{TTFT: p.TTFT, ITL: p.ITL, Coalesce: p.Coalesce, Seed: p.Seed}
 }

@@ -22,18 +22,18 @@ type Result struct {
 	CPUShare   float64 `json:"cpu_share"`
 	GCShare    float64 `json:"gc_share"`
 	GCPauseMax float64 `json:"gc_pause_max_ms"`
-	// ServerCPUSeconds is what the stand-in used from its start on.
+	// ServerCPUSeconds is what the fake server used from its start on.
 	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
-	// Pinned: generator and stand-in had a core each, of their own.
+	// Pinned: generator and fake server had a core each, of their own.
 	Pinned bool `json:"pinned"`
 	// DispatchDelay is from when a request was due to when the generator began to send
 	// it, SendTime from then to when it was with the transport.
 	DispatchDelay Spread `json:"dispatch_delay_ms"`
 	SendTime      Spread `json:"send_time_ms"`
-	// Delivery is from when the stand-in handed a token to its transport to when the
+	// Delivery is from when the fake server handed a token to its transport to when the
 	// generator looked at it.
 	Delivery Spread `json:"delivery_ms"`
-	// ServerLateness is how late the stand-in itself sent, against its schedule.
+	// ServerLateness is how late the fake server itself sent, against its schedule.
 	ServerLateness Spread `json:"server_lateness_ms"`
 	// TTFT, from when a request was due, and ITL against what was injected.
 	TTFT Error `json:"ttft"`
@@ -51,13 +51,13 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// Error is a latency as it was injected, as the stand-in sent it and as the
+// Error is a latency as it was injected, as the fake server sent it and as the
 // generator reported it, milliseconds.
 type Error struct {
 	Injected Spread `json:"injected"`
 	Sent     Spread `json:"sent"`
 	Reported Spread `json:"reported"`
-	// P50 and P99 are reported less injected: the generator's error and the stand-in's.
+	// P50 and P99 are reported less injected: the generator's error and the fake server's.
 	P50 float64 `json:"error_p50"`
 	P99 float64 `json:"error_p99"`
 	// Each is the spread of that difference over single samples.
@@ -70,7 +70,7 @@ func join(p Plan, server served, client seen) (*Result, error) {
 	for i, d := range server.Log {
 		log[d.ID] = i
 	}
-	// By the stand-in's clock: what the generator calls 0.
+	// By the fake server's clock: what the generator calls 0.
 	shift := time.Duration(client.Start - server.Start)
 	r := &Result{
 		Plan: p, StreamsMax: client.Client.InFlightMax, Cores: client.Client.Cores, CPUShare: client.CPUShare,
@@ -100,7 +100,7 @@ func join(p Plan, server served, client seen) (*Result, error) {
 		send = append(send, q.Sent-q.Dispatched)
 		i, ok := log[q.ID]
 		if !ok || len(server.Log[i].Sent) != len(q.Arrivals) {
-			return nil, fmt.Errorf("request %q was reported with %d messages, which is not what the stand-in sent", q.ID, len(q.Arrivals))
+			return nil, fmt.Errorf("request %q was reported with %d messages, which is not what the fake server sent", q.ID, len(q.Arrivals))
 		}
 		d := server.Log[i]
 		ttft.add(d.Due[0]-d.Arrived, d.Sent[0]-d.Arrived, q.Arrivals[0]-q.Due)

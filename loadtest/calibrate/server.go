@@ -11,23 +11,23 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/internal/rawnet"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
-// served is what the stand-in's process says at its end. Moments of the log are
+// served is what the fake server's process says at its end. Moments of the log are
 // since Start, which is by the machine's monotonic clock, nanoseconds.
 type served struct {
 	Start      int64
 	CPUSeconds float64
-	Log        []*standin.Served
+	Log        []*fakeserver.Served
 }
 
-// Standin serves the plan's shape on a free port of the loopback, whose address it
+// Serve serves the plan's shape on a free port of the loopback, whose address it
 // writes to out as a line, until in ends or ctx does. Then it writes its log.
-func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
-	engine, err := standin.NewEngine(p.shape(), true, nil)
+func Serve(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
+	engine, err := fakeserver.NewEngine(p.shape(), true, nil)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listen on the loopback: %w", err)
 	}
-	server, err := serve(p, engine)
+	server, err := newServer(p, engine)
 	if err != nil {
 		listener.Close()
 		return err
@@ -64,24 +64,24 @@ func Standin(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	case <-ctx.Done():
 	case err := <-failed:
 		stop() // what it has taken so far
-		return errors.Join(errors.New("the stand-in cannot go on serving"), err)
+		return errors.Join(errors.New("the fake server cannot go on serving"), err)
 	}
 	used, _ := processor.CPUSeconds(os.Getpid()) // 0 where the system does not say
 	stop()
 	return gob.NewEncoder(out).Encode(served{start, used, engine.Log()})
 }
 
-// server is a stand-in by some protocol.
+// server is a fake server by some protocol.
 type server interface {
 	Serve(net.Listener) error
 	Stop()
 }
 
-func serve(p Plan, engine *standin.Engine) (server, error) {
+func newServer(p Plan, engine *fakeserver.Engine) (server, error) {
 	if p.HTTP {
-		return standin.NewOpenAIServer(engine, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+		return fakeserver.NewOpenAIServer(engine, fakeserver.OpenAIOptions{Dialect: fakeserver.DialectVLLM})
 	}
-	return standin.NewServer(engine), nil
+	return fakeserver.NewServer(engine), nil
 }
 
 // monotonic is a moment by the machine's monotonic clock, which processes share.

@@ -1,21 +1,21 @@
-// Package target sends requests to servers and notes what comes back, when. There
-// is one target for Tandem's gRPC API and one for HTTP servers that follow
-// OpenAI's.
+// Package client sends requests to servers and notes what comes back, when. There
+// is one for Tandem's gRPC API and one for HTTP servers that follow OpenAI's.
 //
-// The packages of cmd/tandem/bench import it. A target owns its connections; the
-// goroutines that it starts end with Close.
-package target
+// Anything may import it. A client owns its connections; the goroutines that it
+// starts end with Close.
+package client
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// Target is a server under load. All methods are safe for concurrent use.
-type Target interface {
+// Client speaks to the server under load. All methods are safe for concurrent use.
+type Client interface {
 	// Describe says what is measured. It asks the server, so it also finds out early
 	// that nobody is there; the error says what to do.
 	Describe(ctx context.Context) (Description, error)
@@ -30,7 +30,7 @@ type Target interface {
 
 // Description says what is measured.
 type Description struct {
-	// Kind is "tandem" or "openai".
+	// Kind is "tandem", "openai" or another protocol.
 	Kind string `json:"kind"`
 	// Address is what was dialled.
 	Address string `json:"address"`
@@ -55,7 +55,7 @@ type Clock struct {
 // NewClock is a clock whose 0 is start. It counts nothing.
 func NewClock(start time.Time) Clock { return Clock{start: start} }
 
-// Counting is the same clock, with the counts that targets add to.
+// Counting is the same clock, with the counts that clients add to.
 func (c Clock) Counting(counts *Counts) Clock { return Clock{c.start, counts} }
 
 // Now is the time since the start.
@@ -77,3 +77,15 @@ func (c Clock) CountTokens(n int) {
 		c.counts.tokens.Add(int64(n))
 	}
 }
+
+// Counts are what has come so far in a run, for its live progress. All methods are
+// safe for concurrent use; the zero value is ready.
+type Counts struct {
+	admitted, tokens atomic.Int64
+}
+
+// Admitted is how many requests the server accepted.
+func (c *Counts) Admitted() int { return int(c.admitted.Load()) }
+
+// Tokens is how many tokens came.
+func (c *Counts) Tokens() int64 { return c.tokens.Load() }

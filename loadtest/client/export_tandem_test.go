@@ -1,8 +1,8 @@
-package target
+package client
 
 import "google.golang.org/grpc/mem"
 
-// DecodeEvent decodes a message as a target does, in that many pieces.
+// DecodeEvent decodes a message as a client does, in that many pieces.
 func DecodeEvent(b []byte, keep bool, pieces int) (tokens int, ids []uint32, text string, err error) {
 	e := &event{keep: keep}
 	var data mem.BufferSlice

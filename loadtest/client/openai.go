@@ -1,4 +1,4 @@
-package target
+package client
 
 import (
 	"crypto/tls"
@@ -214,13 +214,13 @@ type openAI struct {
 	endings sync.WaitGroup
 }
 
-// NewOpenAI is a target for a server that follows OpenAI's HTTP API. It does not
+// NewOpenAI is a client of a server that follows OpenAI's HTTP API. It does not
 // connect yet. The error is about the configuration.
 //
 // Each request has a connection of its own, over HTTP/2 a stream; none waits for
 // another's. Neither proxies nor redirects are followed and nothing is compressed:
 // what is measured is the server at that address.
-func NewOpenAI(cfg OpenAIConfig) (Target, error) {
+func NewOpenAI(cfg OpenAIConfig) (Client, error) {
 	s, err := newSettings(cfg)
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func NewOpenAI(cfg OpenAIConfig) (Target, error) {
 	return t, nil
 }
 
-// Close implements Target. It waits for the ends of streams, 100 ms at most.
+// Close implements Client. It waits for the ends of streams, 100 ms at most.
 func (t *openAI) Close() error {
 	t.endings.Wait()
 	t.transport.CloseIdleConnections()

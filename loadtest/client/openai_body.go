@@ -1,4 +1,4 @@
-package target
+package client
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // body is a request's JSON. Members that are no part of OpenAI's API go along only

@@ -1,6 +1,7 @@
-package target
+package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -11,7 +12,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/chunk"
+	"github.com/tandem-serving/tandem/loadtest/client/internal/chunk"
 )
 
 const (
@@ -35,7 +36,7 @@ type modelCard struct {
 	} `json:"meta"`
 }
 
-// Describe implements Target, by GET /v1/models.
+// Describe implements Client, by GET /v1/models.
 func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
@@ -76,7 +77,7 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	}
 	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil || len(data) > maxModelsBytes {
 		return d, fmt.Errorf("%s answered with %s that is no list of models: see whether it is an OpenAI server",
-			where, or(response.Header.Get("Content-Type"), "something"))
+			where, cmp.Or(response.Header.Get("Content-Type"), "something"))
 	}
 	model, err := t.choose(list.Data)
 	if err != nil {
@@ -170,7 +171,7 @@ func failureOf(response *http.Response) string {
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBodyBytes))
 	text := string(data)
 	if e := chunk.ParseError(data); e != nil {
-		text = or(e.Message, e.Type)
+		text = cmp.Or(e.Message, e.Type)
 	}
 	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "\ufffd")
 	switch {
@@ -180,12 +181,4 @@ func failureOf(response *http.Response) string {
 		return shortened(err.Error())
 	}
 	return strings.ToLower(http.StatusText(response.StatusCode))
-}
-
-// or is text, or instead if that is empty.
-func or(text, instead string) string {
-	if text == "" {
-		return instead
-	}
-	return text
 }

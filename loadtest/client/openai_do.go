@@ -1,7 +1,8 @@
-package target
+package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/chunk"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/sse"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client/internal/chunk"
+	"github.com/tandem-serving/tandem/loadtest/client/internal/sse"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 const (
@@ -41,10 +42,9 @@ const (
 // failure is an answer that went wrong, with its code.
 type failure struct{ code, message string }
 
-// Error implements error.
 func (f *failure) Error() string { return f.message }
 
-// Do implements Target.
+// Do implements Client.
 //
 // A message is an event with something generated in it: the role that opens a
 // chat, the reason of the end and the usage are none. It carries as many tokens as
@@ -294,7 +294,7 @@ func chunkFailure(e *chunk.Error) error {
 	if status, err := strconv.Atoi(e.Code); err == nil && status >= 400 && status < 600 {
 		code = "HTTP " + e.Code
 	}
-	message := or(or(e.Message, e.Type), "the server says that it failed, and not why")
+	message := cmp.Or(e.Message, e.Type, "the server says that it failed, and not why")
 	return &failure{code, shortened(strings.Join(strings.Fields(message), " "))}
 }
 

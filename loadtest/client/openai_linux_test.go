@@ -1,11 +1,11 @@
-package target_test
+package client_test
 
 import (
 	"net/http"
 	"syscall"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // What this machine has no room for is not the server's failure.

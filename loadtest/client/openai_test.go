@@ -1,4 +1,4 @@
-package target_test
+package client_test
 
 import (
 	"context"
@@ -18,43 +18,43 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 func TestOpenAIConfig(t *testing.T) {
-	good := target.OpenAIConfig{URL: "http://127.0.0.1:8000"}
+	good := client.OpenAIConfig{URL: "http://127.0.0.1:8000"}
 	cases := []struct {
 		name   string
-		change func(*target.OpenAIConfig)
+		change func(*client.OpenAIConfig)
 		want   string // empty: it is good
 	}{
-		{"as it is", func(*target.OpenAIConfig) {}, ""},
-		{"no scheme", func(c *target.OpenAIConfig) { c.URL = "localhost:8000" }, ""},
-		{"https", func(c *target.OpenAIConfig) { c.URL = "https://api.example.com/v1/" }, ""},
-		{"token ids", func(c *target.OpenAIConfig) { c.TokenIDs, c.VocabularySize = true, 4096 }, ""},
-		{"no URL", func(c *target.OpenAIConfig) { c.URL = "" }, "pass --openai"},
-		{"another scheme", func(c *target.OpenAIConfig) { c.URL = "grpc://a:1" }, "http or https"},
-		{"no host", func(c *target.OpenAIConfig) { c.URL = "http://:80/v1" }, "no host"},
-		{"bad port", func(c *target.OpenAIConfig) { c.URL = "http://a:b" }, "give one like"},
-		{"query", func(c *target.OpenAIConfig) { c.URL = "http://a?b=c" }, "leave away"},
-		{"whole path", func(c *target.OpenAIConfig) { c.URL = "http://a/v1/chat/completions" }, "up to /v1"},
-		{"API", func(c *target.OpenAIConfig) { c.API = "responses" }, "--openai-api completions or chat"},
-		{"token ids in a chat", func(c *target.OpenAIConfig) { c.API, c.TokenIDs = target.ChatAPI, true }, "chats take no token ids"},
-		{"no vocabulary", func(c *target.OpenAIConfig) { c.TokenIDs = true }, "--openai-vocabulary"},
-		{"header", func(c *target.OpenAIConfig) { c.Headers = []string{"a b: c"} }, "--openai-header"},
-		{"header without a colon", func(c *target.OpenAIConfig) { c.Headers = []string{"a"} }, "--openai-header"},
-		{"header with a line break", func(c *target.OpenAIConfig) { c.Headers = []string{"a: b\nc: d"} }, "--openai-header"},
-		{"key", func(c *target.OpenAIConfig) { c.APIKey = "a\n" }, "API key"},
-		{"body", func(c *target.OpenAIConfig) { c.Body = "top_p=1" }, "--openai-body a JSON object"},
-		{"body is null", func(c *target.OpenAIConfig) { c.Body = "null" }, "--openai-body a JSON object"},
-		{"body with n", func(c *target.OpenAIConfig) { c.Body = `{"n":2}` }, `"n"`},
+		{"as it is", func(*client.OpenAIConfig) {}, ""},
+		{"no scheme", func(c *client.OpenAIConfig) { c.URL = "localhost:8000" }, ""},
+		{"https", func(c *client.OpenAIConfig) { c.URL = "https://api.example.com/v1/" }, ""},
+		{"token ids", func(c *client.OpenAIConfig) { c.TokenIDs, c.VocabularySize = true, 4096 }, ""},
+		{"no URL", func(c *client.OpenAIConfig) { c.URL = "" }, "pass --openai"},
+		{"another scheme", func(c *client.OpenAIConfig) { c.URL = "grpc://a:1" }, "http or https"},
+		{"no host", func(c *client.OpenAIConfig) { c.URL = "http://:80/v1" }, "no host"},
+		{"bad port", func(c *client.OpenAIConfig) { c.URL = "http://a:b" }, "give one like"},
+		{"query", func(c *client.OpenAIConfig) { c.URL = "http://a?b=c" }, "leave away"},
+		{"whole path", func(c *client.OpenAIConfig) { c.URL = "http://a/v1/chat/completions" }, "up to /v1"},
+		{"API", func(c *client.OpenAIConfig) { c.API = "responses" }, "--openai-api completions or chat"},
+		{"token ids in a chat", func(c *client.OpenAIConfig) { c.API, c.TokenIDs = client.ChatAPI, true }, "chats take no token ids"},
+		{"no vocabulary", func(c *client.OpenAIConfig) { c.TokenIDs = true }, "--openai-vocabulary"},
+		{"header", func(c *client.OpenAIConfig) { c.Headers = []string{"a b: c"} }, "--openai-header"},
+		{"header without a colon", func(c *client.OpenAIConfig) { c.Headers = []string{"a"} }, "--openai-header"},
+		{"header with a line break", func(c *client.OpenAIConfig) { c.Headers = []string{"a: b\nc: d"} }, "--openai-header"},
+		{"key", func(c *client.OpenAIConfig) { c.APIKey = "a\n" }, "API key"},
+		{"body", func(c *client.OpenAIConfig) { c.Body = "top_p=1" }, "--openai-body a JSON object"},
+		{"body is null", func(c *client.OpenAIConfig) { c.Body = "null" }, "--openai-body a JSON object"},
+		{"body with n", func(c *client.OpenAIConfig) { c.Body = `{"n":2}` }, `"n"`},
 	}
 	for _, c := range cases {
 		cfg := good
 		c.change(&cfg)
-		subject, err := target.NewOpenAI(cfg)
+		subject, err := client.NewOpenAI(cfg)
 		if err == nil {
 			subject.Close()
 		}
@@ -68,13 +68,13 @@ func TestOpenAIConfig(t *testing.T) {
 }
 
 func TestOpenAIFlags(t *testing.T) {
-	var cfg target.OpenAIConfig
+	var cfg client.OpenAIConfig
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	cfg.RegisterFlags(fs)
 	err := fs.Parse([]string{
 		"--openai", "http://a", "--openai-header", "a: b, c", "--openai-header", "d: e", "--openai-body", `{"a":[1,2]}`, "--openai-api", "chat",
 	})
-	want := target.OpenAIConfig{URL: "http://a", API: "chat", Headers: []string{"a: b, c", "d: e"}, Body: `{"a":[1,2]}`}
+	want := client.OpenAIConfig{URL: "http://a", API: "chat", Headers: []string{"a: b, c", "d: e"}, Body: `{"a":[1,2]}`}
 	if diff := cmp.Diff(want, cfg); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -90,7 +90,7 @@ func TestOpenAIURL(t *testing.T) {
 		subject := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 			path = r.URL.Path
 			_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
-		}, func(cfg *target.OpenAIConfig) { cfg.URL += c.url })
+		}, func(cfg *client.OpenAIConfig) { cfg.URL += c.url })
 		if _, err := subject.Describe(t.Context()); err != nil || path != c.want {
 			t.Errorf("%q: asked %s, want %s (%v)", c.url, path, c.want, err)
 		}
@@ -105,7 +105,7 @@ func TestOpenAIURLWithAPassword(t *testing.T) {
 			name, password, _ := r.BasicAuth()
 			said = name + ":" + password
 			_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
-		}, func(cfg *target.OpenAIConfig) {
+		}, func(cfg *client.OpenAIConfig) {
 			cfg.URL = strings.Replace(cfg.URL, "://", "://user:geheim@", 1)
 			if header != "" {
 				cfg.Headers = []string{header}
@@ -123,26 +123,26 @@ func TestOpenAIDescribe(t *testing.T) {
 		name   string
 		status int
 		body   string
-		cfg    target.OpenAIConfig
-		want   target.Description
+		cfg    client.OpenAIConfig
+		want   client.Description
 		err    string
 	}{
 		{name: "vLLM", body: `{"object":"list","data":[{"id":"llama","object":"model","created":1,"owned_by":"vllm","max_model_len":8192}]}`,
-			want: target.Description{Model: "llama", Server: "vllm (uvicorn)", ContextTokens: 8192, TextOnly: true}},
+			want: client.Description{Model: "llama", Server: "vllm (uvicorn)", ContextTokens: 8192, TextOnly: true}},
 		{name: "llama.cpp", body: `{"data":[{"id":"a","owned_by":"llamacpp","meta":{"n_vocab":32000,"n_ctx_train":4096}}]}`,
-			want: target.Description{Model: "a", Server: "llamacpp (uvicorn)", ContextTokens: 4096, VocabularySize: 32000, TextOnly: true}},
-		{name: "the first", body: `{"data":[{"id":"a"},{"id":"b"}]}`, want: target.Description{Model: "a", Server: "uvicorn", TextOnly: true}},
-		{name: "named", body: `{"data":[{"id":"a"},{"id":"b"}]}`, cfg: target.OpenAIConfig{Model: "b"}, want: target.Description{Model: "b", Server: "uvicorn", TextOnly: true}},
-		{name: "Ollama's tag", body: `{"data":[{"id":"b:latest"}]}`, cfg: target.OpenAIConfig{Model: "b"}, want: target.Description{Model: "b:latest", Server: "uvicorn", TextOnly: true}},
-		{name: "token ids", body: `{"data":[{"id":"a"}]}`, cfg: target.OpenAIConfig{TokenIDs: true, VocabularySize: 7}, want: target.Description{Model: "a", Server: "uvicorn", VocabularySize: 7}},
-		{name: "not listed", body: `{"data":[{"id":"a"},{"id":"b"}]}`, cfg: target.OpenAIConfig{Model: "c"}, err: `no model "c": pass --openai-model with one of a, b`},
+			want: client.Description{Model: "a", Server: "llamacpp (uvicorn)", ContextTokens: 4096, VocabularySize: 32000, TextOnly: true}},
+		{name: "the first", body: `{"data":[{"id":"a"},{"id":"b"}]}`, want: client.Description{Model: "a", Server: "uvicorn", TextOnly: true}},
+		{name: "named", body: `{"data":[{"id":"a"},{"id":"b"}]}`, cfg: client.OpenAIConfig{Model: "b"}, want: client.Description{Model: "b", Server: "uvicorn", TextOnly: true}},
+		{name: "Ollama's tag", body: `{"data":[{"id":"b:latest"}]}`, cfg: client.OpenAIConfig{Model: "b"}, want: client.Description{Model: "b:latest", Server: "uvicorn", TextOnly: true}},
+		{name: "token ids", body: `{"data":[{"id":"a"}]}`, cfg: client.OpenAIConfig{TokenIDs: true, VocabularySize: 7}, want: client.Description{Model: "a", Server: "uvicorn", VocabularySize: 7}},
+		{name: "not listed", body: `{"data":[{"id":"a"},{"id":"b"}]}`, cfg: client.OpenAIConfig{Model: "c"}, err: `no model "c": pass --openai-model with one of a, b`},
 		{name: "none", body: `{"data":[]}`, err: "lists no model"},
 		{name: "no list", body: `{"error":"x"}`, err: "no list of models"},
 		{name: "a page", body: `<html>`, err: "no list of models"},
 		{name: "404", status: 404, err: "--openai-model"},
-		{name: "404 with a model", status: 404, cfg: target.OpenAIConfig{Model: "c"}, want: target.Description{Model: "c", Server: "uvicorn", TextOnly: true}},
+		{name: "404 with a model", status: 404, cfg: client.OpenAIConfig{Model: "c"}, want: client.Description{Model: "c", Server: "uvicorn", TextOnly: true}},
 		{name: "401", status: 401, body: `{"error":{"message":"who?"}}`, err: "wants an API key: set OPENAI_API_KEY (HTTP 401: who?)"},
-		{name: "401 with a key", status: 401, cfg: target.OpenAIConfig{APIKey: "k"}, err: "does not take the API key"},
+		{name: "401 with a key", status: 401, cfg: client.OpenAIConfig{APIKey: "k"}, err: "does not take the API key"},
 		{name: "500", status: 500, body: "boom", err: "HTTP 500: boom"},
 		{name: "redirect", status: 308, err: "redirects to http://elsewhere/"},
 	}
@@ -156,7 +156,7 @@ func TestOpenAIDescribe(t *testing.T) {
 					w.WriteHeader(c.status)
 				}
 				_, _ = io.WriteString(w, c.body)
-			}, func(cfg *target.OpenAIConfig) {
+			}, func(cfg *client.OpenAIConfig) {
 				address = cfg.URL + "/v1"
 				c.cfg.URL = cfg.URL
 				*cfg = c.cfg
@@ -204,7 +204,7 @@ func TestOpenAIDescribeFindsOut(t *testing.T) {
 		{"another protocol", "http://" + other.Addr().String(), "as an HTTP server does"},
 	}
 	for _, c := range cases {
-		subject, err := target.NewOpenAI(target.OpenAIConfig{URL: c.url})
+		subject, err := client.NewOpenAI(client.OpenAIConfig{URL: c.url})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func TestOpenAIDescribeFindsOut(t *testing.T) {
 		}
 		subject.Close()
 	}
-	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: secure.URL, Model: "m", Insecure: true})
+	subject, err := client.NewOpenAI(client.OpenAIConfig{URL: secure.URL, Model: "m", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestOpenAIDescribeFindsOut(t *testing.T) {
 }
 
 func TestOpenAINeedsAModel(t *testing.T) {
-	subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *target.OpenAIConfig) { cfg.Model = "" })
+	subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *client.OpenAIConfig) { cfg.Model = "" })
 	r, answer := do(t.Context(), t, subject, ask())
 	compare(t, seen{Outcome: record.Unsent, Code: "client", Error: "no model is known", Prompt: -1, Cached: -1}, r, answer)
 }
@@ -266,7 +266,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 				close(reached)
 				<-r.Context().Done()
 			}))
-			subject, err := target.NewOpenAI(target.OpenAIConfig{URL: server.URL, Model: "m"})
+			subject, err := client.NewOpenAI(client.OpenAIConfig{URL: server.URL, Model: "m"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +310,7 @@ func TestOpenAIDoesNotWaitAfterDone(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: server.URL, Model: "m"})
+	subject, err := client.NewOpenAI(client.OpenAIConfig{URL: server.URL, Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestOpenAIReturnsWithDone(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: server.URL, Model: "m"})
+	subject, err := client.NewOpenAI(client.OpenAIConfig{URL: server.URL, Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestOpenAIUsesConnectionsAgain(t *testing.T) {
 	}
 	server.Start()
 	defer server.Close()
-	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: server.URL, Model: "m"})
+	subject, err := client.NewOpenAI(client.OpenAIConfig{URL: server.URL, Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,7 +394,7 @@ func TestOpenAIOverHTTP2(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	subject, err := target.NewOpenAI(target.OpenAIConfig{URL: server.URL, Model: "m", Insecure: true})
+	subject, err := client.NewOpenAI(client.OpenAIConfig{URL: server.URL, Model: "m", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,9 +411,9 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 	if where == "" {
 		t.Skip("TANDEM_OPENAI_URL names no server")
 	}
-	for _, api := range []string{target.CompletionsAPI, target.ChatAPI} {
+	for _, api := range []string{client.CompletionsAPI, client.ChatAPI} {
 		t.Run(api, func(t *testing.T) {
-			subject, err := target.NewOpenAI(target.OpenAIConfig{URL: where, API: api, Model: os.Getenv("TANDEM_OPENAI_MODEL"), APIKey: os.Getenv("OPENAI_API_KEY")})
+			subject, err := client.NewOpenAI(client.OpenAIConfig{URL: where, API: api, Model: os.Getenv("TANDEM_OPENAI_MODEL"), APIKey: os.Getenv("OPENAI_API_KEY")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -428,7 +428,7 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 			for range 4 {
 				go func() {
 					r := new(record.Record)
-					subject.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "Once upon a time"}, MaxTokens: tokens}, target.NewClock(time.Now()), r)
+					subject.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "Once upon a time"}, MaxTokens: tokens}, client.NewClock(time.Now()), r)
 					done <- r
 				}()
 			}
@@ -441,7 +441,7 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 				}
 			}
 			r := new(record.Record)
-			other, err := target.NewOpenAI(target.OpenAIConfig{URL: where, API: api, Model: "no-such-model", APIKey: os.Getenv("OPENAI_API_KEY")})
+			other, err := client.NewOpenAI(client.OpenAIConfig{URL: where, API: api, Model: "no-such-model", APIKey: os.Getenv("OPENAI_API_KEY")})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -449,7 +449,7 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 			if _, err := other.Describe(t.Context()); err == nil {
 				t.Error("there is no such model")
 			}
-			other.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 1}, target.NewClock(time.Now()), r)
+			other.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
 			if r.Outcome != record.Failed || !strings.HasPrefix(r.Code, "HTTP 4") || r.Error == "" {
 				t.Errorf("of a model that is not there: %s %s %s", r.Outcome, r.Code, r.Error)
 			}
@@ -457,7 +457,7 @@ func TestOpenAIServerOfAnotherMake(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(errors.New("enough"))
 			r = new(record.Record)
-			subject.Do(ctx, &workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 1}, target.NewClock(time.Now()), r)
+			subject.Do(ctx, &workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
 			if r.Outcome != record.Cancelled {
 				t.Errorf("cancelled: %s %s", r.Outcome, r.Error)
 			}

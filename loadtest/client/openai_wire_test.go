@@ -1,4 +1,4 @@
-package target_test
+package client_test
 
 import (
 	"context"
@@ -14,20 +14,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// openAI is a target for a server that does what handler does.
-func openAI(t *testing.T, handler http.HandlerFunc, change func(*target.OpenAIConfig)) target.Target {
+// openAI is a client of a server that does what handler does.
+func openAI(t *testing.T, handler http.HandlerFunc, change func(*client.OpenAIConfig)) client.Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
-	cfg := target.OpenAIConfig{URL: server.URL, Model: "m"}
+	cfg := client.OpenAIConfig{URL: server.URL, Model: "m"}
 	if change != nil {
 		change(&cfg)
 	}
-	subject, err := target.NewOpenAI(cfg)
+	subject, err := client.NewOpenAI(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,10 +48,10 @@ func ask() *workload.Request {
 }
 
 // do sends one request and sees that the moments are in order.
-func do(ctx context.Context, t *testing.T, subject target.Target, q *workload.Request) (*record.Record, workload.Answer) {
+func do(ctx context.Context, t *testing.T, subject client.Client, q *workload.Request) (*record.Record, workload.Answer) {
 	t.Helper()
 	r := new(record.Record)
-	clock := target.NewClock(time.Now())
+	clock := client.NewClock(time.Now())
 	answer := subject.Do(ctx, q, clock, r)
 	last := time.Duration(0)
 	for _, at := range []time.Duration{r.Sent, r.Admitted, r.First(), r.Last(), r.End} {
@@ -308,7 +308,7 @@ func TestOpenAIStatus(t *testing.T) {
 		}
 	})
 	t.Run("nobody there", func(t *testing.T) {
-		subject, err := target.NewOpenAI(target.OpenAIConfig{URL: free(t), Model: "m"})
+		subject, err := client.NewOpenAI(client.OpenAIConfig{URL: free(t), Model: "m"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -339,22 +339,22 @@ func TestOpenAIRequests(t *testing.T) {
 	cases := []struct {
 		name string
 		q    workload.Request
-		cfg  target.OpenAIConfig
+		cfg  client.OpenAIConfig
 		want string
 	}{
-		{"plain", workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 3, Seed: 7}, target.OpenAIConfig{},
+		{"plain", workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 3, Seed: 7}, client.OpenAIConfig{},
 			`{"model":"m","prompt":"a","max_tokens":3,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`},
-		{"all", full, target.OpenAIConfig{ContinuousUsage: true},
+		{"all", full, client.OpenAIConfig{ContinuousUsage: true},
 			`{"model":"m","prompt":"say \"é\"\n","max_tokens":9,"temperature":0.7,"seed":5,"ignore_eos":true,"min_tokens":9,"priority":-2,"user":"t","cache_salt":"s",
 			"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`},
-		{"token ids", workload.Request{Prompt: workload.Prompt{TokenIDs: []uint32{1, 2, 4294967295}}, MaxTokens: 3}, target.OpenAIConfig{},
+		{"token ids", workload.Request{Prompt: workload.Prompt{TokenIDs: []uint32{1, 2, 4294967295}}, MaxTokens: 3}, client.OpenAIConfig{},
 			`{"model":"m","prompt":[1,2,4294967295],"max_tokens":3,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`},
-		{"chat of a text", workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 3}, target.OpenAIConfig{API: target.ChatAPI, MaxCompletionTokens: true},
+		{"chat of a text", workload.Request{Prompt: workload.Prompt{Text: "a"}, MaxTokens: 3}, client.OpenAIConfig{API: client.ChatAPI, MaxCompletionTokens: true},
 			`{"model":"m","messages":[{"role":"user","content":"a"}],"max_completion_tokens":3,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`},
 		{"chat", workload.Request{Prompt: workload.Prompt{Text: "abc", Chat: []workload.Message{{Role: "user", Content: "a"}, {Role: "assistant", Content: "b"}, {Role: "user", Content: "c"}}}, MaxTokens: 3},
-			target.OpenAIConfig{API: target.ChatAPI},
+			client.OpenAIConfig{API: client.ChatAPI},
 			`{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}],"max_tokens":3,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`},
-		{"body", full, target.OpenAIConfig{Body: `{"top_p":0.9,"seed":null,"ignore_eos":null,"min_tokens":null,"priority":1,"stream_options":{"include_usage":false},"x":{"y":[1]},"user":null,"cache_salt":null}`},
+		{"body", full, client.OpenAIConfig{Body: `{"top_p":0.9,"seed":null,"ignore_eos":null,"min_tokens":null,"priority":1,"stream_options":{"include_usage":false},"x":{"y":[1]},"user":null,"cache_salt":null}`},
 			`{"model":"m","prompt":"say \"é\"\n","max_tokens":9,"temperature":0.7,"priority":1,"stream":true,"stream_options":{"include_usage":false},"top_p":0.9,"x":{"y":[1]}}`},
 	}
 	for _, c := range cases {
@@ -369,7 +369,7 @@ func TestOpenAIRequests(t *testing.T) {
 				}
 				w.Header().Set("Content-Type", "text/event-stream")
 				_, _ = io.WriteString(w, stream(token, finish, "[DONE]"))
-			}, func(cfg *target.OpenAIConfig) {
+			}, func(cfg *client.OpenAIConfig) {
 				cfg.API, cfg.MaxCompletionTokens, cfg.ContinuousUsage, cfg.Body = c.cfg.API, c.cfg.MaxCompletionTokens, c.cfg.ContinuousUsage, c.cfg.Body
 				cfg.APIKey, cfg.Headers = "secret", []string{"X-A: 1", "x-b:2 "}
 			})
@@ -384,7 +384,7 @@ func TestOpenAIRequests(t *testing.T) {
 				t.Errorf("body (-want +got):\n%s", diff)
 			}
 			wantPath := "/v1/completions"
-			if c.cfg.API == target.ChatAPI {
+			if c.cfg.API == client.ChatAPI {
 				wantPath = "/v1/chat/completions"
 			}
 			if path != wantPath || header.Get("Authorization") != "Bearer secret" || header.Get("X-A") != "1" || header.Get("X-B") != "2" || header.Get("Content-Type") != "application/json" {
@@ -400,10 +400,10 @@ func TestOpenAIPromptDoesNotFit(t *testing.T) {
 		prompt workload.Prompt
 		want   string
 	}{
-		{target.ChatAPI, workload.Prompt{TokenIDs: []uint32{1}}, "needs text"},
-		{target.CompletionsAPI, workload.Prompt{}, "empty"},
+		{client.ChatAPI, workload.Prompt{TokenIDs: []uint32{1}}, "needs text"},
+		{client.CompletionsAPI, workload.Prompt{}, "empty"},
 	} {
-		subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *target.OpenAIConfig) { cfg.API = c.api })
+		subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, func(cfg *client.OpenAIConfig) { cfg.API = c.api })
 		r, answer := do(t.Context(), t, subject, &workload.Request{Prompt: c.prompt, MaxTokens: 1})
 		compare(t, seen{Outcome: record.Unsent, Code: "client", Error: c.want, Prompt: -1, Cached: -1}, r, answer)
 	}

@@ -1,4 +1,4 @@
-package target
+package client
 
 import (
 	"context"
@@ -20,14 +20,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/internal/rawnet"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 const (
-	// DefaultConnections is how many connections a Tandem target spreads its streams
+	// DefaultConnections is how many connections a Tandem client spreads its streams
 	// over. More cost the client more system calls for the same messages: at 3,000
 	// streams of 10 tokens a second on one core 46% of it with 1, 52% with 2, 53 to
 	// 58% with 4 to 16. One alone is bound by what a server allows on it, 10,000
@@ -47,7 +47,7 @@ const (
 	describeTimeout = 5 * time.Second
 	// maxErrorBytes bounds what is kept of a server's message.
 	maxErrorBytes = 200
-	// arrivalsAtFirst is for how many messages a record has room before it grows.
+	// arrivalsAtFirst is how many messages a record holds before it grows.
 	arrivalsAtFirst = 512
 )
 
@@ -75,12 +75,12 @@ type tandem struct {
 	next  atomic.Uint32
 }
 
-// NewTandem is a target for Tandem's gRPC API. It does not connect yet. The error
+// NewTandem is a client of Tandem's gRPC API. It does not connect yet. The error
 // is about the configuration.
 //
 // It dials without the interceptors of pkg/rpc: what they spend on a message, a
 // load generator has to have for its streams.
-func NewTandem(cfg TandemConfig) (Target, error) {
+func NewTandem(cfg TandemConfig) (Client, error) {
 	if cfg.Connections == 0 {
 		cfg.Connections = DefaultConnections
 	}
@@ -201,7 +201,6 @@ var (
 	generateMethod = inferencev1.Inference_Generate_FullMethodName
 )
 
-// Do implements Target.
 func (t *tandem) Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer {
 	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
 	r.PromptTokens, r.CachedTokens = -1, -1
@@ -326,7 +325,6 @@ func shortened(message string) string {
 	return message[:end] + "…"
 }
 
-// Close implements Target.
 func (t *tandem) Close() error {
 	var all []error
 	for _, conn := range t.conns {

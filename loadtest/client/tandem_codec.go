@@ -1,4 +1,4 @@
-package target
+package client
 
 import (
 	"errors"
@@ -40,12 +40,10 @@ type eventCodec struct{}
 // Name implements encoding.CodecV2: on the wire it is protobuf.
 func (eventCodec) Name() string { return encodingproto.Name }
 
-// Marshal implements encoding.CodecV2.
 func (eventCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(encodingproto.Name).Marshal(v)
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (eventCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	e, ok := v.(*event)
 	if !ok {

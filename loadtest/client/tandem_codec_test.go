@@ -1,4 +1,4 @@
-package target_test
+package client_test
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest/client"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -46,7 +46,7 @@ func FuzzDecodeEvent(f *testing.F) {
 		var want inferencev1.GenerateEvent
 		refused := proto.Unmarshal(b, &want)
 		for _, pieces := range []int{1, 3} {
-			count, ids, text, err := target.DecodeEvent(b, true, pieces)
+			count, ids, text, err := client.DecodeEvent(b, true, pieces)
 			if refused != nil {
 				continue // it may look at less
 			}
@@ -54,7 +54,7 @@ func FuzzDecodeEvent(f *testing.F) {
 			if err != nil || count != len(want.GetTokens().GetTokenIds()) || !slices.Equal(ids, want.GetTokens().GetTokenIds()) || text != wantText {
 				t.Fatalf("%d tokens %v, text %q, %v; want %v", count, ids, text, err, &want)
 			}
-			if count2, ids2, text2, err := target.DecodeEvent(b, false, pieces); err != nil || count2 != count || len(ids2) > 0 || text2 != "" {
+			if count2, ids2, text2, err := client.DecodeEvent(b, false, pieces); err != nil || count2 != count || len(ids2) > 0 || text2 != "" {
 				t.Fatalf("not kept: %d tokens %v, text %q, %v", count2, ids2, text2, err)
 			}
 		}

@@ -1,4 +1,4 @@
-package target_test
+package client_test
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -50,8 +50,8 @@ func (f *fakeRouter) Generate(q *inferencev1.GenerateRequest, stream grpc.Server
 	return f.end
 }
 
-// behind starts a fake router in memory, behind a target that ends with the test.
-func behind(t *testing.T, f *fakeRouter, cfg target.TandemConfig) target.Target {
+// behind starts a fake router in memory, behind a client that ends with the test.
+func behind(t *testing.T, f *fakeRouter, cfg client.TandemConfig) client.Client {
 	t.Helper()
 	f.asked = make(chan *inferencev1.GenerateRequest, 10)
 	server := grpc.NewServer(grpc.WaitForHandlers(true))
@@ -61,7 +61,7 @@ func behind(t *testing.T, f *fakeRouter, cfg target.TandemConfig) target.Target 
 	go func() { served <- server.Serve(listener) }()
 	cfg.Address, cfg.Connections = "router:1", 2
 	cfg.Dialer = func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
-	tandem, err := target.NewTandem(cfg)
+	tandem, err := client.NewTandem(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +103,13 @@ func TestTandemNotesWhatComesWhen(t *testing.T) {
 		f := &fakeRouter{every: 10 * time.Millisecond, events: []*inferencev1.GenerateEvent{
 			accepted(), tokens(0, "a", 5), tokens(1, "", 6, 700000), tokens(3, "only text"), tokens(3, "é", 0), finished(),
 		}}
-		server := behind(t, f, target.TandemConfig{Model: "m", Mode: inferencev1.Mode_MODE_AGGREGATED, TTFT: time.Second, TPOT: 50 * time.Millisecond})
-		counts := new(target.Counts)
+		server := behind(t, f, client.TandemConfig{Model: "m", Mode: inferencev1.Mode_MODE_AGGREGATED, TTFT: time.Second, TPOT: 50 * time.Millisecond})
+		counts := new(client.Counts)
 		r := new(record.Record)
 		answer := server.Do(t.Context(), &workload.Request{
 			Prompt: workload.Prompt{TokenIDs: []uint32{1, 2}}, MaxTokens: 9, Exact: true, Temperature: .5, Seed: 3, Priority: 7, Tenant: "t", CacheSalt: "s",
 			Then: func(workload.Answer) (*workload.Request, time.Duration) { return nil, 0 },
-		}, target.NewClock(time.Now()).Counting(counts), r)
+		}, client.NewClock(time.Now()).Counting(counts), r)
 
 		const ms = time.Millisecond
 		if r.Outcome != record.Completed || r.Sent != 0 || r.Admitted != 10*ms || r.End != 60*ms || r.ID != "r-1" {
@@ -183,7 +183,7 @@ func TestTandemOutcomes(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server := behind(t, &fakeRouter{every: 10 * time.Millisecond, events: c.events, end: c.end}, target.TandemConfig{})
+				server := behind(t, &fakeRouter{every: 10 * time.Millisecond, events: c.events, end: c.end}, client.TandemConfig{})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				switch {
@@ -194,7 +194,7 @@ func TestTandemOutcomes(t *testing.T) {
 					time.AfterFunc(15*time.Millisecond, cancel)
 				}
 				r := new(record.Record)
-				server.Do(ctx, &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, target.NewClock(time.Now()), r)
+				server.Do(ctx, &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
 				if r.Outcome != c.outcome || r.Code != c.code || (c.message != "" && r.Error != c.message) {
 					t.Errorf("%s %s %q", r.Outcome, r.Code, r.Error)
 				}
@@ -222,7 +222,7 @@ func TestTandemDescribe(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got, err := behind(t, &fakeRouter{models: c.models}, target.TandemConfig{Model: c.model}).Describe(t.Context())
+				got, err := behind(t, &fakeRouter{models: c.models}, client.TandemConfig{Model: c.model}).Describe(t.Context())
 				if err != nil && !strings.Contains(err.Error(), c.want) || err == nil && got.Model != c.want {
 					t.Errorf("%+v, %v, want %q", got, err, c.want)
 				}
@@ -241,7 +241,7 @@ func TestTandemUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	listener.Close()
-	server, err := target.NewTandem(target.TandemConfig{Address: listener.Addr().String()})
+	server, err := client.NewTandem(client.TandemConfig{Address: listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestTandemUnreachable(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	r := new(record.Record)
-	server.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, target.NewClock(time.Now()), r)
+	server.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
 	if r.Outcome != record.Failed || r.Code != "UNAVAILABLE" || r.Sent != record.Unset || r.End < 0 {
 		t.Errorf("%+v", r)
 	}
@@ -258,14 +258,14 @@ func TestTandemUnreachable(t *testing.T) {
 
 func TestTandemConfig(t *testing.T) {
 	for _, c := range []struct {
-		cfg  target.TandemConfig
+		cfg  client.TandemConfig
 		want string
 	}{
-		{target.TandemConfig{Address: "nowhere"}, "give host:port"},
-		{target.TandemConfig{Address: "unix://run/x.sock"}, "must be absolute"},
-		{target.TandemConfig{Address: "a:1", Connections: -1}, "use 1 to 1024"},
+		{client.TandemConfig{Address: "nowhere"}, "give host:port"},
+		{client.TandemConfig{Address: "unix://run/x.sock"}, "must be absolute"},
+		{client.TandemConfig{Address: "a:1", Connections: -1}, "use 1 to 1024"},
 	} {
-		if _, err := target.NewTandem(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := client.NewTandem(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
 		}
 	}

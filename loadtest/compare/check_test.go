@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/compare"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/loadtest/compare"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // counted is a report of that many completed requests, goodput half of them.

@@ -3,19 +3,20 @@
 // E2E, goodput, attainment, the highest rate, a verdict that turned, and a rate that
 // fell to 0.
 //
-// cmd/tandem imports it. It starts no goroutines, reads no clock and writes only to
+// Anything may import it. It starts no goroutines, reads no clock and writes only to
 // the writers that it is given.
 package compare
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // Schema is the version of a Comparison's JSON.
@@ -217,15 +218,7 @@ func (c *Comparison) searches(a, b *report.Report) {
 			c.figures(f.Rate, before, b.Runs[i])
 		}
 	}
-	slices.SortStableFunc(c.Changes, func(x, y Change) int {
-		switch {
-		case x.Rate < y.Rate:
-			return -1
-		case x.Rate > y.Rate:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(c.Changes, func(x, y Change) int { return cmp.Compare(x.Rate, y.Rate) })
 	if len(seen) == 0 && len(a.Runs) > 0 && len(b.Runs) > 0 {
 		c.Warnings = append(c.Warnings, "no rate was tried in both; compare two sweeps over the same rates for more than the maxima")
 	}
@@ -390,8 +383,7 @@ func (c *Comparison) add(change Change, better direction) {
 // relative fills in the change in percent.
 func relative(change Change) Change {
 	if change.A != 0 && change.Only == "" {
-		percent := 100 * (change.B - change.A) / change.A
-		change.Percent = &percent
+		change.Percent = new(100 * (change.B - change.A) / change.A)
 	}
 	return change
 }
@@ -403,7 +395,7 @@ func (c *Comparison) verdict(change *Change) Verdict {
 		floor = floorMs
 	}
 	switch {
-	case abs(delta) <= c.Threshold*change.A || abs(delta) <= floor:
+	case math.Abs(delta) <= c.Threshold*change.A || math.Abs(delta) <= floor:
 		return Same
 	case change.gone:
 		return Regression
@@ -417,5 +409,3 @@ func (c *Comparison) verdict(change *Change) Verdict {
 		return Regression
 	}
 }
-
-func abs(v float64) float64 { return max(v, -v) }

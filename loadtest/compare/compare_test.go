@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/compare"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/compare"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 func pointer[T any](v T) *T { return &v }
@@ -58,7 +58,7 @@ func served(seed uint64, load, slower float64) *report.Report {
 		run.Samples = append(run.Samples, record.Sample{At: now, Due: due, Ended: ended})
 	}
 	return &report.Report{
-		Schema: report.Schema, Name: "a", Target: target.Description{Kind: "tandem", Model: "m"}, Workload: []string{"poisson"},
+		Schema: report.Schema, Name: "a", Target: client.Description{Kind: "tandem", Model: "m"}, Workload: []string{"poisson"},
 		Figures: report.Figures{Rate: rate, Summary: *measure.Summarize(run, measure.Options{})},
 	}
 }
@@ -198,7 +198,7 @@ func TestFalsePositivesOfSweeps(t *testing.T) {
 			rates = append(rates, 20*load)
 		}
 		searching := search.NewSweep(rates)
-		r := &report.Report{Schema: report.Schema, Target: target.Description{Kind: "tandem", Model: "m"}}
+		r := &report.Report{Schema: report.Schema, Target: client.Description{Kind: "tandem", Model: "m"}}
 		for i, rate := range rates {
 			f := served(seed*100+uint64(i), rate/20, slower).Figures
 			f.Rate = rate
@@ -306,7 +306,7 @@ func TestSearches(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	base := func() *report.Report {
 		r := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
-		r.Target, r.Workload, r.OfferedRPS = target.Description{Kind: "tandem", Model: "m"}, []string{"poisson"}, 10
+		r.Target, r.Workload, r.OfferedRPS = client.Description{Kind: "tandem", Model: "m"}, []string{"poisson"}, 10
 		return r
 	}
 	if c := compare.Reports(base(), base(), compare.Options{}); len(c.Warnings) != 0 {

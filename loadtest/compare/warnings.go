@@ -2,9 +2,10 @@ package compare
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // offeredApart is how far apart offered rates may be before latencies at them are not
@@ -29,7 +30,7 @@ func warnings(a, b *report.Report) []string {
 	warn((a.Search == nil) != (b.Search == nil), "one report is a search over rates, the other is not; the figures of the step that stands for it are compared")
 	warn((a.Concurrency > 0) != (b.Concurrency > 0), "one load was closed loop, the other open")
 	warn(a.Concurrency != b.Concurrency && a.Concurrency > 0 && b.Concurrency > 0, "the numbers of requests in flight differ: %d and %d", a.Concurrency, b.Concurrency)
-	warn((a.Search == nil || b.Search == nil) && abs(a.OfferedRPS-b.OfferedRPS) > offeredApart*max(a.OfferedRPS, b.OfferedRPS),
+	warn((a.Search == nil || b.Search == nil) && math.Abs(a.OfferedRPS-b.OfferedRPS) > offeredApart*max(a.OfferedRPS, b.OfferedRPS),
 		"the offered rates differ: %.4g and %.4g requests/s", a.OfferedRPS, b.OfferedRPS)
 	for _, r := range []*report.Report{a, b} {
 		warn(r.Interrupted, "%q was interrupted", name(r))

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 const (
@@ -86,7 +86,7 @@ func tooMany(late, n int) bool {
 // first could not.
 func unsendable(records []*record.Record) (n int, why string) {
 	for _, rec := range records {
-		if rec.Outcome == record.Unsent && rec.Code == target.CodeClient {
+		if rec.Outcome == record.Unsent && rec.Code == client.CodeClient {
 			if n == 0 {
 				why = rec.Error
 			}

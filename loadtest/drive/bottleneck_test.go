@@ -7,25 +7,25 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // outOfFiles is a server that every tenth request does not reach, since this machine
 // has no file left for its connection.
-type outOfFiles struct{ target.Target }
+type outOfFiles struct{ client.Client }
 
-func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock target.Clock, r *record.Record) workload.Answer {
+func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock client.Clock, r *record.Record) workload.Answer {
 	if q.Session%10 != 9 {
-		return o.Target.Do(ctx, q, clock, r)
+		return o.Client.Do(ctx, q, clock, r)
 	}
 	r.End = clock.Now()
-	r.Outcome, r.Code, r.Error = record.Unsent, target.CodeClient, "too many open files"
+	r.Outcome, r.Code, r.Error = record.Unsent, client.CodeClient, "too many open files"
 	return workload.Answer{}
 }
 
@@ -33,7 +33,7 @@ func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock target.Cl
 func TestOutOfFilesIsTheClientsBottleneck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run, err := drive.Run(t.Context(), drive.Options{
-			Target: outOfFiles{rig(t, steady)}, Timer: pace.Portable(),
+			Client: outOfFiles{rig(t, steady)}, Timer: finetimer.Portable(),
 			Source: &source{every: 50 * ms, tokens: 3}, Offered: 20, Duration: 20 * time.Second, DrainTimeout: time.Minute,
 		})
 		if err != nil {
@@ -50,7 +50,7 @@ func TestOutOfFilesIsTheClientsBottleneck(t *testing.T) {
 
 // late is a timer that comes late to some of its waits.
 type late struct {
-	pace.Timer
+	finetimer.Timer
 	waits int
 	by    func(wait int) time.Duration
 }
@@ -72,9 +72,9 @@ func TestLateDispatch(t *testing.T) {
 	}{{50, 0, false}, {50, 1, false}, {50, 2, true}, {400, 4, false}, {400, 5, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			run, err := drive.Run(t.Context(), drive.Options{
-				Target: rig(t, standin.Shape{TTFT: standin.Delay{Mean: 20 * ms}}), Source: &source{every: 100 * ms, count: c.requests, tokens: 1},
+				Client: rig(t, fakeserver.Shape{TTFT: fakeserver.Delay{Mean: 20 * ms}}), Source: &source{every: 100 * ms, count: c.requests, tokens: 1},
 				Offered: 10, DrainTimeout: time.Minute,
-				Timer: &late{Timer: pace.Portable(), by: func(wait int) time.Duration {
+				Timer: &late{Timer: finetimer.Portable(), by: func(wait int) time.Duration {
 					if wait > 5 && wait <= 5+c.late {
 						return 10 * ms
 					}
@@ -97,8 +97,8 @@ func TestInterruptedWhileBehind(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		run, err := drive.Run(ctx, drive.Options{
-			Target: rig(t, steady), Source: &source{every: 10 * ms, tokens: 1}, Offered: 100, Duration: time.Hour, DrainTimeout: time.Minute,
-			Timer: &late{Timer: pace.Portable(), by: func(wait int) time.Duration {
+			Client: rig(t, steady), Source: &source{every: 10 * ms, tokens: 1}, Offered: 100, Duration: time.Hour, DrainTimeout: time.Minute,
+			Timer: &late{Timer: finetimer.Portable(), by: func(wait int) time.Duration {
 				if wait == 300 {
 					cancel()
 					return 500 * ms

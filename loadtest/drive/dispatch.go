@@ -1,13 +1,13 @@
 package drive
 
 import (
-	"container/heap"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // forever is a moment that does not come.
@@ -24,7 +24,7 @@ type dispatcher struct {
 	// starved: head was asked for in vain.
 	starved bool
 	// turns are later turns of conversations, by when they are due.
-	turns byDue
+	turns []*workload.Request
 	// free are the places that are free in closed loop, by when they became so; fresh of
 	// them, of the beginning, are free whenever they are taken.
 	free  []time.Duration
@@ -77,7 +77,8 @@ func (d *dispatcher) collect() {
 	d.run.turns, d.run.free = nil, nil
 	d.mu.Unlock()
 	for _, q := range turns {
-		heap.Push(&d.turns, q)
+		i, _ := slices.BinarySearchFunc(d.turns, q, byDue)
+		d.turns = slices.Insert(d.turns, i, q)
 	}
 	if len(free) > 0 {
 		d.free = append(d.free, free...)
@@ -124,7 +125,7 @@ func (d *dispatcher) first(now time.Duration) (*workload.Request, time.Duration)
 func (d *dispatcher) take(q *workload.Request) {
 	switch {
 	case q != d.head:
-		heap.Pop(&d.turns)
+		d.turns = d.turns[1:]
 		return
 	case d.Concurrency == 0:
 	case d.fresh > 0:
@@ -190,27 +191,7 @@ func (r *run) full() bool {
 	return int64(len(r.records))*recordBytes+tokens*arrivalBytes > r.MemoryLimit
 }
 
-// byDue is a heap of requests.
-type byDue []*workload.Request
-
-func (h byDue) Len() int { return len(h) }
-func (h byDue) Less(i, j int) bool {
-	return h[i].Due < h[j].Due || (h[i].Due == h[j].Due && h[i].Session < h[j].Session)
-}
-func (h byDue) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *byDue) Push(x any) {
-	if q, ok := x.(*workload.Request); ok {
-		*h = append(*h, q)
-	}
-}
-
-// Pop implements heap.Interface.
-func (h *byDue) Pop() any {
-	last := len(*h) - 1
-	q := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return q
+// byDue orders requests by when they are due.
+func byDue(a, b *workload.Request) int {
+	return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.Session, b.Session))
 }

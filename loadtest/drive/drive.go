@@ -1,10 +1,9 @@
-// Package drive sends the requests of a workload to a target when they are due,
+// Package drive sends the requests of a workload to a server when they are due,
 // and measures what the generator itself had a share in.
 //
-// The packages of cmd/tandem/bench and the command line import it. A Run owns one
-// goroutine for each request in flight and three of its own (the source, the samples,
-// the wait for the end), and dispatches in its caller's; all have ended when it
-// returns.
+// Anything may import it. A Run owns one goroutine for each request in flight and
+// three of its own (the source, the samples, the wait for the end), and dispatches in
+// its caller's; all have ended when it returns.
 //
 // # Open loop
 //
@@ -36,25 +35,20 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 const (
 	// DefaultInFlightLimit is the most requests at one time. Each costs the client some
 	// 40 KiB.
 	DefaultInFlightLimit = 16384
-	// DefaultMemoryLimit is how much the records of a run may take, bytes, where that is
-	// less than a quarter of the memory that is available; leastMemoryLimit is what they
-	// may take anyway.
+	// DefaultMemoryLimit is how much the records of a run may take, bytes.
 	DefaultMemoryLimit = 2 << 30
-	leastMemoryLimit   = 16 << 20
 	// recordBytes is what a record takes without its arrivals, as measured: the server's
 	// timings and route are most of it. arrivalBytes is one arrival's share.
 	recordBytes  = 900
@@ -80,8 +74,8 @@ const (
 
 // Options say what to run.
 type Options struct {
-	// Target is the server; the caller closes it.
-	Target target.Target
+	// Client speaks to the server; the caller closes it.
+	Client client.Client
 	// Source gives the requests.
 	Source workload.Source
 	// Offered is the rate that the source was asked for, requests a second, for the
@@ -105,14 +99,13 @@ type Options struct {
 	// InFlightLimit is the most requests at one time; 0: DefaultInFlightLimit.
 	InFlightLimit int
 	// MemoryLimit is about how much memory the records may take, bytes; 0:
-	// DefaultMemoryLimit, or a quarter of what is available if that is less. Sending
-	// stops there.
+	// DefaultMemoryLimit. Sending stops there.
 	MemoryLimit int64
 	// Progress gets each sample when it is taken, from one goroutine; nil: nobody.
 	Progress func(record.Sample)
 	// Timer waits for the moments at which requests are due; Run closes it. Nil: the
-	// most precise one. Tests on virtual time pass pace.Portable.
-	Timer pace.Timer
+	// most precise one. Tests on virtual time pass finetimer.Portable.
+	Timer finetimer.Timer
 }
 
 func (o Options) withDefaults() Options {
@@ -121,9 +114,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MemoryLimit == 0 {
 		o.MemoryLimit = DefaultMemoryLimit
-		if available, known := memory.Available(os.DirFS("/")); known {
-			o.MemoryLimit = max(leastMemoryLimit, min(o.MemoryLimit, available.Bytes/memoryShare))
-		}
 	}
 	return o
 }
@@ -131,8 +121,8 @@ func (o Options) withDefaults() Options {
 // validate checks options with their defaults.
 func (o Options) validate() error {
 	switch {
-	case o.Target == nil || o.Source == nil:
-		return errors.New("a run needs a target and a source")
+	case o.Client == nil || o.Source == nil:
+		return errors.New("a run needs a client and a source")
 	case o.Concurrency < 0 || o.InFlightLimit < 0 || o.MemoryLimit < 0:
 		return errors.New("concurrency and limits count from 0")
 	case o.Concurrency > o.InFlightLimit:

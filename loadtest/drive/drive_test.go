@@ -9,15 +9,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-var steady = standin.Shape{TTFT: standin.Delay{Mean: 200 * ms}, ITL: standin.Delay{Mean: 100 * ms}}
+var steady = fakeserver.Shape{TTFT: fakeserver.Delay{Mean: 200 * ms}, ITL: fakeserver.Delay{Mean: 100 * ms}}
 
 // What was injected is reported, to the nanosecond: on virtual time nothing else
 // takes any.
@@ -69,9 +69,9 @@ func TestReportsWhatWasInjected(t *testing.T) {
 // waited for what was left of it, so p99 is the freeze. From the send of a closed
 // loop it would be one sample.
 func TestAFreezeIsEveryRequestThatWasDue(t *testing.T) {
-	shape := standin.Shape{
-		TTFT: standin.Delay{Mean: 20 * ms}, ITL: standin.Delay{Mean: 5 * ms},
-		Freezes: []standin.Freeze{{At: 4 * time.Second, For: 2 * time.Second}},
+	shape := fakeserver.Shape{
+		TTFT: fakeserver.Delay{Mean: 20 * ms}, ITL: fakeserver.Delay{Mean: 5 * ms},
+		Freezes: []fakeserver.Freeze{{At: 4 * time.Second, For: 2 * time.Second}},
 	}
 	freeze := shape.Freezes[0]
 	ttfts := func(run *record.Run) (all []time.Duration, slow int) {
@@ -132,6 +132,20 @@ func TestClosedLoop(t *testing.T) {
 		for i, r := range run.Records {
 			if want := time.Duration(i/3) * 500 * ms; r.Due != want || r.Dispatched != want {
 				t.Errorf("request %d due %s, dispatched %s, want %s", i, r.Due, r.Dispatched, want)
+			}
+		}
+	})
+}
+
+// With as many places as the limit allows, none is lost: a place that is free is one
+// that the limit has too.
+func TestClosedLoopAtTheLimit(t *testing.T) {
+	onVirtualTime(t, steady, drive.Options{
+		Source: &source{tokens: 1}, Concurrency: 16, InFlightLimit: 16, Duration: 2 * time.Minute, DrainTimeout: time.Minute,
+	}, func(t *testing.T, run *record.Run) {
+		for _, r := range run.Records {
+			if r.Outcome != record.Completed {
+				t.Fatalf("request %d of %d, due %s: %s, %s", r.Index, len(run.Records), r.Due, r.Outcome, r.Error)
 			}
 		}
 	})
@@ -207,16 +221,16 @@ func TestLimitInFlight(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	cases := []struct {
 		name    string
-		shape   standin.Shape
+		shape   fakeserver.Shape
 		options drive.Options
 		want    record.Outcome
 		code    string
 		end     time.Duration // after due
 	}{
-		{"refused", standin.Shape{RejectShare: 1}, drive.Options{DrainTimeout: time.Minute}, record.Rejected, "RESOURCE_EXHAUSTED", 0},
-		{"breaks off", standin.Shape{TTFT: steady.TTFT, FailShare: 1}, drive.Options{DrainTimeout: time.Minute}, record.Failed, "INTERNAL", 200 * ms},
+		{"refused", fakeserver.Shape{RejectShare: 1}, drive.Options{DrainTimeout: time.Minute}, record.Rejected, "RESOURCE_EXHAUSTED", 0},
+		{"breaks off", fakeserver.Shape{TTFT: steady.TTFT, FailShare: 1}, drive.Options{DrainTimeout: time.Minute}, record.Failed, "INTERNAL", 200 * ms},
 		{"too slow", steady, drive.Options{RequestTimeout: 450 * ms, DrainTimeout: time.Minute}, record.TimedOut, "DEADLINE_EXCEEDED", 450 * ms},
-		{"still runs at the end", standin.Shape{TTFT: standin.Delay{Mean: time.Hour}}, drive.Options{DrainTimeout: time.Second}, record.Cancelled, "CANCELLED", -1},
+		{"still runs at the end", fakeserver.Shape{TTFT: fakeserver.Delay{Mean: time.Hour}}, drive.Options{DrainTimeout: time.Second}, record.Cancelled, "CANCELLED", -1},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -269,7 +283,7 @@ func TestWindow(t *testing.T) {
 					stop := time.AfterFunc(c.stop, cancel)
 					defer stop.Stop()
 				}
-				c.options.Target, c.options.Timer, c.options.DrainTimeout = rig(t, steady), pace.Portable(), time.Minute
+				c.options.Client, c.options.Timer, c.options.DrainTimeout = rig(t, steady), finetimer.Portable(), time.Minute
 				c.options.Source = &source{every: 700 * ms, count: c.count, tokens: 1}
 				run, err := drive.Run(ctx, c.options)
 				if err != nil {
@@ -302,7 +316,7 @@ func TestInterrupted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2050*ms)
 		defer cancel()
 		run, err := drive.Run(ctx, drive.Options{
-			Target: rig(t, steady), Timer: pace.Portable(),
+			Client: rig(t, steady), Timer: finetimer.Portable(),
 			Source: &source{every: 100 * ms, tokens: 20}, Duration: time.Hour, DrainTimeout: time.Hour,
 		})
 		if err != nil {
@@ -326,7 +340,7 @@ func TestTheSourcesErrorEndsTheRun(t *testing.T) {
 	broken := errors.New("line 7 is no request")
 	synctest.Test(t, func(t *testing.T) {
 		run, err := drive.Run(t.Context(), drive.Options{
-			Target: rig(t, steady), Timer: pace.Portable(),
+			Client: rig(t, steady), Timer: finetimer.Portable(),
 			Source: &source{every: 100 * ms, count: 3, tokens: 1, err: broken}, Duration: time.Hour, DrainTimeout: time.Minute, Lasts: true,
 		})
 		if !errors.Is(err, broken) || run == nil || len(run.Records) != 3 || run.Drained > time.Minute {
@@ -339,8 +353,8 @@ func TestTheSourcesErrorEndsTheRun(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := drive.Options{
-			Target: rig(t, standin.Shape{}), Source: &source{every: ms, tokens: 1}, Offered: 1e6, Duration: time.Hour, DrainTimeout: time.Minute,
-			Timer: pace.Portable(),
+			Client: rig(t, fakeserver.Shape{}), Source: &source{every: ms, tokens: 1}, Offered: 1e6, Duration: time.Hour, DrainTimeout: time.Minute,
+			Timer: finetimer.Portable(),
 		}
 		if _, err := drive.Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "lower the rate") {
 			t.Errorf("%v", err)
@@ -366,7 +380,7 @@ func (s *slow) Next() (*workload.Request, error) {
 func TestASourceThatCannotKeepUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run, err := drive.Run(t.Context(), drive.Options{
-			Target: rig(t, standin.Shape{}), Timer: pace.Portable(), Offered: 10_000,
+			Client: rig(t, fakeserver.Shape{}), Timer: finetimer.Portable(), Offered: 10_000,
 			Source: &slow{source{every: 100 * time.Microsecond, tokens: 1}}, Duration: 2 * time.Second, DrainTimeout: time.Minute,
 		})
 		if err != nil || !strings.Contains(run.Client.Bottleneck, "cannot make prompts that fast") || !strings.Contains(run.Client.Bottleneck, "of 10000 requests/s") {
@@ -377,7 +391,7 @@ func TestASourceThatCannotKeepUp(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fine := drive.Options{Target: rig(t, steady), Source: &source{}}
+		fine := drive.Options{Client: rig(t, steady), Source: &source{}}
 		cases := []struct {
 			change func(*drive.Options)
 			want   string

@@ -4,9 +4,10 @@ import (
 	"math"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // meter measures the process from its making on.
@@ -56,8 +57,8 @@ func longest(pauses *metrics.Float64Histogram, before []uint64) time.Duration {
 	if pauses == nil {
 		return 0
 	}
-	for i := len(pauses.Counts) - 1; i >= 0; i-- {
-		if i < len(before) && pauses.Counts[i] == before[i] || pauses.Counts[i] == 0 {
+	for i, count := range slices.Backward(pauses.Counts) {
+		if i < len(before) && count == before[i] || count == 0 {
 			continue
 		}
 		bound := pauses.Buckets[i+1]

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // prefetch keeps a source some requests ahead of its reader.
@@ -16,6 +17,7 @@ type prefetch struct {
 	quit     chan struct{}
 	done     chan struct{}
 	full     chan struct{} // closed when the source is ahead or at its end
+	stop     func()        // closes quit
 	wake     func()
 	// starved: the reader found nothing and wants to be woken.
 	starved atomic.Bool
@@ -31,6 +33,7 @@ func newPrefetch(source workload.Source, wake func()) *prefetch {
 		quit:     make(chan struct{}), done: make(chan struct{}), full: make(chan struct{}),
 		wake: wake,
 	}
+	p.stop = sync.OnceFunc(func() { close(p.quit) })
 	go p.run(source)
 	return p
 }
@@ -39,13 +42,7 @@ func (p *prefetch) run(source workload.Source) {
 	defer close(p.done)
 	defer p.wake()
 	defer close(p.requests)
-	full := false
-	isFull := func() {
-		if !full {
-			full = true
-			close(p.full)
-		}
-	}
+	isFull := sync.OnceFunc(func() { close(p.full) })
 	defer isFull()
 	for {
 		select {
@@ -105,11 +102,7 @@ func (p *prefetch) next() (q *workload.Request, end bool) {
 
 // close ends the reading of the source and waits for it.
 func (p *prefetch) close() {
-	select {
-	case <-p.quit:
-	default:
-		close(p.quit)
-	}
+	p.stop()
 	<-p.done
 }
 

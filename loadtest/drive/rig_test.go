@@ -11,12 +11,12 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,20 +50,20 @@ func (s *source) Next() (*workload.Request, error) {
 	return q, nil
 }
 
-// rig is a stand-in behind a target, in memory and on virtual time. What it starts
+// rig is a fake server behind a client, in memory and on virtual time. What it starts
 // ends with the test's bubble.
-func rig(t *testing.T, shape standin.Shape) target.Target {
+func rig(t *testing.T, shape fakeserver.Shape) client.Client {
 	t.Helper()
-	engine, err := standin.NewEngine(shape, false, pace.Portable())
+	engine, err := fakeserver.NewEngine(shape, false, finetimer.Portable())
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := standin.NewServer(engine)
+	server := fakeserver.NewServer(engine)
 	listener := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	tandem, err := target.NewTandem(target.TandemConfig{
-		Address: "standin:1", Connections: 2,
+	tandem, err := client.NewTandem(client.TandemConfig{
+		Address: "fake:1", Connections: 2,
 		Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
 	})
 	if err != nil {
@@ -87,11 +87,11 @@ func rig(t *testing.T, shape standin.Shape) target.Target {
 	return tandem
 }
 
-// onVirtualTime runs a stand-in of that shape under a load, and hands the run on.
-func onVirtualTime(t *testing.T, shape standin.Shape, o drive.Options, check func(*testing.T, *record.Run)) {
+// onVirtualTime runs a fake server of that shape under a load, and hands the run on.
+func onVirtualTime(t *testing.T, shape fakeserver.Shape, o drive.Options, check func(*testing.T, *record.Run)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		o.Target, o.Timer = rig(t, shape), pace.Portable()
+		o.Client, o.Timer = rig(t, shape), finetimer.Portable()
 		run, err := drive.Run(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)

@@ -9,19 +9,19 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // run is one run of the generator.
 type run struct {
 	Options
-	timer  pace.Timer
+	timer  finetimer.Timer
 	source *prefetch
-	clock  target.Clock
-	counts target.Counts
+	clock  client.Clock
+	counts client.Counts
 	// requests is the context of all requests; its end cancels them.
 	requests context.Context
 	inFlight sync.WaitGroup
@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 		return nil, err
 	}
 	if o.Timer == nil {
-		o.Timer = pace.NewSpinning()
+		o.Timer = finetimer.NewSpinning()
 	}
 	requests, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	runtime.GC() // so that what came before costs this run nothing
 
 	began := time.Now()
-	r.clock = target.NewClock(began).Counting(&r.counts)
+	r.clock = client.NewClock(began).Counting(&r.counts)
 	meter := newMeter()
 	samples := newSampler(r, meter)
 	unwatch := context.AfterFunc(ctx, func() {
@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	r.stop.Store(ctx.Err() != nil)
 
 	r.dispatch()
-	r.settle(ctx, cancel)
+	r.drain(ctx, cancel)
 
 	out := &record.Run{
 		Began: began, Offered: o.Offered, Concurrency: o.Concurrency,
@@ -108,9 +108,9 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	return out, r.source.failure()
 }
 
-// settle waits until all requests have ended; those that take too long are
+// drain waits until all requests have ended; those that take too long are
 // cancelled.
-func (r *run) settle(ctx context.Context, cancel context.CancelFunc) {
+func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 	all := make(chan struct{})
 	go func() {
 		r.inFlight.Wait()
@@ -132,7 +132,7 @@ func (r *run) settle(ctx context.Context, cancel context.CancelFunc) {
 		}
 	}
 	cancel()
-	<-all // a target ends a request soon after its context
+	<-all // a client ends a request soon after its context
 }
 
 // serve runs one request to its end.
@@ -146,7 +146,7 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 		ctx, cancel = context.WithTimeout(ctx, r.RequestTimeout)
 		defer cancel()
 	}
-	answer := r.Target.Do(ctx, q, r.clock, rec)
+	answer := r.Client.Do(ctx, q, r.clock, rec)
 	if cap(rec.Arrivals) > 2*len(rec.Arrivals) {
 		rec.Arrivals = slices.Clone(rec.Arrivals)
 	}
@@ -160,33 +160,30 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 		r.failed.Add(1)
 	}
 	var next *workload.Request
-	if q.Then != nil {
-		if rec.Outcome == record.Completed {
-			var think time.Duration
-			if next, think = q.Then(answer); next != nil {
-				next.Due = rec.End + max(think, 0)
-			}
+	if q.Then != nil && rec.Outcome == record.Completed {
+		var think time.Duration
+		if next, think = q.Then(answer); next != nil {
+			next.Due = rec.End + max(think, 0)
 		}
 	}
-	// What it leads to must be there before the dispatcher can find nothing in flight.
 	wake := next != nil || r.Concurrency > 0
-	if wake {
-		r.mu.Lock()
-		if next != nil {
-			r.turns = append(r.turns, next)
-		} else {
-			free := rec.End
-			if failed(rec.Outcome) {
-				free += failedPause
-			}
-			r.free = append(r.free, free)
+	// Under one lock: the dispatcher must not find nothing in flight before it finds what
+	// this request leads to, nor the free place before the request is counted out.
+	r.mu.Lock()
+	if next != nil {
+		r.turns = append(r.turns, next)
+	} else if r.Concurrency > 0 {
+		free := rec.End
+		if failed(rec.Outcome) {
+			free += failedPause
 		}
-		r.mu.Unlock()
+		r.free = append(r.free, free)
 	}
 	if q.Then != nil {
 		r.sessions.Add(-1)
 	}
 	r.running.Add(-1)
+	r.mu.Unlock()
 	if wake || r.alone.Load() {
 		r.timer.Wake()
 	}

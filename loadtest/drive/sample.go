@@ -5,7 +5,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // sampler takes samples in a goroutine of its own.

@@ -1,6 +1,6 @@
 package drive
 
-import "github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+import "github.com/tandem-serving/tandem/loadtest/record"
 
 // Size is about how much memory the records of a run take, bytes, as MemoryLimit
 // counts it.

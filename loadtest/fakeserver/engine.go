@@ -1,4 +1,4 @@
-package standin
+package fakeserver
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 // How a request ends that is not served whole.
@@ -64,7 +64,7 @@ type Engine struct {
 
 // NewEngine starts an engine; Close ends it. With keep it has a log of all that it
 // sent, which grows by 16 bytes a message. timer is as in NewWheel.
-func NewEngine(shape Shape, keep bool, timer pace.Timer) (*Engine, error) {
+func NewEngine(shape Shape, keep bool, timer finetimer.Timer) (*Engine, error) {
 	if err := shape.Validate(); err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (e *Engine) Serve(ctx context.Context, tokens int, sink Sink) (Served, erro
 		return s.served, ErrClosed
 	}
 	s.served.Number = e.number
-	s.served.ID = fmt.Sprintf("standin-%d", e.number)
+	s.served.ID = fmt.Sprintf("fake-%d", e.number)
 	e.number++
 	full := e.shape.Slots > 0 && e.running >= e.shape.Slots
 	if full && len(e.queue) >= e.shape.Queue {
@@ -218,7 +218,6 @@ func (s *serving) begin() {
 	}
 }
 
-// Fire implements Event.
 func (s *serving) Fire() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,8 +273,8 @@ func (s *serving) send() error {
 	s.left -= s.tokens
 	if s.engine.keep {
 		if d.Due == nil {
-			room := min(s.left+1, 1024)
-			d.Due, d.Sent = make([]time.Duration, 0, room), make([]time.Duration, 0, room)
+			capacity := min(s.left+1, 1024)
+			d.Due, d.Sent = make([]time.Duration, 0, capacity), make([]time.Duration, 0, capacity)
 		}
 		d.Due, d.Sent = append(d.Due, s.at), append(d.Sent, now)
 	}

@@ -1,4 +1,4 @@
-package standin_test
+package fakeserver_test
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 // sink notes what it gets, by virtual time since start.
@@ -33,9 +33,9 @@ func (s *sink) Tokens(offset, n int) error {
 }
 
 // engine is one on virtual time; the test's bubble ends it.
-func engine(t *testing.T, shape standin.Shape, keep bool) *standin.Engine {
+func engine(t *testing.T, shape fakeserver.Shape, keep bool) *fakeserver.Engine {
 	t.Helper()
-	e, err := standin.NewEngine(shape, keep, pace.Portable())
+	e, err := fakeserver.NewEngine(shape, keep, finetimer.Portable())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func engine(t *testing.T, shape standin.Shape, keep bool) *standin.Engine {
 
 func TestEngineSendsWhenItIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := engine(t, standin.Shape{TTFT: standin.Delay{Mean: 200 * ms}, ITL: standin.Delay{Mean: 50 * ms}, TokensPerMessage: 2}, true)
+		e := engine(t, fakeserver.Shape{TTFT: fakeserver.Delay{Mean: 200 * ms}, ITL: fakeserver.Delay{Mean: 50 * ms}, TokensPerMessage: 2}, true)
 		time.Sleep(time.Second)
 		s := &sink{start: time.Now()}
 		served, err := e.Serve(t.Context(), 4, s)
@@ -70,7 +70,7 @@ func TestEngineSendsWhenItIsDue(t *testing.T) {
 
 func TestEngineQueuesAndRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := engine(t, standin.Shape{TTFT: standin.Delay{Mean: 100 * ms}, Slots: 2, Queue: 3}, false)
+		e := engine(t, fakeserver.Shape{TTFT: fakeserver.Delay{Mean: 100 * ms}, Slots: 2, Queue: 3}, false)
 		start := time.Now()
 		var group sync.WaitGroup
 		began := make([]time.Duration, 8)
@@ -84,7 +84,7 @@ func TestEngineQueuesAndRefuses(t *testing.T) {
 					defer cancel()
 				}
 				served, err := e.Serve(ctx, 1, &sink{start: start})
-				began[i], refused[i] = served.Began, errors.Is(err, standin.ErrRefused)
+				began[i], refused[i] = served.Began, errors.Is(err, fakeserver.ErrRefused)
 				if i == 2 && !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("gave up with %v", err)
 				}
@@ -103,7 +103,7 @@ func TestEngineQueuesAndRefuses(t *testing.T) {
 
 func TestEngineEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := engine(t, standin.Shape{TTFT: standin.Delay{Mean: time.Hour}}, false)
+		e := engine(t, fakeserver.Shape{TTFT: fakeserver.Delay{Mean: time.Hour}}, false)
 		got := make(chan error, 1)
 		go func() {
 			_, err := e.Serve(t.Context(), 1, &sink{start: time.Now()})
@@ -113,10 +113,10 @@ func TestEngineEnds(t *testing.T) {
 		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-got; !errors.Is(err, standin.ErrClosed) {
+		if err := <-got; !errors.Is(err, fakeserver.ErrClosed) {
 			t.Errorf("%v", err)
 		}
-		if _, err := e.Serve(t.Context(), 1, &sink{}); !errors.Is(err, standin.ErrClosed) {
+		if _, err := e.Serve(t.Context(), 1, &sink{}); !errors.Is(err, fakeserver.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
 	})
@@ -126,14 +126,14 @@ func TestEngineFailures(t *testing.T) {
 	broken := errors.New("the client is gone")
 	cases := []struct {
 		name     string
-		shape    standin.Shape
+		shape    fakeserver.Shape
 		sink     error
 		want     error
 		messages int
 	}{
-		{"refuses by chance", standin.Shape{RejectShare: 1}, nil, standin.ErrRefused, 0},
-		{"breaks off", standin.Shape{FailShare: 1}, nil, standin.ErrBroken, 1},
-		{"the sink fails", standin.Shape{}, broken, broken, 1},
+		{"refuses by chance", fakeserver.Shape{RejectShare: 1}, nil, fakeserver.ErrRefused, 0},
+		{"breaks off", fakeserver.Shape{FailShare: 1}, nil, fakeserver.ErrBroken, 1},
+		{"the sink fails", fakeserver.Shape{}, broken, broken, 1},
 	}
 	for _, c := range cases {
 		synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ type event struct {
 	every time.Duration
 	left  int
 	calls *[]string
-	wheel *standin.Wheel
+	wheel *fakeserver.Wheel
 }
 
 func (e *event) Fire() (time.Duration, bool) {
@@ -162,7 +162,7 @@ func (e *event) Fire() (time.Duration, bool) {
 
 func TestWheelCallsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := standin.NewWheel(time.Now(), pace.Portable(), 0)
+		w := fakeserver.NewWheel(time.Now(), finetimer.Portable(), 0)
 		var calls []string
 		w.At(30*ms, &event{name: "late", left: 1, calls: &calls, wheel: w})
 		w.At(10*ms, &event{name: "often", every: 10 * ms, left: 3, calls: &calls, wheel: w})

@@ -1,24 +1,25 @@
-package standin
+package fakeserver
 
 import (
 	"context"
 	"errors"
 	"net"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	encodingproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 const (
-	// Model is the name of the model that a stand-in serves.
-	Model = "standin"
+	// Model is the name of the model that a fake server serves.
+	Model = "fake"
 	// vocabularySize and contextTokens are the model's.
 	vocabularySize = 1 << 15
 	contextTokens  = 1 << 17
@@ -26,7 +27,7 @@ const (
 	bufferBytes = 64 << 10
 )
 
-// Server is a stand-in for a Tandem router, by gRPC.
+// Server is a fake Tandem router, by gRPC.
 type Server struct {
 	inferencev1.UnimplementedInferenceServer
 
@@ -66,7 +67,7 @@ func (s *Server) ListModels(ctx context.Context, _ *inferencev1.ListModelsReques
 // Generate implements the API.
 func (s *Server) Generate(request *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 	if name := request.GetModel(); name != "" && name != Model {
-		return rpc.Errorf(codes.NotFound, "MODEL_NOT_FOUND", "no model %q: ask for %q", name, Model)
+		return failure(codes.NotFound, "MODEL_NOT_FOUND", "no model %q: ask for %q", name, Model)
 	}
 	prompt := len(request.GetTokenIds().GetIds())
 	if text := request.GetPrompt(); text != "" {
@@ -77,17 +78,17 @@ func (s *Server) Generate(request *inferencev1.GenerateRequest, stream grpc.Serv
 		tokens = int(request.GetMaxTokens())
 	}
 	if tokens < 1 || prompt+tokens > contextTokens {
-		return rpc.InvalidArgument("max_tokens", "ask for at least 1, and for no more than the context holds")
+		return failure(codes.InvalidArgument, "INVALID_FIELD", "max_tokens: ask for at least 1, and for no more than the context holds")
 	}
 	g := &generation{stream: stream, prompt: uint32(prompt), seed: request.GetSampling().GetSeed()}
 	served, err := s.engine.Serve(stream.Context(), tokens, g)
 	switch {
 	case errors.Is(err, ErrRefused):
-		return rpc.Errorf(codes.ResourceExhausted, "NO_SLOT", "%v", err)
+		return failure(codes.ResourceExhausted, "NO_SLOT", "%v", err)
 	case errors.Is(err, ErrBroken):
-		return rpc.Errorf(codes.Internal, "BROKEN", "%v", err)
+		return failure(codes.Internal, "BROKEN", "%v", err)
 	case errors.Is(err, ErrClosed):
-		return rpc.Errorf(codes.Unavailable, "STOPPING", "%v", err)
+		return failure(codes.Unavailable, "STOPPING", "%v", err)
 	case err != nil:
 		return err
 	}
@@ -96,10 +97,20 @@ func (s *Server) Generate(request *inferencev1.GenerateRequest, stream grpc.Serv
 		Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
 			Reason:  inferencev1.FinishReason_FINISH_REASON_LENGTH,
 			Usage:   &inferencev1.Usage{PromptTokens: uint32(prompt), CompletionTokens: uint32(served.Tokens)},
-			Route:   &inferencev1.Route{Mode: inferencev1.Mode_MODE_AGGREGATED, Prefill: Model, Decode: Model, Reason: "a stand-in", Reproducible: true},
+			Route:   &inferencev1.Route{Mode: inferencev1.Mode_MODE_AGGREGATED, Prefill: Model, Decode: Model, Reason: "a fake server", Reproducible: true},
 			Timings: timings(served),
 		}},
 	})
+}
+
+// failure is an error as a router makes it.
+func failure(code codes.Code, reason, format string, arguments ...any) error {
+	bare := status.Newf(code, format, arguments...)
+	full, err := bare.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "tandem"})
+	if err != nil { // only for a detail that does not marshal
+		return bare.Err()
+	}
+	return full.Err()
 }
 
 // timings are where the time went, measured like a router does: the stages add up
@@ -127,14 +138,12 @@ type generation struct {
 	seed   uint64
 }
 
-// Accept implements Sink.
 func (g *generation) Accept(id string) error {
 	return g.stream.Send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{
 		Accepted: &inferencev1.Accepted{RequestId: id, Model: Model, PromptTokens: g.prompt, Seed: g.seed},
 	}})
 }
 
-// Tokens implements Sink.
 func (g *generation) Tokens(offset, n int) error {
 	return g.stream.SendMsg(delta{offset, n})
 }
@@ -145,10 +154,8 @@ type delta struct{ offset, n int }
 // deltaCodec is grpc-go's for protobuf, but for delta, which it writes by hand.
 type deltaCodec struct{}
 
-// Name implements encoding.CodecV2.
 func (deltaCodec) Name() string { return encodingproto.Name }
 
-// Marshal implements encoding.CodecV2.
 func (deltaCodec) Marshal(v any) (mem.BufferSlice, error) {
 	d, ok := v.(delta)
 	if !ok {
@@ -157,7 +164,6 @@ func (deltaCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(d.append(make([]byte, 0, 24+5*d.n)))}, nil
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (deltaCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2(encodingproto.Name).Unmarshal(data, v)
 }

@@ -1,4 +1,4 @@
-package standin
+package fakeserver
 
 import (
 	"context"
@@ -47,16 +47,9 @@ type OpenAIOptions struct {
 	Texts []string
 	// APIKey is wanted as a bearer token; empty: none is.
 	APIKey string
-	// SplitBytes: what is sent goes in pieces of so many bytes, flushed each, so that
-	// lines and characters come in halves. 0: events come whole.
-	SplitBytes int
-	// KeepAlive sends a comment before each event, as some proxies do.
-	KeepAlive bool
-	// CRLF ends lines so.
-	CRLF bool
 }
 
-// OpenAIServer is a stand-in for a server with OpenAI's HTTP API: /v1/models,
+// OpenAIServer is a fake server with OpenAI's HTTP API: /v1/models,
 // /v1/completions and /v1/chat/completions, streamed or not.
 type OpenAIServer struct {
 	engine  *Engine
@@ -80,9 +73,6 @@ func NewOpenAIServer(engine *Engine, options OpenAIOptions) (*OpenAIServer, erro
 	case DialectOpenAI, DialectVLLM:
 	default:
 		return nil, fmt.Errorf("dialect %q: use %s or %s", options.Dialect, DialectOpenAI, DialectVLLM)
-	}
-	if options.SplitBytes < 0 {
-		return nil, errors.New("pieces are split after at least one byte")
 	}
 	s := &OpenAIServer{engine: engine, options: options}
 	for _, text := range append(slices.Clone(options.Texts), " a")[:max(1, len(options.Texts))] {
@@ -149,7 +139,7 @@ func (s *OpenAIServer) models(w http.ResponseWriter, r *http.Request) {
 	if s.options.Dialect == DialectVLLM {
 		model += `"vllm","root":` + quote(Model) + `,"parent":null,"max_model_len":` + strconv.Itoa(contextTokens) + `,"permission":[]}`
 	} else {
-		model += `"standin"}`
+		model += `"fake"}`
 	}
 	s.answer(w, http.StatusOK, `{"object":"list","data":[`+model+`]}`)
 }

@@ -1,4 +1,4 @@
-package standin
+package fakeserver
 
 import (
 	"bytes"
@@ -75,7 +75,7 @@ func (s *OpenAIServer) parse(r *http.Request, chat bool) (q *openAIRequest, prom
 		return nil, 0, http.StatusBadRequest, errors.New("the 'stream_options' parameter is only allowed when 'stream' is enabled")
 	}
 	if q.N != nil && *q.N != 1 {
-		return nil, 0, http.StatusBadRequest, errors.New("the stand-in gives one choice")
+		return nil, 0, http.StatusBadRequest, errors.New("the fake server gives one choice")
 	}
 	if chat {
 		prompt, err = chatTokens(q)

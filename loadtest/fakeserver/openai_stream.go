@@ -1,4 +1,4 @@
-package standin
+package fakeserver
 
 import (
 	"context"
@@ -66,7 +66,6 @@ type openAIAnswer struct {
 	failed        error
 }
 
-// Accept implements Sink.
 func (g *openAIAnswer) Accept(id string) error {
 	g.mu.Lock()
 	g.id = id
@@ -75,7 +74,6 @@ func (g *openAIAnswer) Accept(id string) error {
 	return nil
 }
 
-// Tokens implements Sink.
 func (g *openAIAnswer) Tokens(_, n int) error {
 	g.mu.Lock()
 	g.messages = append(g.messages, n)
@@ -157,7 +155,7 @@ func (g *openAIAnswer) head(object string) string {
 	}
 	head := `{"id":` + quote(prefix+g.id) + `,"object":"` + object + `","created":` + strconv.FormatInt(g.created, 10) + `,"model":` + quote(Model)
 	if !g.vllm() {
-		head += `,"system_fingerprint":"fp_standin"`
+		head += `,"system_fingerprint":"fp_fake"`
 	}
 	return head + `,"choices":`
 }
@@ -186,8 +184,7 @@ func (g *openAIAnswer) message(n int) {
 		g.event(g.head("chat.completion.chunk") + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]` + g.usage(0) + `}`)
 	}
 	texts := g.server.texts
-	g.startEvent()
-	g.out = append(g.out, g.before...)
+	g.out = append(append(g.out, "data: "...), g.before...)
 	for i := range n {
 		g.out = append(g.out, texts[(g.sent+i)%len(texts)]...)
 	}
@@ -203,8 +200,7 @@ func (g *openAIAnswer) message(n int) {
 		}
 		g.out[len(g.out)-1] = ']'
 	}
-	g.out = append(append(append(g.out, "}]"...), g.usage(g.sent+n)...), '}')
-	g.endEvent()
+	g.out = append(append(append(g.out, "}]"...), g.usage(g.sent+n)...), "}\n\n"...)
 }
 
 // usage is what a chunk says of it that is not the last.
@@ -265,35 +261,13 @@ func (g *openAIAnswer) whole(id string) {
 }
 
 func (g *openAIAnswer) event(data string) {
-	g.startEvent()
-	g.out = append(g.out, data...)
-	g.endEvent()
+	g.out = append(append(append(g.out, "data: "...), data...), "\n\n"...)
 }
 
-func (g *openAIAnswer) startEvent() {
-	if g.server.options.KeepAlive {
-		g.out = append(g.out, ": keep-alive"...)
-		g.endEvent()
-	}
-	g.out = append(g.out, "data: "...)
-}
-
-func (g *openAIAnswer) endEvent() {
-	if g.server.options.CRLF {
-		g.out = append(g.out, "\r\n\r\n"...)
-	} else {
-		g.out = append(g.out, "\n\n"...)
-	}
-}
-
-// flush sends what was written, in pieces if asked.
+// flush sends what was written.
 func (g *openAIAnswer) flush() {
-	size := g.server.options.SplitBytes
-	if size == 0 {
-		size = len(g.out)
-	}
-	for at := 0; at < len(g.out) && g.failed == nil; at += size {
-		if _, err := g.w.Write(g.out[at:min(at+size, len(g.out))]); err != nil {
+	if len(g.out) > 0 && g.failed == nil {
+		if _, err := g.w.Write(g.out); err != nil {
 			g.lost(err)
 		} else if err := g.control.Flush(); err != nil {
 			g.lost(err)

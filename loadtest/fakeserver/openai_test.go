@@ -1,4 +1,4 @@
-package standin_test
+package fakeserver_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,20 +19,70 @@ import (
 	"github.com/openai/openai-go/option"
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
+// form is a way to send an answer.
+type form struct {
+	fakeserver.OpenAIOptions
+	// split: in pieces of so many bytes, flushed each, so that lines and characters come
+	// in halves. keepAlive: with a comment before each event, as some proxies send.
+	// crlf: lines end so.
+	split           int
+	keepAlive, crlf bool
+}
+
+// over is a server that answers in a form.
+func (f form) over(server http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server.ServeHTTP(formed{w, f}, r)
+	})
+}
+
+type formed struct {
+	http.ResponseWriter
+	form
+}
+
+func (f formed) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+func (f formed) Write(answer []byte) (int, error) {
+	if !strings.HasPrefix(f.Header().Get("Content-Type"), "text/event-stream") {
+		return f.ResponseWriter.Write(answer)
+	}
+	text := string(answer)
+	if f.keepAlive {
+		text = strings.ReplaceAll(text, "data: {", ": keep-alive\n\ndata: {")
+	}
+	if f.crlf {
+		text = strings.ReplaceAll(text, "\n", "\r\n")
+	}
+	size := f.split
+	if size == 0 {
+		size = len(text)
+	}
+	for piece := range slices.Chunk([]byte(text), size) {
+		if _, err := f.ResponseWriter.Write(piece); err != nil {
+			return 0, err
+		}
+		if err := http.NewResponseController(f.ResponseWriter).Flush(); err != nil {
+			return 0, err
+		}
+	}
+	return len(answer), nil
+}
+
 // serveOpenAI serves until the test ends, and gives the server's URL.
-func serveOpenAI(t *testing.T, shape standin.Shape, options standin.OpenAIOptions) (string, *standin.Engine) {
+func serveOpenAI(t *testing.T, shape fakeserver.Shape, options form) (string, *fakeserver.Engine) {
 	t.Helper()
-	engine, err := standin.NewEngine(shape, true, nil)
+	engine, err := fakeserver.NewEngine(shape, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := standin.NewOpenAIServer(engine, options)
+	server, err := fakeserver.NewOpenAIServer(engine, options.OpenAIOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +90,13 @@ func serveOpenAI(t *testing.T, shape standin.Shape, options standin.OpenAIOption
 	if err != nil {
 		t.Fatal(err)
 	}
+	serving := &http.Server{Handler: options.over(server), ReadHeaderTimeout: time.Minute}
 	done := make(chan error)
-	go func() { done <- server.Serve(l) }()
+	go func() { done <- serving.Serve(l) }()
 	t.Cleanup(func() {
+		_ = serving.Close() // the listener's error is of no use now
 		server.Stop()
-		if err := <-done; err != nil {
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 		if err := engine.Close(); err != nil {
@@ -70,34 +123,34 @@ func said(n int) string {
 }
 
 // forms are the ways to send the same.
-func forms() map[string]standin.OpenAIOptions {
-	forms := make(map[string]standin.OpenAIOptions)
-	for _, dialect := range []standin.Dialect{standin.DialectOpenAI, standin.DialectVLLM} {
-		for name, o := range map[string]standin.OpenAIOptions{
-			"plain": {}, "in pieces": {SplitBytes: 3}, "with comments": {KeepAlive: true}, "CRLF in pieces": {SplitBytes: 1, CRLF: true},
+func forms() map[string]form {
+	forms := make(map[string]form)
+	for _, dialect := range []fakeserver.Dialect{fakeserver.DialectOpenAI, fakeserver.DialectVLLM} {
+		for name, f := range map[string]form{
+			"plain": {}, "in pieces": {split: 3}, "with comments": {keepAlive: true}, "CRLF in pieces": {split: 1, crlf: true},
 		} {
-			o.Dialect, o.Texts, o.APIKey = dialect, texts, "secret"
-			forms[string(dialect)+" "+name] = o
+			f.Dialect, f.Texts, f.APIKey = dialect, texts, "secret"
+			forms[string(dialect)+" "+name] = f
 		}
 	}
 	return forms
 }
 
-// OpenAI's own client reads what the stand-in sends, and knows every member of it
+// OpenAI's own client reads what the fake server sends, and knows every member of it
 // where it speaks like OpenAI.
 func TestOfficialClientReadsOpenAIServer(t *testing.T) {
 	const tokens = 9
 	for name, options := range forms() {
-		if options.KeepAlive {
+		if options.keepAlive {
 			continue // it takes the blank line after a comment for an event without data
 		}
 		for _, each := range []int{1, 4} {
 			t.Run(fmt.Sprintf("%s, %d a message", name, each), func(t *testing.T) {
-				url, _ := serveOpenAI(t, standin.Shape{TokensPerMessage: each}, options)
+				url, _ := serveOpenAI(t, fakeserver.Shape{TokensPerMessage: each}, options)
 				client := officialClient(url)
-				strict := options.Dialect == standin.DialectOpenAI
+				strict := options.Dialect == fakeserver.DialectOpenAI
 				chat := openai.ChatCompletionNewParams{
-					Model: standin.Model, MaxTokens: openai.Int(tokens), Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
+					Model: fakeserver.Model, MaxTokens: openai.Int(tokens), Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hello")},
 					StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
 				}
 				var all openai.ChatCompletionAccumulator
@@ -132,7 +185,7 @@ func TestOfficialClientReadsOpenAIServer(t *testing.T) {
 				}
 				text := ""
 				plain := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
-					Model: standin.Model, MaxTokens: openai.Int(tokens), Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2, 3}},
+					Model: fakeserver.Model, MaxTokens: openai.Int(tokens), Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2, 3}},
 				})
 				for plain.Next() {
 					c := plain.Current()
@@ -157,10 +210,10 @@ func bit(b bool) int {
 }
 
 func TestOfficialClientReadsErrors(t *testing.T) {
-	url, _ := serveOpenAI(t, standin.Shape{}, standin.OpenAIOptions{APIKey: "secret"})
-	full, _ := serveOpenAI(t, standin.Shape{RejectShare: 1}, standin.OpenAIOptions{})
-	busy, _ := serveOpenAI(t, standin.Shape{RejectShare: 1}, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
-	broken, _ := serveOpenAI(t, standin.Shape{FailShare: 1}, standin.OpenAIOptions{Dialect: standin.DialectVLLM})
+	url, _ := serveOpenAI(t, fakeserver.Shape{}, form{OpenAIOptions: fakeserver.OpenAIOptions{APIKey: "secret"}})
+	full, _ := serveOpenAI(t, fakeserver.Shape{RejectShare: 1}, form{OpenAIOptions: fakeserver.OpenAIOptions{}})
+	busy, _ := serveOpenAI(t, fakeserver.Shape{RejectShare: 1}, form{OpenAIOptions: fakeserver.OpenAIOptions{Dialect: fakeserver.DialectVLLM}})
+	broken, _ := serveOpenAI(t, fakeserver.Shape{FailShare: 1}, form{OpenAIOptions: fakeserver.OpenAIOptions{Dialect: fakeserver.DialectVLLM}})
 	cases := []struct {
 		name, url string
 		options   []option.RequestOption
@@ -181,7 +234,7 @@ func TestOfficialClientReadsErrors(t *testing.T) {
 	for _, c := range cases {
 		client := officialClient(c.url)
 		stream := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
-			Model: standin.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
+			Model: fakeserver.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
 		}, c.options...)
 		var e *openai.Error
 		if stream.Next() || !errors.As(stream.Err(), &e) || e.StatusCode != c.status || e.Code != c.code || e.Message == "" || e.Type == "" {
@@ -190,46 +243,46 @@ func TestOfficialClientReadsErrors(t *testing.T) {
 	}
 	client := officialClient(broken)
 	stream := client.Completions.NewStreaming(t.Context(), openai.CompletionNewParams{
-		Model: standin.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
+		Model: fakeserver.Model, Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("a")},
 	})
 	if !stream.Next() || stream.Next() || stream.Err() == nil || !strings.Contains(stream.Err().Error(), "on purpose") {
 		t.Errorf("broken off: %v", stream.Err())
 	}
 	client = officialClient(url)
 	models, err := client.Models.List(t.Context())
-	if err != nil || len(models.Data) != 1 || models.Data[0].ID != standin.Model || models.Data[0].Object != "model" || len(models.JSON.ExtraFields)+len(models.Data[0].JSON.ExtraFields) > 0 {
+	if err != nil || len(models.Data) != 1 || models.Data[0].ID != fakeserver.Model || models.Data[0].Object != "model" || len(models.JSON.ExtraFields)+len(models.Data[0].JSON.ExtraFields) > 0 {
 		t.Errorf("models: %v, %v", models, err)
 	}
 }
 
 // What goes over the wire, byte by byte.
 func TestOpenAIWire(t *testing.T) {
-	const asked = `{"model":"standin","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true,"stream_options":{"include_usage":true%s}}`
+	const asked = `{"model":"fake","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true,"stream_options":{"include_usage":true%s}}`
 	cases := []struct {
 		name    string
-		dialect standin.Dialect
+		dialect fakeserver.Dialect
 		body    string
 		want    []string
 	}{
-		{"OpenAI", standin.DialectOpenAI, fmt.Sprintf(asked, ""), []string{
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","system_fingerprint":"fp_standin","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+		{"OpenAI", fakeserver.DialectOpenAI, fmt.Sprintf(asked, ""), []string{
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","system_fingerprint":"fp_fake","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","system_fingerprint":"fp_fake","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","system_fingerprint":"fp_fake","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","system_fingerprint":"fp_fake","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","system_fingerprint":"fp_fake","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
 			`[DONE]`,
 		}},
-		{"vLLM", standin.DialectVLLM, fmt.Sprintf(asked, `,"continuous_usage_stats":true`), []string{
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":2,"completion_tokens":0}}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
-			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"standin","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+		{"vLLM", fakeserver.DialectVLLM, fmt.Sprintf(asked, `,"continuous_usage_stats":true`), []string{
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":2,"completion_tokens":0}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","choices":[{"index":0,"delta":{"content":" a"},"logprobs":null,"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
+			`{"id":"ID","object":"chat.completion.chunk","created":0,"model":"fake","choices":[],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2}}`,
 			`[DONE]`,
 		}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			url, _ := serveOpenAI(t, standin.Shape{}, standin.OpenAIOptions{Dialect: c.dialect})
+			url, _ := serveOpenAI(t, fakeserver.Shape{}, form{OpenAIOptions: fakeserver.OpenAIOptions{Dialect: c.dialect}})
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/chat/completions", strings.NewReader(c.body))
 			if err != nil {
 				t.Fatal(err)
@@ -265,25 +318,25 @@ func TestOpenAITargetReadsOpenAIServer(t *testing.T) {
 		if name == "vllm plain" {
 			streams = 200
 		}
-		for _, api := range []string{target.CompletionsAPI, target.ChatAPI} {
+		for _, api := range []string{client.CompletionsAPI, client.ChatAPI} {
 			for _, counted := range []bool{false, true} {
-				if counted && options.Dialect == standin.DialectOpenAI {
+				if counted && options.Dialect == fakeserver.DialectOpenAI {
 					continue // it refuses to
 				}
 				t.Run(fmt.Sprintf("%s %s %t", name, api, counted), func(t *testing.T) {
 					const each = 3
-					shape := standin.Shape{TTFT: standin.Delay{Mean: ms}, ITL: standin.Delay{Mean: ms / 10, Jitter: ms / 10}, TokensPerMessage: each}
+					shape := fakeserver.Shape{TTFT: fakeserver.Delay{Mean: ms}, ITL: fakeserver.Delay{Mean: ms / 10, Jitter: ms / 10}, TokensPerMessage: each}
 					url, engine := serveOpenAI(t, shape, options)
-					subject, err := target.NewOpenAI(target.OpenAIConfig{URL: url, API: api, APIKey: "secret", ContinuousUsage: counted})
+					subject, err := client.NewOpenAI(client.OpenAIConfig{URL: url, API: api, APIKey: "secret", ContinuousUsage: counted})
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer subject.Close()
-					if d, err := subject.Describe(t.Context()); err != nil || d.Model != standin.Model {
+					if d, err := subject.Describe(t.Context()); err != nil || d.Model != fakeserver.Model {
 						t.Fatalf("%+v, %v", d, err)
 					}
 					records, answers := load(t.Context(), subject, streams, tokens)
-					byID := make(map[string]*standin.Served)
+					byID := make(map[string]*fakeserver.Served)
 					for _, s := range engine.Log() {
 						byID[s.ID] = s
 					}
@@ -313,9 +366,9 @@ func TestOpenAITargetReadsOpenAIServer(t *testing.T) {
 }
 
 // load sends n requests at one time.
-func load(ctx context.Context, subject target.Target, n, tokens int) ([]*record.Record, []workload.Answer) {
+func load(ctx context.Context, subject client.Client, n, tokens int) ([]*record.Record, []workload.Answer) {
 	records, answers := make([]*record.Record, n), make([]workload.Answer, n)
-	clock := target.NewClock(time.Now())
+	clock := client.NewClock(time.Now())
 	var all sync.WaitGroup
 	for i := range n {
 		records[i] = new(record.Record)
@@ -333,21 +386,21 @@ func load(ctx context.Context, subject target.Target, n, tokens int) ([]*record.
 func TestOpenAITargetSeesFailures(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	cases := []struct {
-		dialect standin.Dialect
-		shape   standin.Shape
+		dialect fakeserver.Dialect
+		shape   fakeserver.Shape
 		want    record.Outcome
 		code    string
 		tokens  int
 	}{
-		{standin.DialectOpenAI, standin.Shape{RejectShare: 1}, record.Rejected, "HTTP 429", 0},
-		{standin.DialectVLLM, standin.Shape{RejectShare: 1}, record.Rejected, "HTTP 503", 0},
-		{standin.DialectOpenAI, standin.Shape{FailShare: 1}, record.Failed, "stream", 1},
-		{standin.DialectVLLM, standin.Shape{FailShare: 1}, record.Failed, "HTTP 500", 1},
+		{fakeserver.DialectOpenAI, fakeserver.Shape{RejectShare: 1}, record.Rejected, "HTTP 429", 0},
+		{fakeserver.DialectVLLM, fakeserver.Shape{RejectShare: 1}, record.Rejected, "HTTP 503", 0},
+		{fakeserver.DialectOpenAI, fakeserver.Shape{FailShare: 1}, record.Failed, "stream", 1},
+		{fakeserver.DialectVLLM, fakeserver.Shape{FailShare: 1}, record.Failed, "HTTP 500", 1},
 	}
 	for _, c := range cases {
 		t.Run(string(c.dialect)+" "+c.code, func(t *testing.T) {
-			url, _ := serveOpenAI(t, c.shape, standin.OpenAIOptions{Dialect: c.dialect})
-			subject, err := target.NewOpenAI(target.OpenAIConfig{URL: url, Model: standin.Model})
+			url, _ := serveOpenAI(t, c.shape, form{OpenAIOptions: fakeserver.OpenAIOptions{Dialect: c.dialect}})
+			subject, err := client.NewOpenAI(client.OpenAIConfig{URL: url, Model: fakeserver.Model})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,11 +418,11 @@ func TestOpenAITargetSeesFailures(t *testing.T) {
 // A server that stops ends its streams and waits for them.
 func TestOpenAIServerStops(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	engine, err := standin.NewEngine(standin.Shape{TTFT: standin.Delay{Mean: time.Hour}}, false, nil)
+	engine, err := fakeserver.NewEngine(fakeserver.Shape{TTFT: fakeserver.Delay{Mean: time.Hour}}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := standin.NewOpenAIServer(engine, standin.OpenAIOptions{})
+	server, err := fakeserver.NewOpenAIServer(engine, fakeserver.OpenAIOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +434,7 @@ func TestOpenAIServerStops(t *testing.T) {
 	go func() { served <- server.Serve(l) }()
 	transport := new(http.Transport)
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/v1/completions", strings.NewReader(`{"model":"standin","prompt":"a","stream":true}`))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/v1/completions", strings.NewReader(`{"model":"fake","prompt":"a","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,9 +456,7 @@ func TestOpenAIServerStops(t *testing.T) {
 }
 
 func TestOpenAIOptions(t *testing.T) {
-	for _, o := range []standin.OpenAIOptions{{Dialect: "tgi"}, {SplitBytes: -1}} {
-		if _, err := standin.NewOpenAIServer(nil, o); err == nil {
-			t.Errorf("%+v was taken", o)
-		}
+	if _, err := fakeserver.NewOpenAIServer(nil, fakeserver.OpenAIOptions{Dialect: "tgi"}); err == nil {
+		t.Error("an unknown dialect was taken")
 	}
 }

@@ -1,4 +1,4 @@
-package standin_test
+package fakeserver_test
 
 import (
 	"strings"
@@ -7,15 +7,15 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 )
 
 const ms = time.Millisecond
 
 func TestScheduleStandsStillInAFreeze(t *testing.T) {
-	shape := standin.Shape{
-		TTFT: standin.Delay{Mean: 200 * ms}, ITL: standin.Delay{Mean: 100 * ms},
-		Freezes: []standin.Freeze{{At: 1000 * ms, For: 2000 * ms}},
+	shape := fakeserver.Shape{
+		TTFT: fakeserver.Delay{Mean: 200 * ms}, ITL: fakeserver.Delay{Mean: 100 * ms},
+		Freezes: []fakeserver.Freeze{{At: 1000 * ms, For: 2000 * ms}},
 	}
 	cases := []struct {
 		name     string
@@ -45,18 +45,18 @@ func TestScheduleStandsStillInAFreeze(t *testing.T) {
 // Whatever the shape: moments do not go back, none lies in a freeze, all tokens
 // come, and the delays without the freezes are those that were asked for.
 func TestSchedule(t *testing.T) {
-	delay := func(t *rapid.T, name string) standin.Delay {
+	delay := func(t *rapid.T, name string) fakeserver.Delay {
 		mean := rapid.Int64Range(0, int64(time.Second)).Draw(t, name)
-		return standin.Delay{Mean: time.Duration(mean), Jitter: time.Duration(rapid.Int64Range(0, mean).Draw(t, name+" jitter"))}
+		return fakeserver.Delay{Mean: time.Duration(mean), Jitter: time.Duration(rapid.Int64Range(0, mean).Draw(t, name+" jitter"))}
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		shape := standin.Shape{
+		shape := fakeserver.Shape{
 			TTFT: delay(t, "ttft"), ITL: delay(t, "itl"), Seed: rapid.Uint64().Draw(t, "seed"),
 			TokensPerMessage: rapid.IntRange(0, 5).Draw(t, "tokens per message"),
 		}
 		end := time.Duration(0)
 		for range rapid.IntRange(0, 3).Draw(t, "freezes") {
-			f := standin.Freeze{
+			f := fakeserver.Freeze{
 				At:  end + time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "at")),
 				For: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "for")),
 			}
@@ -102,14 +102,14 @@ func TestSchedule(t *testing.T) {
 
 func TestShapeValidate(t *testing.T) {
 	cases := []struct {
-		shape standin.Shape
+		shape fakeserver.Shape
 		want  string
 	}{
-		{standin.Shape{TTFT: standin.Delay{Mean: ms, Jitter: 2 * ms}}, "jitter"},
-		{standin.Shape{ITL: standin.Delay{Mean: -ms}}, "ITL"},
-		{standin.Shape{Freezes: []standin.Freeze{{At: 0, For: 2 * ms}, {At: ms, For: ms}}}, "overlap"},
-		{standin.Shape{Slots: -1}, "slots"},
-		{standin.Shape{FailShare: 1.5}, "shares"},
+		{fakeserver.Shape{TTFT: fakeserver.Delay{Mean: ms, Jitter: 2 * ms}}, "jitter"},
+		{fakeserver.Shape{ITL: fakeserver.Delay{Mean: -ms}}, "ITL"},
+		{fakeserver.Shape{Freezes: []fakeserver.Freeze{{At: 0, For: 2 * ms}, {At: ms, For: ms}}}, "overlap"},
+		{fakeserver.Shape{Slots: -1}, "slots"},
+		{fakeserver.Shape{FailShare: 1.5}, "shares"},
 	}
 	for _, c := range cases {
 		if err := c.shape.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -1,10 +1,10 @@
-package standin
+package fakeserver
 
 import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 // Event is something that happens at a moment. Fire is called by the wheel's
@@ -19,7 +19,7 @@ type Event interface {
 // safe for concurrent use.
 type Wheel struct {
 	start    time.Time
-	timer    pace.Timer
+	timer    finetimer.Timer
 	coalesce time.Duration
 	done     chan struct{}
 
@@ -44,9 +44,9 @@ func (a entry) before(b entry) bool {
 // becomes the wheel's; nil: the most precise one. The wheel waits coalesce longer
 // than until an event, so that more of them are called together: thousands a
 // millisecond cost less so, like the tokens of one step of a real server.
-func NewWheel(start time.Time, timer pace.Timer, coalesce time.Duration) *Wheel {
+func NewWheel(start time.Time, timer finetimer.Timer, coalesce time.Duration) *Wheel {
 	if timer == nil {
-		timer = pace.NewSpinning()
+		timer = finetimer.NewSpinning()
 	}
 	w := &Wheel{start: start, timer: timer, coalesce: coalesce, done: make(chan struct{})}
 	go w.run()

@@ -1,4 +1,4 @@
-package pace_test
+package finetimer_test
 
 import (
 	"testing"
@@ -6,13 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 // A timer whose descriptor cannot be read waits on, can be woken, and leaves the
 // processor alone.
 func TestWaitWithoutTheDescriptor(t *testing.T) {
-	timer := pace.NewSpinning()
+	timer := finetimer.NewSpinning()
 	if err := timer.Close(); err != nil { // as if it were broken
 		t.Fatal(err)
 	}

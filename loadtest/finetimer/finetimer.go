@@ -1,6 +1,6 @@
-// Package pace waits for moments more precisely than Go's timers do alone.
+// Package finetimer waits for moments more precisely than Go's timers do alone.
 //
-// Anything under pkg, services and cmd may import it. A Timer owns at most a file
+// Anything may import it. A Timer owns at most a file
 // descriptor and starts no goroutine.
 //
 // An idle Go program waits in epoll_wait, whose timeout is whole milliseconds: it
@@ -9,7 +9,7 @@
 // and on Linux a timerfd, which ends an epoll_wait to the nanosecond. A thread of
 // its own in clock_nanosleep does worse: when it wakes it has to win a processor
 // from the goroutines that run, and while it sleeps it keeps one.
-package pace
+package finetimer
 
 import (
 	"context"

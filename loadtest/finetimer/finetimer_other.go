@@ -1,5 +1,5 @@
 //go:build !linux
 
-package pace
+package finetimer
 
 func newPrecise(bool) Timer { return nil }

@@ -1,4 +1,4 @@
-package pace_test
+package finetimer_test
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func timers() map[string]func() pace.Timer {
-	return map[string]func() pace.Timer{"portable": pace.Portable, "new": pace.New, "spinning": pace.NewSpinning}
+func timers() map[string]func() finetimer.Timer {
+	return map[string]func() finetimer.Timer{"portable": finetimer.Portable, "new": finetimer.New, "spinning": finetimer.NewSpinning}
 }
 
 func TestWaitIsNeverEarly(t *testing.T) {
@@ -62,16 +62,16 @@ func TestWaitWithAContext(t *testing.T) {
 		for range 100 {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- pace.Wait(ctx, timer, time.Hour) }()
+			go func() { ended <- finetimer.Wait(ctx, timer, time.Hour) }()
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			until := time.Now().Add(100 * time.Microsecond)
-			if err := pace.Wait(t.Context(), timer, time.Until(until)); err != nil || time.Until(until) > 0 {
+			if err := finetimer.Wait(t.Context(), timer, time.Until(until)); err != nil || time.Until(until) > 0 {
 				t.Fatalf("%s: %v, %s early", name, err, time.Until(until))
 			}
-			if err := pace.Wait(ctx, timer, 0); !errors.Is(err, context.Canceled) {
+			if err := finetimer.Wait(ctx, timer, 0); !errors.Is(err, context.Canceled) {
 				t.Fatalf("%s: no time to wait: %v", name, err)
 			}
 		}
@@ -83,7 +83,7 @@ func TestWaitWithAContext(t *testing.T) {
 
 func TestPortableIsExactOnVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		timer := pace.Portable()
+		timer := finetimer.Portable()
 		until := time.Now().Add(1234567 * time.Nanosecond)
 		timer.Wait(until)
 		if !time.Now().Equal(until) {

@@ -1,4 +1,4 @@
-package pace_test
+package finetimer_test
 
 import (
 	"runtime"
@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-serving/tandem/pkg/pace"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
 // BenchmarkLateness says how late each way of waiting comes, idle and beside a
 // goroutine that keeps every processor busy.
 func BenchmarkLateness(b *testing.B) {
-	ways := map[string]func() pace.Timer{"go": pace.Portable, "new": pace.New, "spinning": pace.NewSpinning, "thread": newThread}
+	ways := map[string]func() finetimer.Timer{"go": finetimer.Portable, "new": finetimer.New, "spinning": finetimer.NewSpinning, "thread": newThread}
 	for _, load := range []string{"idle", "busy"} {
 		for _, way := range []string{"go", "new", "spinning", "thread"} {
 			b.Run(load+"/"+way, func(b *testing.B) {
@@ -57,7 +57,7 @@ type thread struct {
 	awake chan struct{}
 }
 
-func newThread() pace.Timer {
+func newThread() finetimer.Timer {
 	t := &thread{until: make(chan time.Duration), awake: make(chan struct{}, 1)}
 	go func() {
 		runtime.LockOSThread()

@@ -3,7 +3,7 @@ package measure_test
 import (
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 // A run of ten minutes at 100 requests a second, 100 tokens each.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Confidence of all intervals.
@@ -84,15 +84,15 @@ func perRequest(values []time.Duration) sample {
 }
 
 // distribution gives the figures of a sample, and its histogram for others.
-func distribution(s sample) (*Distribution, *latency.Histogram) {
-	h := latency.NewHistogram()
+func distribution(s sample) (*Distribution, *stats.Histogram) {
+	h := stats.NewHistogram()
 	s.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
 	d := &Distribution{Count: h.Count()}
 	if d.Count == 0 {
 		return d, h
 	}
 	d.Mean = milliseconds(h.Mean())
-	d.Max = pointer(milliseconds(h.Max()))
+	d.Max = new(milliseconds(h.Max()))
 	d.CI = map[string][2]float64{}
 	d.Needs = map[string]int64{}
 	d.Effective = map[string]float64{}
@@ -128,7 +128,7 @@ type estimated struct {
 // estimate is quantiles with their intervals. The share at most the quantile, group
 // by group, tells how far the samples are independent. Where many samples are equal
 // to the quantile, as gaps that one stall made long, the share below it tells more.
-func estimate(s sample, h *latency.Histogram, shares ...float64) []estimated {
+func estimate(s sample, h *stats.Histogram, shares ...float64) []estimated {
 	quantiles := make([]time.Duration, len(shares))
 	upTo, below := make([][]float64, len(shares)), make([][]float64, len(shares))
 	for i, q := range shares {
@@ -149,11 +149,11 @@ func estimate(s sample, h *latency.Histogram, shares ...float64) []estimated {
 	all := make([]estimated, len(shares))
 	for i, q := range shares {
 		e := &all[i]
-		e.effective = min(latency.EffectiveSize(upTo[i], totals), latency.EffectiveSize(below[i], totals))
-		needs := latency.QuantileNeeds(q, confidence)
+		e.effective = min(stats.EffectiveSize(upTo[i], totals), stats.EffectiveSize(below[i], totals))
+		needs := stats.QuantileNeeds(q, confidence)
 		e.needs = int64(math.Ceil(float64(needs) * float64(h.Count()) / e.effective))
 		if h.Count() >= needs {
-			e.value = pointer(milliseconds(quantiles[i]))
+			e.value = new(milliseconds(quantiles[i]))
 		}
 		if low, high, ok := h.Interval(q, e.effective, confidence); ok {
 			e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
@@ -163,5 +163,3 @@ func estimate(s sample, h *latency.Histogram, shares ...float64) []estimated {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-func pointer[T any](v T) *T { return &v }

@@ -1,6 +1,6 @@
 package measure
 
-import "github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+import "github.com/tandem-serving/tandem/loadtest/record"
 
 // Judge is the verdict alone: what a test of its error rates needs of thousands of
 // runs.

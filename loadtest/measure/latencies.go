@@ -3,7 +3,7 @@ package measure
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // unset stands for a latency that a request does not have.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // meets says whether a request kept its bounds.
@@ -61,7 +61,7 @@ func atLeast(r *record.Record, name string, until time.Duration) time.Duration {
 // al., FAST '25). A latency that it does not have, such as the TPOT of one token,
 // breaks no bound. What the server refused, failed or was too slow for is bad, and so
 // is what had broken a bound when it was cancelled.
-func met(r *record.Record, slo latency.SLO) meets {
+func met(r *record.Record, slo SLO) meets {
 	switch r.Outcome {
 	case record.Completed:
 		for _, t := range slo.Terms {
@@ -112,7 +112,7 @@ func (s *Summary) attainment(due []*record.Record, options Options) {
 	s.SLOAttainment = good / max(offered, 1)
 	s.SLOAttainmentAdmitted = good / max(taken, 1)
 	s.SLOAttainmentCompleted = good / max(completed, 1)
-	if n := latency.EffectiveSize(hits, totals); n > 0 {
+	if n := stats.EffectiveSize(hits, totals); n > 0 {
 		if s.RateCI == nil {
 			s.RateCI = map[string][2]float64{}
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // queue is a server whose behaviour is known: requests arrive at a rate, wait in one

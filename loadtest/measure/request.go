@@ -3,7 +3,7 @@ package measure
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // OfRequest is a latency of one request, as Summarize takes it; record.Unset if the

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // sharing is a server that begins every request at once and shares its time among

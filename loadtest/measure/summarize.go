@@ -6,20 +6,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Options say by what a run is judged.
 type Options struct {
 	// SLO is for all requests whose class is not in ClassSLO.
-	SLO latency.SLO
+	SLO SLO
 	// ClassSLO is by class of request.
-	ClassSLO map[string]latency.SLO
+	ClassSLO map[string]SLO
 }
 
 // slo is the objectives of a class.
-func (o Options) slo(class string) latency.SLO {
+func (o Options) slo(class string) SLO {
 	if s, ok := o.ClassSLO[class]; ok {
 		return s
 	}
@@ -184,7 +184,7 @@ func (s *Summary) rates(run *record.Run, records []*record.Record, options Optio
 		}
 		perSecond := sum / window
 		if name != "" && sum >= rateBins { // fewer tell nothing of their variance
-			deviation := math.Sqrt(squares / (rateBins - 1) * latency.AutocorrelationTime(bins[:]) / rateBins)
+			deviation := math.Sqrt(squares / (rateBins - 1) * stats.AutocorrelationTime(bins[:]) / rateBins)
 			half := studentT * deviation * rateBins / window
 			s.RateCI[name] = [2]float64{max(0, perSecond-half), perSecond + half}
 		}

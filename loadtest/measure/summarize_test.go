@@ -9,16 +9,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 const ms = time.Millisecond
 
-func slo(t *testing.T, text string) latency.SLO {
+func slo(t *testing.T, text string) measure.SLO {
 	t.Helper()
-	s, err := latency.ParseSLO(text)
+	s, err := measure.ParseSLO(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +200,7 @@ func TestClasses(t *testing.T) {
 		}
 		run.Records = append(run.Records, r)
 	}
-	s := measure.Summarize(run, measure.Options{SLO: slo(t, "ttft:p90<100ms"), ClassSLO: map[string]latency.SLO{"batch": slo(t, "ttft:p90<10s")}})
+	s := measure.Summarize(run, measure.Options{SLO: slo(t, "ttft:p90<100ms"), ClassSLO: map[string]measure.SLO{"batch": slo(t, "ttft:p90<10s")}})
 	if s.SLOAttainment != 1 || len(s.Objectives) != 2 || !s.Objectives[0].Met || !s.Objectives[1].Met || s.Objectives[1].Class != "batch" {
 		t.Errorf("%v attained, %+v", s.SLOAttainment, s.Objectives)
 	}

@@ -1,8 +1,7 @@
 // Package measure turns the records of a run into figures: latencies with
 // confidence intervals, rates, goodput, and whether the server kept up.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines, reads no
-// clock and does no I/O.
+// Anything may import it. It starts no goroutines, reads no clock and does no I/O.
 package measure
 
 // Summary is the figures of one run. Its JSON is public: keys are only added.

@@ -2,12 +2,13 @@ package measure
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // endless is the latency of what never came: the most that a histogram holds.
@@ -17,7 +18,7 @@ const endless = time.Hour
 // run was over.
 func objectives(due []*record.Record, drained time.Duration, options Options) []Objective {
 	var all []Objective
-	measureAll := func(class string, slo latency.SLO, in func(*record.Record) bool) {
+	measureAll := func(class string, slo SLO, in func(*record.Record) bool) {
 		if len(slo.Terms) == 0 {
 			return
 		}
@@ -37,12 +38,7 @@ func objectives(due []*record.Record, drained time.Duration, options Options) []
 		_, own := options.ClassSLO[r.Class]
 		return !own
 	})
-	classes := make([]string, 0, len(options.ClassSLO))
-	for class := range options.ClassSLO {
-		classes = append(classes, class)
-	}
-	slices.Sort(classes)
-	for _, class := range classes {
+	for _, class := range slices.Sorted(maps.Keys(options.ClassSLO)) {
 		measureAll(class, options.ClassSLO[class], func(r *record.Record) bool { return r.Class == class })
 	}
 	return all
@@ -59,7 +55,7 @@ type told struct {
 // tell sorts requests by what they say of a term. One that was refused, failed or
 // timed out counts as endless, and one that was cut off or never sent if it had
 // waited longer than the bound by then.
-func tell(due []*record.Record, drained time.Duration, t latency.Term) told {
+func tell(due []*record.Record, drained time.Duration, t Term) told {
 	var all told
 	values := make([]time.Duration, 0, len(due))
 	never := func() {
@@ -115,18 +111,18 @@ func tell(due []*record.Record, drained time.Duration, t latency.Term) told {
 	return all
 }
 
-func objective(due []*record.Record, drained time.Duration, t latency.Term) Objective {
+func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	o := Objective{Term: t.String()}
 	all := tell(due, drained, t)
-	h := latency.NewHistogram()
+	h := stats.NewHistogram()
 	all.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
 	if h.Count() == 0 {
 		o.Why = "no request tells it"
 		return o
 	}
 	share := t.Percentile / 100
-	if t.Percentile != 100 && h.Count() < latency.QuantileNeeds(share, confidence) {
-		o.Why = fmt.Sprintf("%d are too few for it, it takes %d", h.Count(), latency.QuantileNeeds(share, confidence))
+	if t.Percentile != 100 && h.Count() < stats.QuantileNeeds(share, confidence) {
+		o.Why = fmt.Sprintf("%d are too few for it, it takes %d", h.Count(), stats.QuantileNeeds(share, confidence))
 		return o
 	}
 	// at is the percentile if open latencies more are added, of which below are the
@@ -154,7 +150,7 @@ func objective(due []*record.Record, drained time.Duration, t latency.Term) Obje
 		o.Missed, o.Why = true, fmt.Sprintf("it falls on the %d that were not served, or not in time, of %d", all.endless, h.Count())
 		return o
 	}
-	o.Measured = pointer(milliseconds(value))
+	o.Measured = new(milliseconds(value))
 	o.Met = within(value)
 	if t.Percentile == 100 {
 		return o
@@ -163,7 +159,7 @@ func objective(due []*record.Record, drained time.Duration, t latency.Term) Obje
 		o.CI = ci
 	}
 	if t.Latency != "itl" {
-		o.NeedsRequests = latency.EarlyStopping(all.over, t.Percentile, latency.MLPerfConfidence)
+		o.NeedsRequests = stats.EarlyStopping(all.over, t.Percentile, stats.MLPerfConfidence)
 		o.Early = o.Met && all.counted >= o.NeedsRequests
 	}
 	return o

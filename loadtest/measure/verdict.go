@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // What the verdict goes by. The error rates of these values on simulated queues are

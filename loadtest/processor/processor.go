@@ -1,6 +1,5 @@
 // Package processor says which cores this process may use, starts others on some of
 // them, and tells how much processor time they have used.
 //
-// The packages of cmd/tandem/bench and commands import it. It owns nothing. Only Linux
-// can do all of it.
+// Anything may import it. It owns nothing. Only Linux can do all of it.
 package processor

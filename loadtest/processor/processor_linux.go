@@ -3,6 +3,7 @@ package processor
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,4 +62,12 @@ func CPUSeconds(pid int) (float64, error) {
 		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
 	}
 	return float64(used.Nano()) / 1e9, nil
+}
+
+// ThreadTime is the processor time that the calling thread has used; false: the system
+// does not say.
+func ThreadTime() (time.Duration, bool) {
+	var used unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used)
+	return time.Duration(used.Nano()), err == nil
 }

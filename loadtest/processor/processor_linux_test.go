@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -2,7 +2,10 @@
 
 package processor
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Cores are not known.
 func Cores() []int { return nil }
@@ -19,3 +22,6 @@ func On(cores []int, start func() error) error {
 func CPUSeconds(int) (float64, error) {
 	return 0, errors.New("the CPU time of a process is known only on Linux")
 }
+
+// ThreadTime is not known.
+func ThreadTime() (time.Duration, bool) { return 0, false }

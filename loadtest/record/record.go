@@ -2,8 +2,7 @@
 // when it was sent, when each message came, how it ended. Everything that a report
 // says is computed from it.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines, reads no
-// clock and does no I/O.
+// Anything may import it. It starts no goroutines, reads no clock and does no I/O.
 package record
 
 import (
@@ -86,7 +85,7 @@ const (
 	// Cancelled: the run was over before it ended; it is nobody's failure.
 	Cancelled
 	// Unsent: the generator could not send it: its limit of requests in flight or the
-	// end of the run came before, or its machine had no room for it.
+	// end of the run came before, or its machine had no memory for it.
 	Unsent
 )
 

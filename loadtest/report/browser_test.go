@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 )
 
 // browser finds one; without, the test is skipped, unless TANDEM_BROWSER names it or

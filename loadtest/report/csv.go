@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // WriteCSV writes a row for each request of each run, warm-up included. Moments are
@@ -17,20 +17,19 @@ import (
 // milliseconds; what did not come or is not known is empty.
 func WriteCSV(w io.Writer, runs []*record.Run) error {
 	out := csv.NewWriter(w)
-	if err := out.Write([]string{
+	// What fails, every later call and Error say again.
+	_ = out.Write([]string{
 		"run", "rate", "index", "id", "class", "session", "turn", "in_window",
 		"due_ms", "dispatched_ms", "sent_ms", "admitted_ms", "first_token_ms", "last_token_ms", "end_ms",
 		"ttft_ms", "tpot_ms", "e2e_ms",
 		"outcome", "code", "error", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens",
 		"tokenize_ms", "queue_ms", "decide_ms", "reserve_ms", "prefill_ms", "transfer_exposed_ms", "decode_ms", "server_total_ms",
 		"mode", "prefill_worker", "decode_worker", "retries",
-	}); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
+	})
 	for i, run := range runs {
 		for _, r := range run.Records {
-			if err := out.Write(row(i, run, r)); err != nil {
-				return fmt.Errorf("write csv: %w", err)
+			if out.Write(row(i, run, r)) != nil {
+				break
 			}
 		}
 	}
@@ -89,61 +88,4 @@ func text(s string) string {
 		return "'" + s
 	}
 	return s
-}
-
-// WriteStepsCSV writes a row for each run of the report.
-func (r *Report) WriteStepsCSV(w io.Writer) error {
-	out := csv.NewWriter(w)
-	latencies := []measure.Latency{measure.TTFT, measure.TTFTSent, measure.SecondToken, measure.ITL, measure.TPOT, measure.E2E}
-	header := []string{
-		"rate", "concurrency", "window_s", "verdict", "requests", "completed", "rejected", "errors", "timed_out", "cancelled", "unsent",
-		"offered_rps", "completed_rps", "goodput_rps", "slo_attainment", "prompt_tokens_per_s", "output_tokens_per_s", "backlog_slope_rps",
-	}
-	for _, l := range latencies {
-		name := strings.TrimSuffix(string(l), "_ms")
-		for _, p := range percentiles {
-			header = append(header, name+"_"+p.key+"_ms")
-		}
-	}
-	if err := out.Write(header); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
-	for _, f := range r.runs() {
-		fields := []string{cell(f.Rate), strconv.Itoa(f.Concurrency), cell(f.WindowS), string(f.Verdict)}
-		for _, n := range []int{f.Requests, f.Completed, f.Rejected, f.Errors, f.TimedOut, f.Cancelled, f.Unsent} {
-			fields = append(fields, strconv.Itoa(n))
-		}
-		for _, x := range []float64{f.OfferedRPS, f.CompletedRPS, f.Goodput, f.SLOAttainment, f.PromptTokensPerS, f.OutputTokensPerS, f.BacklogSlope} {
-			fields = append(fields, cell(x))
-		}
-		for _, l := range latencies {
-			for _, p := range percentiles {
-				value := ""
-				if v := distribution(&f.Summary, l).Percentile(p.key); v != nil {
-					value = cell(*v)
-				}
-				fields = append(fields, value)
-			}
-		}
-		if err := out.Write(fields); err != nil {
-			return fmt.Errorf("write csv: %w", err)
-		}
-	}
-	out.Flush()
-	if err := out.Error(); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
-	return nil
-}
-
-// runs are all runs: those of a search, otherwise the only one.
-func (r *Report) runs() []*Figures {
-	if len(r.Runs) == 0 {
-		return []*Figures{&r.Figures}
-	}
-	out := make([]*Figures, len(r.Runs))
-	for i := range r.Runs {
-		out[i] = &r.Runs[i]
-	}
-	return out
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 // WriteDefinitions writes what each figure is and what other tools call it, for a

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // maxPoints bounds a time series; the points of a run that is longer in seconds are
@@ -60,7 +60,7 @@ func curve(d *measure.Distribution) []CurveXY {
 	if d == nil || d.HDR == "" {
 		return nil
 	}
-	h, err := latency.DecodeHistogram(d.HDR)
+	h, err := stats.DecodeHistogram(d.HDR)
 	if err != nil || h.Count() == 0 {
 		return nil // the plot is left out; the figures stand without it
 	}

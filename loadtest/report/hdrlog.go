@@ -7,8 +7,8 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // hdrSpan bounds what the log can hold; what took longer counts as so long.
@@ -16,48 +16,43 @@ const hdrSpan = 24 * time.Hour
 
 // WriteHDR writes an HDR histogram log of version 1.3, which HdrHistogram's tools
 // read: for each run one interval a latency, tagged ttft, ttft_sent, second_token,
-// itl, tpot, e2e and e2e_sent; of several runs with the rate behind it: ttft@20. Values are nanoseconds with three digits, so that the
-// tools' usual ratio of 1,000,000 shows milliseconds. They are those of the summary:
-// of requests that were due in the run's window.
+// itl, tpot, e2e and e2e_sent; of several runs with the rate behind it: ttft@20. Values
+// are nanoseconds with three digits, of requests that were due in the run's window.
 func WriteHDR(w io.Writer, runs []*record.Run) error {
 	out := hdrhistogram.NewHistogramLogWriter(w)
-	write := func(f func() error) error {
-		if err := f(); err != nil {
-			return fmt.Errorf("write HDR log: %w", err)
-		}
-		return nil
-	}
-	if err := write(func() error { return out.OutputComment("[Latencies of tandem bench serve, nanoseconds]") }); err != nil {
-		return err
-	}
-	if err := write(out.OutputLogFormatVersion); err != nil {
-		return err
+	parts := []func() error{
+		func() error { return out.OutputComment("[Latencies of tandem bench serve, nanoseconds]") },
+		out.OutputLogFormatVersion,
 	}
 	if len(runs) > 0 {
 		// The log's header has whole seconds.
 		base := runs[0].Began.Unix() * 1000
 		out.SetBaseTime(base)
-		if err := write(func() error { return out.OutputStartTime(base) }); err != nil {
-			return err
-		}
-		if err := write(func() error { return out.OutputBaseTime(base) }); err != nil {
-			return err
-		}
+		parts = append(parts, func() error { return out.OutputStartTime(base) }, func() error { return out.OutputBaseTime(base) })
 	}
-	if err := write(out.OutputLegend); err != nil {
-		return err
-	}
+	parts = append(parts, out.OutputLegend)
 	for _, run := range runs {
-		for _, h := range histograms(run) {
-			if h.TotalCount() == 0 {
-				continue
-			}
-			if len(runs) > 1 {
-				h.SetTag(h.Tag() + "@" + cell(run.Offered))
-			}
-			if err := write(func() error { return out.OutputIntervalHistogram(h) }); err != nil {
-				return err
-			}
+		parts = append(parts, func() error { return writeIntervals(out, run, len(runs) > 1) })
+	}
+	for _, part := range parts {
+		if err := part(); err != nil {
+			return fmt.Errorf("write HDR log: %w", err)
+		}
+	}
+	return nil
+}
+
+// writeIntervals writes the latencies of one run; rated: with its rate in their tags.
+func writeIntervals(out *hdrhistogram.HistogramLogWriter, run *record.Run, rated bool) error {
+	for _, h := range histograms(run) {
+		if h.TotalCount() == 0 {
+			continue
+		}
+		if rated {
+			h.SetTag(h.Tag() + "@" + cell(run.Offered))
+		}
+		if err := out.OutputIntervalHistogram(h); err != nil {
+			return err
 		}
 	}
 	return nil

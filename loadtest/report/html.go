@@ -13,9 +13,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // Named is a report of a comparison with the name that its plots carry.

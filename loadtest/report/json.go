@@ -3,15 +3,12 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"reflect"
-	"slices"
 	"strings"
-	"unicode"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/loadtest/internal/jsonerror"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 // maxBytes bounds what Read takes; a report of a long search has a few megabytes.
@@ -56,7 +53,11 @@ func Read(in io.Reader) (*Report, error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, positioned(text, err)
 	}
-	if err := possible(&r); err != nil {
+	var figures any
+	if err := json.Unmarshal(text, &figures); err != nil {
+		return nil, positioned(text, err)
+	}
+	if err := possible("", figures); err != nil {
 		return nil, fmt.Errorf("read report: %w", err)
 	}
 	complete(&r.Summary)
@@ -109,18 +110,12 @@ func complete(s *measure.Summary) {
 
 // positioned adds line and column to an error of encoding/json.
 func positioned(text []byte, err error) error {
-	offset := int64(-1)
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		offset = syntax.Offset
-	}
-	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		offset, err = mismatch.Offset, mismatched(mismatch)
-	}
-	if offset < 0 || offset > int64(len(text)) {
-		return fmt.Errorf("read report: %w", err)
+	offset, problem := jsonerror.Explain(err)
+	if offset < 1 && len(text) > 0 || offset > int64(len(text)) {
+		return fmt.Errorf("read report: %s", problem)
 	}
 	line, column := position(text, offset)
-	return fmt.Errorf("read report: line %d, column %d: %w", line, column, err)
+	return fmt.Errorf("read report: line %d, column %d: %s", line, column, problem)
 }
 
 // position is the line and column, from 1, of the byte before offset.
@@ -128,29 +123,4 @@ func position(text []byte, offset int64) (line, column int) {
 	before := text[:offset]
 	line = bytes.Count(before, []byte("\n")) + 1
 	return line, max(len(before)-(bytes.LastIndexByte(before, '\n')+1), 1)
-}
-
-// mismatched says what was expected in words of JSON, not of Go.
-func mismatched(err *json.UnmarshalTypeError) error {
-	expected := "another type"
-	switch err.Type.Kind() {
-	case reflect.Struct, reflect.Map:
-		expected = "an object"
-	case reflect.Slice, reflect.Array:
-		expected = "an array"
-	case reflect.String:
-		expected = "a string"
-	case reflect.Bool:
-		expected = "true or false"
-	case reflect.Float32, reflect.Float64:
-		expected = "a number"
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		expected = "a whole number"
-	}
-	// The path has the names of embedded structs, which are no keys of the JSON.
-	keys := slices.DeleteFunc(strings.Split(err.Field, "."), func(key string) bool { return key == "" || unicode.IsUpper(rune(key[0])) })
-	if len(keys) == 0 {
-		return fmt.Errorf("expected %s, not %s", expected, err.Value)
-	}
-	return fmt.Errorf("%s: expected %s, not %s", strings.Join(keys, "."), expected, err.Value)
 }

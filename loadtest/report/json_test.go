@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 func TestJSONReadsBack(t *testing.T) {
@@ -101,7 +101,7 @@ func FuzzRead(f *testing.F) {
 		for name, write := range map[string]func(io.Writer) error{
 			"table": func(w io.Writer) error { return r.WriteTable(w, 80) },
 			"html":  func(w io.Writer) error { return report.WriteHTML(w, r) },
-			"json":  r.WriteJSON, "csv": r.WriteStepsCSV,
+			"json":  r.WriteJSON,
 		} {
 			if err := write(io.Discard); err != nil {
 				t.Errorf("%s: %v", name, err)

@@ -9,32 +9,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/pkg/telemetry"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // Invocation is what a report says of how it came about.
 type Invocation struct {
-	// Name is what the user calls it; may be empty.
-	Name string
-	// Command is the arguments, without the program's name and without secrets: a
-	// report may go to anyone.
-	Command []string
 	// Began is the wall clock's time.
 	Began time.Time
 	// Target is what was measured, Workload in one line each what was sent and when.
-	Target   target.Description
+	Target   client.Description
 	Workload []string
 }
 
-// New makes a report without figures: how it came about, by which version, on which
-// machine. Follow it with SetRun or SetSearch.
+// New makes a report without figures: how it came about, and on which machine. Follow it
+// with SetRun or SetSearch. The caller gives it its Name, Version and Command.
 func New(i Invocation) *Report {
 	return &Report{
-		Schema: Schema, Name: i.Name, Version: telemetry.ReadBuild().String(), Command: i.Command, Began: i.Began,
-		Host: ThisHost(), Target: i.Target, Workload: i.Workload,
+		Schema: Schema, Began: i.Began, Host: ThisHost(), Target: i.Target, Workload: i.Workload,
 	}
 }
 

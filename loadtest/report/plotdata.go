@@ -1,9 +1,8 @@
 package report
 
 import (
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // plotData is what the page's scripts draw.
@@ -115,7 +114,7 @@ func newPlotStep(rate float64, passed bool, s *measure.Summary) plotStep {
 func bounds(objectives []measure.Objective) []plotBound {
 	out := []plotBound{}
 	for _, o := range objectives {
-		slo, err := latency.ParseSLO(o.Term)
+		slo, err := measure.ParseSLO(o.Term)
 		if err != nil || o.Class != "" {
 			continue
 		}

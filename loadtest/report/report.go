@@ -1,16 +1,16 @@
 // Package report writes what was measured: a table, JSON, CSV, an HDR log and a
 // page of HTML. The JSON is the one that all others are made from.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines.
+// Anything may import it. It starts no goroutines.
 package report
 
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // Schema is the version of the JSON. A reader takes any with the same number before
@@ -29,7 +29,7 @@ type Report struct {
 	Began   time.Time `json:"began"`
 	// Host is where the client ran.
 	Host   Host               `json:"host"`
-	Target target.Description `json:"target"`
+	Target client.Description `json:"target"`
 	// Workload says in one line each what was sent and when.
 	Workload []string `json:"workload"`
 

@@ -3,7 +3,6 @@ package report_test
 import (
 	"encoding/csv"
 	"io"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,11 +10,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -76,20 +75,6 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-func TestStepsCSV(t *testing.T) {
-	r := reporttest.Sweep("", aggregated, []float64{4, 40}, 20*time.Second)
-	rows := csvOf(t, r.WriteStepsCSV)
-	if len(rows) != 2 || rows[0]["rate"] != "4" || rows[1]["verdict"] != string(r.Runs[1].Verdict) {
-		t.Fatalf("got %v", rows)
-	}
-	if got := rows[1]["ttft_p50_ms"]; got != strconv.FormatFloat(*r.Runs[1].TTFT.P50, 'f', -1, 64) {
-		t.Errorf("TTFT p50 is %s, want %v", got, *r.Runs[1].TTFT.P50)
-	}
-	if _, ok := rows[0]["ttft_p999_ms"]; ok {
-		t.Error("a percentile that the sample cannot carry has a number")
-	}
-}
-
 // HdrHistogram's own reader finds what was written.
 func TestHDRLog(t *testing.T) {
 	runs := []*record.Run{reporttest.Run(disaggregated, 6, 20*time.Second, 1), reporttest.Run(disaggregated, 12, 20*time.Second, 2)}
@@ -109,7 +94,7 @@ func TestHDRLog(t *testing.T) {
 	for i, run := range runs {
 		f := reporttest.Figures(run)
 		for tag, d := range map[string]*measure.Distribution{"ttft": f.TTFT, "ttft_sent": f.TTFTSent, "itl": f.ITL, "tpot": f.TPOT, "e2e": f.E2E, "second_token": f.SecondToken} {
-			want, err := latency.DecodeHistogram(d.HDR)
+			want, err := stats.DecodeHistogram(d.HDR)
 			if err != nil {
 				t.Fatal(err)
 			}

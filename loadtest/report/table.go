@@ -3,12 +3,13 @@ package report
 import (
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 const (
@@ -159,12 +160,7 @@ func (t *table) figures(f *Figures) {
 			t.line("  ", "%s", objective(o))
 		}
 	}
-	names := make([]string, 0, len(f.Classes))
-	for name := range f.Classes {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(f.Classes)) {
 		c := f.Classes[name]
 		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), number(c.Goodput), percent(c.SLOAttainment))
 	}
@@ -195,11 +191,7 @@ func outcomes(s *measure.Summary) string {
 			text += fmt.Sprintf(", %d %s", o.n, o.name)
 		}
 	}
-	codes := make([]string, 0, len(s.Codes))
-	for code := range s.Codes {
-		codes = append(codes, code)
-	}
-	sort.Strings(codes)
+	codes := slices.Sorted(maps.Keys(s.Codes))
 	for i, code := range codes {
 		codes[i] = fmt.Sprintf("%s %d", code, s.Codes[code])
 	}
@@ -262,11 +254,7 @@ func (t *table) latencies(s *measure.Summary) {
 		}
 		t.raw("%s", row.String())
 	}
-	header := make([]string, 0, len(percentiles))
-	for _, p := range percentiles {
-		header = append(header, p.name)
-	}
-	write("milliseconds", header)
+	write("milliseconds", columnNames())
 	intervals, missing := false, false
 	for _, l := range latencyRows {
 		d := distribution(s, l.latency)

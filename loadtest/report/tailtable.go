@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // letters stand for stages where a span has a few characters.

@@ -1,77 +1,30 @@
 package search
 
-import (
-	"errors"
-	"fmt"
-	"math"
-)
+import "math"
 
-// FindMaxOptions bound a search for the highest rate that passes. Rates are requests
-// a second.
-type FindMaxOptions struct {
-	// Start is the first rate; 0: 1. Factor is what it grows by until a step fails, or
-	// falls by until one passes; 0: 2.
+// bounds of a search for the highest rate that passes. Rates are requests a second.
+type bounds struct {
+	// Start is the first rate. Factor is what it grows by until a step fails, or falls by
+	// until one passes.
 	Start, Factor float64
 	// Tolerance is how far apart, relative to the lower one, the highest rate that
-	// passes and the least that fails may be in the end; 0: 0.05.
+	// passes and the least that fails may be in the end.
 	Tolerance float64
-	// Min and Max are the least and the most that is tried; 0: Start/1024 and
-	// Start·1024.
+	// Min and Max are the least and the most that is tried.
 	Min, Max float64
-	// MaxSteps ends the search however far it got; 0: 30.
+	// MaxSteps ends the search however far it got.
 	MaxSteps int
 	// Repeats is how often chance may be wrong: a rate that fails narrowly is tried
 	// again until more than Repeats runs of it agree, and the rate that is found must
-	// have passed more than Repeats times. Negative: never again; 0: 1, that is the
-	// best of three. A step that tells nothing is also tried again so often.
+	// have passed more than Repeats times. A step that tells nothing is also tried again
+	// so often.
 	Repeats int
-}
-
-// Validate says what can not be; zero values stand for their defaults.
-func (o FindMaxOptions) Validate() error {
-	o = o.withDefaults()
-	switch {
-	case !positive(o.Start) || !positive(o.Min) || !positive(o.Max):
-		return errors.New("rates are positive and below a billion a second")
-	case o.Min > o.Start || o.Start > o.Max:
-		return fmt.Errorf("the first rate, %v, is not between the least, %v, and the most, %v", o.Start, o.Min, o.Max)
-	case !(o.Factor >= 1.1 && o.Factor <= 100):
-		return fmt.Errorf("a factor of %v, want 1.1 to 100", o.Factor)
-	case !(o.Tolerance >= 0.005 && o.Tolerance <= 1):
-		return fmt.Errorf("a tolerance of %v, want 0.005 to 1", o.Tolerance)
-	case o.MaxSteps < 1 || o.MaxSteps > maxSweep:
-		return fmt.Errorf("%d steps, want 1 to %d", o.MaxSteps, maxSweep)
-	case o.Repeats > 10:
-		return fmt.Errorf("%d repeats, at most 10", o.Repeats)
-	}
-	return nil
-}
-
-func (o FindMaxOptions) withDefaults() FindMaxOptions {
-	set := func(v *float64, to float64) {
-		if *v == 0 {
-			*v = to
-		}
-	}
-	set(&o.Start, 1)
-	set(&o.Factor, 2)
-	set(&o.Tolerance, 0.05)
-	set(&o.Min, o.Start/1024)
-	set(&o.Max, o.Start*1024)
-	if o.MaxSteps == 0 {
-		o.MaxSteps = 30
-	}
-	if o.Repeats == 0 {
-		o.Repeats = 1
-	}
-	o.Repeats = max(o.Repeats, 0)
-	return o
 }
 
 // findMax brackets the highest rate that passes, halves the bracket on a logarithmic
 // scale, and confirms the end that passed.
 type findMax struct {
-	FindMaxOptions
+	bounds
 	votes map[float64]*votes
 	taken int
 	// low is the highest rate that passes, high the least that fails, 0 if none is
@@ -92,21 +45,24 @@ type votes struct {
 	clear bool
 }
 
-// NewFindMax searches the highest rate that passes. Options that are not valid are
-// taken as the defaults; ask Validate first.
+// NewFindMax searches the highest rate that passes, from a first rate on.
 //
-// With a server whose steps pass up to a threshold T between Min and Max and fail
-// above it, the result is within Tolerance under T, after at most about
-// |log(T/Start)/log(Factor)| + log2(log(Factor)/log(1+Tolerance)) + 3 steps.
+// With a server whose steps pass up to a threshold T between start/1024 and start·1024
+// and fail above it, the result is within a twentieth under T, after at most about
+// |log2(T/start)| + 7 steps; 30 steps end it in any case.
 //
 // A rate at which the client is the limit ends the way up: below it the search only
 // looks for one that passes, and confirms it. A rate of which nothing can be told for
 // another reason ends the search: a lower one has even fewer requests.
-func NewFindMax(options FindMaxOptions) *Search {
-	if options.Validate() != nil {
-		options = FindMaxOptions{}
-	}
-	return &Search{plan: &findMax{FindMaxOptions: options.withDefaults(), votes: map[float64]*votes{}}}
+func NewFindMax(start float64) *Search { return newFindMax(defaults(start)) }
+
+// defaults allow for one run that chance decided: the best of three.
+func defaults(start float64) bounds {
+	return bounds{Start: start, Factor: 2, Tolerance: 0.05, Min: start / 1024, Max: start * 1024, MaxSteps: 30, Repeats: 1}
+}
+
+func newFindMax(b bounds) *Search {
+	return &Search{plan: &findMax{bounds: b, votes: map[float64]*votes{}}}
 }
 
 func (f *findMax) next() (float64, bool) {

@@ -1,6 +1,6 @@
 package search
 
-import "github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+import "github.com/tandem-serving/tandem/loadtest/measure"
 
 const (
 	// minKnee is the least number of rates in which a knee can be seen.

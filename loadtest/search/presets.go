@@ -5,7 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Preset is a published set of objectives.
@@ -13,10 +14,10 @@ type Preset struct {
 	// Name is how it is asked for: "mlperf:llama-3.1-8b-server".
 	Name string
 	// SLO are its objectives.
-	SLO latency.SLO
+	SLO measure.SLO
 	// Requests is the least number of requests with which its rule can confirm the
 	// percentiles, if none is over the bound; each one that is wants 100 to 200 more
-	// (latency.EarlyStopping). MinDuration is how long the rules want a run to last.
+	// (stats.EarlyStopping). MinDuration is how long the rules want a run to last.
 	Requests    int64
 	MinDuration time.Duration
 }
@@ -40,11 +41,11 @@ func Presets() []Preset {
 	for i, p := range presets {
 		all[i] = Preset{
 			Name: "mlperf:" + p.name,
-			SLO: latency.SLO{Terms: []latency.Term{
+			SLO: measure.SLO{Terms: []measure.Term{
 				{Latency: "ttft", Percentile: 99, Bound: p.ttft * time.Millisecond, Inclusive: true},
 				{Latency: "tpot", Percentile: 99, Bound: p.tpot * time.Millisecond, Inclusive: true},
 			}},
-			Requests:    latency.EarlyStopping(0, 99, latency.MLPerfConfidence),
+			Requests:    stats.EarlyStopping(0, 99, stats.MLPerfConfidence),
 			MinDuration: 10 * time.Minute,
 		}
 	}

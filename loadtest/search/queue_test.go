@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // served is a run of an M/M/1 queue whose service takes 50 ms on average.
@@ -42,7 +41,7 @@ func served(r *rand.Rand, rate, seconds float64) *record.Run {
 // its 90th percentile is 500 ms at λ = 20 - 2·ln 10 = 15.4: the search has to find
 // that from runs of five minutes, chance and all.
 func TestFindMaxOfAQueue(t *testing.T) {
-	slo, err := latency.ParseSLO("e2e:p90<=500ms")
+	slo, err := measure.ParseSLO("e2e:p90<=500ms")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +50,7 @@ func TestFindMaxOfAQueue(t *testing.T) {
 	near, sum := 0, 0.0
 	for seed := range uint64(runs) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		s := search.NewFindMax(search.FindMaxOptions{Start: 2})
+		s := search.NewFindMax(2)
 		drive(t, s, func(rate float64) *measure.Summary {
 			return measure.Summarize(served(r, rate, 300), measure.Options{SLO: slo})
 		})

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 // Search says which rate to try next and keeps what was seen. It is not safe for
@@ -63,9 +61,6 @@ func (s *Search) Done(step Step) {
 	s.steps = append(s.steps, step)
 	s.plan.done(step.Rate, found)
 }
-
-// Steps are those done so far, in the order in which they were done.
-func (s *Search) Steps() []Step { return slices.Clone(s.steps) }
 
 // judge says whether a step passed, otherwise why not. What the client limited says
 // nothing of the server. An objective that was measured and missed decides also
@@ -127,7 +122,7 @@ func narrow(s *measure.Summary) bool {
 		if o.Met {
 			continue
 		}
-		slo, err := latency.ParseSLO(o.Term)
+		slo, err := measure.ParseSLO(o.Term)
 		if err != nil || len(slo.Terms) != 1 || o.Measured == nil {
 			return false
 		}
@@ -285,26 +280,4 @@ func median(steps []Step, figure func(*measure.Summary) *float64) float64 {
 	}
 	slices.Sort(values)
 	return values[(len(values)-1)/2]
-}
-
-// String is the search's result in one line.
-func (r Result) String() string {
-	var parts []string
-	add := func(name string, v *float64) {
-		if v != nil {
-			parts = append(parts, fmt.Sprintf("%s %.4g/s", name, *v))
-		}
-	}
-	add("max", r.MaxRate)
-	add("knee", r.Knee)
-	add("breaking", r.Breaking)
-	add("best goodput at", r.MaxGoodput)
-	if len(parts) == 0 {
-		parts = []string{"no rate passed"}
-	}
-	text := strings.Join(parts, ", ")
-	if r.Limited != "" {
-		text += " (" + r.Limited + ")"
-	}
-	return text
 }

@@ -1,11 +1,11 @@
 // Package search finds the rate that a server can take: a sweep over rates, or
 // bracketing and bisecting for an SLO.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines and reads
-// no clock; the caller runs each step.
+// Anything may import it. It starts no goroutines and reads no clock; the caller runs
+// each step.
 package search
 
-import "github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+import "github.com/tandem-serving/tandem/loadtest/measure"
 
 // Step is one rate that was tried. Its JSON is public.
 type Step struct {

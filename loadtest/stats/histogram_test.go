@@ -1,4 +1,4 @@
-package latency_test
+package stats_test
 
 import (
 	"slices"
@@ -7,14 +7,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Every figure is within a thousandth, and half a microsecond, of the sample's own.
 func TestHistogramQuantiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		durations := rapid.SliceOfN(rapid.Int64Range(0, int64(10*time.Minute)), 1, 300).Draw(t, "durations")
-		h := latency.NewHistogram()
+		h := stats.NewHistogram()
 		var sum float64
 		for _, d := range durations {
 			h.Record(time.Duration(d))
@@ -37,7 +37,7 @@ func TestHistogramQuantiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := latency.DecodeHistogram(text)
+		again, err := stats.DecodeHistogram(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestHistogramQuantiles(t *testing.T) {
 }
 
 func TestHistogramMerge(t *testing.T) {
-	a, b, both := latency.NewHistogram(), latency.NewHistogram(), latency.NewHistogram()
+	a, b, both := stats.NewHistogram(), stats.NewHistogram(), stats.NewHistogram()
 	for i := range 1000 {
 		d := time.Duration(i*i) * time.Microsecond
 		both.Record(d)
@@ -68,7 +68,7 @@ func TestHistogramMerge(t *testing.T) {
 }
 
 func TestHistogramTakesWhatCannotBe(t *testing.T) {
-	h := latency.NewHistogram()
+	h := stats.NewHistogram()
 	if h.Quantile(0.5) != 0 || h.Mean() != 0 || h.AtRank(1) != 0 {
 		t.Error("an empty histogram has figures")
 	}
@@ -81,7 +81,7 @@ func TestHistogramTakesWhatCannotBe(t *testing.T) {
 }
 
 func FuzzDecodeHistogram(f *testing.F) {
-	h := latency.NewHistogram()
+	h := stats.NewHistogram()
 	h.Record(time.Second)
 	text, err := h.Encode()
 	if err != nil {
@@ -91,7 +91,7 @@ func FuzzDecodeHistogram(f *testing.F) {
 	f.Add("")
 	f.Add("HISTFAAAAB542pNpmSzMwMDAxAABzFCaEUoz2X+AMAAIAANHAu4=")
 	f.Fuzz(func(t *testing.T, text string) {
-		h, err := latency.DecodeHistogram(text)
+		h, err := stats.DecodeHistogram(text)
 		if err != nil {
 			return
 		}

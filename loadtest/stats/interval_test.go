@@ -1,4 +1,4 @@
-package latency_test
+package stats_test
 
 import (
 	"math"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // binomial is P(B ≤ k) for B ~ Binomial(n, p), summed term by term.
@@ -36,8 +36,8 @@ func TestQuantileRanks(t *testing.T) {
 	}
 	for _, n := range []int64{6, 20, 368, 400, 1000, 3689, 10_000} {
 		for _, q := range []float64{0.5, 0.9, 0.95, 0.99, 0.999} {
-			low, high, ok := latency.QuantileRanks(n, q, 0.95)
-			if needs := latency.QuantileNeeds(q, 0.95); ok != (n >= needs) {
+			low, high, ok := stats.QuantileRanks(n, q, 0.95)
+			if needs := stats.QuantileNeeds(q, 0.95); ok != (n >= needs) {
 				t.Errorf("%d samples, %v: interval %v, but needs %d", n, q, ok, needs)
 			}
 			if !ok {
@@ -51,14 +51,14 @@ func TestQuantileRanks(t *testing.T) {
 			}
 		}
 	}
-	if _, _, ok := latency.QuantileRanks(100_000_000, 0.999, 0.95); !ok {
+	if _, _, ok := stats.QuantileRanks(100_000_000, 0.999, 0.95); !ok {
 		t.Error("no interval of 100 million samples")
 	}
 }
 
 func TestQuantileNeeds(t *testing.T) {
 	for q, want := range map[float64]int64{0.5: 6, 0.9: 36, 0.95: 72, 0.99: 368, 0.999: 3688, 0.01: 368, 0: 0, 1: 0} {
-		if got := latency.QuantileNeeds(q, 0.95); got != want {
+		if got := stats.QuantileNeeds(q, 0.95); got != want {
 			t.Errorf("%v needs %d, want %d", q, got, want)
 		}
 	}
@@ -72,15 +72,15 @@ func TestEarlyStopping(t *testing.T) {
 		percentile float64
 		want       int64
 	}{{0, 99, 459}, {1, 99, 662}, {1, 90, 64}} {
-		if got := latency.EarlyStopping(test.over, test.percentile, latency.MLPerfConfidence); got != test.want {
+		if got := stats.EarlyStopping(test.over, test.percentile, stats.MLPerfConfidence); got != test.want {
 			t.Errorf("%d over p%v: %d, want %d", test.over, test.percentile, got, test.want)
 		}
 	}
-	if a, b := latency.EarlyStopping(173, 90, 0.99), latency.EarlyStopping(174, 90, 0.99); a > 2048 || b <= 2048 {
+	if a, b := stats.EarlyStopping(173, 90, 0.99), stats.EarlyStopping(174, 90, 0.99); a > 2048 || b <= 2048 {
 		t.Errorf("173 over p90 need %d, 174 need %d; 2048 are between", a, b)
 	}
 	for _, over := range []int64{0, 3, 50, 1234} {
-		n := latency.EarlyStopping(over, 99, 0.99)
+		n := stats.EarlyStopping(over, 99, 0.99)
 		if n < 5000 && (binomial(over, n, 0.01) >= 0.01 || binomial(over, n-1, 0.01) < 0.01) {
 			t.Errorf("%d over: %d is not the least", over, n)
 		}
@@ -88,7 +88,7 @@ func TestEarlyStopping(t *testing.T) {
 			t.Errorf("%d of %d over is more than a hundredth", over, n)
 		}
 	}
-	if latency.EarlyStopping(-1, 99, 0.99) != 0 || latency.EarlyStopping(0, 100, 0.99) != 0 || latency.EarlyStopping(0, math.NaN(), 0.99) != 0 {
+	if stats.EarlyStopping(-1, 99, 0.99) != 0 || stats.EarlyStopping(0, 100, 0.99) != 0 || stats.EarlyStopping(0, math.NaN(), 0.99) != 0 {
 		t.Error("a number for what is no percentile")
 	}
 }
@@ -158,7 +158,7 @@ func TestIntervalCoverage(t *testing.T) {
 			held, given, size := 0, 0, 0.0
 			for seed := range uint64(runs) {
 				next := p.next(rand.New(rand.NewPCG(seed, 7)))
-				h := latency.NewHistogram()
+				h := stats.NewHistogram()
 				series := make([]time.Duration, p.n)
 				for i := range series {
 					series[i] = time.Duration(next() * float64(10*time.Millisecond))
@@ -172,7 +172,7 @@ func TestIntervalCoverage(t *testing.T) {
 						hits[i] = 1
 					}
 				}
-				effective := latency.EffectiveSize(hits, totals)
+				effective := stats.EffectiveSize(hits, totals)
 				size += effective / runs
 				low, high, ok := h.Interval(p.q, effective, 0.95)
 				if !ok {
@@ -210,7 +210,7 @@ func TestAutocorrelationTime(t *testing.T) {
 				x = phi*x + math.Sqrt(1-phi*phi)*r.NormFloat64()
 				series[i] = x
 			}
-			mean += latency.AutocorrelationTime(series) / runs
+			mean += stats.AutocorrelationTime(series) / runs
 		}
 		if mean < 0.95*want || mean > 1.25*want {
 			t.Errorf("AR(1) %v: %.2f, want %.2f", phi, mean, want)
@@ -219,7 +219,7 @@ func TestAutocorrelationTime(t *testing.T) {
 	for name, series := range map[string][]float64{
 		"none": nil, "one": {3}, "a constant": {2, 2, 2, 2, 2, 2, 2, 2}, "alternating": {1, -1, 1, -1, 1, -1, 1, -1},
 	} {
-		if got := latency.AutocorrelationTime(series); got != 1 {
+		if got := stats.AutocorrelationTime(series); got != 1 {
 			t.Errorf("%s: %v, want 1", name, got)
 		}
 	}
@@ -234,7 +234,7 @@ func TestEffectiveSizeOfOneStall(t *testing.T) {
 			hits[i] = 1
 		}
 	}
-	if got := latency.EffectiveSize(hits, totals); got > 250 {
+	if got := stats.EffectiveSize(hits, totals); got > 250 {
 		t.Errorf("worth %.0f independent requests", got)
 	}
 	for i := range hits { // the same number apart from each other
@@ -243,10 +243,10 @@ func TestEffectiveSizeOfOneStall(t *testing.T) {
 			hits[i] = 0
 		}
 	}
-	if got := latency.EffectiveSize(hits, totals); got < 4000 {
+	if got := stats.EffectiveSize(hits, totals); got < 4000 {
 		t.Errorf("spread out it is worth only %.0f", got)
 	}
-	if latency.EffectiveSize(nil, nil) != 0 {
+	if stats.EffectiveSize(nil, nil) != 0 {
 		t.Error("nothing is worth something")
 	}
 }

@@ -1,11 +1,12 @@
 package tail
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // view is one latency of the budgets: sorted by it, with its percentiles.
@@ -66,13 +67,7 @@ func Explain(run *record.Run, summary *measure.Summary) *Explanation {
 func newView(latency measure.Latency, name string, d *measure.Distribution, budgets []*budget, value func(*budget) float64, of func(*budget) *parts) *view {
 	v := &view{latency: latency, name: name, budgets: slices.Clone(budgets), value: value, parts: of}
 	slices.SortStableFunc(v.budgets, func(a, b *budget) int {
-		switch x, y := value(a), value(b); {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return a.record.Index - b.record.Index
+		return cmp.Or(cmp.Compare(value(a), value(b)), cmp.Compare(a.record.Index, b.record.Index))
 	})
 	for _, p := range []percentile{{key: "p50", name: "p50", q: 0.5}, {key: "p90", name: "p90", q: 0.9}, {key: "p99", name: "p99", q: 0.99}, {key: "p999", name: "p99.9", q: 0.999}} {
 		if measured := d.Percentile(p.key); measured != nil {

@@ -1,11 +1,10 @@
 // Package tail says which stage a tail came from: it joins what a client saw with
 // the server's latency budget of the same request.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines, reads no
-// clock and does no I/O.
+// Anything may import it. It starts no goroutines, reads no clock and does no I/O.
 package tail
 
-import "github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
+import "github.com/tandem-serving/tandem/loadtest/measure"
 
 // Stage names a part of a request's time.
 type Stage string
@@ -34,8 +33,8 @@ type Explanation struct {
 	// Breakdowns, for TTFT and E2E, at p50, p90, p99 and p99.9 as far as the sample
 	// carries them.
 	Breakdowns []Breakdown `json:"breakdowns"`
-	// OtherShare is the share of E2E that no named stage covers: mean over all, and
-	// the median and p99 over requests.
+	// OtherShareMean and the others are the share of E2E that no named stage covers:
+	// mean over all, and the median and p99 over requests.
 	OtherShareMean float64 `json:"other_share_mean"`
 	OtherShareP50  float64 `json:"other_share_p50"`
 	OtherShareP99  float64 `json:"other_share_p99"`

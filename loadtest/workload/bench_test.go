@@ -4,12 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 func BenchmarkNext(b *testing.B) {
-	around := server
-	around.Avoid = []uint32{0, 9, 31999} // one inside the vocabulary
 	for _, c := range []struct {
 		name, args string
 		params     workload.Params
@@ -17,7 +15,6 @@ func BenchmarkNext(b *testing.B) {
 		{"ids/16", "--prompt-tokens=16", server},
 		{"ids/512", "--prompt-tokens=512", server},
 		{"ids/3900", "--prompt-tokens=3900", server},
-		{"ids/512/holes", "--prompt-tokens=512", around},
 		{"ids/512/prefix", "--prompt-tokens=512 --shared-prefix-tokens=512 --shared-prefixes=16", server},
 		{"ids/512/gamma", "--prompt-tokens=512 --arrival=gamma --burstiness=0.5", server},
 		{"ids/512/turns", "--prompt-tokens=512 --turns=uniform:2-5", server},

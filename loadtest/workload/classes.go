@@ -63,7 +63,7 @@ func parseClass(text string) (class, error) {
 	// A comma stands between settings and inside distributions: a part without '='
 	// belongs to the one before it.
 	var settings []string
-	for _, part := range strings.Split(text, ",") {
+	for part := range strings.SplitSeq(text, ",") {
 		if strings.Contains(part, "=") || len(settings) == 0 {
 			settings = append(settings, part)
 		} else {
@@ -96,8 +96,7 @@ func parseClass(text string) (class, error) {
 			if problem != nil {
 				return c, fmt.Errorf("the priority %q is no whole number", value)
 			}
-			short := int32(priority)
-			c.priority = &short
+			c.priority = new(int32(priority))
 		default:
 			return c, fmt.Errorf("a class has no setting %q", key)
 		}
@@ -108,16 +107,21 @@ func parseClass(text string) (class, error) {
 	return c, nil
 }
 
+// weight is that of all.
+func (c classes) weight() float64 {
+	total := 0.0
+	for i := range c {
+		total += c[i].weight
+	}
+	return total
+}
+
 // draw is the index of one, as often as its weight says.
 func (c classes) draw(random *rand.Rand) int {
 	if len(c) < 2 {
 		return 0
 	}
-	total := 0.0
-	for i := range c {
-		total += c[i].weight
-	}
-	at := random.Float64() * total
+	at := random.Float64() * c.weight()
 	for i := range c {
 		if at -= c[i].weight; at < 0 {
 			return i

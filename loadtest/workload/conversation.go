@@ -85,7 +85,7 @@ func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, sa
 	if len(answer.TokenIDs) > 0 {
 		ids = append(ids, answer.TokenIDs...)
 	} else {
-		c.maker.standIns.Add(1)
+		c.maker.substitutes.Add(1)
 		ids = c.maker.appendIDs(ids, part{forAnswers, said.part.thing, said.part.number, answered})
 	}
 	return Prompt{TokenIDs: c.maker.appendIDs(ids, said.part)}

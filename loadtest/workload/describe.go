@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 // Describe says in a few lines what load a source makes, for people and reports.
@@ -56,11 +56,7 @@ func (s *Spec) className(i int) string {
 	if len(s.classes) == 0 {
 		return "lengths"
 	}
-	total := 0.0
-	for _, class := range s.classes {
-		total += class.weight
-	}
-	return fmt.Sprintf("class %s, %.3g%%", s.classes[i].name, 100*s.classes[i].weight/total)
+	return fmt.Sprintf("class %s, %.3g%%", s.classes[i].name, 100*s.classes[i].weight/s.classes.weight())
 }
 
 func (s *Spec) exactly() string {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // Whatever is accepted as a distribution or a class makes sane requests.

@@ -14,10 +14,10 @@ type maker struct {
 	step     uint64
 	chance   uint64 // seed of all but the contents of prompts
 	text     bool
-	alphabet *alphabet // nil with text
+	alphabet alphabet // 0 with text
 	context  int
 
-	requests, cut, short, standIns atomic.Int64
+	requests, cut, short, substitutes atomic.Int64
 }
 
 func newMaker(s *Spec, p Params) (*maker, error) {
@@ -33,7 +33,7 @@ func newMaker(s *Spec, p Params) (*maker, error) {
 		return nil, fmt.Errorf("--prompt-kind ids: the server does not say how many tokens its vocabulary has: add --vocabulary-size, or use --prompt-kind text")
 	}
 	var err error
-	m.alphabet, err = newAlphabet(vocabulary, p.Avoid)
+	m.alphabet, err = newAlphabet(vocabulary)
 	return m, err
 }
 
@@ -143,9 +143,9 @@ func (m *maker) Warnings() []string {
 		}
 	}
 	requests := m.requests.Load()
-	cut, short, standIns := m.cut.Load(), m.short.Load(), m.standIns.Load()
+	cut, short, substitutes := m.cut.Load(), m.short.Load(), m.substitutes.Load()
 	add(cut, "%d of %d requests were cut to fit the context of %d tokens", cut, requests, m.context)
 	add(short, "%d conversations ended early: the next turn would not have fitted the context of %d tokens", short, m.context)
-	add(standIns, "%d answers came without token ids: random ones stand for them in later turns", standIns)
+	add(substitutes, "%d answers came without token ids: random ones stand for them in later turns", substitutes)
 	return all
 }

@@ -2,7 +2,6 @@ package workload
 
 import (
 	"errors"
-	"io"
 )
 
 // Warner is a Source that can say what it had to change or leave out so far, in
@@ -35,10 +34,3 @@ func (s *Spec) New(p Params) (Source, error) {
 	}
 	return newSynthetic(m, a), nil
 }
-
-var (
-	_ io.Closer = (*synthetic)(nil)
-	_ Warner    = (*synthetic)(nil)
-	_ io.Closer = (*replay)(nil)
-	_ Warner    = (*replay)(nil)
-)

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -27,8 +28,6 @@ type Params struct {
 	Repeat int
 	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
 	VocabularySize, ContextTokens int
-	// Avoid are ids that no prompt may have, such as special tokens.
-	Avoid []uint32
 	// Text: the server takes text only.
 	Text bool
 }
@@ -49,22 +48,20 @@ func (p Params) validate(s *Spec) error {
 
 // context is how many tokens a prompt and its answer may have together.
 func (s *Spec) context(p Params) int {
-	switch {
-	case s.ContextTokens > 0 && p.ContextTokens > 0:
-		return min(s.ContextTokens, p.ContextTokens)
-	case s.ContextTokens > 0 || p.ContextTokens > 0:
-		return max(s.ContextTokens, p.ContextTokens)
-	default:
-		return maxCount
-	}
+	return cmp.Or(smaller(s.ContextTokens, p.ContextTokens), maxCount)
 }
 
 // vocabulary is how many ids prompts are made of, 0 if nobody says.
 func (s *Spec) vocabulary(p Params) int {
-	if s.VocabularySize > 0 && p.VocabularySize > 0 {
-		return min(s.VocabularySize, p.VocabularySize)
+	return smaller(s.VocabularySize, p.VocabularySize)
+}
+
+// smaller is the smaller one of two sizes, of which 0 is not known.
+func smaller(a, b int) int {
+	if a == 0 || b == 0 {
+		return a + b
 	}
-	return max(s.VocabularySize, p.VocabularySize)
+	return min(a, b)
 }
 
 // text reports whether prompts are text.
@@ -79,18 +76,18 @@ func (s *Spec) text(p Params) bool {
 	}
 }
 
-// fit makes a prompt and an output fit into a room, at least 2. Whichever takes
+// fit makes a prompt and an output fit into size tokens, at least 2. Whichever takes
 // more than half of it gives way, both if both do.
-func fit(prompt, output, room int) (int, int, bool) {
-	half := room / 2
+func fit(prompt, output, size int) (int, int, bool) {
+	half := size / 2
 	switch {
-	case prompt <= room-output:
+	case prompt <= size-output:
 		return prompt, output, false
 	case prompt <= half:
-		return prompt, room - prompt, true
+		return prompt, size - prompt, true
 	case output <= half:
-		return room - output, output, true
+		return size - output, output, true
 	default:
-		return room - half, half, true
+		return size - half, half, true
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 var sameButThen = cmpopts.IgnoreFields(workload.Request{}, "Then")
@@ -47,17 +47,16 @@ func TestSameSeed(t *testing.T) {
 }
 
 // Prompts and outputs keep to their distribution's bounds and to the context, and
-// only usable ids stand in prompts.
+// only ids of the vocabulary stand in prompts.
 func TestBoundsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vocabulary := rapid.IntRange(40, 200_000).Draw(t, "vocabulary")
-		avoid := rapid.SliceOfN(rapid.Uint32Range(0, uint32(vocabulary)+5), 0, 20).Draw(t, "avoid")
 		prefix := rapid.IntRange(0, 30).Draw(t, "prefix")
 		context := rapid.IntRange(prefix+2, 3000).Draw(t, "context")
 		least := rapid.IntRange(1, 1500).Draw(t, "least")
 		most := rapid.IntRange(least, 1500).Draw(t, "most")
 		output := rapid.SampledFrom([]string{"64", "normal:100,200", "lognormal:300,900", "exp:200", "uniform:1-1500"}).Draw(t, "output")
-		params := workload.Params{Rate: 1, VocabularySize: vocabulary, ContextTokens: context, Avoid: avoid}
+		params := workload.Params{Rate: 1, VocabularySize: vocabulary, ContextTokens: context}
 		source := sourceOf(t, params, fmt.Sprintf("--prompt-tokens=uniform:%d-%d", least, most), "--output-tokens="+output, fmt.Sprintf("--shared-prefix-tokens=%d", prefix))
 		cut, surely := 0, 0
 		for i, q := range take(t, source, 50) {
@@ -74,8 +73,8 @@ func TestBoundsProperty(t *testing.T) {
 				t.Fatalf("request %d has %d tokens, less than %d, and room", i, tokens, least)
 			}
 			for _, id := range q.Prompt.TokenIDs {
-				if int(id) >= vocabulary || slices.Contains(avoid, id) {
-					t.Fatalf("id %d of a vocabulary of %d is not usable", id, vocabulary)
+				if int(id) >= vocabulary {
+					t.Fatalf("id %d of a vocabulary of %d has it not", id, vocabulary)
 				}
 			}
 		}
@@ -119,35 +118,26 @@ func TestMeans(t *testing.T) {
 	}
 }
 
-// Ids are uniform over the usable ones, holes or none: by the chi-squared statistic.
+// Ids are uniform over the vocabulary: by the chi-squared statistic.
 func TestUniformIDs(t *testing.T) {
-	for _, avoid := range [][]uint32{nil, {0, 1, 2, 99}, {0, 7, 50, 51, 64, 99}} {
-		params := server
-		params.VocabularySize, params.Avoid = 100, avoid
-		counts := make([]float64, 100)
-		total := 0.0
-		for _, q := range take(t, sourceOf(t, params, "--prompt-tokens=1001", "--output-tokens=1", "--seed=4"), 1000) {
-			for _, id := range q.Prompt.TokenIDs {
-				counts[id]++
-				total++
-			}
+	params := server
+	params.VocabularySize = 100
+	counts := make([]float64, params.VocabularySize)
+	total := 0.0
+	for _, q := range take(t, sourceOf(t, params, "--prompt-tokens=1001", "--output-tokens=1", "--seed=4"), 1000) {
+		for _, id := range q.Prompt.TokenIDs {
+			counts[id]++
+			total++
 		}
-		usable := 100 - len(avoid)
-		expected := total / float64(usable)
-		chi := 0.0
-		for id, count := range counts {
-			if slices.Contains(avoid, uint32(id)) {
-				if count > 0 {
-					t.Errorf("id %d came %.0f times", id, count)
-				}
-				continue
-			}
-			chi += (count - expected) * (count - expected) / expected
-		}
-		freedom := float64(usable - 1)
-		if math.Abs(chi-freedom) > 6*math.Sqrt(2*freedom) {
-			t.Errorf("avoiding %v: chi-squared %f with %.0f degrees of freedom", avoid, chi, freedom)
-		}
+	}
+	expected := total / float64(len(counts))
+	chi := 0.0
+	for _, count := range counts {
+		chi += (count - expected) * (count - expected) / expected
+	}
+	freedom := float64(len(counts) - 1)
+	if math.Abs(chi-freedom) > 6*math.Sqrt(2*freedom) {
+		t.Errorf("chi-squared %f with %.0f degrees of freedom", chi, freedom)
 	}
 }
 

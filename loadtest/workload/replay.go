@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 // replay sends the requests of a trace.

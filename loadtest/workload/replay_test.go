@@ -15,8 +15,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 // closeSource closes the trace of a source.
@@ -156,7 +156,7 @@ func realTrace(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("TANDEM_TRACES")
 	if dir == "" {
-		dir = "../../../../../shared/data"
+		dir = "../../../shared/data"
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 // The kinds of prompts.
@@ -268,10 +268,7 @@ func (s *Spec) ClassShares() map[string]float64 {
 	if len(s.classes) == 0 {
 		return nil
 	}
-	total, shares := 0.0, map[string]float64{}
-	for _, class := range s.classes {
-		total += class.weight
-	}
+	total, shares := s.classes.weight(), map[string]float64{}
 	for _, class := range s.classes {
 		shares[class.name] = class.weight / total
 	}

@@ -53,6 +53,3 @@ func (s *synthetic) Next() (*Request, error) {
 	}
 	return q, nil
 }
-
-// Close does nothing.
-func (s *synthetic) Close() error { return nil }

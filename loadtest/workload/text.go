@@ -72,13 +72,9 @@ func readProse(path string, charsPerToken float64) (*prose, error) {
 	}
 	p.book = strings.TrimSpace(strings.TrimPrefix(string(data), "\ufeff"))
 	if !utf8.ValidString(p.book) {
-		offset := 0
-		for rest := p.book; rest != ""; {
-			r, size := utf8.DecodeRuneInString(rest)
-			if r == utf8.RuneError && size == 1 {
-				break
-			}
-			offset, rest = offset+size, rest[size:]
+		valid, offset := strings.ToValidUTF8(p.book, "?"), 0 // what is replaced is no '?'
+		for p.book[offset] == valid[offset] {
+			offset++
 		}
 		return nil, fmt.Errorf("--text-file: %s:%d: not UTF-8: expected plain text", path, 1+strings.Count(p.book[:offset], "\n"))
 	}

@@ -1,8 +1,8 @@
 // Package workload says what a load generator sends and when: arrival processes,
 // lengths, prompts, conversations, and traces of real services.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines and reads no
-// clock; all chance comes from a seed, so that a run can be repeated.
+// Anything may import it. It starts no goroutines and reads no clock; all chance
+// comes from a seed, so that a run can be repeated.
 package workload
 
 import "time"

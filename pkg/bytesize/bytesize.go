@@ -1,4 +1,6 @@
-package mesh
+// Package bytesize has sizes in bytes as flags take them. Any package may import it;
+// it imports none of Tandem's and starts nothing.
+package bytesize
 
 import (
 	"fmt"
@@ -6,17 +8,17 @@ import (
 	"strings"
 )
 
-// ByteSize is a number of bytes, written with or without a unit. As a flag's
+// Size is a number of bytes, written with or without a unit. As a flag's
 // value it is between 1 byte and 1024 TiB, or Auto.
-type ByteSize int64
+type Size int64
 
 // Auto leaves a size to the program. It is written "auto".
-const Auto ByteSize = 0
+const Auto Size = 0
 
 const auto = "auto"
 
-// maxByteSize is also within what a float64 holds exactly.
-const maxByteSize = 1 << 50
+// maxBytes is also within what a float64 holds exactly.
+const maxBytes = 1 << 50
 
 // unit is a suffix and what it stands for.
 type unit struct {
@@ -33,7 +35,7 @@ func units() []unit {
 }
 
 // Set parses "512MiB", "1.5 GiB", "1000000" and their like.
-func (b *ByteSize) Set(text string) error {
+func (b *Size) Set(text string) error {
 	number := strings.TrimSpace(text)
 	if number == auto {
 		*b = Auto
@@ -51,15 +53,15 @@ func (b *ByteSize) Set(text string) error {
 	if err != nil || strings.Trim(number, "0123456789.") != "" {
 		return fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
 	}
-	if value *= float64(factor); value < 1 || value > maxByteSize {
+	if value *= float64(factor); value < 1 || value > maxBytes {
 		return fmt.Errorf("%q is not between 1B and 1024TiB", text)
 	}
-	*b = ByteSize(value)
+	*b = Size(value)
 	return nil
 }
 
 // String is the size in the largest unit of 1024 that divides it.
-func (b *ByteSize) String() string {
+func (b *Size) String() string {
 	if *b == Auto {
 		return auto
 	}
@@ -72,4 +74,16 @@ func (b *ByteSize) String() string {
 }
 
 // Type is the name of the type in usage texts.
-func (b *ByteSize) Type() string { return "size" }
+func (b *Size) Type() string { return "size" }
+
+// Text writes a number of bytes for people, rounded to a tenth; under 0 is 0.
+func Text(bytes int64) string {
+	bytes = max(bytes, 0)
+	switch {
+	case bytes < 1<<20:
+		return fmt.Sprintf("%dKiB", bytes>>10)
+	case bytes < 1<<30:
+		return fmt.Sprintf("%.1fMiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%.1fGiB", float64(bytes)/(1<<30))
+}

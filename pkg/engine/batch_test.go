@@ -26,7 +26,7 @@ func TestNewTokens(t *testing.T) {
 		{"capacity alone", 4, room[:0], true},
 	} {
 		copy(room, []int32{7, 8, 9, 10})
-		got := engine.Batch{Sequences: make([]engine.Sequence, c.sequences), Room: c.room}.NewTokens()
+		got := engine.Batch{Sequences: make([]engine.Sequence, c.sequences), TokenBuffer: c.room}.NewTokens()
 		if len(got) != c.sequences || slices.ContainsFunc(got, func(token int32) bool { return token != -1 }) {
 			t.Errorf("%s: %v for %d sequences", c.name, got, c.sequences)
 		}

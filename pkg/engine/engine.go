@@ -1,8 +1,8 @@
 // Package engine is the boundary between the parts of Tandem that are the same
 // for every device (scheduling, blocks, sampling policy, transfer) and the one
 // part that is not: running a model. Implementations are engine/cpu,
-// engine/cuda and engine/simulated; engine/enginetest holds the tests that every one of them
-// has to pass.
+// engine/cuda and engine/simulated, among which engine/engines chooses; engine/enginetest
+// holds the tests that every one of them has to pass.
 //
 // Anything under pkg and services may import it. It starts no goroutines.
 package engine
@@ -88,7 +88,7 @@ type BytesPerWeight struct {
 }
 
 // Batch is the work of one Step. Neither the engine nor the caller changes it
-// while the Step runs, but for Room.
+// while the Step runs, but for TokenBuffer.
 type Batch struct {
 	// Sequences to advance, each at most once.
 	Sequences []Sequence
@@ -100,17 +100,17 @@ type Batch struct {
 	// LayersDone, if set, is called once, when all layers are computed: what is left
 	// of the Step are logits and draws. It runs and must not block as LayerDone.
 	LayersDone func()
-	// Room, if it holds a token of each sequence, is what Output.Tokens is made in, so
+	// TokenBuffer, if it holds a token of each sequence, is what Output.Tokens is made in, so
 	// that nothing is allocated for them: they stay as they are until the caller uses
 	// it again. Without it a Step allocates, and its tokens are the caller's for good.
-	Room []int32
+	TokenBuffer []int32
 }
 
 // NewTokens is what an engine begins Output.Tokens with: a -1 for each sequence, in
-// Room where that is large enough.
+// TokenBuffer where that is large enough.
 func (b Batch) NewTokens() []int32 {
 	n := len(b.Sequences)
-	tokens := b.Room[:min(n, cap(b.Room))]
+	tokens := b.TokenBuffer[:min(n, cap(b.TokenBuffer))]
 	if len(tokens) < n {
 		tokens = make([]int32, n)
 	}
@@ -164,7 +164,9 @@ const (
 // Output is what a Step gave.
 type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
-	// was asked for. They are in Batch.Room, if the caller gave that.
+	// was asked for, and where the logits are not finite (sampler.None): of such a
+	// sequence no KV may be relied on, and the others are as good as without it. They
+	// are in Batch.TokenBuffer, if the caller gave that.
 	Tokens []int32
 	// Logprobs holds, for each sequence that asked, how likely its token was. Nil
 	// if no sequence asked. The caller may keep it.

@@ -11,8 +11,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // A request whose tokens came of KV that had lost bits says that they may be
@@ -34,7 +34,7 @@ func TestApproximateKVIsNotReproducible(t *testing.T) {
 			j := joining.New(joining.Params{
 				Arrived: now, Tokenized: now, PromptTokens: 5, MaxTokens: 2 * len(test.approximate), Text: &words{}, MaxAttempts: 3, MaxRefusals: 4,
 				Linger:  time.Second,
-				Silence: joining.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
+				Silence: routing.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
 			})
 			var all []joining.Action
 			handle := func(event joining.Event) { all = append(all, j.Handle(now, event)...) }
@@ -43,9 +43,7 @@ func TestApproximateKVIsNotReproducible(t *testing.T) {
 				if attempt > 0 {
 					handle(joining.Closed{Stream: joining.Stream{Attempt: attempt - 1}, Err: status.Error(codes.Unavailable, "connection lost")})
 				}
-				handle(joining.Dispatched{
-					Attempt: attempt, Mode: inferencev1.Mode_MODE_DISAGGREGATED, Decode: fleet.Ref{ID: "d"}, Prefill: fleet.Ref{ID: "p"},
-				})
+				handle(joining.Dispatched{Attempt: attempt, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d"}, Prefill: routing.Ref{ID: "p"}}})
 				decode := func(event *workerv1.DecodeEvent) {
 					handle(joining.DecodeMessage{Attempt: attempt, Event: event})
 				}

@@ -4,14 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // silent is a Text without text.
@@ -27,30 +24,8 @@ func aggregatedTry(maxTokens int) (*joining.Join, time.Time) {
 		Arrived: now, Tokenized: now, PromptTokens: 3, MaxTokens: maxTokens, Text: silent{}, MaxAttempts: 3, MaxRefusals: 3, Linger: time.Second,
 	})
 	j.Handle(now, joining.Start{})
-	j.Handle(now, joining.Dispatched{Began: now, Mode: inferencev1.Mode_MODE_AGGREGATED, Decode: fleet.Ref{ID: "d", Epoch: 1}})
+	j.Handle(now, joining.Dispatched{Began: now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d", Epoch: 1}}})
 	return j, now
-}
-
-// That the request's own deadline passed, or that it is wrong, speaks against no
-// worker, even if a worker says so first.
-func TestTheRequestsOwnFaultBlamesNobody(t *testing.T) {
-	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.InvalidArgument} {
-		j, now := aggregatedTry(5)
-		finished := false
-		for _, action := range j.Handle(now, joining.Closed{Stream: joining.Stream{Side: joining.Decode}, Err: status.Error(code, "said the worker")}) {
-			switch a := action.(type) {
-			case joining.Release:
-				if len(a.Failures) > 0 || a.Err != nil {
-					t.Errorf("%v blames %v: %v", code, a.Failures, a.Err)
-				}
-			case joining.Finish:
-				finished = status.Code(a.Err) == code
-			}
-		}
-		if !finished {
-			t.Errorf("%v did not end the request", code)
-		}
-	}
 }
 
 // Admitted that comes late, together with the token, does not make the prefill

@@ -13,9 +13,9 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
 // Whatever workers send, in whatever order, a request ends, once, and nothing
@@ -32,7 +32,7 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 		j := joining.New(joining.Params{
 			Arrived: now, Tokenized: now, PromptTokens: 5, MaxTokens: 4, StopTokens: []int32{stopToken}, Text: &words{},
 			MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second, Logprobs: rapid.Bool().Draw(t, "logprobs"), TopLogprobs: 1,
-			Silence: joining.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
+			Silence: routing.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
 		})
 		logprobs := func() *inferencev1.TokenLogprobs {
 			return rapid.SampledFrom([]*inferencev1.TokenLogprobs{nil, {}, {Top: make([]*inferencev1.TokenLogprob, 1)}, {Top: make([]*inferencev1.TokenLogprob, 2)}}).Draw(t, "of a token")
@@ -63,9 +63,9 @@ func TestNothingThatWorkersSendPanics(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "ms")) * time.Millisecond)
 			if asked {
 				asked = false
-				d := joining.Dispatched{Attempt: attempt, Mode: inferencev1.Mode_MODE_AGGREGATED, Decode: fleet.Ref{ID: "d"}}
+				d := joining.Dispatched{Attempt: attempt, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d"}}}
 				if rapid.Bool().Draw(t, "disaggregated") {
-					d.Mode, d.Prefill = inferencev1.Mode_MODE_DISAGGREGATED, fleet.Ref{ID: "p"}
+					d.Prefill = routing.Ref{ID: "p"}
 				}
 				send(d)
 			}

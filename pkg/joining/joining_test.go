@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
 )
 
 // However the streams interleave and whoever dies: tokens in order, one end,

@@ -11,8 +11,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // A worker that does not say what was asked, or says what was not, has failed.
@@ -43,7 +43,7 @@ func TestWrongLogprobsFailTheTry(t *testing.T) {
 				Logprobs: test.asked, TopLogprobs: 2,
 			})
 			j.Handle(now, joining.Start{})
-			j.Handle(now, joining.Dispatched{Mode: inferencev1.Mode_MODE_AGGREGATED, Decode: fleet.Ref{ID: "d"}})
+			j.Handle(now, joining.Dispatched{Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d"}}})
 			actions := j.Handle(now, joining.DecodeMessage{Event: &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{
 				Tokens: &workerv1.Tokens{TokenIds: []uint32{1, 2}, Logprobs: test.sent},
 			}}})

@@ -7,7 +7,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // Side is which of the two streams of a try is meant.
@@ -40,19 +40,11 @@ type Event interface{ event() }
 type (
 	// Start is the first event.
 	Start struct{}
-	// Dispatched answers Ask with a choice of workers. Deciding began at Began,
-	// by the machine's clock.
+	// Dispatched answers Ask with a choice of workers. Deciding began at Began.
 	Dispatched struct {
 		Attempt int
 		Began   time.Time
-		Mode    inferencev1.Mode
-		Decode  fleet.Ref
-		// Prefill is the zero Ref in aggregated mode.
-		Prefill fleet.Ref
-		// Source is what the prefill worker is told of a block store; nil: nothing.
-		Source  *workerv1.BlockSource
-		Reason  string
-		Lineage string
+		routing.Dispatch
 	}
 	// Refused answers Ask when no workers are to be had; Err is a gRPC status.
 	Refused struct {
@@ -70,10 +62,18 @@ type (
 		Event   *workerv1.PrefillEvent
 	}
 	// Closed is the end of a stream, exactly one for each Open. Err is nil after
-	// a clean end, otherwise a gRPC status.
+	// a clean end, otherwise a gRPC status. Connection is the number of the one that it
+	// ran on.
 	Closed struct {
+		Stream     Stream
+		Err        error
+		Connection uint64
+	}
+	// Progressed answers CheckProgress: the worker last showed at At that it computes, for
+	// whomever; zero: never.
+	Progressed struct {
 		Stream Stream
-		Err    error
+		At     time.Time
 	}
 	// Abort ends the request from outside: its client is gone, its deadline came,
 	// the router shuts down. Err is the gRPC status that it ends with.
@@ -88,6 +88,7 @@ func (Refused) event()        {}
 func (DecodeMessage) event()  {}
 func (PrefillMessage) event() {}
 func (Closed) event()         {}
+func (Progressed) event()     {}
 func (Abort) event()          {}
 func (Tick) event()           {}
 
@@ -101,16 +102,16 @@ type (
 		Attempt int
 		// Generated is the tokens so far.
 		Generated []int32
-		Failures  []fleet.Failure
-		// Lineage that the workers have to have, once tokens were delivered.
-		Lineage string
+		Failures  []routing.Failure
+		// Version that the workers have to have; zero at the first attempt.
+		Version routing.Version
 	}
 	// Withdraw takes the last Ask back.
 	Withdraw struct{}
 	// OpenDecode opens a decode stream.
 	OpenDecode struct {
 		Stream Stream
-		Worker fleet.Ref
+		Worker routing.Ref
 		// Generated is the tokens so far.
 		Generated   []int32
 		PrefillHere bool
@@ -118,7 +119,7 @@ type (
 	// OpenPrefill opens a prefill stream.
 	OpenPrefill struct {
 		Stream    Stream
-		Worker    fleet.Ref
+		Worker    routing.Ref
 		Generated []int32
 		Ticket    *kvtransferv1.Ticket
 		// Source is a block store that has more of the prompt; nil: none has.
@@ -126,15 +127,20 @@ type (
 	}
 	// Close cancels a stream. Its Closed comes nevertheless.
 	Close struct{ Stream Stream }
-	// PromptDone says that the workers of the present try have computed the
-	// prompt.
-	PromptDone struct{}
-	// Fetched is what the worker that asked Dispatched.Source says of it.
-	Fetched struct{ fleet.Fetched }
+	// Tell hands an event of this request on to the routing core.
+	Tell struct{ Event routing.Event }
+	// CheckProgress asks whether a worker that has been silent for long computes. It is to be
+	// answered by Progressed at once.
+	CheckProgress struct {
+		Stream Stream
+		Worker routing.Ref
+	}
 	// Release says that a try is over and what failed in it.
 	Release struct {
 		Attempt  int
-		Failures []fleet.Failure
+		Failures []routing.Failure
+		// Served: it ended the request, and well.
+		Served bool
 		// Err is what ended the try, if it failed.
 		Err error
 	}
@@ -165,17 +171,17 @@ type (
 	}
 )
 
-func (Ask) action()         {}
-func (Withdraw) action()    {}
-func (OpenDecode) action()  {}
-func (OpenPrefill) action() {}
-func (Close) action()       {}
-func (PromptDone) action()  {}
-func (Fetched) action()     {}
-func (Release) action()     {}
-func (Accept) action()      {}
-func (Deliver) action()     {}
-func (Finish) action()      {}
+func (Ask) action()           {}
+func (Withdraw) action()      {}
+func (OpenDecode) action()    {}
+func (OpenPrefill) action()   {}
+func (Close) action()         {}
+func (Tell) action()          {}
+func (CheckProgress) action() {}
+func (Release) action()       {}
+func (Accept) action()        {}
+func (Deliver) action()       {}
+func (Finish) action()        {}
 
 // Text makes text of tokens and looks for stop texts in it.
 type Text interface {
@@ -188,27 +194,26 @@ type Text interface {
 
 // Params are what a request asks, as far as its life depends on it.
 type Params struct {
+	ID string // names the request to routing
 	// Arrived and Tokenized bound the first stage of the latency budget.
 	Arrived, Tokenized time.Time
-	// PromptTokens is the length of the prompt.
-	PromptTokens int
-	// MaxTokens is the most tokens to generate, at least 1.
-	MaxTokens int
-	// StopTokens end the text and are part of it.
-	StopTokens []int32
-	// Text of this request alone.
-	Text Text
+	PromptTokens       int
+	MaxTokens          int       // to generate, at least 1
+	Deadline           time.Time // as the router enforces it; zero: none
+	VocabSize          int       // bounds tokens; 0: they are not checked
+	StopTokens         []int32   // end the text and are part of it
+	Text               Text      // of this request alone
 	// Logprobs: workers have to say how likely each token is, beside at most
 	// TopLogprobs of the likeliest ones.
 	Logprobs    bool
 	TopLogprobs int
-	// MaxAttempts is the most tries in which a worker failed; a refusal for want
-	// of room spends nothing and is bounded by MaxRefusals instead.
+	// MaxAttempts is the most tries in which a worker failed. A worker that refuses
+	// because it is full spends none; MaxRefusals bounds that.
 	MaxAttempts, MaxRefusals int
 	// Linger is how long a stream may take to end by itself once nothing of it
 	// matters any more, and how long the early end of one stream waits for the
 	// other to explain it.
 	Linger time.Duration
-	// Silence bounds how long workers may say nothing.
-	Silence Silence
+	// Silence bounds how long workers may say nothing. Every field has to be set.
+	Silence routing.Silence
 }

@@ -13,10 +13,10 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
 )
 
 var (
@@ -46,12 +46,10 @@ func disaggregatedTry() (*joining.Join, time.Time) {
 	now := time.Unix(1000, 0)
 	j := joining.New(joining.Params{
 		Arrived: now, Tokenized: now, PromptTokens: 3, MaxTokens: 9, Text: silent{}, MaxAttempts: 3, MaxRefusals: 3, Linger: time.Second,
-		Silence: joining.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
+		Silence: routing.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
 	})
 	j.Handle(now, joining.Start{})
-	j.Handle(now, joining.Dispatched{
-		Began: now, Mode: inferencev1.Mode_MODE_DISAGGREGATED, Decode: fleet.Ref{ID: "d", Epoch: 1}, Prefill: fleet.Ref{ID: "p", Epoch: 1},
-	})
+	j.Handle(now, joining.Dispatched{Began: now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d", Epoch: 1}, Prefill: routing.Ref{ID: "p", Epoch: 1}}})
 	return j, now
 }
 
@@ -94,7 +92,7 @@ func TestSilenceOfAPausedSequence(t *testing.T) {
 			if release := releaseOf(j.Handle(now.Add(test.want-1), joining.Tick{})); release != nil {
 				t.Errorf("ended too early: %v", release.Err)
 			}
-			if release := releaseOf(j.Handle(now.Add(test.want), joining.Tick{})); release == nil || rpc.Reason(release.Err) != joining.ReasonWorkerSilent {
+			if release := releaseOf(j.Handle(now.Add(test.want), joining.Tick{})); release == nil || rpc.Reason(release.Err) != api.ReasonWorkerSilent {
 				t.Errorf("the worker that hangs is not found: %v", release)
 			}
 		})
@@ -127,7 +125,7 @@ func TestNobodyIsLeftToExplain(t *testing.T) {
 	for _, event := range []*workerv1.DecodeEvent{reserved, admitted, tokenAt(1), ended} {
 		j.Handle(now, joining.DecodeMessage{Event: event})
 	}
-	err := rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "transfer", 0)
+	err := rpc.Error(codes.Unavailable, api.ReasonTransferFailed, "transfer", 0)
 	if release := releaseOf(j.Handle(now, joining.Closed{Stream: joining.Stream{Side: joining.Prefill}, Err: err})); release == nil {
 		t.Error("waits for a decode that has said all")
 	}

@@ -5,16 +5,17 @@ import (
 	"slices"
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
 )
 
-// decode takes in a message of the decode stream.
-func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
+// decode takes in a message of the decode stream; the one before came at before.
+func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 	t := &j.try
 	switch e := event.GetEvent().(type) {
 	case *workerv1.DecodeEvent_Reserved:
@@ -23,6 +24,7 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 			return
 		}
 		t.reserved, t.reservedAt = true, now
+		j.do(Tell{routing.Taken{ID: j.p.ID, Role: controlv1.Role_ROLE_DECODE}})
 		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
 		if t.disaggregated() {
 			if e.Reserved.GetTicket() == nil {
@@ -40,20 +42,20 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 		t.admitted, t.admittedAt = true, now
 		t.catchesUp, t.paused = t.paused, false
 		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
-		j.lossy = j.lossy || e.Admitted.GetApproximate()
+		j.approximate = j.approximate || e.Admitted.GetApproximate()
 		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
 		if t.disaggregated() {
 			t.decodeQueue = queued
 		} else {
 			t.workerQueue = queued
 		}
-		if t.first && t.early != nil && t.early.side == Prefill {
+		if t.first && t.firstEnd != nil && t.firstEnd.side == Prefill {
 			// The KV is there: how prefill ended does not matter.
-			t.early, t.waitUntil = nil, time.Time{}
+			t.firstEnd, t.waitUntil = nil, time.Time{}
 		}
 		j.accept()
 	case *workerv1.DecodeEvent_Tokens:
-		j.decodeTokens(now, e.Tokens)
+		j.decodeTokens(now, before, e.Tokens)
 	case *workerv1.DecodeEvent_Paused:
 		if !t.reserved && !t.admitted {
 			j.broken(now, Decode, "paused before it had blocks")
@@ -72,7 +74,7 @@ func (j *Join) decode(now time.Time, event *workerv1.DecodeEvent) {
 			return
 		}
 		t.ended = e.Ended
-		j.settle(now)
+		j.completeIfOver(now)
 	default:
 		j.broken(now, Decode, "sent an empty event")
 	}
@@ -88,7 +90,7 @@ func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
 	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket, Source: j.try.Source})
 }
 
-func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
+func (j *Join) decodeTokens(now, before time.Time, e *workerv1.Tokens) {
 	t := &j.try
 	switch {
 	case t.ended != nil:
@@ -105,6 +107,9 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 		j.broken(now, Decode, problem)
 		return
 	}
+	if t.admitted && t.first && !t.paused && !t.catchesUp {
+		j.countGap(now, now.Sub(before))
+	}
 	t.paused, t.catchesUp = false, false
 	t.decodeNext += len(e.GetTokenIds())
 	for i, id := range e.GetTokenIds() {
@@ -113,13 +118,30 @@ func (j *Join) decodeTokens(now time.Time, e *workerv1.Tokens) {
 			d.logprobs = e.GetLogprobs()[i]
 		}
 		if t.disaggregated() && !t.first {
-			// The first token takes another way. At most MaxTokens wait here.
+			// The first token comes from prefill. At most MaxTokens wait for it.
 			t.pending = append(t.pending, d)
 			continue
 		}
-		if j.deliver(now, d); j.phase != running {
+		if j.deliver(now, Decode, d); j.phase != running {
 			return
 		}
+	}
+}
+
+const (
+	// tellGaps and tellEvery are after how many gaps between tokens, and after how
+	// long, the policy is told of them.
+	tellGaps  = 64
+	tellEvery = time.Second
+)
+
+// countGap counts a gap between tokens of decode.
+func (j *Join) countGap(now time.Time, gap time.Duration) {
+	t := &j.try
+	t.gaps.Add(gap)
+	if t.gaps.Count() >= tellGaps || now.Sub(t.toldAt) >= tellEvery {
+		j.do(Tell{routing.TokensReceived{ID: j.p.ID, Gaps: t.gaps}})
+		t.gaps, t.toldAt = routing.Gaps{}, now
 	}
 }
 
@@ -129,8 +151,8 @@ func (j *Join) fetched(e *workerv1.PrefillStarted) {
 	t := &j.try
 	t.fetched, t.fetchNs = min(e.GetFetchedTokens(), e.GetCachedTokens()), max(e.GetFetchNs(), 0)
 	if t.Source != nil && e.GetFetchVerdict() != workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED {
-		j.do(Fetched{fleet.Fetched{
-			Store: fleet.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Worker: t.Prefill, Verdict: e.GetFetchVerdict(),
+		j.do(Tell{routing.Fetched{
+			Store: routing.Ref{ID: t.Source.GetWorkerId(), Epoch: t.Source.GetEpoch()}, Worker: t.Prefill, Verdict: e.GetFetchVerdict(),
 			Tokens: int(min(t.fetched, uint32(j.p.PromptTokens))), Took: time.Duration(t.fetchNs),
 		}})
 	}
@@ -146,6 +168,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			return
 		}
 		t.started = true
+		j.do(Tell{routing.Taken{ID: j.p.ID, Role: controlv1.Role_ROLE_PREFILL}})
 		t.cached = max(t.cached, e.Started.GetCachedTokens())
 		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
 		j.fetched(e.Started)
@@ -159,26 +182,26 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			j.broken(now, Prefill, problem)
 			return
 		}
-		t.firstLast, t.firstReason = e.FirstToken.GetLast(), e.FirstToken.GetReason()
+		t.firstLast = e.FirstToken.GetLast()
 		t.prefillComputeNs = e.FirstToken.GetComputeNs()
-		if j.deliver(now, first); j.phase != running {
+		if j.deliver(now, Prefill, first); j.phase != running {
 			return
 		}
-		if t.firstLast {
-			j.complete(now, t.firstReason)
+		if _, over := j.naturalEnd(); over || t.firstLast {
+			j.complete(now, Prefill)
 			return
 		}
 		for _, d := range t.pending {
-			if j.deliver(now, d); j.phase != running {
+			if j.deliver(now, Decode, d); j.phase != running {
 				return
 			}
 		}
 		t.pending = nil
-		if t.early != nil && rpc.Reason(t.early.err) != worker.ReasonTransferFailed {
-			j.fail(now, Decode, t.early.err) // it was not the last token that ended it
+		if t.firstEnd != nil && rpc.Reason(t.firstEnd.err) != api.ReasonTransferFailed {
+			j.fail(now, Decode, t.firstEnd.err) // and not because the first token was the last
 			return
 		}
-		j.settle(now)
+		j.completeIfOver(now)
 	case *workerv1.PrefillEvent_Sent:
 		t.sent = true
 		t.transferNs, t.transferBytes = e.Sent.GetTransferNs(), e.Sent.GetBytes()
@@ -186,7 +209,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		if transport := e.Sent.GetTransport(); len(transport) <= maxTransport {
 			t.transport = transport
 		}
-		j.settle(now)
+		j.completeIfOver(now)
 	default:
 		j.broken(now, Prefill, "sent an empty event")
 	}

@@ -14,11 +14,11 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 const (
@@ -60,6 +60,7 @@ type world struct {
 	stopAt int
 	chaos  bool    // workers also break the protocol
 	top    *uint32 // likeliest tokens asked for
+	liar   string  // id of a worker that lies; "": none does
 
 	asked     *joining.Ask
 	open      map[joining.Stream]*stream
@@ -94,7 +95,7 @@ func newWorld(t *rapid.T) *world {
 		Logprobs: w.top != nil, TopLogprobs: 3,
 		Arrived: w.now, Tokenized: w.now.Add(time.Microsecond), PromptTokens: 5, MaxTokens: w.max, StopTokens: []int32{stopToken},
 		Text: &words{stopAfter: w.stopAt}, MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
-		Silence: joining.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
+		Silence: routing.Silence{Queue: 30 * time.Second, Prompt: 60 * time.Second, Tokens: 10 * time.Second},
 	})
 	return w
 }
@@ -119,7 +120,7 @@ func (w *world) send(event joining.Event) {
 func (w *world) take(action joining.Action) {
 	if w.finish != nil {
 		switch action.(type) {
-		case joining.Close, joining.Release:
+		case joining.Close, joining.Release, joining.Tell:
 		default:
 			w.t.Fatalf("%T after Finish", action)
 		}
@@ -141,18 +142,28 @@ func (w *world) take(action joining.Action) {
 	case joining.OpenDecode:
 		w.openings++
 		w.open[a.Stream] = &stream{script: w.decodeScript(a.Stream.Attempt, len(a.Generated), a.PrefillHere)}
+		if a.Worker.ID == w.liar {
+			w.lie(a.Stream.Attempt, joining.Decode)
+		}
 	case joining.OpenPrefill:
 		w.openings++
 		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.epoch {
 			w.t.Fatalf("told of %v", a.Source)
 		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
-	case joining.Fetched:
-		if a.Fetched != (fleet.Fetched{
-			Store: fleet.Ref{ID: "s", Epoch: w.epoch}, Worker: fleet.Ref{ID: "p", Epoch: w.epoch},
+		if a.Worker.ID == w.liar {
+			w.lie(a.Stream.Attempt, joining.Prefill)
+		}
+	case joining.Tell:
+		fetched, is := a.Event.(routing.Fetched)
+		if !is {
+			break
+		}
+		if fetched != (routing.Fetched{
+			Store: routing.Ref{ID: "s", Epoch: w.epoch}, Worker: routing.Ref{ID: fetched.Worker.ID, Epoch: w.epoch},
 			Verdict: workerv1.FetchVerdict_FETCH_VERDICT_GIVEN, Tokens: fetchedTokens, Took: 20 * time.Millisecond,
 		}) {
-			w.t.Fatalf("fetched %v", a)
+			w.t.Fatalf("fetched %v", fetched)
 		}
 		w.fetched++
 	case joining.Close:
@@ -161,6 +172,11 @@ func (w *world) take(action joining.Action) {
 			w.t.Fatal("closes a stream that is not open")
 		}
 		s.script, s.end = nil, status.Error(codes.Canceled, "cancelled")
+	case joining.CheckProgress:
+		at := w.now.Add(-time.Duration(rapid.IntRange(0, 20).Draw(w.t, "progressed before")) * time.Second)
+		for _, action := range w.join.Handle(w.now, joining.Progressed{Stream: a.Stream, At: at}) {
+			w.take(action)
+		}
 	case joining.Release:
 		w.released[a.Attempt]++
 	case joining.Accept:
@@ -192,12 +208,12 @@ func (w *world) checkFinish(f *joining.Finish) {
 		return
 	}
 	m := f.Timings
-	var sum int64
-	for _, ns := range []int64{m.GetTokenizeNs(), m.GetQueueNs(), m.GetDecideNs(), m.GetReserveNs(), m.GetPrefillNs(), m.GetTransferExposedNs(), m.GetDecodeNs()} {
-		if ns < 0 {
+	var sum time.Duration
+	for _, took := range api.StagesOf(m) {
+		if took < 0 {
 			w.t.Fatalf("negative stage: %v", m)
 		}
-		sum += ns
+		sum += took
 	}
 	if m.GetFetchNs() < 0 || m.GetFetchNs() > m.GetPrefillNs() {
 		w.t.Fatalf("fetching is no part of prefill: %v", m)
@@ -205,7 +221,7 @@ func (w *world) checkFinish(f *joining.Finish) {
 	if f.Route.GetMode() == inferencev1.Mode_MODE_DISAGGREGATED && (f.FetchedTokens != fetchedTokens || f.Usage.GetCachedTokens() != cachedTokens || w.fetched == 0) {
 		w.t.Fatalf("%d tokens fetched, usage %v, said %d times", f.FetchedTokens, f.Usage, w.fetched)
 	}
-	if sum != m.GetTotalNs() || m.GetTtftNs() > m.GetTotalNs() || m.GetPrefillQueueNs() > m.GetQueueNs() {
+	if sum.Nanoseconds() != m.GetTotalNs() || m.GetTtftNs() > m.GetTotalNs() || m.GetPrefillQueueNs() > m.GetQueueNs() {
 		w.t.Fatalf("timings do not add up: %v", m)
 	}
 	n := len(w.delivered)
@@ -302,7 +318,7 @@ func (w *world) step() {
 		add("refuse", func() {
 			a := w.asked
 			w.asked = nil
-			w.send(joining.Refused{Attempt: a.Attempt, Err: &fleet.Refusal{Code: codes.Unavailable}})
+			w.send(joining.Refused{Attempt: a.Attempt, Err: &routing.Refusal{Code: codes.Unavailable}})
 		})
 	}
 	for _, id := range w.streams() {
@@ -354,8 +370,8 @@ func (w *world) death() error {
 	return rapid.SampledFrom([]error{
 		status.Error(codes.Unavailable, "connection lost"),
 		rpc.Error(codes.ResourceExhausted, "QUEUE_FULL", "full", time.Second),
-		rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "transfer", 0),
-		rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "path", 0),
+		rpc.Error(codes.Unavailable, api.ReasonTransferFailed, "transfer", 0),
+		rpc.Error(codes.Unavailable, api.ReasonTransferUnreachable, "path", 0),
 		status.Error(codes.Internal, "bug"),
 		nil,
 	}).Draw(w.t, "death")
@@ -369,13 +385,13 @@ func (w *world) close(id joining.Stream, s *stream, err error) {
 func (w *world) speak(id joining.Stream, s *stream) {
 	event := s.script[0]
 	s.script = s.script[1:]
-	if m, ok := event.(joining.PrefillMessage); ok && m.Event.GetStarted() != nil {
+	if m, ok := event.(joining.PrefillMessage); ok && m.Event.GetStarted() != nil && len(s.script) > 0 {
 		// From here on the first token may be drawn, and the KV arrive, before the
 		// router hears of it. If the token is the last, decode is told so.
 		if first := s.script[0].(joining.PrefillMessage).Event.GetFirstToken(); !first.GetLast() {
 			w.tries[id.Attempt].committed = true
 		} else if d := w.open[joining.Stream{Attempt: id.Attempt, Side: joining.Decode}]; !d.done {
-			d.script, d.end = nil, rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "finished", 0)
+			d.script, d.end = nil, rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "finished", 0)
 		}
 	}
 	w.send(event)
@@ -386,10 +402,18 @@ func (w *world) dispatch() {
 	w.asked = nil
 	w.epoch++
 	mode := rapid.SampledFrom([]inferencev1.Mode{inferencev1.Mode_MODE_DISAGGREGATED, inferencev1.Mode_MODE_AGGREGATED}).Draw(w.t, "mode")
-	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Mode: mode, Decode: fleet.Ref{ID: "d", Epoch: w.epoch}, Lineage: "c"}
+	decode, prefill := "d", "p"
+	if w.liar != "" && len(a.Failures) > 0 {
+		decode, prefill = "honest d", "honest p" // it is not asked again while there are others
+	}
+	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: decode, Epoch: w.epoch}, Version: routing.Version{Digest: "m", Class: "c"}}}
 	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
-		e.Prefill = fleet.Ref{ID: "p", Epoch: w.epoch}
+		e.Prefill = routing.Ref{ID: prefill, Epoch: w.epoch}
 		e.Source = &workerv1.BlockSource{WorkerId: "s", Epoch: w.epoch, Blocks: 1}
+	}
+	if rapid.Bool().Draw(w.t, "derived") {
+		e.DecodeSilence = routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}
+		e.PrefillSilence = e.DecodeSilence
 	}
 	w.tries[a.Attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED}
 	w.send(e)

@@ -12,34 +12,38 @@ func (p *Pool) evict() {
 		for p.blocks[leaf].child != none {
 			leaf = p.blocks[leaf].child
 		}
-		p.unpublish(leaf)
+		b := &p.blocks[leaf]
+		if b.refs == 0 {
+			p.evictions++
+			switch {
+			case b.saved:
+				p.savedEvictions++
+			case !b.offered:
+				p.unofferedEvictions++
+			}
+		}
+		if p.unpublish(leaf); b.refs == 0 {
+			p.vacate(leaf)
+		}
 		if leaf == root {
 			return
 		}
 	}
 }
 
-// unpublish takes a block without children out of the cache; if nobody holds it,
-// it is free.
+// unpublish takes a block without children out of the cache. Where it goes if nobody holds
+// it is the caller's to say.
 func (p *Pool) unpublish(id BlockID) {
 	b := &p.blocks[id]
 	delete(p.byHash, b.hash)
 	p.changes.add(b.hash, -1)
 	if b.refs == 0 {
 		p.uncache(id)
-		p.free = append(p.free, id)
-		p.evictions++
-		switch {
-		case b.saved:
-			p.savedEvictions++
-		case !b.offered:
-			p.unofferedEvictions++
-		}
 	}
 	p.orphan(id)
-	refs, pins := b.refs, b.pins
-	*b = unpublished
-	b.refs, b.pins = refs, pins
+	kept := unpublished
+	kept.refs, kept.pins, kept.origin, kept.condemned = b.refs, b.pins, b.origin, b.condemned
+	*b = kept
 }
 
 // cache puts a published block without references among those that may be

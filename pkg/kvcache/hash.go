@@ -11,6 +11,15 @@ import (
 // shares a block.
 type Hash uint64
 
+// HashValues are hashes as messages carry them.
+func HashValues(hashes []Hash) []uint64 {
+	values := make([]uint64, len(hashes))
+	for i, h := range hashes {
+		values[i] = uint64(h)
+	}
+	return values
+}
+
 // RootHash is the parent of the first block of a prompt. Blocks are shared only
 // under one model, one arithmetic class and one salt.
 func RootHash(modelDigest, arithmeticClass, salt string) Hash {

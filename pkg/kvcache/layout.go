@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
 // BlockID names a block of one pool: an index from 0.
@@ -32,6 +34,15 @@ type Layout struct {
 
 // PageBytes is the size of one block over all layers.
 func (l Layout) PageBytes() int { return l.Layers * l.SliceBytes }
+
+// Proto is the layout as it goes over the network and into records.
+func (l Layout) Proto() *kvtransferv1.Layout {
+	return &kvtransferv1.Layout{
+		ModelDigest: l.ModelDigest, ArithmeticClass: l.ArithmeticClass,
+		Layers: uint32(l.Layers), KvHeads: uint32(l.KVHeads), HeadSize: uint32(l.HeadSize),
+		ElementType: l.ElementType, BlockTokens: uint32(l.BlockTokens), Order: l.Order, SliceBytes: uint32(l.SliceBytes),
+	}
+}
 
 // Digest is the first 8 bytes, little-endian, of the SHA-256 of the layout's
 // canonical text. It is never 0.

@@ -10,7 +10,8 @@ import "slices"
 //   - free: nobody has it, its content means nothing;
 //   - held: it has references. It may be published as well, and then gets more;
 //   - cached: published, without references; it is found again, or evicted;
-//   - quarantined: its sequence is over, but something could still write it.
+//   - quarantined: its sequence is over, but something could still write it, or what it
+//     holds must not be read by anybody.
 //
 // A block that is free or cached can be had by Allocate; nothing else can. The
 // pool never looks at KV: its owner says when a block is complete.
@@ -33,6 +34,8 @@ type Pool struct {
 	nominates bool
 	fresh     []published // since then, the oldest first; some are gone, or were given
 
+	condemned []BlockID // quarantined since the last Condemned
+
 	tick       uint64 // logical time of use
 	generation uint64 // last one given to a published block
 	changes    changes
@@ -52,6 +55,8 @@ type block struct {
 	pins        int32 // of the references, those of nominations
 	reserved    bool
 	quarantined bool
+	condemned   bool   // what it holds is wrong: it is overwritten before anybody gets it
+	origin      string // who computed what it holds, by SetOrigin
 
 	// What follows is set while the block is published.
 	generation            uint64 // 0: not published
@@ -117,7 +122,7 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 	first := len(p.free) - n
 	taken := p.free[first:]
 	for _, id := range taken {
-		p.blocks[id].refs = 1
+		p.blocks[id].refs, p.blocks[id].origin = 1, ""
 	}
 	p.held += n
 	// Neighbours make longer runs for a transfer to move at once.
@@ -140,7 +145,8 @@ func (p *Pool) Retain(blocks []BlockID) {
 
 // Release drops a reference of each of the blocks, which must be held, the last
 // of the slice first: of a chain, the end is then evicted before its beginning.
-// A block without references becomes cached if it is published, else free.
+// A block without references becomes cached if it is published, else free, or
+// quarantined if it is condemned.
 func (p *Pool) Release(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
 		if !p.isHeld(id) {
@@ -163,7 +169,7 @@ func (p *Pool) Release(blocks []BlockID) {
 		if b.generation != 0 {
 			p.cache(id)
 		} else {
-			p.free = append(p.free, id)
+			p.vacate(id)
 		}
 	}
 }
@@ -213,14 +219,15 @@ func (p *Pool) Quarantine(blocks []BlockID) {
 	}
 }
 
-// Drained frees quarantined blocks: nothing will write them any more.
+// Drained frees quarantined blocks: nothing will write them any more, and what must not be
+// read was overwritten.
 func (p *Pool) Drained(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.valid(id) || !p.blocks[id].quarantined {
 			p.misuses++
 			continue
 		}
-		p.blocks[id].quarantined = false
+		p.blocks[id].quarantined, p.blocks[id].condemned = false, false
 		p.quarantined--
 		p.free = append(p.free, id)
 	}
@@ -240,7 +247,7 @@ type Stats struct {
 	Held int
 	// Reserved of the held ones wait for a transfer.
 	Reserved int
-	// Quarantined blocks could still be written by something.
+	// Quarantined blocks could still be written by something, or must not be read.
 	Quarantined int
 	// Total blocks.
 	Total int

@@ -33,6 +33,9 @@ type world struct {
 	names   map[kvcache.Hash]string    // what each hash was published for
 	seen    map[kvcache.Hash]bool      // Changes added up
 	known   map[string]bool            // every content ever published
+
+	condemned map[kvcache.BlockID]bool // until they were overwritten
+	scrubbing []kvcache.BlockID        // those that nobody holds any more
 }
 
 // prefix is what a block has to hold to be the i-th of a prompt.
@@ -66,6 +69,9 @@ func (w *world) acquire(t *rapid.T) {
 		if w.content[id] != prefix(h.salt, h.tokens, i) {
 			t.Fatalf("block %d holds %q, not %q", id, w.content[id], prefix(h.salt, h.tokens, i))
 		}
+		if w.condemned[id] {
+			t.Fatalf("block %d is found although it is condemned", id)
+		}
 	}
 	if w.strong && w.pool.Stats().Evictions == 0 && cached < len(hashes) && w.known[prefix(h.salt, h.tokens, cached)] {
 		t.Fatalf("matched %d blocks although the next is published", cached)
@@ -73,6 +79,12 @@ func (w *world) acquire(t *rapid.T) {
 	for _, id := range table[cached:] {
 		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) {
 			t.Fatalf("block %d given twice", id)
+		}
+		if w.condemned[id] {
+			t.Fatalf("block %d is given away although it is condemned", id)
+		}
+		if origin := w.pool.Origin(id); origin != "" {
+			t.Fatalf("block %d is of %q before anybody wrote it", id, origin)
 		}
 		w.content[id] = "garbage"
 	}
@@ -99,6 +111,7 @@ func (w *world) publish(t *rapid.T) {
 	})
 	id, name := h.table[h.published], prefix(h.salt, h.tokens, h.published)
 	w.content[id] = name
+	w.pool.SetOrigin([]kvcache.BlockID{id}, name)
 	h.chain = w.pool.Publish(h.chain, id, h.tokens[h.published*size:(h.published+1)*size])
 	h.published++
 	hashes := kvcache.BlockHashes(kvcache.RootHash("model", "class", h.salt), h.tokens, size)
@@ -257,7 +270,58 @@ func (w *world) drain(t *rapid.T) {
 	w.gone(h)
 }
 
+// condemn finds out that the blocks of somebody are wrong, who goes on to hold them: none
+// of them is to be found, nor what follows them, and nobody gets them before they were
+// overwritten.
+func (w *world) condemn(t *rapid.T) {
+	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && !h.pinned })
+	before := w.pool.Stats()
+	hashes := w.pool.Hashes()
+	w.pool.Condemn(h.table)
+	clear(w.known) // some of it is gone, without an eviction
+	for _, id := range h.table {
+		w.condemned[id] = true
+	}
+	if after := w.pool.Stats(); after.Held != before.Held || after.Free != before.Free || after.Evictions != before.Evictions ||
+		after.Cached+after.Quarantined != before.Cached+before.Quarantined {
+		t.Fatalf("condemning changed %+v to %+v", before, after)
+	}
+	for _, hash := range w.pool.Hashes() {
+		hashes = slices.DeleteFunc(hashes, func(left kvcache.Hash) bool { return left == hash })
+	}
+	if w.strong { // what is gone is what the blocks held, and what follows that
+		for _, hash := range hashes {
+			if name := w.names[hash]; !slices.ContainsFunc(h.table, func(id kvcache.BlockID) bool {
+				return strings.HasPrefix(name, strings.TrimSuffix(w.content[id], "]"))
+			}) {
+				t.Fatalf("%q is gone, of other blocks than %v", name, h.table)
+			}
+		}
+	}
+	h.published = len(h.tokens)/size + 1 // nothing more of it
+}
+
+// scrub overwrites what nobody holds any more.
+func (w *world) scrub(t *rapid.T) {
+	if len(w.scrubbing) == 0 {
+		t.Skip("nothing to overwrite")
+	}
+	n := rapid.IntRange(1, len(w.scrubbing)).Draw(t, "blocks")
+	w.pool.Drained(w.scrubbing[:n])
+	for _, id := range w.scrubbing[:n] {
+		delete(w.condemned, id)
+	}
+	w.scrubbing = w.scrubbing[n:]
+}
+
 func (w *world) check(t *rapid.T) {
+	for _, id := range w.pool.Condemned() {
+		if slices.ContainsFunc(w.holders, func(o *holder) bool { return slices.Contains(o.table, id) }) || slices.Contains(w.scrubbing, id) {
+			t.Fatalf("block %d is to be overwritten although it is held, or twice", id)
+		}
+		w.condemned[id] = true // or one behind it was
+		w.scrubbing = append(w.scrubbing, id)
+	}
 	s := w.pool.Stats()
 	held, reserved, quarantined := map[kvcache.BlockID]bool{}, 0, 0
 	for _, h := range w.holders {
@@ -273,7 +337,7 @@ func (w *world) check(t *rapid.T) {
 		}
 	}
 	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held != len(held) ||
-		s.Quarantined != quarantined || s.Reserved != reserved || s.Misuses != 0 {
+		s.Quarantined != quarantined+len(w.scrubbing) || s.Reserved != reserved || s.Misuses != 0 {
 		t.Fatalf("%+v; the model has %d held, %d reserved, %d quarantined", s, len(held), reserved, quarantined)
 	}
 	stored, removed := w.pool.Changes()
@@ -332,6 +396,8 @@ func TestPoolAgainstModel(t *testing.T) {
 					names:   map[kvcache.Hash]string{},
 					seen:    map[kvcache.Hash]bool{},
 					known:   map[string]bool{},
+
+					condemned: map[kvcache.BlockID]bool{},
 				}
 				if bits > 0 {
 					w.pool.Weaken(bits)
@@ -354,6 +420,8 @@ func TestPoolAgainstModel(t *testing.T) {
 					"all":        w.nominateAll,
 					"unpin":      w.unpin,
 					"saved":      w.save,
+					"condemn":    w.condemn,
+					"scrub":      w.scrub,
 				})
 			})
 		})

@@ -39,7 +39,7 @@ type published struct {
 
 // NominateHeld is Nominate for blocks that sequences hold: of those that were
 // published since the first Nominate and not given, the oldest one with all that
-// follows it first. Where there is no room, they are evicted as soon as they are let
+// follows it first. Where it is full, they are evicted as soon as they are let
 // go. False: there is none.
 func (p *Pool) NominateHeld() (Nomination, bool) {
 	for len(p.fresh) > 0 {
@@ -108,7 +108,7 @@ func (p *Pool) Unpin(blocks []BlockID) {
 		if b.generation != 0 {
 			p.cache(id)
 		} else {
-			p.free = append(p.free, id)
+			p.vacate(id)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
 
 // errConnectionOver is an open that came after the end of its connection.
@@ -29,18 +29,17 @@ type connection struct {
 	ready     chan struct{}   // closed when core or err is set
 	ended     chan struct{}   // closed when nothing of it runs any more
 	stripes   []chan struct{} // wakes the writer of each stream
-	wakeTimer chan struct{}
 
 	mu        sync.Mutex
-	core      *sender.Core // nil until the greeting, and if err is set
+	core      *sender.Core // nil until ReceiverHello, and if err is set
 	transport string       // set with core
 	err       error        // why there is no core
 	transfers map[uint64]*Transfer
-	armed     time.Time   // when the timer fires; zero if it does not
+	alarm     alarm
 	idle      []*shipment // to be used again
 	loans     map[uint64]*shipment
 	recalls   []uint64   // of loans, that are due
-	settled   *sync.Cond // with mu: there are no loans
+	returned  *sync.Cond // with mu: there are no loans
 }
 
 func newConnection(s *Sender, to peer, addresses []string) *connection {
@@ -51,11 +50,10 @@ func newConnection(s *Sender, to peer, addresses []string) *connection {
 		ready:     make(chan struct{}),
 		ended:     make(chan struct{}),
 		stripes:   make([]chan struct{}, s.cfg.Streams),
-		wakeTimer: make(chan struct{}, 1),
 		transfers: map[uint64]*Transfer{},
 		loans:     map[uint64]*shipment{},
 	}
-	c.settled = sync.NewCond(&c.mu)
+	c.returned, c.alarm = sync.NewCond(&c.mu), newAlarm(&c.mu)
 	for i := range c.stripes {
 		c.stripes[i] = make(chan struct{}, 1)
 	}
@@ -73,7 +71,7 @@ func (c *connection) run() {
 	if err != nil {
 		c.err = err
 	} else {
-		c.core, c.transport = sender.New(c.coreConfig(links), time.Now()), transport(address)
+		c.core, c.transport = sender.New(c.coreConfig(links), time.Now()), transportOf(address)
 	}
 	c.mu.Unlock()
 	close(c.ready)
@@ -88,7 +86,7 @@ func (c *connection) run() {
 		tasks.Go(func() { c.read(l.stream, i) })
 		tasks.Go(func() { c.write(l.stream, i) })
 	}
-	c.keepTime()
+	c.alarm.run(c.ctx.Done(), c.core, func() { c.handle(sender.Tick{}) }, func() bool { c.recallDue(); return false })
 	for _, l := range links {
 		l.cancel(context.Canceled)
 	}
@@ -111,7 +109,7 @@ func (c *connection) close() {
 	}
 }
 
-// open waits for the greeting, and then for the receiver's answer.
+// open waits for ReceiverHello, and then for the receiver's answer.
 func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	opened := time.Now()
 	select {
@@ -197,43 +195,8 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			c.cancel()
 		}
 	}
-	if next, ok := c.core.Next(); ok && (c.armed.IsZero() || next.Before(c.armed)) {
-		poke(c.wakeTimer)
-	}
+	c.alarm.set(c.core)
 	return write
-}
-
-func poke(wake chan<- struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
-}
-
-// keepTime ticks the core until the session is over.
-func (c *connection) keepTime() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
-			return
-		case <-c.wakeTimer:
-		case <-timer.C:
-			c.handle(sender.Tick{})
-		}
-		c.recallDue()
-		c.mu.Lock()
-		next, ok := c.core.Next()
-		c.armed = next
-		if ok {
-			timer.Reset(time.Until(next))
-		} else {
-			c.armed = time.Time{}
-			timer.Stop()
-		}
-		c.mu.Unlock()
-	}
 }
 
 // resultError makes an error of how a transfer ended.

@@ -10,9 +10,9 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // Versions of the protocol that this side speaks.
@@ -31,7 +31,7 @@ var (
 	errSibling = errors.New("another stripe could not be joined")
 )
 
-// link is a greeted stream and what it stands on.
+// link is a stream that had its ReceiverHello, and what it stands on.
 type link struct {
 	conn   *grpc.ClientConn
 	stream kvtransferv1.KVTransfer_StreamClient
@@ -104,7 +104,7 @@ func firstCause(errs []error) error {
 	return nil
 }
 
-// join connects to one address and greets as one stripe. joining bounds only that.
+// join connects to one address and says hello as one stripe. joining bounds only that.
 func (c *connection) join(joining context.Context, address string, number uint64, stripe int) (_ *link, err error) {
 	conn, err := c.sender.cfg.Dial(address)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *connection) join(joining context.Context, address string, number uint64
 			l.close()
 		}
 	}()
-	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx, grpc.ForceCodecV2(parcels{wire.Codec()})); err != nil {
+	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx, grpc.ForceCodecV2(encodedCodec{wire.Codec()})); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	// What goes wrong with Send is told by Recv.
@@ -143,7 +143,7 @@ func (c *connection) join(joining context.Context, address string, number uint64
 	}}})
 	m, err := l.stream.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("greet: %w", err)
+		return nil, fmt.Errorf("say hello: %w", err)
 	}
 	l.hello = m.GetHello()
 	if err := c.checkHello(l.hello); err != nil {
@@ -156,7 +156,7 @@ func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
 	slice := uint64(c.sender.cfg.Layout.SliceBytes)
 	switch {
 	case h == nil:
-		return errors.New("the receiver did not greet")
+		return errors.New("no ReceiverHello came")
 	case h.GetVersion() < minVersion || h.GetVersion() > maxVersion:
 		return fmt.Errorf("the receiver wants version %d of the protocol, this side speaks %d to %d", h.GetVersion(), minVersion, maxVersion)
 	case h.GetEpoch() != c.peer.epoch || h.GetReceiver() != c.peer.receiver:
@@ -193,14 +193,18 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 	return cfg
 }
 
-// transportDevice is what slices go over that are lent: messages about them go where
-// others do.
-const transportDevice = "device"
+// What the slices of a transfer go over.
+const (
+	transportTCP  = "tcp"
+	transportUnix = "unix"
+	// transportDevice: they are lent. Messages about them go where others do.
+	transportDevice = "device"
+)
 
-// transport names what an address of a ticket is reached over.
-func transport(address string) string {
+// transportOf names what an address of a ticket is reached over.
+func transportOf(address string) string {
 	if strings.HasPrefix(address, "unix:") {
-		return "unix"
+		return transportUnix
 	}
-	return "tcp"
+	return transportTCP
 }

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/int8kv"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/int8kv"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // codings are the encodings that one side speaks besides the native one.

@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
 const encodingInt8 = kvtransferv1.Encoding_ENCODING_INT8

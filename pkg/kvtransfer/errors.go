@@ -3,8 +3,8 @@ package kvtransfer
 import (
 	"errors"
 	"fmt"
-	"strings"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -26,7 +26,7 @@ type RefusedError struct {
 
 // Error implements error.
 func (e *RefusedError) Error() string {
-	return withDetail("transfer refused", name(e.Reason.String(), "REFUSE_REASON_"), e.Detail)
+	return withDetail("transfer refused", api.Name(e.Reason), e.Detail)
 }
 
 // FailedError says that the receiver ended a transfer without commit.
@@ -39,7 +39,7 @@ type FailedError struct {
 
 // Error implements error.
 func (e *FailedError) Error() string {
-	return withDetail("transfer failed at the receiver", name(e.Reason.String(), "FAIL_REASON_"), e.Detail)
+	return withDetail("transfer failed at the receiver", api.Name(e.Reason), e.Detail)
 }
 
 // AbortedError says that the sender ended a transfer without commit.
@@ -50,7 +50,7 @@ type AbortedError struct {
 
 // Error implements error.
 func (e *AbortedError) Error() string {
-	return "transfer aborted by the sender: " + name(e.Reason.String(), "ABORT_REASON_")
+	return "transfer aborted by the sender: " + api.Name(e.Reason)
 }
 
 // BrokenError says that the stream ended under a transfer, or could not be
@@ -70,10 +70,6 @@ func (e *BrokenError) Error() string {
 
 // Unwrap gives the cause.
 func (e *BrokenError) Unwrap() error { return e.Err }
-
-func name(value, prefix string) string {
-	return strings.ToLower(strings.TrimPrefix(value, prefix))
-}
 
 func withDetail(what, reason, detail string) string {
 	if detail == "" {

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
 // BenchmarkShortBehindLong sends one block alone, and behind a hundred transfers of

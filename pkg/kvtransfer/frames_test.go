@@ -12,8 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // A sender that cuts its window into small frames makes its receiver hold twice as

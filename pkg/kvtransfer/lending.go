@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // lendingOf is pages that can lend their slices; nil: they cannot.
@@ -79,7 +79,7 @@ func (c *connection) recall(id uint64) {
 			c.recalls = append(c.recalls, loan)
 		}
 	}
-	poke(c.wakeTimer)
+	poke(c.alarm.wake)
 }
 
 // recallDue recalls. It must be called without c.mu.
@@ -99,7 +99,7 @@ func (c *connection) awaitLoans() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.loans) > 0 {
-		c.settled.Wait()
+		c.returned.Wait()
 	}
 }
 
@@ -117,7 +117,7 @@ func (s *shipment) returned() {
 	defer c.mu.Unlock()
 	delete(c.loans, s.loan)
 	if len(c.loans) == 0 {
-		c.settled.Broadcast()
+		c.returned.Broadcast()
 	}
 	s.drop(nil)
 }

@@ -1,6 +1,7 @@
 package kvtransfer
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -12,16 +13,17 @@ import (
 // its own: those of streams that are being ended need not keep others out.
 const DefaultMaxConnections = 2 * DefaultMaxStreams
 
-// refusalEvery is how often a Gate says at most that it refuses connections.
+// refusalEvery is how often a ConnectionLimit says at most that it refuses connections.
 const refusalEvery = time.Minute
 
-// Gate bounds the connections that the listeners of one receiver have open together.
+// ConnectionLimit bounds the connections that the listeners of one receiver have open
+// together.
 // What is over the bound is accepted and closed at once. Left in the listener's queue,
 // as netutil.LimitListener leaves it, it would look like a receiver that hangs: its
 // sender would wait for its connect timeout and not go on to the ticket's next address.
 // A sender for which there is no other takes the receiver to be out of reach.
 // It is safe for concurrent use.
-type Gate struct {
+type ConnectionLimit struct {
 	most   int
 	logger *slog.Logger
 
@@ -31,47 +33,49 @@ type Gate struct {
 	said    time.Time
 }
 
-// NewGate is a gate for so many connections; 0: DefaultMaxConnections. That it refuses
+// NewConnectionLimit allows so many connections; 0: DefaultMaxConnections. That it refuses
 // some is logged once a minute at most; logger may be nil.
-func NewGate(connections int, logger *slog.Logger) *Gate {
-	return &Gate{most: orDefault(connections, DefaultMaxConnections), logger: orDiscard(logger)}
+func NewConnectionLimit(connections int, logger *slog.Logger) *ConnectionLimit {
+	return &ConnectionLimit{most: cmp.Or(connections, DefaultMaxConnections), logger: orDiscard(logger)}
 }
 
-// Limit is a listener whose connections count. Closing it closes l.
-func (g *Gate) Limit(l net.Listener) net.Listener { return &limited{Listener: l, gate: g} }
+// Listener is one whose connections count. Closing it closes inner.
+func (l *ConnectionLimit) Listener(inner net.Listener) net.Listener {
+	return &limited{Listener: inner, limit: l}
+}
 
-// enter counts a connection, or says that there is no room for it.
-func (g *Gate) enter() bool {
-	g.mu.Lock()
-	if g.open < g.most {
-		g.open++
-		g.mu.Unlock()
+// acquire counts a connection, or says that it is one too many.
+func (l *ConnectionLimit) acquire() bool {
+	l.mu.Lock()
+	if l.open < l.most {
+		l.open++
+		l.mu.Unlock()
 		return true
 	}
-	g.refused++
-	refused, now := g.refused, time.Now()
-	due := g.said.IsZero() || now.Sub(g.said) >= refusalEvery
+	l.refused++
+	refused, now := l.refused, time.Now()
+	due := l.said.IsZero() || now.Sub(l.said) >= refusalEvery
 	if due {
-		g.refused, g.said = 0, now
+		l.refused, l.said = 0, now
 	}
-	g.mu.Unlock()
+	l.mu.Unlock()
 	if due {
-		g.logger.LogAttrs(context.Background(), slog.LevelWarn, "kv connections are refused: there are as many as may be",
-			slog.Int("open", g.most), slog.Int("refused", refused))
+		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "kv connections are refused: there are as many as may be",
+			slog.Int("open", l.most), slog.Int("refused", refused))
 	}
 	return false
 }
 
-func (g *Gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.open--
+func (l *ConnectionLimit) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
 }
 
-// limited is a listener behind a gate.
+// limited is a listener below a limit.
 type limited struct {
 	net.Listener
-	gate *Gate
+	limit *ConnectionLimit
 }
 
 // Accept implements net.Listener.
@@ -81,8 +85,8 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.gate.enter() {
-			return &counted{Conn: c, leave: sync.OnceFunc(l.gate.leave)}, nil
+		if l.limit.acquire() {
+			return &counted{Conn: c, release: sync.OnceFunc(l.limit.release)}, nil
 		}
 		_ = c.Close() // nobody has it
 	}
@@ -91,11 +95,11 @@ func (l *limited) Accept() (net.Conn, error) {
 // counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
-	leave func()
+	release func()
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	defer c.leave()
+	defer c.release()
 	return c.Conn.Close()
 }

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
 // callers is a listener that everybody gets to.
@@ -39,13 +39,13 @@ func (c callers) call() (refused bool) {
 
 // However many connect, over whatever listener, no more are let in than may be; those
 // that leave make room, once each.
-func TestGateBoundsConnections(t *testing.T) {
+func TestConnectionLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
-		gate := kvtransfer.NewGate(3, slog.New(slog.NewTextHandler(&said, nil)))
+		limit := kvtransfer.NewConnectionLimit(3, slog.New(slog.NewTextHandler(&said, nil)))
 		accepted := make(chan net.Conn, 10)
 		tcp, unix := make(callers), make(callers)
-		limited := []net.Listener{gate.Limit(tcp), gate.Limit(unix)}
+		limited := []net.Listener{limit.Listener(tcp), limit.Listener(unix)}
 		defer func() {
 			for _, l := range limited {
 				_ = l.Close()

@@ -3,9 +3,9 @@ package kvtransfer
 import (
 	"net"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transport"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/socket"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 const (
@@ -40,7 +40,7 @@ func Dialing(cfg rpc.ClientConfig) rpc.ClientConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes = windowBytes, bufferBytes
 	if cfg.Dialer == nil {
-		cfg.Dialer = socket.Dial
+		cfg.Dialer = transport.Dial
 	}
 	return cfg
 }
@@ -51,5 +51,5 @@ func Listen(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return socket.Listen(l), nil
+	return transport.Listen(l), nil
 }

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/int8kv"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/int8kv"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
 // The bytes in docs/kv-transfer.md are what the code sends, takes and sums.

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 )
 
 // A ticket that leads nowhere does not fail those that lead to its receiver.

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 )
 
 // Reservation is blocks that a sender shall fill, and whom to tell.
@@ -42,6 +42,8 @@ type Reservation struct {
 
 // Arrival is what a committed transfer brought.
 type Arrival struct {
+	// Sender is the worker id of the sender's SenderHello.
+	Sender string
 	// Sampled are the tokens that the sender sampled, in order.
 	Sampled []int32
 	// Bytes is the payload that was moved, lent slices included.

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // maxSessions bounds what tickets can make a Sender connect to.
@@ -99,18 +99,30 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 // closes the connections. If ctx is done before, the connections are cut, and
 // its error is returned. After Close every Transfer is done.
 func (s *Sender) Close(ctx context.Context) error {
+	defer s.tasks.Wait()
+	defer s.cancel()
+	return s.end(ctx, true)
+}
+
+// EndSessions does what Close does to the sessions there are, of a Sender that has no
+// transfers: an Open that comes later connects anew. If ctx is done before, they end
+// by themselves.
+func (s *Sender) EndSessions(ctx context.Context) error { return s.end(ctx, false) }
+
+func (s *Sender) end(ctx context.Context, forGood bool) error {
 	s.mu.Lock()
-	s.closed = true
+	s.closed = s.closed || forGood
 	var open []*connection
-	for _, conn := range s.connections {
+	for to, conn := range s.connections {
 		open = append(open, conn)
+		if !forGood {
+			delete(s.connections, to) // the next Open is not for this one
+		}
 	}
 	s.mu.Unlock()
 	for _, conn := range open {
 		conn.close()
 	}
-	defer s.tasks.Wait()
-	defer s.cancel()
 	for _, conn := range open {
 		select {
 		case <-conn.ended:

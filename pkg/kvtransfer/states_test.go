@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs/kv-transfer-states.md anew")
@@ -16,7 +16,7 @@ const statesPage = "../../docs/kv-transfer-states.md"
 
 const statesText = `# The states of a KV transfer
 
-Generated from the tables in [internal/receiver](../services/kvtransfer/internal/receiver/table.go) and [internal/sender](../services/kvtransfer/internal/sender/table.go) by ` + "`go test ./services/kvtransfer -run TestStatesPage -update`" + `. [kv-transfer.md](kv-transfer.md) explains the protocol.
+Generated from the tables in [receiver](../pkg/kvtransfer/receiver/table.go) and [sender](../pkg/kvtransfer/sender/table.go) by ` + "`go test ./pkg/kvtransfer -run TestStatesPage -update`" + `. [kv-transfer.md](kv-transfer.md) explains the protocol.
 
 A row is what happens to a transfer, a column the state that it is in. A cell says what is done and, behind the arrow, which other states that may lead to: one of them, or the transfer stays where it is. Capital letters begin messages that are sent; small ones what the owner is told. "Cannot happen" is checked by the model test as much as the others.
 
@@ -57,7 +57,7 @@ func TestStatesPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("%s is not current: run go test ./services/kvtransfer -run TestStatesPage -update", statesPage)
+		t.Errorf("%s is not current: run go test ./pkg/kvtransfer -run TestStatesPage -update", statesPage)
 	}
 }
 

@@ -3,34 +3,11 @@ package kvtransfer
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 )
 
-// ReceiverStats is a view of a Receiver at one moment, and counts since its
-// start.
-type ReceiverStats struct {
-	// Reserved transfers wait for their sender, Open ones are under way, Ending
-	// ones are over but not drained.
-	Reserved, Open, Ending int
-	// QuarantinedBlocks are those of Ending: nobody may have them yet.
-	QuarantinedBlocks int
-	// Streams are the senders that are connected.
-	Streams int
-	// Committed, Failed (here), Aborted (by the sender), Broken (with their stream)
-	// and Cancelled (by their owner) count how transfers ended, since the start.
-	Committed, Failed, Aborted, Broken, Cancelled uint64
-	// PayloadBytes counts what was copied into pages, since the start.
-	PayloadBytes uint64
-}
-
-func receiverStats(s receiver.Stats) ReceiverStats {
-	return ReceiverStats{
-		Reserved: s.Reserved, Open: s.Open, Ending: s.Ending,
-		QuarantinedBlocks: s.QuarantinedBlocks, Streams: s.Streams,
-		Committed: s.Committed, Failed: s.Failed, Aborted: s.Aborted, Broken: s.Broken, Cancelled: s.Cancelled,
-		PayloadBytes: s.PayloadBytes,
-	}
-}
+// ReceiverStats is a view of a Receiver at one moment, and counts since its start.
+type ReceiverStats = receiver.Stats
 
 // TransferStats is what became of one transfer at its sender. Times are since
 // Open was called, by the sender's clock; 0 is not yet.

@@ -5,9 +5,11 @@ import (
 	"io"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 )
 
 // read takes the receiver's answers from one stripe until it ends.
@@ -26,7 +28,7 @@ func (c *connection) read(stream kvtransferv1.KVTransfer_StreamClient, stripe in
 // write puts on one stripe what the core has for it, one thing after another.
 func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe int) {
 	codec := wire.Codec()
-	encoded := new(parcel)
+	encoded := new(mem.BufferSlice)
 	for {
 		message := c.next(stripe)
 		switch out := message.(type) {
@@ -36,7 +38,7 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 			if err != nil {
 				continue // the core knows
 			}
-			encoded.data, message = data, encoded
+			*encoded, message = data, encoded
 		case nil:
 			select {
 			case <-c.stripes[stripe]:
@@ -46,7 +48,8 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 			continue
 		}
 		err := stream.SendMsg(message)
-		encoded.free()
+		encoded.Free() // what was not sent
+		*encoded = nil
 		if err != nil {
 			if !errors.Is(err, io.EOF) { // else the reader gets to know why
 				c.handle(sender.StreamLost{Err: err})
@@ -74,4 +77,19 @@ func (c *connection) next(stripe int) any {
 			return nil
 		}
 	}
+}
+
+// encodedCodec sends a *mem.BufferSlice, which is a message that was encoded before, and
+// sets it to nil.
+type encodedCodec struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c encodedCodec) Marshal(v any) (mem.BufferSlice, error) {
+	encoded, is := v.(*mem.BufferSlice)
+	if !is {
+		return c.CodecV2.Marshal(v)
+	}
+	data := *encoded
+	*encoded = nil
+	return data, nil
 }

@@ -3,12 +3,12 @@ package kvtransfer
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -63,9 +63,9 @@ func outcomeOf(err error) (outcome string, failed bool) {
 	case errors.Is(err, errCancelled):
 		return "cancelled", false
 	case errors.As(err, &failure):
-		return strings.ToLower(strings.TrimPrefix(failure.Reason.String(), "FAIL_REASON_")), true
+		return api.Name(failure.Reason), true
 	case errors.As(err, &aborted):
-		return "aborted_" + strings.ToLower(strings.TrimPrefix(aborted.Reason.String(), "ABORT_REASON_")), false
+		return "aborted_" + api.Name(aborted.Reason), false
 	}
 	return "broken", true
 }

@@ -1,11 +1,12 @@
 package kvtransfer
 
 import (
+	"context"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
 
 // Transfer is one transfer at its sender, from Open on. Its methods are safe for
@@ -101,4 +102,31 @@ func (t *Transfer) end(r sender.Result) {
 		t.stats.Acknowledged = time.Since(t.opened)
 	}
 	close(t.done)
+}
+
+// SendAll sends whole blocks, but for the held first ones, and commits. It returns
+// when no page is read any more; after the end of ctx it does not wait for the receiver,
+// which may yet commit.
+func (t *Transfer) SendAll(ctx context.Context, layers, held int, blocks []kvcache.BlockID) error {
+	if held < len(blocks) {
+		for layer := range layers {
+			t.Send(layer, held, blocks[held:])
+		}
+	}
+	t.Commit(nil)
+	select {
+	case <-t.Done():
+		return t.Err()
+	case <-ctx.Done():
+	}
+	t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+	<-t.Released()
+	select {
+	case <-t.Done():
+		if t.Err() == nil {
+			return nil // it was committed all the same
+		}
+	default:
+	}
+	return context.Cause(ctx)
 }

@@ -4,43 +4,16 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
-
-// Stage is one of the parts that a request's latency is made of. They follow one
-// another without gap and add up to its total.
-type Stage int
-
-// The stages, in their order. Those up to StagePrefill come before the first
-// token.
-const (
-	StageTokenize Stage = iota
-	StageQueue
-	StageDecide
-	StageReserve
-	StagePrefill
-	StageTransferExposed
-	StageDecode
-	// NumStages is how many there are.
-	NumStages
-)
-
-// stageNames are the names that flags, metrics and commands use.
-var stageNames = [NumStages]string{"tokenize", "queue", "decide", "reserve", "prefill", "transfer_exposed", "decode"}
-
-// String is the stage's name, as in metrics: "transfer_exposed".
-func (s Stage) String() string {
-	if s < 0 || s >= NumStages {
-		return fmt.Sprintf("stage %d", int(s))
-	}
-	return stageNames[s]
-}
 
 // Total is a latency that stages add up to.
 type Total int
 
 // The totals.
 const (
-	// TotalTTFT is arrival to first token: the stages up to StagePrefill.
+	// TotalTTFT is arrival to first token: the stages up to api.StagePrefill.
 	TotalTTFT Total = iota
 	// TotalTPOT is the time per output token after the first: the rest of the
 	// stages, divided by those tokens.
@@ -62,21 +35,21 @@ func (t Total) String() string {
 }
 
 // span is the first stage of a total and the one after its last.
-func (t Total) span() (first, end Stage) {
+func (t Total) span() (first, end api.Stage) {
 	switch t {
 	case TotalTTFT:
-		return StageTokenize, StageTransferExposed
+		return api.StageTokenize, api.StageTransferExposed
 	case TotalTPOT:
-		return StageTransferExposed, NumStages
+		return api.StageTransferExposed, api.NumStages
 	}
-	return StageTokenize, NumStages
+	return api.StageTokenize, api.NumStages
 }
 
 // Budget is how long the stages of a request may take, and their totals. 0 is not
 // declared. Two are times per output token after the first, since the whole
-// depends on how many tokens a client asks for: StageDecode and TotalTPOT.
+// depends on how many tokens a client asks for: api.StageDecode and TotalTPOT.
 type Budget struct {
-	Stages [NumStages]time.Duration
+	Stages [api.NumStages]time.Duration
 	Totals [NumTotals]time.Duration
 }
 
@@ -100,7 +73,7 @@ func (b Budget) Validate() error {
 		return nil
 	}
 	for s, d := range b.Stages {
-		if err := inRange(Stage(s).String(), d); err != nil {
+		if err := inRange(api.Stage(s).String(), d); err != nil {
 			return err
 		}
 	}
@@ -112,7 +85,7 @@ func (b Budget) Validate() error {
 	if ttft, e2e := b.Totals[TotalTTFT], b.Totals[TotalE2E]; ttft > e2e && e2e > 0 {
 		return fmt.Errorf("%s is %v, and %s, which is part of it, %v: raise the one or lower the other", budgetFlag("e2e"), e2e, budgetFlag("ttft"), ttft)
 	}
-	if tpot, decode := b.Totals[TotalTPOT], b.Stages[StageDecode]; decode > tpot && tpot > 0 {
+	if tpot, decode := b.Totals[TotalTPOT], b.Stages[api.StageDecode]; decode > tpot && tpot > 0 {
 		return fmt.Errorf("%s is %v, and %s, which is part of it, %v: raise the one or lower the other", budgetFlag("tpot"), tpot, budgetFlag("decode"), decode)
 	}
 	for _, t := range []Total{TotalTTFT, TotalE2E} {
@@ -123,7 +96,7 @@ func (b Budget) Validate() error {
 	return nil
 }
 
-// fits checks that the stages of a total fit into it; of StageDecode one token,
+// fits checks that the stages of a total fit into it; of api.StageDecode one token,
 // the fewest there can be.
 func (b Budget) fits(t Total) error {
 	var sum time.Duration
@@ -141,9 +114,9 @@ func (b Budget) fits(t Total) error {
 	return fmt.Errorf("%s is %v, and its stages add up to %v: raise it or lower one of %s", budgetFlag(t.String()), b.Totals[t], sum, strings.Join(parts, ", "))
 }
 
-// Spent is what one request took. StageDecode is its whole, not per token.
+// Spent is what one request took. api.StageDecode is its whole, not per token.
 type Spent struct {
-	Stages          [NumStages]time.Duration
+	Stages          [api.NumStages]time.Duration
 	TTFT, TPOT, E2E time.Duration
 	// Tokens is how many the request generated.
 	Tokens int
@@ -166,7 +139,7 @@ func (s *Spent) gaps() time.Duration { return time.Duration(max(s.Tokens-1, 0)) 
 // Breach is a budget that a request exceeded.
 type Breach struct {
 	// Stage broke the budget.
-	Stage Stage
+	Stage api.Stage
 	// Exceeded are the declared totals that the request exceeded.
 	Exceeded [NumTotals]bool
 }
@@ -182,7 +155,7 @@ func (b *Budget) Check(s *Spent) (Breach, bool) {
 	broken := false
 	var most time.Duration
 	// worse remembers the stage that is furthest over.
-	worse := func(stage Stage, over time.Duration) {
+	worse := func(stage api.Stage, over time.Duration) {
 		if !broken || over > most {
 			breach.Stage, most = stage, over
 		}
@@ -194,7 +167,7 @@ func (b *Budget) Check(s *Spent) (Breach, bool) {
 			b.blame(t, s, worse)
 		}
 	}
-	for stage := range NumStages {
+	for stage := range api.NumStages {
 		if over := s.Stages[stage] - b.allowed(stage, s); b.Stages[stage] > 0 && over > 0 && !b.Bounded(stage) {
 			worse(stage, over)
 		}
@@ -203,10 +176,10 @@ func (b *Budget) Check(s *Spent) (Breach, bool) {
 }
 
 // BrokenBy is the stage that is furthest over, of those of one total.
-func (b *Budget) BrokenBy(t Total, s *Spent) (stage Stage) {
+func (b *Budget) BrokenBy(t Total, s *Spent) (stage api.Stage) {
 	var most time.Duration
 	first := true
-	b.blame(t, s, func(of Stage, over time.Duration) {
+	b.blame(t, s, func(of api.Stage, over time.Duration) {
 		if first || over > most {
 			stage, most, first = of, over, false
 		}
@@ -215,17 +188,17 @@ func (b *Budget) BrokenBy(t Total, s *Spent) (stage Stage) {
 }
 
 // Bounded reports whether a total that the stage belongs to is declared.
-func (b *Budget) Bounded(stage Stage) bool {
+func (b *Budget) Bounded(stage api.Stage) bool {
 	part := TotalTTFT
-	if stage >= StageTransferExposed {
+	if stage >= api.StageTransferExposed {
 		part = TotalTPOT
 	}
 	return b.Totals[part] > 0 || b.Totals[TotalE2E] > 0
 }
 
 // allowed is what a request may spend on a stage that is declared.
-func (b *Budget) allowed(stage Stage, s *Spent) time.Duration {
-	if stage == StageDecode {
+func (b *Budget) allowed(stage api.Stage, s *Spent) time.Duration {
+	if stage == api.StageDecode {
 		return b.Stages[stage] * s.gaps()
 	}
 	return b.Stages[stage]
@@ -238,13 +211,13 @@ func (b *Budget) exceeded(t Total, s *Spent) bool {
 
 // blame tells worse how far over each stage of an exceeded total is that took any time
 // at all.
-func (b *Budget) blame(t Total, s *Spent, worse func(Stage, time.Duration)) {
+func (b *Budget) blame(t Total, s *Spent, worse func(api.Stage, time.Duration)) {
 	left := b.Totals[t]
 	if t == TotalTPOT {
 		left *= s.gaps()
 	}
-	var rest time.Duration // spent on stages without a declaration
-	longest := Stage(-1)   // of those
+	var rest time.Duration   // spent on stages without a declaration
+	longest := api.Stage(-1) // of those
 	first, end := t.span()
 	for stage := first; stage < end; stage++ {
 		if b.Stages[stage] == 0 {

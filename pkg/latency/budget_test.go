@@ -7,13 +7,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 const ms = time.Millisecond
 
 // stages are times in the order of the stages.
-func stages(d ...time.Duration) (s [latency.NumStages]time.Duration) {
+func stages(d ...time.Duration) (s [api.NumStages]time.Duration) {
 	copy(s[:], d)
 	return s
 }
@@ -45,11 +46,11 @@ func TestBudgetValidate(t *testing.T) {
 }
 
 // spend makes a request whose stages follow one another, as the router's do.
-func spend(tokens int, s [latency.NumStages]time.Duration) *latency.Spent {
+func spend(tokens int, s [api.NumStages]time.Duration) *latency.Spent {
 	spent := &latency.Spent{Stages: s, Tokens: tokens}
 	for stage, d := range s {
 		spent.E2E += d
-		if latency.Stage(stage) <= latency.StagePrefill {
+		if api.Stage(stage) <= api.StagePrefill {
 			spent.TTFT += d
 		}
 	}
@@ -107,24 +108,24 @@ func TestBudgetNamesAStageOfWhatWasExceeded(t *testing.T) {
 		for i := range b.Stages {
 			if rapid.Bool().Draw(t, "declared") {
 				b.Stages[i] = some.Draw(t, "stage")
-				if latency.Stage(i) <= latency.StagePrefill {
+				if api.Stage(i) <= api.StagePrefill {
 					b.Totals[latency.TotalTTFT] += b.Stages[i]
 				}
 			}
 		}
 		b.Totals[latency.TotalTTFT] += 1 + some.Draw(t, "rest of ttft")
-		b.Totals[latency.TotalTPOT] = 1 + b.Stages[latency.StageDecode] + some.Draw(t, "rest of tpot")
-		b.Totals[latency.TotalE2E] = b.Totals[latency.TotalTTFT] + b.Stages[latency.StageTransferExposed] + b.Stages[latency.StageDecode] + some.Draw(t, "rest of e2e")
+		b.Totals[latency.TotalTPOT] = 1 + b.Stages[api.StageDecode] + some.Draw(t, "rest of tpot")
+		b.Totals[latency.TotalE2E] = b.Totals[latency.TotalTTFT] + b.Stages[api.StageTransferExposed] + b.Stages[api.StageDecode] + some.Draw(t, "rest of e2e")
 		if err := b.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		var taken [latency.NumStages]time.Duration
+		var taken [api.NumStages]time.Duration
 		for i := range taken {
 			taken[i] = some.Draw(t, "spent")
 		}
 		tokens := rapid.IntRange(1, 20).Draw(t, "tokens")
 		if tokens == 1 {
-			taken[latency.StageTransferExposed], taken[latency.StageDecode] = 0, 0
+			taken[api.StageTransferExposed], taken[api.StageDecode] = 0, 0
 		}
 		s := spend(tokens, taken)
 		breach, broken := b.Check(s)
@@ -138,7 +139,7 @@ func TestBudgetNamesAStageOfWhatWasExceeded(t *testing.T) {
 		if s.Stages[breach.Stage] == 0 {
 			t.Fatalf("%v broke it and spent nothing: %+v of %+v", breach.Stage, s, b)
 		}
-		early := breach.Stage <= latency.StagePrefill
+		early := breach.Stage <= api.StagePrefill
 		if !want[2] && (early && !want[0] || !early && !want[1]) {
 			t.Fatalf("%v is no part of what was exceeded: %v", breach.Stage, want)
 		}

@@ -1,5 +1,5 @@
 // Package lifecycle starts the parts of a process in order and stops them in
-// reverse.
+// reverse: a table of modules says which parts there are and what they need.
 //
 // Any main, service or test may import it; it imports nothing of Tandem. It
 // owns one goroutine for each Run and, while stopping, one for each Stop, and
@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// Service is one part of a process, made of three functions, any of which may
-// be nil.
+// Service is one part of a process. Any of its functions may be nil.
 type Service struct {
 	// Name is for log lines and errors.
 	Name string
@@ -32,6 +31,9 @@ type Service struct {
 	// Stop ends the work: it takes nothing new, finishes what it has and lets
 	// Run return. When its context ends it drops what is left.
 	Stop func(context.Context) error
+	// Close frees what the service was made with. It is called when all services have
+	// stopped, whether this one was started or not, and may take its time.
+	Close func() error
 }
 
 // running is a service whose Start went well.
@@ -44,15 +46,16 @@ type running struct {
 // Run starts the services in order, calls ready (which may be nil), runs all
 // of them and blocks. When ctx ends or the first Run returns, it stops them in
 // reverse order, each one only after the one started later has ended. A Start
-// that fails, or ctx ending before all are started, stops those started.
+// that fails, or ctx ending before all are started, stops those started. In the end all
+// are closed, in reverse order.
 //
 // stopTimeout bounds all Stops together: their context ends then. What ignores
 // that is abandoned a tenth of stopTimeout later (at most a second, for each
 // service) and named in the error.
 //
 // Run returns the first error of any Start, Run or Stop, in order of time, that
-// is not the cancellation of a context; nil if there was none. A panic in one
-// of the functions counts as its error.
+// is not the cancellation of a context, and those of Close; nil if there was none. A
+// panic in Start, Run or Stop counts as its error.
 func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready func(), services ...Service) error {
 	var failure firstError
 	var started []*running
@@ -99,7 +102,7 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 		}
 	}
 	stop(log, stopTimeout, started, &failure)
-	return failure.get()
+	return errors.Join(failure.get(), closeAll(services))
 }
 
 // stop ends the services in reverse order.

@@ -40,7 +40,8 @@ func (r *record) service(name string) lifecycle.Service {
 			r.add("end %s", name)
 			return ctx.Err()
 		},
-		Stop: func(context.Context) error { r.add("stop %s", name); return nil },
+		Stop:  func(context.Context) error { r.add("stop %s", name); return nil },
+		Close: func() error { r.add("close %s", name); return nil },
 	}
 }
 
@@ -61,7 +62,7 @@ func TestRunStopsInReverse(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		want := []string{"start a", "start b", "ready", "stop b", "end b", "stop a", "end a"}
+		want := []string{"start a", "start b", "ready", "stop b", "end b", "stop a", "end a", "close b", "close a"}
 		if !slices.Equal(r.events, want) {
 			t.Errorf("got %v, want %v", r.events, want)
 		}
@@ -78,15 +79,15 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 		is     error
 	}{
 		{"start", func(s *lifecycle.Service) { s.Start = func(context.Context) error { return boom } },
-			[]string{"start a", "stop a"}, "start b: boom", boom},
+			[]string{"start a", "stop a", "close c", "close b", "close a"}, "start b: boom", boom},
 		{"start panics", func(s *lifecycle.Service) { s.Start = func(context.Context) error { panic("ouch") } },
-			[]string{"start a", "stop a"}, "start b: panic: ouch", nil},
+			[]string{"start a", "stop a", "close c", "close b", "close a"}, "start b: panic: ouch", nil},
 		{"run", func(s *lifecycle.Service) { s.Run = func(context.Context) error { return boom } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a"}, "run b: boom", boom},
+			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: boom", boom},
 		{"run panics", func(s *lifecycle.Service) { s.Run = func(context.Context) error { panic("ouch") } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a"}, "run b: panic: ouch", nil},
+			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: panic: ouch", nil},
 		{"run ends well", func(s *lifecycle.Service) { s.Run = func(context.Context) error { return nil } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a"}, "", nil},
+			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestRunStopTimeoutBoundsAll(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "stop deaf: still busy after 10s") {
 			t.Errorf("got %v", err)
 		}
-		if got := r.events[len(r.events)-4:]; !slices.Equal(got, []string{"stop slow", "end slow", "stop last", "end last"}) {
+		if got := r.events[len(r.events)-7:]; !slices.Equal(got, []string{"stop slow", "end slow", "stop last", "end last", "close deaf", "close slow", "close last"}) {
 			t.Errorf("got %v: the others were not stopped", got)
 		}
 		close(release)
@@ -140,7 +141,7 @@ func TestRunWhenAskedToStopWhileStarting(t *testing.T) {
 	if err := lifecycle.Run(ctx, quiet(), time.Second, func() { r.add("ready") }, r.service("a"), b, r.service("c")); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"start a", "stop a"}; !slices.Equal(r.events, want) {
+	if want := []string{"start a", "stop a", "close c", "close b", "close a"}; !slices.Equal(r.events, want) {
 		t.Errorf("got %v, want %v", r.events, want)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -93,12 +95,27 @@ type Client struct {
 	life          context.Context // ends with Close
 	end           context.CancelFunc
 	registrations sync.WaitGroup
+	waited        atomic.Int64 // when it was last said that etcd does not answer yet
 }
 
-// Connect makes a client and checks that etcd answers before ctx ends, trying
-// again until then. The error is one line that names the endpoints and says what
-// to do. The caller closes the client, after its registrations.
+// Connect makes a client and checks that etcd answers before ctx ends, as Await does.
+// The caller closes the client, after its registrations.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
+	c, err := Open(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Await(ctx); err != nil {
+		// The client cannot fail to close what never connected.
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Open makes a client, whether or not etcd answers. The caller closes it, after its
+// registrations.
+func Open(cfg Config, log *slog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -109,18 +126,33 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error)
 	}
 	c := New(etcd, etcd, cfg, log)
 	c.closer = etcd.Close
+	return c, nil
+}
+
+// How long etcd is waited for until that is said, and how often it is then.
+const (
+	sayWaitingAfter = 3 * time.Second
+	sayWaitingEvery = time.Minute
+)
+
+// Await waits until etcd answers. The error, once ctx has ended, is one line that
+// names the endpoints and says what to do.
+func (c *Client) Await(ctx context.Context) error {
 	for {
 		err := c.bounded(ctx, func(ctx context.Context) error {
-			_, err := etcd.Summary(ctx, policyKey)
+			_, err := c.store.Summary(ctx, policyKey)
 			return err
 		})
 		if err == nil {
-			return c, nil
+			return nil
 		}
-		if !sleep(ctx, cfg.RetryWait) {
-			// The client cannot fail to close what never connected.
-			_ = c.Close()
-			return nil, unreachable(cfg, err)
+		now := time.Now().UnixNano()
+		c.waited.CompareAndSwap(0, now-int64(sayWaitingEvery-sayWaitingAfter))
+		if said := c.waited.Load(); now-said >= int64(sayWaitingEvery) && c.waited.CompareAndSwap(said, now) {
+			c.log.Warn("etcd does not answer yet: trying again", slog.Any("endpoints", c.cfg.Endpoints), slog.Any("error", err))
+		}
+		if !sleep(ctx, c.cfg.RetryWait) {
+			return unreachable(c.cfg, err)
 		}
 	}
 }
@@ -151,6 +183,9 @@ func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy) error 
 	value, err := protojson.Marshal(policy)
 	if err != nil {
 		return fmt.Errorf("set policy: %w", err)
+	}
+	if len(value) > maxValueBytes {
+		return fmt.Errorf("set policy: it has %d bytes, more than %d", len(value), maxValueBytes)
 	}
 	err = c.bounded(ctx, func(ctx context.Context) error {
 		_, err := c.store.Put(ctx, policyKey, value, 0, AnyRevision)
@@ -183,5 +218,5 @@ func sleep(ctx context.Context, wait time.Duration) bool {
 
 // WorkerKey is the key of a worker's record.
 func WorkerKey(role controlv1.Role, workerID string) string {
-	return workersPrefix + strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_")) + "/" + url.PathEscape(workerID)
+	return workersPrefix + api.Name(role) + "/" + url.PathEscape(workerID)
 }

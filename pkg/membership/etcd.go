@@ -12,6 +12,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -40,6 +42,7 @@ func newEtcd(cfg Config) (*etcd, error) {
 		Password:             cfg.Password,
 		TLS:                  cfg.TLS,
 		Logger:               zap.NewNop(),
+		MaxCallRecvMsgSize:   maxAnswerBytes,
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
@@ -53,16 +56,56 @@ func newEtcd(cfg Config) (*etcd, error) {
 	return &etcd{client: client}, nil
 }
 
-func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
-	response, err := e.client.Get(ctx, prefix, clientv3.WithPrefix())
+func (e *etcd) Get(ctx context.Context, key string) (Entry, error) {
+	response, err := e.client.Get(ctx, key)
 	if err != nil {
-		return Listing{}, fmt.Errorf("list %s: %w", prefix, err)
+		return Entry{}, fmt.Errorf("read %s: %w", key, err)
 	}
-	listing := Listing{Revision: response.Header.GetRevision(), Entries: make([]Entry, len(response.Kvs))}
-	for i, kv := range response.Kvs {
-		listing.Entries[i] = entryOf(kv)
+	if len(response.Kvs) == 0 {
+		return Entry{}, nil
 	}
-	return listing, nil
+	return entryOf(response.Kvs[0]), nil
+}
+
+// Keys of one answer to List. With the largest value that etcd takes by default,
+// 1.5 MiB, the fewest fit into maxAnswerBytes.
+const (
+	pageKeys       = 2048
+	pageKeysLeast  = 16
+	maxAnswerBytes = 32 << 20
+)
+
+// List asks for pages: an answer must not take all memory.
+func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
+	var listing Listing
+	from, end, keys, bytes := prefix, clientv3.GetPrefixRangeEnd(prefix), pageKeys, 0
+	for {
+		response, err := e.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(keys)), clientv3.WithRev(listing.Revision))
+		if status.Code(err) == codes.ResourceExhausted && keys > pageKeysLeast {
+			keys = max(keys/4, pageKeysLeast)
+			continue
+		}
+		if err != nil {
+			return Listing{}, fmt.Errorf("list %s: %w", prefix, err)
+		}
+		if listing.Revision == 0 {
+			listing.Revision = response.Header.GetRevision()
+		}
+		for _, kv := range response.Kvs {
+			entry := entryOf(kv)
+			if bytes += len(entry.Key); len(entry.Value) <= maxValueBytes {
+				bytes += len(entry.Value)
+			}
+			listing.Entries = append(listing.Entries, entry)
+		}
+		if len(listing.Entries) > maxKeys || bytes > maxListedBytes {
+			return Listing{}, fmt.Errorf("list %s: there are more than %d keys or %d MiB: remove what is no worker's", prefix, maxKeys, maxListedBytes>>20)
+		}
+		if !response.More || len(response.Kvs) == 0 {
+			return listing, nil
+		}
+		from = string(response.Kvs[len(response.Kvs)-1].Key) + "\x00"
+	}
 }
 
 func (e *etcd) Summary(ctx context.Context, prefix string) (Summary, error) {
@@ -97,7 +140,7 @@ func (e *etcd) Put(ctx context.Context, key string, value []byte, lease, ifRevis
 
 func (e *etcd) Watch(ctx context.Context, prefix string, afterRevision int64) <-chan Batch {
 	// The watch must fail, not stay silent, where etcd has no leader.
-	responses := e.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithRev(afterRevision+1))
+	responses := e.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithRev(afterRevision+1), clientv3.WithFragment())
 	batches := make(chan Batch)
 	go func() {
 		defer close(batches)
@@ -116,8 +159,15 @@ func (e *etcd) Watch(ctx context.Context, prefix string, afterRevision int64) <-
 	return batches
 }
 
+// tooLong stands for values that are, so that they take no memory.
+var tooLong = make([]byte, maxValueBytes+1)
+
 func entryOf(kv *mvccpb.KeyValue) Entry {
-	return Entry{Key: string(kv.GetKey()), Value: kv.GetValue(), Revision: kv.GetModRevision()}
+	entry := Entry{Key: string(kv.GetKey()), Value: kv.GetValue(), Revision: kv.GetModRevision(), Created: kv.GetCreateRevision(), Lease: kv.GetLease()}
+	if len(entry.Value) > maxValueBytes {
+		entry.Value = tooLong
+	}
+	return entry
 }
 
 func (e *etcd) Grant(ctx context.Context, ttl time.Duration) (int64, time.Duration, error) {

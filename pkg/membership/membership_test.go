@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,10 +26,28 @@ type bubble struct {
 	t        *testing.T
 	store    *membershiptest.Store
 	client   *membership.Client
-	log      bytes.Buffer
-	logger   *slog.Logger // of all clients: it locks the buffer
+	log      logBuffer
+	logger   *slog.Logger // of all clients
 	view     membership.View
 	notified int
+}
+
+// logBuffer is written by all clients while the test reads it.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // inBubble runs a test under synctest with a client and a watch. All waits in it
@@ -60,7 +79,7 @@ func (b *bubble) another() *membership.Client {
 	return membership.New(b.store, b.store, membership.Config{}, b.logger)
 }
 
-// pass lets time pass and everything settle.
+// pass lets time go by until everything waits.
 func (b *bubble) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -69,7 +88,7 @@ func (b *bubble) pass(d time.Duration) {
 // expect checks the view: live or not, and these epochs.
 func (b *bubble) expect(live bool, epochs ...uint64) {
 	b.t.Helper()
-	synctest.Wait()
+	b.pass(100 * time.Millisecond) // views do not come faster
 	var got []uint64
 	for _, worker := range b.view.Workers {
 		got = append(got, worker.GetEpoch())
@@ -149,8 +168,8 @@ func TestRegistrationComesBack(t *testing.T) {
 				test.lose(b)
 				b.pass(test.within)
 				b.expect(true, 1)
-				if !strings.Contains(b.store.Get(keyA), "127.0.0.1:7071") {
-					t.Errorf("the record is %q", b.store.Get(keyA))
+				if !strings.Contains(b.store.Value(keyA), "127.0.0.1:7071") {
+					t.Errorf("the record is %q", b.store.Value(keyA))
 				}
 				registration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable"; r.Epoch = 99 })
 				b.pass(time.Second)
@@ -339,8 +358,15 @@ func TestValidate(t *testing.T) {
 }
 
 func TestWorkerKey(t *testing.T) {
-	if got, want := membership.WorkerKey(controlv1.Role_ROLE_KVTRANSFER, "10.0.0.1:7071/x"), "/tandem/v1/workers/kvtransfer/10.0.0.1:7071%2Fx"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	for got, want := range map[string]string{
+		membership.WorkerKey(controlv1.Role_ROLE_ROUTER, "router-1"):            "/tandem/v1/workers/router/router-1",
+		membership.WorkerKey(controlv1.Role_ROLE_PREFILL, "prefill-1"):          "/tandem/v1/workers/prefill/prefill-1",
+		membership.WorkerKey(controlv1.Role_ROLE_DECODE, "decode-1"):            "/tandem/v1/workers/decode/decode-1",
+		membership.WorkerKey(controlv1.Role_ROLE_KVTRANSFER, "10.0.0.1:7071/x"): "/tandem/v1/workers/kvtransfer/10.0.0.1:7071%2Fx",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

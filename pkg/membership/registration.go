@@ -37,7 +37,9 @@ type Registration struct {
 	revision   int64     // of the record as this registration wrote it
 	written    bool      // it was in etcd at least once
 	superseded bool      // another process has the id
-	failing    bool      // the last request failed, and that is logged
+	// overwritten: somebody wrote over the record last, and that is logged.
+	overwritten bool
+	failing     bool // the last request failed, and that is logged
 }
 
 // Register puts the record into etcd and keeps it there, for as long as the
@@ -166,10 +168,11 @@ func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if other, ok := otherEpoch(there, r.epoch); ok && r.written {
+	if other, held := r.held(there); held && r.written {
 		r.yield(other)
 		return r.client.cfg.LeaseTTL / 2, nil
 	}
+	r.overwrite(there)
 	if r.superseded {
 		r.superseded = false
 		r.log.Info("the other process with this id is gone: registering again", slog.String("key", r.key))
@@ -204,21 +207,12 @@ func (r *Registration) renew(ctx context.Context) error {
 }
 
 // look reads the key; an entry without revision says that there is none.
-func (r *Registration) look(ctx context.Context) (Entry, error) {
-	var listing Listing
-	err := r.client.bounded(ctx, func(ctx context.Context) (err error) {
-		listing, err = r.client.store.List(ctx, r.key)
+func (r *Registration) look(ctx context.Context) (there Entry, err error) {
+	err = r.client.bounded(ctx, func(ctx context.Context) (err error) {
+		there, err = r.client.store.Get(ctx, r.key)
 		return err
 	})
-	if err != nil {
-		return Entry{}, err
-	}
-	for _, entry := range listing.Entries {
-		if entry.Key == r.key { // the key may be the beginning of another
-			return entry, nil
-		}
-	}
-	return Entry{}, nil
+	return there, err
 }
 
 // write writes the record under the lease, or under a new one. It fails if the
@@ -281,23 +275,31 @@ func (r *Registration) failed(err error) {
 	r.log.Warn("cannot keep the registration in etcd: trying until it answers", slog.String("key", r.key), slog.Any("error", err))
 }
 
-// otherEpoch is the epoch of a record that another process wrote, if the entry
-// is one. What does not parse is nobody's, and is written over.
-func otherEpoch(there Entry, own uint64) (uint64, bool) {
-	if there.Revision == 0 {
+// held says whether another live process holds the key: its record is good, of
+// another epoch, and under a lease, which somebody has to renew. A record without
+// one is nobody's, and so is one under this registration's own lease, and what does
+// not parse; they are written over.
+func (r *Registration) held(there Entry) (otherEpoch uint64, held bool) {
+	if there.Lease == 0 || there.Lease == r.lease {
 		return 0, false
 	}
-	record, err := parseRecord(there.Value)
-	if err != nil || record.GetEpoch() == own {
+	record, err := readRecord(there)
+	if err != nil || record.GetEpoch() == r.epoch {
 		return 0, false
 	}
 	return record.GetEpoch(), true
 }
 
-func parseRecord(value []byte) (*controlv1.WorkerRecord, error) {
-	record := &controlv1.WorkerRecord{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(value, record); err != nil {
-		return nil, fmt.Errorf("parse record: %w", err)
+// overwrite says, once as long as it goes on, that somebody wrote over the record.
+func (r *Registration) overwrite(there Entry) {
+	if there.Revision == 0 || there.Revision == r.revision {
+		r.overwritten = false
+		return
 	}
-	return record, nil
+	if r.overwritten || !r.written || r.revision == 0 {
+		return
+	}
+	r.overwritten = true
+	r.log.Warn("somebody wrote over this worker's record with one that nobody keeps: writing it again; find out who may write to etcd",
+		slog.String("key", r.key), slog.Int64("lease", there.Lease))
 }

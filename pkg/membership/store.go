@@ -9,6 +9,8 @@ import (
 // Store is the part of etcd's keys that this package needs. Calls end with their
 // context. It is safe for concurrent use.
 type Store interface {
+	// Get is one key; an entry without revision says that there is none.
+	Get(ctx context.Context, key string) (Entry, error)
 	// List is all keys that begin with the prefix, at one revision.
 	List(ctx context.Context, prefix string) (Listing, error)
 	// Summary is List without keys and values.
@@ -50,10 +52,14 @@ var (
 
 // Entry is one key.
 type Entry struct {
-	Key   string
+	Key string
+	// Value; of one that is longer than any that counts, something as long.
 	Value []byte
-	// Revision is the revision at which the key was last written.
-	Revision int64
+	// Revision is the revision at which the key was last written, Created the one at
+	// which it came to be.
+	Revision, Created int64
+	// Lease is the lease that the key goes with; 0: none.
+	Lease int64
 }
 
 // Listing is keys at one revision of the store.

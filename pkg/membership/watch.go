@@ -10,18 +10,35 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
 
 // View is all workers that etcd lists.
 type View struct {
-	// Workers, sorted by role and id. They are shared: do not change them.
+	// Workers, sorted by role and id, at most MaxWorkers. They are shared: do not
+	// change them.
 	Workers []*controlv1.WorkerRecord
 	// Live says that etcd answers. If it does not, Workers is the last view known
 	// and a worker may have come or gone since.
 	Live bool
+	// AsOf is when etcd last answered, by this machine's clock; zero: never yet.
+	AsOf time.Time
+	// Source says who saw the view in etcd.
+	Source Source
 }
+
+// Source is who saw a view in etcd.
+type Source string
+
+// Sources.
+const (
+	// SourceEtcd: this process.
+	SourceEtcd Source = ""
+	// SourceFile: an earlier process, which kept it in a file.
+	SourceFile Source = "file"
+	// SourcePeer: another router, which was asked.
+	SourcePeer Source = "peer"
+)
 
 // Watch calls notify with the view as soon as it is known, and again whenever it
 // changes or etcd goes away or comes back. Until etcd first answers there is one
@@ -29,56 +46,13 @@ type View struct {
 // and must not block for long. Watch returns ctx's error when ctx ends, and never
 // before. A record that does not parse is left out and logged once.
 func (c *Client) Watch(ctx context.Context, notify func(View)) error {
-	known, before := map[string]known{}, map[string]known{}
-	view := func() []*controlv1.WorkerRecord {
-		workers := make([]*controlv1.WorkerRecord, 0, len(known))
-		for _, k := range known {
-			if k.record != nil {
-				workers = append(workers, k.record)
-			}
-		}
-		slices.SortFunc(workers, func(a, b *controlv1.WorkerRecord) int {
-			return cmp.Or(cmp.Compare(a.GetRole(), b.GetRole()), cmp.Compare(a.GetId(), b.GetId()))
-		})
-		return workers
-	}
+	r := newRoster(c.log)
 	return c.follow(ctx, workersPrefix, follower{
-		reset: func() {
-			known, before = before, known
-			clear(known)
-		},
-		apply: func(event Event) {
-			if event.Removed {
-				delete(known, event.Key)
-				return
-			}
-			known[event.Key] = c.parse(event.Entry, before[event.Key])
-		},
-		notify: func(live bool) { notify(View{Workers: view(), Live: live}) },
+		reset:  r.reset,
+		apply:  r.apply,
+		stale:  r.stale,
+		notify: func(live bool, asOf time.Time) { notify(View{Workers: r.view(), Live: live, AsOf: asOf}) },
 	})
-}
-
-// known is a key that a watch knows; its record is nil if it does not parse.
-type known struct {
-	record   *controlv1.WorkerRecord
-	revision int64
-}
-
-// parse reads a record and logs one that is none, unless the same key at the
-// same revision was none before. It reads again what it knows: an etcd that lost
-// its data counts its revisions anew.
-func (c *Client) parse(entry Entry, before known) known {
-	record, err := parseRecord(entry.Value)
-	if err == nil && WorkerKey(record.GetRole(), record.GetId()) != entry.Key {
-		err = errors.New("it belongs under another key")
-	}
-	if err == nil {
-		return known{record: record, revision: entry.Revision}
-	}
-	if before.record != nil || before.revision != entry.Revision {
-		c.log.Warn("worker record in etcd is malformed: leaving it out", slog.String("key", entry.Key), slog.Any("error", err))
-	}
-	return known{revision: entry.Revision}
 }
 
 // WatchPolicy calls notify with the policy, an empty one if none is set, as soon
@@ -97,7 +71,7 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)
 			}
 			next := &controlv1.Policy{}
 			if !event.Removed {
-				if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(event.Value, next); err != nil {
+				if err := readPolicy(event.Value, next); err != nil {
 					c.log.Warn("policy in etcd is malformed: keeping the one before", slog.Any("error", err))
 					if said != nil {
 						next = said
@@ -106,7 +80,7 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)
 			}
 			current = next
 		},
-		notify: func(live bool) {
+		notify: func(live bool, _ time.Time) {
 			if !live || said != nil && proto.Equal(said, current) {
 				return
 			}
@@ -117,11 +91,13 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)
 }
 
 // follower is told of the keys under a prefix. reset comes before a whole new
-// listing; notify after each listing, batch of events and change of liveness.
+// listing; notify after each listing, each change of liveness, and soon after events.
+// stale, which may be nil, says that a new listing would show more.
 type follower struct {
 	reset  func()
 	apply  func(Event)
-	notify func(live bool)
+	stale  func() bool
+	notify func(live bool, asOf time.Time)
 }
 
 // following is the state of one follow.
@@ -130,10 +106,12 @@ type following struct {
 	client   *Client
 	prefix   string
 	keys     map[string]int64 // the revisions at which they were written
+	added    int              // bytes of keys that were added since the last listing
 	revision int64            // up to which everything is applied
 	live     bool
-	told     bool // notify was called
-	doubts   int  // looks in a row that did not agree
+	asOf     time.Time // when etcd last answered
+	told     time.Time // when notify was last called; zero: never
+	doubts   int       // looks in a row that did not agree
 }
 
 // follow lists, then watches, and lists again whenever the watch cannot be
@@ -172,28 +150,34 @@ func (s *following) list(ctx context.Context) error {
 	}
 	s.reset()
 	s.keys = make(map[string]int64, len(listing.Entries))
+	slices.SortFunc(listing.Entries, func(a, b Entry) int { return cmp.Compare(a.Created, b.Created) })
 	for _, entry := range listing.Entries {
 		s.keys[entry.Key] = entry.Revision
 		s.apply(Event{Entry: entry})
 	}
-	s.revision, s.doubts = listing.Revision, 0
-	if s.told && !s.live {
+	s.revision, s.doubts, s.added = listing.Revision, 0, 0
+	if !s.told.IsZero() && !s.live {
 		s.client.log.Info("etcd answers again", slog.String("prefix", s.prefix))
 	}
-	s.live, s.told = true, true
-	s.notify(true)
+	s.asOf = time.Now()
+	s.tell(true)
 	return nil
+}
+
+// tell says what is known.
+func (s *following) tell(live bool) {
+	s.live, s.told = live, time.Now()
+	s.notify(live, s.asOf)
 }
 
 // absent says that etcd does not answer, once. A watch that only has to be made
 // anew is no absence.
 func (s *following) absent(err error) {
-	if errors.Is(err, errListAgain) || s.told && !s.live {
+	if errors.Is(err, errListAgain) || !s.told.IsZero() && !s.live {
 		return
 	}
 	s.client.log.Warn("etcd does not answer: keeping the last view until it does", slog.String("prefix", s.prefix), slog.Any("error", err))
-	s.live, s.told = false, true
-	s.notify(false)
+	s.tell(false)
 }
 
 // errListAgain says that the watch has come to its end and etcd is there.
@@ -210,10 +194,14 @@ func (s *following) watch(ctx context.Context) error {
 	}()
 	probe := time.NewTicker(s.client.cfg.ProbeInterval)
 	defer probe.Stop()
+	var due <-chan time.Time // when to tell of events
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-due:
+			due = nil
+			s.tell(true)
 		case batch, ok := <-batches:
 			if !ok {
 				return errListAgain
@@ -224,6 +212,17 @@ func (s *following) watch(ctx context.Context) error {
 				return errListAgain
 			}
 			s.take(batch)
+			if len(s.keys) > maxKeys || s.added > maxListedBytes {
+				return errListAgain // which says what is wrong
+			}
+			wait := notifyLeast - time.Since(s.told)
+			switch {
+			case len(batch.Events) == 0 || due != nil:
+			case wait > 0:
+				due = time.After(wait)
+			default:
+				s.tell(true)
+			}
 		case <-probe.C:
 			if err := s.probe(ctx); err != nil {
 				return err
@@ -238,15 +237,15 @@ func (s *following) take(batch Batch) {
 		if event.Removed {
 			delete(s.keys, event.Key)
 		} else {
+			if _, known := s.keys[event.Key]; !known {
+				s.added += len(event.Key)
+			}
 			s.keys[event.Key] = event.Revision
 		}
 		s.apply(event)
 		s.revision = max(s.revision, event.Revision)
 	}
-	s.revision = max(s.revision, batch.Revision)
-	if len(batch.Events) > 0 {
-		s.notify(true)
-	}
+	s.revision, s.asOf = max(s.revision, batch.Revision), time.Now()
 }
 
 // probe asks etcd whether what is known is still so.
@@ -259,6 +258,10 @@ func (s *following) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.asOf = time.Now()
+	if s.stale != nil && s.stale() {
+		return fmt.Errorf("%w: workers that were left out fit now", errListAgain)
+	}
 	if summary.Revision < s.revision {
 		return fmt.Errorf("%w: etcd is at revision %d and was at %d", errListAgain, summary.Revision, s.revision)
 	}
@@ -270,7 +273,7 @@ func (s *following) probe(ctx context.Context) error {
 		s.doubts = 0
 		return nil
 	}
-	// The events may be on their way; they do not take until the next look.
+	// The events may be on their way, but not until the next probe.
 	if s.doubts++; s.doubts < 2 {
 		return nil
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 func TestAvailable(t *testing.T) {

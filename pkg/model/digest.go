@@ -20,7 +20,7 @@ const digestChunkBytes = 4 << 20
 // of a text that states the configuration and then, by name, each tensor's name,
 // type, shape and the SHA-256 over the SHA-256s of its chunks of 4 MiB.
 //
-// It reads all weights every time. A cache keyed by size and time of files would
+// It reads all weights every time, and refuses those that are not finite. A cache keyed by size and time of files would
 // be faster, and wrong after a restored backup or an edit in place; the pages it
 // reads are those that packing the weights needs next.
 func digest(ctx context.Context, spec Spec, tensors []Tensor, opts Options) (string, error) {
@@ -68,8 +68,10 @@ func (s Spec) canonical() string {
 // hashChunks gives, for each tensor, the hashes of its chunks one after the other.
 func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, error) {
 	type job struct {
-		data []byte
-		to   []byte
+		data   []byte
+		to     []byte
+		tensor *Tensor
+		first  int // element of data
 	}
 	var jobs []job
 	var total int64
@@ -78,7 +80,7 @@ func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, 
 		chunks := slices.Collect(slices.Chunk(t.Data, digestChunkBytes))
 		leaves[i] = make([]byte, len(chunks)*sha256.Size)
 		for k, chunk := range chunks {
-			jobs = append(jobs, job{chunk, leaves[i][k*sha256.Size : (k+1)*sha256.Size]})
+			jobs = append(jobs, job{chunk, leaves[i][k*sha256.Size : (k+1)*sha256.Size], &tensors[i], k * digestChunkBytes / t.DType.Bytes()})
 		}
 		total += int64(len(t.Data))
 	}
@@ -89,6 +91,9 @@ func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, 
 		return func(j job) error {
 			sum := sha256.Sum256(j.data)
 			copy(j.to, sum[:])
+			if at := j.tensor.DType.firstNotFinite(j.data); at >= 0 { // while they are in the cache
+				return notFiniteError(*j.tensor, j.first+at)
+			}
 			return nil
 		}
 	}, func(j job) {

@@ -34,7 +34,7 @@ type SynthOptions struct {
 
 // Synthesize writes a model of random weights to dir, which must be empty or
 // not exist: the same bytes for the same shape and seed, on any machine. It
-// needs a few megabytes of memory, and first checks that the disk has the room.
+// needs a few megabytes of memory, and first checks that the disk has as much.
 // config.json comes last, so a directory that is not finished cannot be opened.
 // After an error the files are gone again, and so is dir if it did not exist.
 func Synthesize(ctx context.Context, dir string, shape Shape, opts SynthOptions) (err error) {
@@ -55,7 +55,7 @@ func Synthesize(ctx context.Context, dir string, shape Shape, opts SynthOptions)
 			err = errors.Join(err, w.undo(created))
 		}
 	}()
-	if err := checkRoom(dir, spec); err != nil {
+	if err := checkDisk(dir, spec); err != nil {
 		return err
 	}
 	if err := w.weights(ctx); err != nil {
@@ -97,8 +97,8 @@ func claimDirectory(dir string) (created bool, err error) {
 	return false, nil
 }
 
-// checkRoom compares the weights, and a little for the rest, with the free disk.
-func checkRoom(dir string, spec Spec) error {
+// checkDisk compares the weights, and a little for the rest, with the free disk.
+func checkDisk(dir string, spec Spec) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {
 		return fmt.Errorf("find the free space of %s: %w", dir, err)

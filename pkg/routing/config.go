@@ -1,9 +1,14 @@
-package fleet
+package routing
 
 import "time"
 
 // Config is the policy's constants. Every field has to be set.
 type Config struct {
+	// Models are those that requests may ask for, names unique.
+	Models []Model
+	// VersionWait is how long the version of a model may still change after the
+	// first of its workers has answered, unless a request is sent before.
+	VersionWait time.Duration
 	// QueueLimit is the most requests that wait.
 	QueueLimit int
 	// MaxQueueWait is how long a request waits at most, its own deadline aside.
@@ -15,11 +20,14 @@ type Config struct {
 	DisaggregateMinTokens int
 	// NoWorkerGrace is how long a request waits for a worker when there is none.
 	NoWorkerGrace time.Duration
-	// WorkerKeep is how long a worker that etcd does not list any more is kept
-	// while its connection works.
+	// WorkerKeep is how long a worker that etcd does not list any more is kept while its
+	// connection works, counted while etcd answers.
 	WorkerKeep time.Duration
 	// LoadStale is the age from which on a load report is not used.
 	LoadStale time.Duration
+	// ReportDoubt is how long a worker may be full by its reports, but not by the router's
+	// own account, before a request is sent there nevertheless.
+	ReportDoubt time.Duration
 	// ReportLag is how long a dispatch takes at most to show in load reports.
 	ReportLag time.Duration
 	// TransferBytesPerSecond is what a KV transfer is taken to move.
@@ -30,6 +38,8 @@ type Config struct {
 	// TPOTHorizonTokens is over how many output tokens the predicted time per
 	// token counts in the cost of a decode worker, at most.
 	TPOTHorizonTokens int
+	// Silence is how long a worker may be silent in a request, whatever is known of it.
+	Silence Silence
 	// IndexBlocks is the most different blocks that the prefix index knows.
 	IndexBlocks int
 }

@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"math"
@@ -8,7 +8,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // How long a worker takes to fetch is predicted by what it fetched before, until that
@@ -54,7 +54,7 @@ func TestFetchSpeedIsLearned(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil, store("s1"), prefill("p1"), decode("d1"))
 			for _, f := range c.fetches {
-				b.do(fleet.Fetched{Store: fleet.Ref{ID: "s1", Epoch: 1}, Worker: fleet.Ref{ID: f.worker, Epoch: f.epoch}, Verdict: f.verdict, Tokens: f.tokens, Took: f.took})
+				b.do(routing.Fetched{Store: routing.Ref{ID: "s1", Epoch: 1}, Worker: routing.Ref{ID: f.worker, Epoch: f.epoch}, Verdict: f.verdict, Tokens: f.tokens, Took: f.took})
 			}
 			b.now = b.now.Add(c.later)
 			b.do(load("p1", controlv1.Role_ROLE_PREFILL, nil)) // a token takes 0.1 ms

@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"math"
@@ -15,7 +15,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // deface gives numbers of a message, those of the messages within it included,
@@ -51,13 +51,13 @@ func deface(t *rapid.T, m protoreflect.Message) {
 // panics.
 func TestNothingThatWorkersSayPanics(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := fleet.New(config(), rand.New(rand.NewPCG(1, 2)))
+		f := routing.New(config(), rand.New(rand.NewPCG(1, 2)))
 		now := time.Unix(1000, 0)
 		ids := []string{"p1", "p2", "d1", "d2"}
 		number := func(name string) uint64 {
 			return rapid.SampledFrom([]uint64{0, 1, 2, 1 << 60, math.MaxUint64}).Draw(t, name)
 		}
-		var view fleet.ViewChanged
+		var view routing.ViewChanged
 		for _, id := range ids {
 			role := controlv1.Role_ROLE_DECODE
 			if id[0] == 'p' {
@@ -70,7 +70,7 @@ func TestNothingThatWorkersSayPanics(t *testing.T) {
 		}
 		f.Handle(now, view)
 		for _, id := range ids {
-			f.Handle(now, fleet.Connected{Worker: fleet.Ref{ID: id, Epoch: 1}})
+			f.Handle(now, routing.Connected{Worker: routing.Ref{ID: id, Epoch: 1}})
 		}
 		for i := range 20 {
 			id := rapid.SampledFrom(ids).Draw(t, "worker")
@@ -78,37 +78,37 @@ func TestNothingThatWorkersSayPanics(t *testing.T) {
 			report := &controlv1.LoadReport{StepTime: &controlv1.StepTimeModel{Samples: 1}}
 			deface(t, report.ProtoReflect())
 			report.Origin = origin
-			f.Handle(now, fleet.LoadReported{Report: report})
-			f.Handle(now, fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: origin, Stored: []uint64{number("hash")}}})
-			f.Handle(now, fleet.BlocksListed{Worker: fleet.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: number("listed"), BlockHashes: []uint64{1, 2}}})
-			f.Handle(now, fleet.PolicyChanged{Policy: &controlv1.Policy{
+			f.Handle(now, routing.LoadReported{Report: report})
+			f.Handle(now, routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: origin, Stored: []uint64{number("hash")}}})
+			f.Handle(now, routing.BlocksListed{Worker: routing.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: number("listed"), BlockHashes: []uint64{1, 2}}})
+			f.Handle(now, routing.PolicyChanged{Policy: &controlv1.Policy{
 				DisaggregateMinTokens: proto.Uint32(rapid.SampledFrom([]uint32{0, 1, math.MaxUint32}).Draw(t, "threshold")),
 			}})
-			r := fleet.Request{
-				ID: string(rune('a' + i)), Tenant: "t", ModelDigest: "m", Arrived: now, Tokens: 100, MaxNew: 100,
+			r := routing.Request{
+				ID: string(rune('a' + i)), Tenant: "t", Model: "fable", Arrived: now, Tokens: 100, MaxNew: 100,
 				Mode: rapid.SampledFrom([]inferencev1.Mode{auto, dis, agg}).Draw(t, "mode"),
 				TTFT: rapid.SampledFrom([]time.Duration{0, 1, math.MaxInt64}).Draw(t, "ttft"),
-				Hashes: func(_, _ string, blockTokens int) []kvcache.Hash {
-					return kvcache.BlockHashes(1, make([]int32, 100), blockTokens)
-				},
+				Hashes: hashed(f, func(key routing.BlockKey) []kvcache.Hash {
+					return kvcache.BlockHashes(1, make([]int32, 100), key.BlockTokens)
+				}),
 			}
-			if refused(f.Handle(now, fleet.Arrived{Request: r}), r.ID) {
+			if refused(f.Handle(now, routing.Arrived{Request: r}), r.ID) {
 				continue
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
-			f.Handle(now, fleet.Tick{})
+			f.Handle(now, routing.Tick{})
 			if rapid.Bool().Draw(t, "ended") {
-				f.Handle(now, fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: fleet.Ref{ID: id, Epoch: 1}, Busy: true, RetryAfter: math.MaxInt64}}})
+				f.Handle(now, routing.Ended{ID: r.ID, Failures: []routing.Failure{{Worker: routing.Ref{ID: id, Epoch: 1}, Busy: true, RetryAfter: math.MaxInt64}}})
 			}
 		}
-		f.Handle(now.Add(time.Hour), fleet.Tick{})
+		f.Handle(now.Add(time.Hour), routing.Tick{})
 		if f.Waiting() != 0 {
 			t.Fatalf("%d wait for ever", f.Waiting())
 		}
 	})
 }
 
-func refused(actions []fleet.Action, id string) bool {
+func refused(actions []routing.Action, id string) bool {
 	_, refusal, answered := answerTo(id, actions)
 	return answered && refusal.Reason != ""
 }
@@ -116,11 +116,11 @@ func refused(actions []fleet.Action, id string) bool {
 // Empty messages name no worker.
 func TestEmptyMessages(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
-	for _, event := range []fleet.Event{
-		fleet.LoadReported{}, fleet.LoadReported{Report: &controlv1.LoadReport{}},
-		fleet.BlocksChanged{}, fleet.BlocksChanged{Event: &controlv1.KvEvent{}},
-		fleet.BlocksListed{}, fleet.PolicyChanged{},
-		fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{nil, {}}},
+	for _, event := range []routing.Event{
+		routing.LoadReported{}, routing.LoadReported{Report: &controlv1.LoadReport{}},
+		routing.BlocksChanged{}, routing.BlocksChanged{Event: &controlv1.KvEvent{}},
+		routing.BlocksListed{}, routing.PolicyChanged{},
+		routing.ViewChanged{Workers: []*controlv1.WorkerRecord{nil, {}}},
 	} {
 		if actions := b.do(event); len(actions) != 0 {
 			t.Errorf("%T gives %v", event, actions)

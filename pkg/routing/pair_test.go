@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"fmt"
@@ -9,7 +9,8 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // A request that is to be disaggregated goes to a pair that has room and a path
@@ -18,7 +19,7 @@ import (
 func TestAPairIsFoundIfThereIsOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type end struct {
-			ref    fleet.Ref
+			ref    routing.Ref
 			layout uint64
 			full   bool
 		}
@@ -32,21 +33,21 @@ func TestAPairIsFoundIfThereIsOne(t *testing.T) {
 				}
 				r.LayoutDigest = rapid.SampledFrom([]uint64{7, 7, 8}).Draw(t, "layout")
 				records = append(records, r)
-				ends[side] = append(ends[side], end{fleet.Ref{ID: r.GetId(), Epoch: 1}, r.GetLayoutDigest(), rapid.IntRange(0, 3).Draw(t, "full") == 0})
+				ends[side] = append(ends[side], end{routing.Ref{ID: r.GetId(), Epoch: 1}, r.GetLayoutDigest(), rapid.IntRange(0, 3).Draw(t, "full") == 0})
 			}
 		}
 		b := newBench(nil, nil, records...)
-		var failed [2]map[[2]fleet.Ref]bool
+		var failed [2]map[[2]routing.Ref]bool
 		for round := range failed {
-			failed[round] = map[[2]fleet.Ref]bool{}
+			failed[round] = map[[2]routing.Ref]bool{}
 			b.pass(150 * time.Millisecond)
 			d, _, _ := b.arrive(b.request(agg, 1))
-			e := fleet.Ended{ID: d.ID}
+			e := routing.Ended{ID: d.ID}
 			for _, from := range ends[0] {
 				for _, to := range ends[1] {
 					if rapid.IntRange(0, 3).Draw(t, "fails") > 0 {
-						failed[round][[2]fleet.Ref{from.ref, to.ref}] = true
-						e.Failures = append(e.Failures, fleet.Failure{Worker: from.ref, Unreached: to.ref, Why: nobodyThere})
+						failed[round][[2]routing.Ref{from.ref, to.ref}] = true
+						e.Failures = append(e.Failures, routing.Failure{Worker: from.ref, Unreached: to.ref, Why: nobodyThere})
 					}
 				}
 			}
@@ -61,10 +62,10 @@ func TestAPairIsFoundIfThereIsOne(t *testing.T) {
 				}))
 			}
 		}
-		open, soon, broken := map[[2]fleet.Ref]bool{}, false, false
+		open, soon, broken := map[[2]routing.Ref]bool{}, false, false
 		for _, to := range ends[1] {
 			for _, from := range ends[0] {
-				switch pair := [2]fleet.Ref{from.ref, to.ref}; {
+				switch pair := [2]routing.Ref{from.ref, to.ref}; {
 				case to.full:
 					soon = true
 				case from.layout != to.layout:
@@ -80,20 +81,20 @@ func TestAPairIsFoundIfThereIsOne(t *testing.T) {
 		r := b.request(dis, 100)
 		for _, w := range append(ends[0], ends[1]...) {
 			if rapid.IntRange(0, 2).Draw(t, "second choice") == 0 {
-				r.Failures = append(r.Failures, fleet.Failure{Worker: w.ref})
+				r.Failures = append(r.Failures, routing.Failure{Worker: w.ref})
 			}
 		}
 		d, refusal, answered := b.arrive(r)
 		switch {
 		case len(open) > 0:
-			if !open[[2]fleet.Ref{d.Prefill, d.Decode}] {
+			if !open[[2]routing.Ref{d.Prefill, d.Decode}] {
 				t.Fatalf("of %v: %v, %+v", open, d, refusal)
 			}
 		case soon || !broken:
 			if answered {
 				t.Fatalf("does not wait: %v, %+v", d, refusal)
 			}
-		case refusal.Reason != fleet.ReasonUnreachable:
+		case refusal.Reason != api.ReasonKVUnreachable:
 			t.Fatalf("not refused: %v, %+v", d, refusal)
 		}
 	})
@@ -103,9 +104,9 @@ func TestAPairIsFoundIfThereIsOne(t *testing.T) {
 // the paths between them.
 func TestBrokenPathsCostLittle(t *testing.T) {
 	const workers = 32
-	f, now := severedFleet(workers)
+	f, now := routerWithoutPaths(workers)
 	for _, forced := range []bool{false, true} {
-		if n := testing.AllocsPerRun(10, func() { severedDecision(f, now, forced) }); n > 10*2*workers {
+		if n := testing.AllocsPerRun(10, func() { decideWithoutPath(f, now, forced) }); n > 10*2*workers {
 			t.Errorf("forced %v: %v allocations", forced, n)
 		}
 	}

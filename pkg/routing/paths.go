@@ -1,22 +1,23 @@
-package fleet
+package routing
 
 import (
-	"container/list"
 	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
-// Two workers that both answer may still be out of each other's reach: an address
-// that the decode worker gives out leads nowhere, each wants another transport, or the
-// decode worker has no connection left there or answers too late. That speaks against
-// neither, so it is the pair that is left alone for a while. Then one request tries it
-// again, and the others when that has found the way. The first failure may be an
-// accident, such as a connection that was cut: who has no other pair waits for it and
-// tries again, and only the second shows that the path is broken.
+// Two workers that both answer may still not reach each other: the decode worker's
+// address leads nowhere, they have no transport in common, or the decode worker has no
+// connection left or answers too late. That speaks against neither, so the router leaves
+// the pair alone for a while. Then one request tries it again; the others follow once that
+// has gone well. The first failure may be chance, such as a connection that was cut: a
+// request without another pair waits and tries again. The second shows that the path is
+// broken.
 
 const (
 	// pathFirst is how long a pair is left alone after its first failure, pathLeast and
@@ -43,13 +44,12 @@ type outage struct {
 	failures        int // in a row
 	failedAt, until time.Time
 	why             string
-	probe           string        // the last request that was to try it again
-	place           *list.Element // among Fleet.accidents; nil: it is not there
+	probe           string // the last request that was to try it again
 }
 
 // closed is the outage of a path that is left alone now; nil if it may be used.
-func (f *Fleet) closed(now time.Time, p path) *outage {
-	if o := f.paths[p]; o != nil && now.Before(o.until) {
+func (rt *Router) closed(now time.Time, p path) *outage {
+	if o := rt.paths[p]; o != nil && now.Before(o.until) {
 		return o
 	}
 	return nil
@@ -65,10 +65,10 @@ func (r *Request) unreached() (p path, why string, ok bool) {
 	return path{}, "", false
 }
 
-// severed says why r's KV cannot go from one worker to another, empty if it can; and
+// blocked says why r's KV cannot go from one worker to another, empty if it can; and
 // whether it may soon.
-func (f *Fleet) severed(now time.Time, r *Request, p path) (why string, soon bool) {
-	if o := f.closed(now, p); o != nil {
+func (rt *Router) blocked(now time.Time, r *Request, p path) (why string, soon bool) {
+	if o := rt.closed(now, p); o != nil {
 		why, soon = o.why, o.failures == 1
 	}
 	times := 0
@@ -83,59 +83,52 @@ func (f *Fleet) severed(now time.Time, r *Request, p path) (why string, soon boo
 	return why, soon
 }
 
-// used notes that request id tries a path: if that failed before, nobody else does
+// tries notes that request id tries a path: if that failed before, nobody else does
 // until it is known what came of it.
-func (f *Fleet) used(now time.Time, p path, id string) {
-	if o := f.paths[p]; o != nil {
+func (rt *Router) tries(now time.Time, p path, id string) {
+	if o := rt.paths[p]; o != nil {
 		o.probe = id
-		f.rest(now, o)
+		rt.leaveAlone(now, o)
 	}
 }
 
-// rest lets a path be left alone from now on.
-func (f *Fleet) rest(now time.Time, o *outage) {
+// leaveAlone closes a path from now on.
+func (rt *Router) leaveAlone(now time.Time, o *outage) {
 	o.until = now.Add(o.wait())
-	f.strike(o)
 	if o.failures == 1 {
-		// The wait is the same for all, so they are in order.
-		o.place = f.accidents.PushBack(o)
+		rt.nextReopening() // which drops those that are over
+		rt.reopenings = append(rt.reopenings, reopening{o, o.until})
 	}
 }
 
-// strike takes an outage out of accidents.
-func (f *Fleet) strike(o *outage) {
-	if o.place != nil {
-		f.accidents.Remove(o.place)
-		o.place = nil
-	}
+// reopening is when a path may be tried again after its first failure, unless it was tried
+// or forgotten meanwhile.
+type reopening struct {
+	outage *outage
+	at     time.Time
 }
 
-// accident is the outage of those after a first failure that ends next; nil if there
-// is none.
-func (f *Fleet) accident() *outage {
-	next := f.accidents.Front()
-	if next == nil {
-		return nil
+// nextReopening is the first of those to come; zero if there is none.
+func (rt *Router) nextReopening() time.Time {
+	// The wait is the same for all, so they are in order.
+	for len(rt.reopenings) > 0 {
+		first := rt.reopenings[0]
+		if first.outage.failures == 1 && first.outage.until.Equal(first.at) && rt.now.Before(first.at) {
+			return first.at
+		}
+		rt.reopenings = rt.reopenings[1:]
 	}
-	o, _ := next.Value.(*outage) // nothing else is in the list
-	return o
-}
-
-// rested strikes the accidents whose paths may be tried again.
-func (f *Fleet) rested(now time.Time) {
-	for o := f.accident(); o != nil && !now.Before(o.until); o = f.accident() {
-		f.strike(o)
-	}
+	return time.Time{}
 }
 
 // forgetPath forgets that a path was broken, if it was.
-func (f *Fleet) forgetPath(p path) (known bool) {
-	o := f.paths[p]
+func (rt *Router) forgetPath(p path) (known bool) {
+	o := rt.paths[p]
 	if o == nil {
 		return false
 	}
-	f.strike(o)
-	delete(f.paths, p)
+	o.failures = 0
+	delete(rt.paths, p)
 	return true
 }
 
@@ -143,21 +136,21 @@ func (o *outage) wait() time.Duration {
 	if o.failures <= 1 {
 		return pathFirst
 	}
-	return min(pathLeast<<min(o.failures-2, 10), pathMost)
+	return doubling(pathLeast, o.failures-2, pathMost)
 }
 
-// lose takes in that no transfer of request id could begin on a path.
-func (f *Fleet) lose(now time.Time, p path, id, why string) {
-	if f.worker(p.from) == nil || f.worker(p.to) == nil {
+// pathFailed takes in that no transfer of request id could begin on a path.
+func (rt *Router) pathFailed(now time.Time, p path, id, why string) {
+	if rt.worker(p.from) == nil || rt.worker(p.to) == nil {
 		return // another incarnation of either is another path
 	}
-	o := f.paths[p]
+	o := rt.paths[p]
 	if o == nil {
-		if len(f.paths) >= maxPaths {
-			f.forgetOldest()
+		if len(rt.paths) >= maxPaths {
+			rt.forgetOldest()
 		}
 		o = new(outage)
-		f.paths[p] = o
+		rt.paths[p] = o
 	}
 	o.why = sentence(why)
 	// Those that set out together fail together, which is one failure.
@@ -165,56 +158,56 @@ func (f *Fleet) lose(now time.Time, p path, id, why string) {
 		return
 	}
 	o.failures, o.failedAt, o.probe = o.failures+1, now, ""
-	f.rest(now, o)
-	if f.pathsDue.IsZero() {
-		f.pathsDue = now.Add(pathKept)
+	rt.leaveAlone(now, o)
+	if rt.pathsDue.IsZero() {
+		rt.pathsDue = now.Add(pathKept)
 	}
 	if o.failures > 1 {
-		f.out = append(f.out, PathLost{Prefill: p.from, Decode: p.to, Why: o.why, Wait: o.wait()})
+		rt.out = append(rt.out, PathLost{Prefill: p.from, Decode: p.to, Why: o.why, Wait: o.wait()})
 	}
 }
 
 // forgetWorker forgets the paths from and to one.
-func (f *Fleet) forgetWorker(ref Ref) {
-	for p := range f.paths {
+func (rt *Router) forgetWorker(ref Ref) {
+	for p := range rt.paths {
 		if p.from == ref || p.to == ref {
-			f.forgetPath(p)
+			rt.forgetPath(p)
 		}
 	}
 }
 
 // expirePaths forgets those that nobody tried for long.
-func (f *Fleet) expirePaths(now time.Time) {
-	f.pathsDue = time.Time{}
-	for p, o := range f.paths {
+func (rt *Router) expirePaths(now time.Time) {
+	rt.pathsDue = time.Time{}
+	for p, o := range rt.paths {
 		end := o.failedAt.Add(pathKept)
 		if !now.Before(end) {
-			f.forgetPath(p)
-		} else if f.pathsDue.IsZero() || end.Before(f.pathsDue) {
-			f.pathsDue = end
+			rt.forgetPath(p)
+		} else if rt.pathsDue.IsZero() || end.Before(rt.pathsDue) {
+			rt.pathsDue = end
 		}
 	}
 }
 
-func (f *Fleet) forgetOldest() {
+func (rt *Router) forgetOldest() {
 	var oldest path
 	var at time.Time
-	for p, o := range f.paths {
+	for p, o := range rt.paths {
 		// By name where times are equal, so that equal histories give equal actions.
 		if at.IsZero() || o.failedAt.Before(at) || o.failedAt.Equal(at) && p.String() < oldest.String() {
 			oldest, at = p, o.failedAt
 		}
 	}
-	f.forgetPath(oldest)
+	rt.forgetPath(oldest)
 }
 
 // BrokenPaths is how many paths are known on which the last transfer could not begin.
-func (f *Fleet) BrokenPaths() int { return len(f.paths) }
+func (rt *Router) BrokenPaths() int { return len(rt.paths) }
 
 // Unreachable is the answer to a request whose KV cannot get from its prefill worker
 // to a decode worker, for why.
 func Unreachable(prefill, decode, why string, retryAfter time.Duration) Refusal {
-	return Refusal{Code: codes.Unavailable, Reason: ReasonUnreachable, RetryAfter: max(retryAfter, time.Second),
+	return Refusal{Code: codes.Unavailable, Reason: api.ReasonKVUnreachable, RetryAfter: max(retryAfter, time.Second),
 		Message: fmt.Sprintf("KV does not get from %s to %s (%s): see that the --kv-advertise of %s leads there from the host of %s, that %s answers in time and has connections left (--kv-max-connections; its log says when not), and that their --kv-transport have one in common; mode auto does without",
 			prefill, decode, sentence(why), decode, prefill, decode)}
 }

@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"fmt"
@@ -11,16 +11,17 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 const nobodyThere = "127.0.0.1:9: connection refused"
 
 // unreached ends a request whose prefill worker found no way to its decode worker,
 // and returns what it says to its next try.
-func (b *bench) unreached(d fleet.Dispatch) []fleet.Failure {
-	failures := []fleet.Failure{{Worker: d.Prefill, Unreached: d.Decode, Why: nobodyThere}}
-	b.do(fleet.Ended{ID: d.ID, Failures: failures})
+func (b *bench) unreached(d routing.Dispatch) []routing.Failure {
+	failures := []routing.Failure{{Worker: d.Prefill, Unreached: d.Decode, Why: nobodyThere}}
+	b.do(routing.Ended{ID: d.ID, Failures: failures})
 	return failures
 }
 
@@ -32,7 +33,7 @@ func (b *bench) aloneFor() time.Duration {
 			b.unreached(d)
 			return waited
 		}
-		b.do(fleet.Ended{ID: d.ID})
+		b.do(routing.Ended{ID: d.ID})
 		b.pass(50 * time.Millisecond)
 	}
 }
@@ -44,7 +45,7 @@ func TestBrokenPathIsLeftAlone(t *testing.T) {
 		t.Fatalf("%v", d)
 	}
 	if b.unreached(d); len(b.last) != 0 {
-		t.Errorf("said %+v of what may be an accident", b.last)
+		t.Errorf("said %+v of what may be chance", b.last)
 	}
 	// Others run on one worker meanwhile and say why; each failure doubles the time.
 	d, _, _ = b.arrive(b.request(auto, 100))
@@ -55,11 +56,11 @@ func TestBrokenPathIsLeftAlone(t *testing.T) {
 	if c := d.Decision.GetCandidates(); len(c) != 2 || !strings.Contains(c[1].GetExcluded(), "KV does not get from it to d1") {
 		t.Errorf("candidates %v", c)
 	}
-	b.do(fleet.Ended{ID: d.ID})
+	b.do(routing.Ended{ID: d.ID})
 	if got := b.aloneFor(); got != 100*time.Millisecond {
 		t.Errorf("left alone for %v at first", got)
 	}
-	if lost, is := b.last[0].(fleet.PathLost); !is || lost.Prefill.ID != "p1" || lost.Decode.ID != "d1" || lost.Why != nobodyThere || lost.Wait != time.Second {
+	if lost, is := b.last[0].(routing.PathLost); !is || lost.Prefill.ID != "p1" || lost.Decode.ID != "d1" || lost.Why != nobodyThere || lost.Wait != time.Second {
 		t.Errorf("said %+v", b.last)
 	}
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
@@ -73,7 +74,7 @@ func TestBrokenPathIsLeftAlone(t *testing.T) {
 	// A transfer that begins ends that.
 	b.pass(30 * time.Second)
 	d, _, _ = b.arrive(b.request(auto, 100))
-	b.do(fleet.PromptDone{ID: d.ID})
+	b.do(routing.PromptDone{ID: d.ID})
 	if next, _, _ := b.arrive(b.request(auto, 100)); d.Prefill.ID != "p1" || next.Prefill.ID != "p1" || b.f.BrokenPaths() != 0 {
 		t.Errorf("still left alone: %v, %d broken paths", next, b.f.BrokenPaths())
 	}
@@ -96,18 +97,18 @@ func TestOneRequestTriesThePath(t *testing.T) {
 		t.Errorf("probe %v, other %v", probe, other)
 	}
 	b.unreached(probe)
-	if lost, is := b.last[0].(fleet.PathLost); !is || lost.Wait != time.Second {
+	if lost, is := b.last[0].(routing.PathLost); !is || lost.Wait != time.Second {
 		t.Errorf("the probe that failed gives %+v", b.last)
 	}
 }
 
-// The first failure may be an accident: who has no other pair waits and tries again.
-func TestAccidentOnAPath(t *testing.T) {
+// The first failure may be chance: a request without another pair waits and tries again.
+func TestFirstFailureOfAPath(t *testing.T) {
 	b := newBench(t, nil, prefill("p1"), decode("d1"))
 	r, other := b.request(dis, 100), b.request(dis, 100)
 	d, _, _ := b.arrive(r)
 	r.Failures, r.Attempt = b.unreached(d), 1
-	for _, r := range []fleet.Request{r, other} {
+	for _, r := range []routing.Request{r, other} {
 		if d, refusal, answered := b.arrive(r); answered {
 			t.Fatalf("%v, %+v", d, refusal)
 		}
@@ -117,7 +118,7 @@ func TestAccidentOnAPath(t *testing.T) {
 	if _, _, answered := answerTo(other.ID, actions); d.Prefill.ID != "p1" || answered {
 		t.Errorf("%v", actions)
 	}
-	if d, _, _ := answerTo(other.ID, b.do(fleet.PromptDone{ID: r.ID})); d.Prefill.ID != "p1" {
+	if d, _, _ := answerTo(other.ID, b.do(routing.PromptDone{ID: r.ID})); d.Prefill.ID != "p1" {
 		t.Errorf("%v", b.last)
 	}
 }
@@ -150,7 +151,7 @@ func TestNextTryOfUnreached(t *testing.T) {
 	if reason := d.Decision.GetReason(); d.Prefill.ID != "" || !d.Fallback || !strings.Contains(reason, nobodyThere) {
 		t.Errorf("%v", d)
 	}
-	b.do(fleet.Ended{ID: d.ID})
+	b.do(routing.Ended{ID: d.ID})
 
 	r = b.request(dis, 100)
 	tried := map[string]int{}
@@ -158,7 +159,7 @@ func TestNextTryOfUnreached(t *testing.T) {
 		d, refusal, answered := b.arrive(r)
 		if r.Attempt == 4 {
 			names := strings.Contains(refusal.Message, "p1 to d1") || strings.Contains(refusal.Message, "p2 to d1")
-			if !answered || refusal.Code != codes.Unavailable || refusal.Reason != fleet.ReasonUnreachable || !names ||
+			if !answered || refusal.Code != codes.Unavailable || refusal.Reason != api.ReasonKVUnreachable || !names ||
 				!strings.Contains(refusal.Message, "--kv-advertise") || !strings.Contains(refusal.Message, "--kv-max-connections") || !strings.Contains(refusal.Message, nobodyThere) || refusal.RetryAfter < time.Second {
 				t.Errorf("answered %v: %+v, %v", answered, refusal, d)
 			}
@@ -186,11 +187,11 @@ func TestEveryPathBroken(t *testing.T) {
 		b.pass(100 * time.Millisecond)
 	}
 	_, refusal, answered := b.arrive(b.request(dis, 100))
-	if !answered || refusal.Reason != fleet.ReasonUnreachable {
+	if !answered || refusal.Reason != api.ReasonKVUnreachable {
 		t.Errorf("answered %v: %+v", answered, refusal)
 	}
-	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{prefill("p1"), decode("d1"), decode("d2")}, Live: true})
-	b.do(fleet.Connected{Worker: fleet.Ref{ID: "d2", Epoch: 1}})
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{prefill("p1"), decode("d1"), decode("d2")}, Live: true})
+	b.do(routing.Connected{Worker: routing.Ref{ID: "d2", Epoch: 1}})
 	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 0 }))
 	r := b.request(dis, 100)
 	if d, refusal, answered := b.arrive(r); answered {
@@ -208,11 +209,12 @@ func TestBrokenPathsAreForgotten(t *testing.T) {
 	b.unreached(d)
 	again := decode("d1")
 	again.Epoch = 2
-	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{prefill("p1"), again}, Live: true})
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{prefill("p1"), again}, Live: true})
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
 	if n := b.f.BrokenPaths(); n != 0 {
 		t.Errorf("%d broken paths of a worker that is gone", n)
 	}
-	b.do(fleet.Connected{Worker: fleet.Ref{ID: "d1", Epoch: 2}})
+	b.do(routing.Connected{Worker: routing.Ref{ID: "d1", Epoch: 2}})
 	d, _, _ = b.arrive(b.request(auto, 100))
 	b.unreached(d)
 	if b.pass(4 * time.Minute); b.f.BrokenPaths() != 1 {
@@ -244,7 +246,7 @@ func TestBrokenPathsAreForgotten(t *testing.T) {
 
 // What a worker says of it is one line, and short.
 func TestWhyIsBounded(t *testing.T) {
-	refusal := fleet.Unreachable("p1", "d1", strings.Repeat("é\n", 1000), 0)
+	refusal := routing.Unreachable("p1", "d1", strings.Repeat("é\n", 1000), 0)
 	if strings.Contains(refusal.Message, "\n") || len(refusal.Message) > 800 || strings.Contains(refusal.Message, "�") {
 		t.Errorf("%q", refusal.Message)
 	}

@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"fmt"
@@ -16,8 +16,9 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 const (
@@ -26,11 +27,13 @@ const (
 	agg  = inferencev1.Mode_MODE_AGGREGATED
 )
 
-func config() fleet.Config {
-	return fleet.Config{
+func config() routing.Config {
+	return routing.Config{
+		Models: []routing.Model{{Name: "fable", Digest: "m"}}, VersionWait: 5 * time.Second,
 		QueueLimit: 4, MaxQueueWait: 30 * time.Second, TenantMaxRequests: 100, DisaggregateMinTokens: 64,
-		NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportLag: 100 * time.Millisecond,
+		NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportDoubt: 500 * time.Millisecond, ReportLag: 100 * time.Millisecond,
 		TransferBytesPerSecond: 1e9, NearBest: .1, TPOTHorizonTokens: 64, IndexBlocks: 1000,
+		Silence: routing.Silence{Queue: 30 * time.Second, Prompt: time.Minute, Tokens: 10 * time.Second},
 	}
 }
 
@@ -45,36 +48,36 @@ func record(id string, role controlv1.Role) *controlv1.WorkerRecord {
 func prefill(id string) *controlv1.WorkerRecord { return record(id, controlv1.Role_ROLE_PREFILL) }
 func decode(id string) *controlv1.WorkerRecord  { return record(id, controlv1.Role_ROLE_DECODE) }
 
-// bench drives one fleet and remembers what it said.
+// bench drives one router and remembers what it said.
 type bench struct {
 	t     *testing.T
-	f     *fleet.Fleet
+	f     *routing.Router
 	now   time.Time
-	last  []fleet.Action
+	last  []routing.Action
 	count int
 }
 
-func newBench(t *testing.T, change func(*fleet.Config), records ...*controlv1.WorkerRecord) *bench {
+func newBench(t *testing.T, change func(*routing.Config), records ...*controlv1.WorkerRecord) *bench {
 	c := config()
 	if change != nil {
 		change(&c)
 	}
-	b := &bench{t: t, f: fleet.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0)}
-	b.do(fleet.ViewChanged{Workers: records, Live: true})
+	b := &bench{t: t, f: routing.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0)}
+	b.do(routing.ViewChanged{Workers: records, Live: true})
 	for _, r := range records {
-		b.do(fleet.Connected{Worker: fleet.Ref{ID: r.GetId(), Epoch: r.GetEpoch()}})
+		b.do(routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: r.GetEpoch()}})
 	}
 	return b
 }
 
-func (b *bench) do(event fleet.Event) []fleet.Action {
+func (b *bench) do(event routing.Event) []routing.Action {
 	b.last = b.f.Handle(b.now, event)
 	return b.last
 }
 
-// pass lets time go by, ticking when the fleet asks for it.
-func (b *bench) pass(d time.Duration) []fleet.Action {
-	var all []fleet.Action
+// pass lets time go by, ticking when the router asks for it.
+func (b *bench) pass(d time.Duration) []routing.Action {
+	var all []routing.Action
 	for end := b.now.Add(d); ; {
 		next, ok := b.f.Next()
 		if !ok || next.After(end) {
@@ -84,45 +87,49 @@ func (b *bench) pass(d time.Duration) []fleet.Action {
 		if next.After(b.now) {
 			b.now = next
 		}
-		all = append(all, b.do(fleet.Tick{})...)
+		all = append(all, b.do(routing.Tick{})...)
 	}
 }
 
-func (b *bench) request(mode inferencev1.Mode, tokens int) fleet.Request {
+func (b *bench) request(mode inferencev1.Mode, tokens int) routing.Request {
 	b.count++
-	return fleet.Request{ID: fmt.Sprint("r", b.count), Tenant: "t", Model: "fable", ModelDigest: "m", Mode: mode, Arrived: b.now, Tokens: tokens, MaxNew: 32}
+	return routing.Request{ID: fmt.Sprint("r", b.count), Tenant: "t", Model: "fable", Mode: mode, Arrived: b.now, Tokens: tokens, MaxNew: 32}
 }
 
 // arrive hands a request in and returns the answer, if there is one at once.
-func (b *bench) arrive(r fleet.Request) (fleet.Dispatch, fleet.Refusal, bool) {
-	return answerTo(r.ID, b.do(fleet.Arrived{Request: r}))
+func (b *bench) arrive(r routing.Request) (routing.Dispatch, routing.Refusal, bool) {
+	return answerTo(r.ID, b.do(routing.Arrived{Request: r}))
 }
 
-func answerTo(id string, actions []fleet.Action) (fleet.Dispatch, fleet.Refusal, bool) {
+func answerTo(id string, actions []routing.Action) (routing.Dispatch, routing.Refusal, bool) {
 	for _, action := range actions {
 		switch a := action.(type) {
-		case fleet.Dispatch:
+		case routing.Dispatch:
 			if a.ID == id {
-				return a, fleet.Refusal{}, true
+				return a, routing.Refusal{}, true
 			}
-		case fleet.Refuse:
+		case routing.Refuse:
 			if a.ID == id {
-				return fleet.Dispatch{}, a.Refusal, true
+				return routing.Dispatch{}, a.Refusal, true
 			}
 		}
 	}
-	return fleet.Dispatch{}, fleet.Refusal{}, false
+	return routing.Dispatch{}, routing.Refusal{}, false
 }
 
-func load(id string, role controlv1.Role, change func(*controlv1.LoadReport)) fleet.LoadReported {
+// reports numbers the load reports of all tests, which run one by one.
+var reports uint64
+
+func load(id string, role controlv1.Role, change func(*controlv1.LoadReport)) routing.LoadReported {
+	reports++
 	r := &controlv1.LoadReport{
-		Origin: &controlv1.Origin{Id: id, Epoch: 1, Sequence: 1}, Role: role, BlocksFree: 128, BlocksTotal: 128,
+		Origin: &controlv1.Origin{Id: id, Epoch: 1, Sequence: reports}, Role: role, BlocksFree: 128, BlocksTotal: 128,
 		StepTime: &controlv1.StepTimeModel{BaseMs: 1, PerTokenMs: .1, Samples: 100},
 	}
 	if change != nil {
 		change(r)
 	}
-	return fleet.LoadReported{Report: r}
+	return routing.LoadReported{Report: r}
 }
 
 func TestLeastPredictedWork(t *testing.T) {
@@ -144,11 +151,11 @@ func TestLeastPredictedWork(t *testing.T) {
 	}
 }
 
-// TestOtherTypes: why a prefill worker is left out whose KV is of another type than the
+// TestOtherLayout: why a prefill worker is left out whose pages are others than the
 // decode worker's names both.
-func TestOtherTypes(t *testing.T) {
+func TestOtherLayout(t *testing.T) {
 	other := prefill("p2")
-	other.LayoutDigest, other.Layout = 8, &kvtransferv1.Layout{ArithmeticClass: "cuda/fp8/fp8/1", BlockTokens: 32}
+	other.LayoutDigest, other.Layout = 8, &kvtransferv1.Layout{ArithmeticClass: "c", BlockTokens: 64}
 	b := newBench(t, nil, prefill("p1"), other, decode("d1"))
 	for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "p2": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
 		b.do(load(id, role, nil))
@@ -160,42 +167,88 @@ func TestOtherTypes(t *testing.T) {
 			why = c.GetExcluded()
 		}
 	}
-	if d.Prefill.ID != "p1" || !strings.Contains(why, "its KV is cuda/fp8/fp8/1") || !strings.Contains(why, "that of d1 is c in blocks of 32 tokens") {
+	if d.Prefill.ID != "p1" || !strings.Contains(why, "its KV is c in blocks of 64 tokens") || !strings.Contains(why, "that of d1 is c in blocks of 32 tokens") {
 		t.Errorf("%s was chosen, and of p2 is said %q", d.Prefill.ID, why)
+	}
+}
+
+// A prompt is hashed for the workers that it may go to, once for all that are alike.
+func TestBlockKeys(t *testing.T) {
+	wide, foreign := decode("d3"), decode("d4")
+	wide.Capacity.BlockTokens = 64
+	foreign.Model, foreign.ModelDigest = "fable", "other"
+	b := newBench(t, nil, prefill("p1"), decode("d1"), decode("d2"), wide, foreign, store("s1"))
+	served := routing.Version{Digest: decode("d1").GetModelDigest(), Class: "c"}
+	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{Versions: []*controlv1.ModelVersion{{Model: "fable", ModelDigest: served.Digest, ArithmeticClass: served.Class}}}})
+	other := routing.Version{Digest: "other", Class: "c"}
+	for _, test := range []struct {
+		model   string
+		version routing.Version
+		want    []routing.BlockKey
+	}{
+		{"fable", routing.Version{}, []routing.BlockKey{{Version: served, BlockTokens: 32}, {Version: served, BlockTokens: 64}}},
+		{"fable", other, []routing.BlockKey{{Version: other, BlockTokens: 32}}},
+		{"nobody's", routing.Version{}, nil},
+	} {
+		got := b.f.BlockKeys(test.model, test.version)
+		slices.SortFunc(got, func(a, b routing.BlockKey) int { return a.BlockTokens - b.BlockTokens })
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s in %v: %v, want %v", test.model, test.version, got, test.want)
+		}
+	}
+}
+
+// A request that waited for its first worker knows what that has of its prompt, and is
+// hashed for it once.
+func TestPrefixOfAWorkerThatCameLater(t *testing.T) {
+	b := newBench(t, nil)
+	r, hashed := b.request(agg, 128), 0
+	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
+		hashed++
+		return []kvcache.Hash{1, 2, 3, 4}
+	}
+	if _, _, answered := b.arrive(r); answered {
+		t.Fatal("answered before there was a worker")
+	}
+	late := decode("d1")
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{late}, Live: true})
+	d, _, _ := answerTo(r.ID, b.do(routing.Connected{Worker: routing.Ref{ID: "d1", Epoch: 1}, Blocks: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: []uint64{1, 2, 3}}}))
+	if d.Decode.ID != "d1" || d.Decision.GetCandidates()[0].GetCachedTokens() != 96 || hashed != 1 {
+		t.Errorf("went to %q, %v, hashed %d times", d.Decode.ID, d.Decision.GetCandidates(), hashed)
 	}
 }
 
 func TestPrefixIsWorthTheWay(t *testing.T) {
 	b := newBench(t, nil, decode("d1"), decode("d2"))
-	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1}})
-	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d2", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: 4, BlockHashes: []uint64{1, 2, 3}}})
+	b.do(routing.BlocksListed{Worker: routing.Ref{ID: "d1", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1}})
+	b.do(routing.BlocksListed{Worker: routing.Ref{ID: "d2", Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: 4, BlockHashes: []uint64{1, 2, 3}}})
 	r := b.request(agg, 128)
-	r.Hashes = func(_, class string, blockTokens int) []kvcache.Hash {
-		if class != "c" || blockTokens != 32 {
-			t.Errorf("asks for %q, %d", class, blockTokens)
+	r.Hashes = hashed(b.f, func(key routing.BlockKey) []kvcache.Hash {
+		if key.Version.Class != "c" || key.BlockTokens != 32 {
+			t.Errorf("asks for %v", key)
 		}
 		return []kvcache.Hash{1, 2, 3, 4}
-	}
+	})
 	if d, _, _ := b.arrive(r); d.Decode.ID != "d2" {
 		t.Errorf("went to %s", d.Decode.ID)
 	}
 	// A lost event asks for a snapshot, once, and until it is there nothing is
 	// believed.
-	event := func(sequence uint64, stored ...uint64) fleet.BlocksChanged {
-		return fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d2", Epoch: 1, Sequence: sequence}, Stored: stored}}
+	event := func(sequence uint64, stored ...uint64) routing.BlocksChanged {
+		return routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "d2", Epoch: 1, Sequence: sequence}, Stored: stored}}
 	}
 	if actions := b.do(event(5, 9)); len(actions) != 0 {
 		t.Errorf("an event that follows gives %v", actions)
 	}
-	if actions := b.do(event(7, 11)); !slices.Equal(actions, []fleet.Action{fleet.ListBlocks{Worker: fleet.Ref{ID: "d2", Epoch: 1}}}) {
+	if actions := b.do(event(7, 11)); !slices.Equal(actions, []routing.Action{routing.ListBlocks{Worker: routing.Ref{ID: "d2", Epoch: 1}}}) {
 		t.Errorf("a gap gives %v", actions)
 	}
 	if actions := b.do(event(8, 12)); len(actions) != 0 {
 		t.Errorf("while it is asked, an event gives %v", actions)
 	}
 	// If that fails it is asked again later.
-	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: "d2", Epoch: 1}})
-	if actions := b.pass(2 * time.Second); !slices.Contains(actions, fleet.Action(fleet.ListBlocks{Worker: fleet.Ref{ID: "d2", Epoch: 1}})) {
+	b.do(routing.BlocksListed{Worker: routing.Ref{ID: "d2", Epoch: 1}})
+	if actions := b.pass(2 * time.Second); !slices.Contains(actions, routing.Action(routing.ListBlocks{Worker: routing.Ref{ID: "d2", Epoch: 1}})) {
 		t.Errorf("not asked again: %v", actions)
 	}
 }
@@ -223,7 +276,7 @@ func TestOwnWorkCounts(t *testing.T) {
 	if _, _, answered := b.arrive(r); answered {
 		t.Error("sent to a full worker")
 	}
-	if _, _, answered := answerTo(r.ID, b.do(fleet.Ended{ID: "r5"})); !answered {
+	if _, _, answered := answerTo(r.ID, b.do(routing.Ended{ID: "r5"})); !answered {
 		t.Error("not sent when there was room")
 	}
 }
@@ -236,7 +289,7 @@ func TestStaleReportIsNotUsed(t *testing.T) {
 		t.Error("sent to a worker that reports to be full")
 	}
 	b.now = b.now.Add(4 * time.Second)
-	if _, _, answered := answerTo(r.ID, b.do(fleet.Tick{})); !answered {
+	if _, _, answered := answerTo(r.ID, b.do(routing.Tick{})); !answered {
 		t.Error("an old report stops dispatch")
 	}
 	if v := b.f.Workers(b.now); v[0].LoadAge != 4*time.Second {
@@ -245,7 +298,7 @@ func TestStaleReportIsNotUsed(t *testing.T) {
 }
 
 func TestQueueOrder(t *testing.T) {
-	b := newBench(t, func(c *fleet.Config) { c.QueueLimit = 10 }, decode("d1"))
+	b := newBench(t, func(c *routing.Config) { c.QueueLimit = 10 }, decode("d1"))
 	var running []string
 	for range 3 {
 		r := b.request(agg, 10)
@@ -255,7 +308,7 @@ func TestQueueOrder(t *testing.T) {
 	first, urgent, soon := b.request(agg, 10), b.request(agg, 10), b.request(agg, 10)
 	urgent.Priority = 5
 	soon.Deadline = b.now.Add(10 * time.Second)
-	for _, r := range []fleet.Request{first, urgent, soon} {
+	for _, r := range []routing.Request{first, urgent, soon} {
 		if _, _, answered := b.arrive(r); answered {
 			t.Fatal("there is no room")
 		}
@@ -265,7 +318,7 @@ func TestQueueOrder(t *testing.T) {
 		t.Errorf("queued %v", queued)
 	}
 	for i, want := range []string{urgent.ID, soon.ID, first.ID} {
-		if _, _, ok := answerTo(want, b.do(fleet.Ended{ID: running[i]})); !ok {
+		if _, _, ok := answerTo(want, b.do(routing.Ended{ID: running[i]})); !ok {
 			t.Errorf("%s was not next", want)
 		}
 	}
@@ -279,44 +332,44 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		change  func(*fleet.Config)
+		change  func(*routing.Config)
 		records []*controlv1.WorkerRecord
 		before  func(*bench)
-		request func(*fleet.Request)
+		request func(*routing.Request)
 		wait    time.Duration
 		code    codes.Code
 		reason  string
 	}{
-		{name: "nobody", wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
+		{name: "nobody", wait: 2 * time.Second, code: codes.Unavailable, reason: api.ReasonNoWorkers},
 		{name: "queue full", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
 			fill(b)
 			for range 4 {
 				b.arrive(b.request(agg, 10))
 			}
-		}, code: codes.ResourceExhausted, reason: fleet.ReasonQueueFull},
-		{name: "queue timeout", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, wait: time.Minute, code: codes.ResourceExhausted, reason: fleet.ReasonQueueTimeout},
+		}, code: codes.ResourceExhausted, reason: api.ReasonQueueFull},
+		{name: "queue timeout", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, wait: time.Minute, code: codes.ResourceExhausted, reason: api.ReasonQueueTimeout},
 		{name: "deadline", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, wait: time.Minute,
-			request: func(r *fleet.Request) { r.Deadline = r.Arrived.Add(time.Second) }, code: codes.DeadlineExceeded, reason: fleet.ReasonDeadline},
-		{name: "tenant", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, change: func(c *fleet.Config) { c.TenantMaxRequests = 3 },
-			code: codes.ResourceExhausted, reason: fleet.ReasonTenantLimit},
+			request: func(r *routing.Request) { r.Deadline = r.Arrived.Add(time.Second) }, code: codes.DeadlineExceeded, reason: api.ReasonDeadline},
+		{name: "tenant", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill, change: func(c *routing.Config) { c.TenantMaxRequests = 3 },
+			code: codes.ResourceExhausted, reason: api.ReasonTenantLimit},
 		{name: "never fits", records: []*controlv1.WorkerRecord{decode("d1")},
-			request: func(r *fleet.Request) { r.MaxNew = 5000 }, code: codes.InvalidArgument, reason: fleet.ReasonNeverFits},
+			request: func(r *routing.Request) { r.MaxNew = 5000 }, code: codes.InvalidArgument, reason: api.ReasonNeverFits},
 		{name: "slo ttft", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
 			b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingTokens = 10000 }))
-		}, request: func(r *fleet.Request) { r.TTFT = 100 * time.Millisecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+		}, request: func(r *routing.Request) { r.TTFT = 100 * time.Millisecond }, code: codes.ResourceExhausted, reason: api.ReasonSLOUnattainable},
 		{name: "slo ttft in the queue", records: []*controlv1.WorkerRecord{decode("d1")}, before: fill,
-			request: func(r *fleet.Request) { r.TTFT = 100 * time.Millisecond }, wait: 150 * time.Millisecond, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+			request: func(r *routing.Request) { r.TTFT = 100 * time.Millisecond }, wait: 150 * time.Millisecond, code: codes.ResourceExhausted, reason: api.ReasonSLOUnattainable},
 		{name: "slo tpot", records: []*controlv1.WorkerRecord{decode("d1")}, before: func(b *bench) {
 			b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
-		}, request: func(r *fleet.Request) { r.TPOT = time.Microsecond }, code: codes.ResourceExhausted, reason: fleet.ReasonSLO},
+		}, request: func(r *routing.Request) { r.TPOT = time.Microsecond }, code: codes.ResourceExhausted, reason: api.ReasonSLOUnattainable},
 		{name: "other model", records: []*controlv1.WorkerRecord{decode("d1")},
-			request: func(r *fleet.Request) { r.ModelDigest = "other" }, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
+			request: func(r *routing.Request) { r.Model = "other" }, wait: 2 * time.Second, code: codes.Unavailable, reason: api.ReasonNoWorkers},
 		{name: "forced without prefill", records: []*controlv1.WorkerRecord{decode("d1")},
-			request: func(r *fleet.Request) { r.Mode = dis }, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonNoWorkers},
-		{name: "lost", records: []*controlv1.WorkerRecord{decode("d1")}, request: func(r *fleet.Request) {
+			request: func(r *routing.Request) { r.Mode = dis }, wait: 2 * time.Second, code: codes.Unavailable, reason: api.ReasonNoWorkers},
+		{name: "lost", records: []*controlv1.WorkerRecord{decode("d1")}, request: func(r *routing.Request) {
 			r.Attempt = 1
-			r.Failures = []fleet.Failure{{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Gone: true}}
-		}, wait: 2 * time.Second, code: codes.Unavailable, reason: fleet.ReasonWorkerLost},
+			r.Failures = []routing.Failure{{Worker: routing.Ref{ID: "d1", Epoch: 1}, Gone: true}}
+		}, wait: 2 * time.Second, code: codes.Unavailable, reason: api.ReasonWorkerLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, test.change, test.records...)
@@ -348,8 +401,8 @@ func TestBusyWorkerIsLeftAlone(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
 	r := b.request(agg, 10)
 	b.arrive(r)
-	busy := fleet.Failure{Worker: fleet.Ref{ID: "d1", Epoch: 1}, Busy: true, RetryAfter: 200 * time.Millisecond}
-	b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{busy}})
+	busy := routing.Failure{Worker: routing.Ref{ID: "d1", Epoch: 1}, Busy: true, RetryAfter: 200 * time.Millisecond}
+	b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{busy}})
 	r.Attempt = 1
 	if _, _, answered := b.arrive(r); answered {
 		t.Error("sent at once to a worker that is full")
@@ -359,17 +412,36 @@ func TestBusyWorkerIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A request whose client has not read its answer counts against its tenant's limit
+// after its end.
+func TestUnreadAnswersCount(t *testing.T) {
+	b := newBench(t, func(c *routing.Config) { c.TenantMaxRequests = 1 }, decode("d1"))
+	r := b.request(agg, 10)
+	if d, _, _ := b.arrive(r); d.Decode.ID != "d1" {
+		t.Fatalf("%v", d)
+	}
+	b.do(routing.Unread{Tenant: r.Tenant})
+	b.do(routing.Ended{ID: r.ID})
+	if _, refusal, _ := b.arrive(b.request(agg, 10)); refusal.Reason != api.ReasonTenantLimit {
+		t.Errorf("while it is not read: %+v", refusal)
+	}
+	b.do(routing.Read{Tenant: r.Tenant})
+	if d, _, _ := b.arrive(b.request(agg, 10)); d.Decode.ID != "d1" {
+		t.Errorf("once it is read: %v", d)
+	}
+}
+
 func TestPolicyChangesTheThreshold(t *testing.T) {
 	b := newBench(t, nil, prefill("p1"), decode("d1"))
-	b.do(fleet.PolicyChanged{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(5), TenantMaxRequests: proto.Uint32(1)}})
+	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(5), TenantMaxRequests: proto.Uint32(1)}})
 	d, _, _ := b.arrive(b.request(auto, 10))
 	if d.Prefill.ID != "p1" || !strings.Contains(d.Decision.GetReason(), "at least 5") {
 		t.Errorf("%v", d)
 	}
-	if _, refusal, _ := b.arrive(b.request(auto, 10)); refusal.Reason != fleet.ReasonTenantLimit {
+	if _, refusal, _ := b.arrive(b.request(auto, 10)); refusal.Reason != api.ReasonTenantLimit {
 		t.Errorf("%+v", refusal)
 	}
-	b.do(fleet.PolicyChanged{})
+	b.do(routing.PolicyChanged{})
 	if d, _, _ := b.arrive(b.request(auto, 10)); d.Decision.GetMode() != agg {
 		t.Errorf("%v", d)
 	}

@@ -1,4 +1,4 @@
-package fleet
+package routing
 
 import (
 	"slices"
@@ -29,11 +29,11 @@ const (
 	unfetchedMost  = 30 * time.Second
 )
 
-// supply is what a block store has for a prompt beyond what a worker has.
-type supply struct {
-	store  *worker // nil: no store has more
+// source is a block store that has more of a prompt than a worker.
+type source struct {
+	store  *worker // nil: none has more
 	blocks int     // leading blocks of the prompt that it announced
-	tokens int     // of the prompt, those that the worker has aside
+	tokens int     // of the prompt, those that the worker lacks
 	ms     float64 // how long the worker takes to fetch them
 }
 
@@ -75,43 +75,42 @@ func (s *fetchSpeed) perToken(now time.Time, assumed float64) float64 {
 	return min(max(s.ms/s.tokens, fetchLeastMs), fetchMostMs)
 }
 
-// supply is the most that a store has for w, which has cached tokens of the
+// source is the store that has the most for w, which has cached tokens of the
 // prompt itself. The last token is always computed, so that a block with nothing
 // else in it is of no use.
-func (f *Fleet) supply(l *looking, w *worker, cached int) supply {
-	var best supply
+func (rt *Router) source(s *search, w *worker, cached int) source {
+	var best source
 	digest := w.record.GetLayoutDigest()
-	if len(f.stores) == 0 || digest == 0 {
+	if len(rt.stores) == 0 || digest == 0 {
 		return best
 	}
-	p := f.prefix(l, w)
+	p := rt.prefix(s, w)
 	if p == nil {
 		return best
 	}
 	size := int(w.record.GetCapacity().GetBlockTokens())
-	for _, s := range f.stores {
-		if s.record.GetLayoutDigest() != digest || !s.supplies(l.now) || p.held[s.ref.ID] <= best.blocks {
+	for _, store := range rt.stores {
+		blocks := p.held[store.ref.ID]
+		if store.record.GetLayoutDigest() != digest || !store.answersFetches(s.now) || blocks <= best.blocks {
 			continue
 		}
-		blocks := p.held[s.ref.ID]
-		useful := min(blocks, (l.request.Tokens-1)/size)
+		useful := min(blocks, (s.request.Tokens-1)/size)
 		if tokens := useful*size - cached; tokens >= fetchLeastTokens {
-			best = supply{store: s, blocks: blocks, tokens: tokens}
+			best = source{store: store, blocks: blocks, tokens: tokens}
 		}
 	}
-	best.ms = fetchBaseMs + float64(best.tokens)*w.fetches.perToken(l.now, w.bytesPerToken()/f.config.TransferBytesPerSecond*1000)
+	best.ms = fetchBaseMs + float64(best.tokens)*w.fetches.perToken(s.now, rt.transferMs(w, 1))
 	return best
 }
 
-// supplies reports whether a store can be asked for blocks.
-func (w *worker) supplies(now time.Time) bool {
+// answersFetches reports whether a store can be asked for blocks.
+func (w *worker) answersFetches(now time.Time) bool {
 	return w.connected && w.record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && !now.Before(w.busyUntil)
 }
 
-// prefillTime is how long w takes to compute the prompt after cached tokens,
-// milliseconds, and how many of its tokens it fetches instead because that is
-// quicker.
-func (f *Fleet) prefillTime(w *worker, step latency.Model, tokens, cached int, from supply) (ms float64, fetched int) {
+// prefillMs is how long w takes to compute the prompt after cached tokens, and how many
+// of its tokens it fetches instead because that is quicker.
+func (w *worker) prefillMs(step latency.Model, tokens, cached int, from source) (ms float64, fetched int) {
 	ms = w.compute(step, tokens-cached, cached)
 	if from.store == nil {
 		return ms, 0
@@ -123,8 +122,8 @@ func (f *Fleet) prefillTime(w *worker, step latency.Model, tokens, cached int, f
 	return ms, 0
 }
 
-// hint is what a prefill worker is told of a supply; nil if there is none.
-func (s supply) hint() *workerv1.BlockSource {
+// hint is what a prefill worker is told of a source; nil if there is none.
+func (s source) hint() *workerv1.BlockSource {
 	if s.store == nil {
 		return nil
 	}
@@ -136,17 +135,17 @@ func (s supply) hint() *workerv1.BlockSource {
 
 // fetched takes in what came of a hint. One that was old says nothing of the store:
 // its announcements follow.
-func (f *Fleet) fetched(now time.Time, e Fetched) {
-	if w := f.worker(e.Worker); w != nil && e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
+func (rt *Router) fetched(now time.Time, e Fetched) {
+	if w := rt.worker(e.Worker); w != nil && e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN {
 		w.fetches.measure(now, e.Tokens, e.Took)
 	}
-	s := f.worker(e.Store)
+	s := rt.worker(e.Store)
 	switch {
-	case s == nil || s.record.GetRole() != controlv1.Role_ROLE_KVTRANSFER:
+	case s == nil || !s.isStore():
 	case e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_GIVEN:
 		s.refusals, s.busyUntil = 0, time.Time{}
 	case e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_FAILED:
-		s.busyUntil = now.Add(min(unfetchedLeast<<min(s.refusals, 10), unfetchedMost))
+		s.busyUntil = now.Add(doubling(unfetchedLeast, s.refusals, unfetchedMost))
 		s.refusals++
 	}
 }

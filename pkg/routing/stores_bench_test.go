@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // What stores cost a decision: 16 prefill and 16 decode workers, a prompt of 64
@@ -17,7 +17,7 @@ import (
 func BenchmarkDecideWithStores(b *testing.B) {
 	for _, stores := range []int{0, 1, 8} {
 		b.Run(fmt.Sprintf("stores=%d", stores), func(b *testing.B) {
-			f, now := fleet.New(config(), rand.New(rand.NewPCG(1, 2))), time.Unix(1000, 0)
+			f, now := routing.New(config(), rand.New(rand.NewPCG(1, 2))), time.Unix(1000, 0)
 			var records []*controlv1.WorkerRecord
 			for i := range 16 {
 				records = append(records, prefill(fmt.Sprint("p", i)), decode(fmt.Sprint("d", i)))
@@ -25,7 +25,7 @@ func BenchmarkDecideWithStores(b *testing.B) {
 			for i := range stores {
 				records = append(records, store(fmt.Sprint("s", i)))
 			}
-			f.Handle(now, fleet.ViewChanged{Workers: records, Live: true})
+			f.Handle(now, routing.ViewChanged{Workers: records, Live: true})
 			for _, r := range records {
 				held := uint64(0)
 				switch r.GetRole() {
@@ -34,16 +34,16 @@ func BenchmarkDecideWithStores(b *testing.B) {
 				case controlv1.Role_ROLE_KVTRANSFER:
 					held = 64
 				}
-				f.Handle(now, fleet.Connected{Worker: fleet.Ref{ID: r.GetId(), Epoch: 1}, Blocks: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: sequence(held)}})
+				f.Handle(now, routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: 1}, Blocks: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: sequence(held)}})
 			}
-			r := fleet.Request{ID: "r", Tenant: "t", ModelDigest: "m", Mode: dis, Arrived: now, Tokens: 64*32 + 1, MaxNew: 32, Hashes: numbered}
+			r := routing.Request{ID: "r", Tenant: "t", Model: "fable", Mode: dis, Arrived: now, Tokens: 64*32 + 1, MaxNew: 32, Hashes: numbered(f)}
 			b.ReportAllocs()
 			for b.Loop() {
-				d, _, _ := answerTo("r", f.Handle(now, fleet.Arrived{Request: r}))
+				d, _, _ := answerTo("r", f.Handle(now, routing.Arrived{Request: r}))
 				if (d.Source != nil) != (stores > 0) {
 					b.Fatalf("%v", d)
 				}
-				f.Handle(now, fleet.Ended{ID: "r"})
+				f.Handle(now, routing.Ended{ID: "r"})
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // store is a block store's record. It takes no requests, so that its capacity is
@@ -26,22 +26,31 @@ func store(id string) *controlv1.WorkerRecord {
 
 // holds says what is in a worker's prefix cache, or in a store.
 func (b *bench) holds(id string, blocks ...uint64) {
-	b.do(fleet.BlocksListed{Worker: fleet.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: blocks}})
+	b.do(routing.BlocksListed{Worker: routing.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: blocks}})
 }
 
 // prompt is a disaggregated request whose blocks are 1, 2, 3 and so on.
-func (b *bench) prompt(tokens int) fleet.Request {
+func (b *bench) prompt(tokens int) routing.Request {
 	r := b.request(dis, tokens)
-	r.Hashes = numbered
+	r.Hashes = numbered(b.f)
 	return r
 }
 
-// numbered is the hashes of a prompt: as many as any here is long.
-func numbered(_, _ string, _ int) (hashes []kvcache.Hash) {
-	for _, h := range sequence(64) {
-		hashes = append(hashes, kvcache.Hash(h))
+// numbered is the hashes of a prompt, as many as any here is long, for workers as they are.
+func numbered(f *routing.Router) map[routing.BlockKey][]kvcache.Hash {
+	hashes := make([]kvcache.Hash, 64)
+	for i, h := range sequence(64) {
+		hashes[i] = kvcache.Hash(h)
 	}
-	return hashes
+	return hashed(f, func(routing.BlockKey) []kvcache.Hash { return hashes })
+}
+
+func hashed(f *routing.Router, hash func(routing.BlockKey) []kvcache.Hash) map[routing.BlockKey][]kvcache.Hash {
+	out := make(map[routing.BlockKey][]kvcache.Hash)
+	for _, key := range f.BlockKeys("fable", routing.Version{}) {
+		out[key] = hash(key)
+	}
+	return out
 }
 
 func sequence(n uint64) (hashes []uint64) {
@@ -84,12 +93,12 @@ func TestStoreIsHinted(t *testing.T) {
 		{name: "no connection", stores: []*controlv1.WorkerRecord{store("s1")},
 			before: func(b *bench) {
 				b.holds("s1", sequence(8)...)
-				b.do(fleet.Disconnected{Worker: fleet.Ref{ID: "s1", Epoch: 1}})
+				b.do(routing.Disconnected{Worker: routing.Ref{ID: "s1", Epoch: 1}})
 			}},
 		{name: "an event took them", stores: []*controlv1.WorkerRecord{store("s1")},
 			before: func(b *bench) {
 				b.holds("s1", sequence(8)...)
-				b.do(fleet.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "s1", Epoch: 1, Sequence: 1}, Removed: []uint64{2}}})
+				b.do(routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: &controlv1.Origin{Id: "s1", Epoch: 1, Sequence: 1}, Removed: []uint64{2}}})
 			}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -134,16 +143,16 @@ func TestStoreGetsItsLayoutLater(t *testing.T) {
 	p, d := prefill("p1"), decode("d1")
 	b := newBench(t, nil, empty, p, d)
 	b.holds("s1", sequence(8)...)
-	served := func() fleet.Dispatch {
+	served := func() routing.Dispatch {
 		r := b.prompt(10 * 32)
 		out, _, _ := b.arrive(r)
-		b.do(fleet.Ended{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID})
 		return out
 	}
 	if got := served(); got.Source != nil {
 		t.Fatalf("hint %v", got.Source)
 	}
-	if actions := b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{store("s1"), p, d}, Live: true}); len(actions) != 0 {
+	if actions := b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{store("s1"), p, d}, Live: true}); len(actions) != 0 {
 		t.Errorf("a new record gives %v", actions)
 	}
 	if got := served(); got.Source.GetWorkerId() != "s1" {
@@ -157,15 +166,15 @@ func TestStoreGone(t *testing.T) {
 	p, d := prefill("p1"), decode("d1")
 	b := newBench(t, nil, store("s1"), p, d)
 	b.holds("s1", sequence(8)...)
-	ref := fleet.Ref{ID: "s1", Epoch: 1}
-	b.do(fleet.Disconnected{Worker: ref})
-	if actions := b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{p, d}, Live: true}); !slices.Contains(actions, fleet.Action(fleet.Forget{Worker: ref})) {
+	ref := routing.Ref{ID: "s1", Epoch: 1}
+	b.do(routing.Disconnected{Worker: ref})
+	if actions := b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{p, d}, Live: true}); !slices.Contains(actions, routing.Action(routing.Forget{Worker: ref})) {
 		t.Fatalf("%v", actions)
 	}
 	again := store("s1")
 	again.Epoch = 2
-	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{again, p, d}, Live: true})
-	b.do(fleet.Connected{Worker: fleet.Ref{ID: "s1", Epoch: 2}, Blocks: &workerv1.ListBlocksResponse{Epoch: 2}})
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{again, p, d}, Live: true})
+	b.do(routing.Connected{Worker: routing.Ref{ID: "s1", Epoch: 2}, Blocks: &workerv1.ListBlocksResponse{Epoch: 2}})
 	if got, _, _ := b.arrive(b.prompt(10 * 32)); got.Prefill.ID != "p1" || got.Source != nil {
 		t.Errorf("%v", got)
 	}
@@ -176,11 +185,11 @@ func TestStoreGone(t *testing.T) {
 func TestStoreThatGivesNothing(t *testing.T) {
 	b := newBench(t, nil, store("s1"), prefill("p1"), decode("d1"))
 	b.holds("s1", sequence(8)...)
-	ref := fleet.Ref{ID: "s1", Epoch: 1}
+	ref := routing.Ref{ID: "s1", Epoch: 1}
 	hinted := func() bool {
 		r := b.prompt(10 * 32)
 		d, _, _ := b.arrive(r)
-		b.do(fleet.Ended{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID})
 		return d.Source != nil
 	}
 	const (
@@ -189,7 +198,7 @@ func TestStoreThatGivesNothing(t *testing.T) {
 		failed = workerv1.FetchVerdict_FETCH_VERDICT_FAILED
 	)
 	after := func(verdict workerv1.FetchVerdict) time.Duration {
-		b.do(fleet.Fetched{Store: ref, Verdict: verdict})
+		b.do(routing.Fetched{Store: ref, Verdict: verdict})
 		begun := b.now
 		for !hinted() {
 			b.now = b.now.Add(50 * time.Millisecond)
@@ -210,8 +219,8 @@ func TestStoreThatGivesNothing(t *testing.T) {
 	for range 20 {
 		after(failed)
 	}
-	b.do(fleet.Fetched{Store: ref, Verdict: failed})
-	b.do(fleet.Fetched{Store: ref, Verdict: given})
+	b.do(routing.Fetched{Store: ref, Verdict: failed})
+	b.do(routing.Fetched{Store: ref, Verdict: given})
 	if !hinted() {
 		t.Error("left alone though it gives")
 	}
@@ -221,8 +230,8 @@ func TestStoreThatGivesNothing(t *testing.T) {
 	if wait := after(failed); wait != 30*time.Second {
 		t.Errorf("at the most %v", wait)
 	}
-	b.do(fleet.Fetched{Store: fleet.Ref{ID: "s1", Epoch: 9}, Verdict: failed}) // of another incarnation
-	b.do(fleet.Fetched{Verdict: failed})
+	b.do(routing.Fetched{Store: routing.Ref{ID: "s1", Epoch: 9}, Verdict: failed}) // of another incarnation
+	b.do(routing.Fetched{Verdict: failed})
 	if !hinted() {
 		t.Error("left alone for what another did")
 	}
@@ -232,7 +241,7 @@ func TestStoreThatGivesNothing(t *testing.T) {
 // quicker; and the decode worker's uncached tokens alone decide the mode.
 func TestFetchingIsPredicted(t *testing.T) {
 	const tokens = 64*32 + 1
-	candidate := func(d fleet.Dispatch, id string) *controlv1.Candidate {
+	candidate := func(d routing.Dispatch, id string) *controlv1.Candidate {
 		for _, c := range d.Decision.GetCandidates() {
 			if c.GetWorkerId() == id {
 				return c
@@ -242,7 +251,7 @@ func TestFetchingIsPredicted(t *testing.T) {
 		return nil
 	}
 	mesh := func(bytesPerSecond float64) *bench {
-		b := newBench(t, func(c *fleet.Config) { c.TransferBytesPerSecond = bytesPerSecond }, store("s1"), prefill("p1"), prefill("p2"), decode("d1"))
+		b := newBench(t, func(c *routing.Config) { c.TransferBytesPerSecond = bytesPerSecond }, store("s1"), prefill("p1"), prefill("p2"), decode("d1"))
 		for _, id := range []string{"p1", "p2"} {
 			b.do(load(id, controlv1.Role_ROLE_PREFILL, nil)) // a token takes 0.1 ms
 		}
@@ -264,7 +273,7 @@ func TestFetchingIsPredicted(t *testing.T) {
 	})
 	t.Run("slower", func(t *testing.T) {
 		b := mesh(1e5) // a second for what computing does in a fifth
-		b.do(fleet.Disconnected{Worker: fleet.Ref{ID: "p1", Epoch: 1}})
+		b.do(routing.Disconnected{Worker: routing.Ref{ID: "p1", Epoch: 1}})
 		d, _, _ := b.arrive(b.prompt(tokens))
 		p2 := candidate(d, "p2")
 		if p2.GetFetchTokens() != 0 || p2.GetPrefillMs() < 200 {
@@ -283,7 +292,7 @@ func TestFetchingIsPredicted(t *testing.T) {
 		if d, _, _ := b.arrive(r); d.Decision.GetMode() != dis || d.Source == nil {
 			t.Errorf("uncached on the decode worker: %v", d)
 		}
-		b.do(fleet.Ended{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID})
 		b.holds("d1", sequence(63)...)
 		r = b.prompt(tokens)
 		r.Mode = auto

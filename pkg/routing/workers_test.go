@@ -1,4 +1,4 @@
-package fleet_test
+package routing_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // A worker that has measured nothing is given work, or it never would measure.
@@ -23,51 +23,12 @@ func TestUnmeasuredWorkersAreUsed(t *testing.T) {
 		}
 		used[d.Prefill.ID]++
 		used[d.Decode.ID]++
-		b.do(fleet.Ended{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID})
 	}
 	for _, id := range []string{"p1", "p2", "d1", "d2"} {
 		if used[id] < 5 {
 			t.Errorf("of 40 requests %s got %d: %v", id, used[id], used)
 		}
-	}
-}
-
-// A router that has not read the weights takes workers by name, pairs them within
-// one version, and keeps a request that has tokens within its version.
-func TestRouterWithoutDigest(t *testing.T) {
-	versioned := func(r *controlv1.WorkerRecord, digest string, layout uint64) *controlv1.WorkerRecord {
-		r.Model, r.ModelDigest, r.LayoutDigest = "fable", digest, layout
-		return r
-	}
-	other := versioned(decode("d3"), "m1", 1)
-	other.Model = "other"
-	b := newBench(t, nil,
-		versioned(prefill("p1"), "m1", 1), versioned(prefill("p2"), "m2", 2),
-		versioned(decode("d1"), "m1", 1), versioned(decode("d2"), "m2", 2), other)
-	digests := map[string]string{"p1": "m1", "d1": "m1", "p2": "m2", "d2": "m2"}
-	seen := make(map[string]bool)
-	for range 40 {
-		r := b.request(dis, 100)
-		r.ModelDigest = ""
-		d, refusal, ok := b.arrive(r)
-		if !ok || d.Decision == nil {
-			t.Fatalf("not dispatched: %v", refusal)
-		}
-		if digests[d.Decode.ID] != d.ModelDigest || digests[d.Prefill.ID] != d.ModelDigest {
-			t.Fatalf("%s and %s for digest %q", d.Prefill.ID, d.Decode.ID, d.ModelDigest)
-		}
-		seen[d.ModelDigest] = true
-		b.do(fleet.Ended{ID: r.ID})
-
-		again := b.request(dis, 100)
-		again.ModelDigest, again.Lineage = "", d.Lineage
-		if d2, _, ok := b.arrive(again); !ok || d2.ModelDigest != d.ModelDigest {
-			t.Fatalf("a request that began with %q went on with %q", d.ModelDigest, d2.ModelDigest)
-		}
-		b.do(fleet.Ended{ID: again.ID})
-	}
-	if !seen["m1"] || !seen["m2"] {
-		t.Errorf("versions used: %v", seen)
 	}
 }
 
@@ -77,10 +38,10 @@ func TestDrainedWorkerIsForgotten(t *testing.T) {
 	drained := decode("d1")
 	drained.State = controlv1.WorkerState_WORKER_STATE_DRAINING
 	b := newBench(t, nil, drained, decode("d2"), decode("d3"))
-	b.do(fleet.ViewChanged{Workers: []*controlv1.WorkerRecord{decode("d3")}, Live: true})
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{decode("d3")}, Live: true})
 	var forgotten []string
 	for _, action := range b.last {
-		if f, is := action.(fleet.Forget); is {
+		if f, is := action.(routing.Forget); is {
 			forgotten = append(forgotten, f.Worker.ID)
 		}
 	}
@@ -104,7 +65,7 @@ func TestStalledWorkerGetsWorkAgain(t *testing.T) {
 		if d, _, ok := b.arrive(r); ok {
 			used[d.Decode.ID]++
 		}
-		b.do(fleet.Ended{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID})
 	}
 	for range 20 {
 		ask()
@@ -126,12 +87,12 @@ func TestWorkerThatLeavesIsLeftAlone(t *testing.T) {
 	b := newBench(t, nil, decode("d1"), decode("d2"))
 	r := b.request(agg, 10)
 	d, _, _ := b.arrive(r)
-	b.do(fleet.Ended{ID: r.ID, Failures: []fleet.Failure{{Worker: d.Decode, Gone: true, Leaves: true}}})
+	b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{{Worker: d.Decode, Gone: true, Leaves: true}}})
 	for range 10 {
 		next := b.request(agg, 10)
 		if again, _, ok := b.arrive(next); !ok || again.Decode == d.Decode {
 			t.Fatalf("%s got another request: %+v", d.Decode.ID, again)
 		}
-		b.do(fleet.Ended{ID: next.ID})
+		b.do(routing.Ended{ID: next.ID})
 	}
 }

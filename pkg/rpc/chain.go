@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // pushbackKey is the trailer that gRPC clients with a retry policy obey:
@@ -45,7 +48,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		logger.ErrorContext(ctx, "handler panicked", slog.String("request_id", RequestID(ctx)),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-		return Error(codes.Internal, ReasonPanic, "the server failed on this request: its log says why", 0)
+		return Error(codes.Internal, api.ReasonPanic, "the server failed on this request: its log says why", 0)
 	})
 	unary := []grpc.UnaryServerInterceptor{
 		contextUnaryServer,
@@ -53,6 +56,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), logged),
 		recovery.UnaryServerInterceptor(recovered),
 		pushbackUnaryServer,
+		endedUnaryServer,
 	}
 	stream := []grpc.StreamServerInterceptor{
 		contextStreamServer,
@@ -61,6 +65,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 		recovery.StreamServerInterceptor(recovered),
 		s.decoder.streamServer,
 		pushbackStreamServer,
+		endedStreamServer,
 		s.endWithServer,
 	}
 	if cfg.Authenticate != nil {
@@ -149,7 +154,7 @@ func limitCalls(perSecond float64, burst int) check {
 			return ctx, nil
 		}
 		reservation.CancelAt(now)
-		return nil, Error(codes.ResourceExhausted, ReasonRateLimited,
+		return nil, Error(codes.ResourceExhausted, api.ReasonRateLimited,
 			fmt.Sprintf("over %g calls a second: try again after %s", perSecond, wait.Round(time.Millisecond)), wait)
 	}
 }
@@ -178,6 +183,24 @@ func pushbackStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamSe
 	err := handler(server, stream)
 	if trailer := pushback(err); trailer != nil {
 		stream.SetTrailer(trailer)
+	}
+	return err
+}
+
+// endedUnaryServer and endedStreamServer give a call that Limits ended the status of
+// that, whatever its handler says of the end of its context.
+func endedUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	reply, err := handler(ctx, request)
+	if err != nil {
+		err = cmp.Or(callOf(ctx).why(), err)
+	}
+	return reply, err
+}
+
+func endedStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(server, stream)
+	if err != nil {
+		err = cmp.Or(callOf(stream.Context()).why(), err)
 	}
 	return err
 }

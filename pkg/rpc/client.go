@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 const (
@@ -117,7 +119,7 @@ func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
 // grpc-go's own resolver would not look again for thirty seconds after a worker
 // came back under another address.
 func target(address string) (string, error) {
-	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+	if path, ok := strings.CutPrefix(address, api.UnixScheme); ok {
 		if !filepath.IsAbs(path) {
 			return "", fmt.Errorf("connect to %q: the path must be absolute, as in unix:///run/tandem.sock", address)
 		}

@@ -25,6 +25,14 @@ type decoding struct {
 	message any
 	// field and problem are set if the message was not decoded.
 	field, problem string
+	call           *meteredCall // learns what the message takes; nil: nobody does
+}
+
+// sending stands in for a message while grpc-go sends it, so that its length is
+// known to the call.
+type sending struct {
+	message any
+	call    *meteredCall
 }
 
 // codec decodes by another codec and, when that fails, finds out why.
@@ -41,6 +49,19 @@ func newCodec(inner encoding.CodecV2, maxReceiveBytes int) codec {
 	return codec{CodecV2: inner, maxReceiveBytes: maxReceiveBytes}
 }
 
+// Marshal encodes v, a message or a *sending of one.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	s, ok := v.(*sending)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	data, err := c.CodecV2.Marshal(s.message)
+	if err == nil {
+		s.call.queued(data.Len())
+	}
+	return data, err
+}
+
 // Unmarshal decodes data into v, a message or a *decoding of one. The latter
 // gets failures, too.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -52,11 +73,23 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		d.field, d.problem = wholeMessage, problemOversize
 		return nil
 	}
+	message, ok := d.message.(protobuf.Message)
+	if d.call != nil && ok {
+		buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buffer.Free()
+		data = mem.BufferSlice{buffer}
+		takes, field := footprint(buffer.ReadOnlyData(), message.ProtoReflect().Descriptor(), c.maxReceiveBytes*footprintFactor)
+		if takes > c.maxReceiveBytes*footprintFactor {
+			d.field, d.problem = cmp.Or(field, wholeMessage), problemFootprint
+			return nil
+		}
+		d.call.tookIn(buffer.Len(), takes)
+	}
 	if c.CodecV2.Unmarshal(data, d.message) == nil {
 		return nil
 	}
 	d.field, d.problem = wholeMessage, problemMalformed
-	if message, ok := d.message.(protobuf.Message); ok {
+	if ok {
 		field, problem, found := locate(data.Materialize(), message.ProtoReflect().Descriptor(), "", 0)
 		if found {
 			d.problem = problem
@@ -71,6 +104,13 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // problemOversize marks a message over the limit.
 const problemOversize = "oversize"
 
+// footprintFactor is how many times the largest message a message may take once it is
+// decoded. Text takes its length, lists of the smallest numbers four times theirs.
+const footprintFactor = 4
+
+// problemFootprint is of a message with too many values, or too deep ones.
+const problemFootprint = "has too many values, or values too deep in one another: send fewer"
+
 // decoder turns messages that do not decode into INVALID_ARGUMENT.
 type decoder struct {
 	maxReceiveBytes int
@@ -78,9 +118,16 @@ type decoder struct {
 }
 
 // receive receives the message of wrapped by grpc-go's own function.
-func (d *decoder) receive(fullMethod string, wrapped *decoding, receive func(any) error) error {
-	if err := receive(wrapped); err != nil {
-		return err
+func (d *decoder) receive(call *meteredCall, fullMethod string, wrapped *decoding, receive func(any) error) error {
+	var err error
+	if wrapped.call = call; call.isFirst() {
+		wrapped = &decoding{message: wrapped.message, call: call} // it may outlast this
+		err = call.first(func() error { return receive(wrapped) })
+	} else {
+		err = receive(wrapped)
+	}
+	if err != nil {
+		return cmp.Or(call.why(), err)
 	}
 	switch {
 	case wrapped.field == "":
@@ -94,21 +141,33 @@ func (d *decoder) receive(fullMethod string, wrapped *decoding, receive func(any
 
 // streamServer is the interceptor for streams.
 func (d *decoder) streamServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(server, &decodingStream{ServerStream: stream, decoder: d, fullMethod: info.FullMethod})
+	return handler(server, &decodingStream{ServerStream: stream, decoder: d, fullMethod: info.FullMethod, call: callOf(stream.Context())})
 }
 
 type decodingStream struct {
 	grpc.ServerStream
 	decoder    *decoder
 	fullMethod string
-	wrapped    decoding // of the message that is received: there is one at a time
+	call       *meteredCall // nil: no limits
+	wrapped    decoding     // of the message that is received: there is one at a time
+	sending    sending      // of the message that is sent: as well
 }
 
 // RecvMsg receives a message.
 func (s *decodingStream) RecvMsg(message any) error {
 	s.wrapped = decoding{message: message}
 	defer func() { s.wrapped = decoding{} }()
-	return s.decoder.receive(s.fullMethod, &s.wrapped, s.ServerStream.RecvMsg)
+	return s.decoder.receive(s.call, s.fullMethod, &s.wrapped, s.ServerStream.RecvMsg)
+}
+
+// SendMsg sends a message.
+func (s *decodingStream) SendMsg(message any) error {
+	if s.call == nil {
+		return s.ServerStream.SendMsg(message)
+	}
+	s.sending = sending{message, s.call}
+	defer func() { s.sending = sending{} }()
+	return s.ServerStream.SendMsg(&s.sending)
 }
 
 // wrapUnary returns a description of the same service whose unary methods send
@@ -122,12 +181,16 @@ func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {
 		method.Handler = func(server any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 			var failed error
 			var request any
+			call := callOf(ctx)
 			reply, err := handle(server, ctx, func(message any) error {
 				request = message
-				failed = d.receive(fullMethod, &decoding{message: message}, decode)
+				failed = d.receive(call, fullMethod, &decoding{message: message}, decode)
 				return failed
 			}, interceptor)
 			if failed == nil || interceptor == nil {
+				if call != nil && err == nil {
+					reply = &sending{reply, call}
+				}
 				return reply, err
 			}
 			info := &grpc.UnaryServerInfo{Server: server, FullMethod: fullMethod}

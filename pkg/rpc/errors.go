@@ -10,39 +10,26 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
-)
 
-// Domain is the domain of every ErrorInfo that Tandem makes.
-const Domain = "tandem"
-
-// Reasons that this package itself gives. Services add their own.
-const (
-	// ReasonInvalidField is the reason of every InvalidArgument.
-	ReasonInvalidField = "INVALID_FIELD"
-	// ReasonContextLength is the reason of ContextLength.
-	ReasonContextLength = "CONTEXT_LENGTH_EXCEEDED"
-	// ReasonRateLimited is the reason when a server's rate limit refuses a call.
-	ReasonRateLimited = "RATE_LIMITED"
-	// ReasonPanic is the reason when a handler panicked.
-	ReasonPanic = "PANIC"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // InvalidArgument is an INVALID_ARGUMENT status that names a field of the
 // request, as a path like "sampling.top_p" or "stop[2]". The message is
 // "field: problem"; the problem says what to do.
 func InvalidArgument(field, problem string) error {
-	return invalidField(ReasonInvalidField, field, problem)
+	return invalidField(api.ReasonInvalidField, field, problem)
 }
 
 // ContextLength is InvalidArgument with a reason of its own, for a prompt that is too
 // long for its model: clients can shorten such a one and try again.
 func ContextLength(field, problem string) error {
-	return invalidField(ReasonContextLength, field, problem)
+	return invalidField(api.ReasonContextLengthExceeded, field, problem)
 }
 
 func invalidField(reason, field, problem string) error {
 	return withDetails(codes.InvalidArgument, field+": "+problem,
-		&errdetails.ErrorInfo{Reason: reason, Domain: Domain},
+		&errdetails.ErrorInfo{Reason: reason, Domain: api.ErrorDomain},
 		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 			{Field: field, Description: problem},
 		}})
@@ -52,7 +39,7 @@ func invalidField(reason, field, problem string) error {
 // RetryInfo. The reason is a constant in UPPER_SNAKE_CASE that programs compare;
 // the message is for people and says what to do.
 func Error(code codes.Code, reason, message string, retryAfter time.Duration) error {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: Domain}}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: api.ErrorDomain}}
 	if retryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
 	}
@@ -75,7 +62,7 @@ func withDetails(code codes.Code, message string, details ...protoadapt.MessageV
 
 // Reason is the reason of the error's ErrorInfo, if it is Tandem's; else "".
 func Reason(err error) string {
-	if info := detail[*errdetails.ErrorInfo](err); info.GetDomain() == Domain {
+	if info := detail[*errdetails.ErrorInfo](err); info.GetDomain() == api.ErrorDomain {
 		return info.GetReason()
 	}
 	return ""

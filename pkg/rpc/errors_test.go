@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -25,7 +26,7 @@ func TestErrors(t *testing.T) {
 		field      string
 		retryAfter time.Duration
 	}{
-		{"argument", rpc.InvalidArgument("sampling.top_p", "give above 0 to 1"), codes.InvalidArgument, "sampling.top_p: give above 0 to 1", rpc.ReasonInvalidField, "sampling.top_p", 0},
+		{"argument", rpc.InvalidArgument("sampling.top_p", "give above 0 to 1"), codes.InvalidArgument, "sampling.top_p: give above 0 to 1", api.ReasonInvalidField, "sampling.top_p", 0},
 		{"retry", rpc.Error(codes.Unavailable, "NO_WORKERS", "start one", time.Second), codes.Unavailable, "start one", "NO_WORKERS", "", time.Second},
 		{"plain status", status.Error(codes.NotFound, "no"), codes.NotFound, "no", "", "", 0},
 		{"no status", errors.New("x"), codes.Unknown, "x", "", "", 0},

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// unixScheme begins the addresses of Unix sockets.
-const unixScheme = "unix://"
+	"github.com/tandem-serving/tandem/pkg/api"
+)
 
 // maxUnixPath is the longest path that a socket address holds on Linux, in
 // bytes, its terminating zero left out.
@@ -23,7 +22,7 @@ const maxUnixPath = 107
 // not. The error is one line that says what to do. The caller closes the
 // listener, or hands it to Serve, which does.
 func Listen(address string) (net.Listener, error) {
-	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+	if path, ok := strings.CutPrefix(address, api.UnixScheme); ok {
 		return listenUnix(address, path)
 	}
 	if _, _, err := net.SplitHostPort(address); err != nil {
@@ -82,7 +81,7 @@ func explainListen(address string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		return explained{fmt.Sprintf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to", address), err}
 	case errors.Is(err, syscall.ENOENT):
-		return explained{fmt.Sprintf("listen on %s: its folder is not there: make it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, unixScheme))), err}
+		return explained{fmt.Sprintf("listen on %s: its folder is not there: make it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, api.UnixScheme))), err}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return explained{fmt.Sprintf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0", address), err}
 	}

@@ -134,3 +134,36 @@ func (m *metrics) streamClient(name string) grpc.StreamClientInterceptor {
 		return stream, nil
 	}
 }
+
+// limitMetrics count what Limits do.
+type limitMetrics struct {
+	endedMemory, endedSlow, endedUnread prometheus.Counter
+	closedMemory, closedIdle, refused   prometheus.Counter
+}
+
+func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetrics {
+	ended := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_rpc_calls_ended_total",
+		Help: "Calls that were ended to keep the limits of a server, by why: receive_memory (requests fill their memory), receive_time (a request did not come in time), not_read (the client reads nothing).",
+	}, []string{"server", "why"}))
+	closed := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_rpc_connections_closed_total",
+		Help: "Connections that were closed to keep the limits of a server, by why: memory (most of what is not read, or of what comes for calls that were ended), idle (to make place for another), refused (new ones, while all others have calls).",
+	}, []string{"server", "why"}))
+	return &limitMetrics{
+		endedMemory: ended.WithLabelValues(server, "receive_memory"), endedSlow: ended.WithLabelValues(server, "receive_time"), endedUnread: ended.WithLabelValues(server, "not_read"),
+		closedMemory: closed.WithLabelValues(server, "memory"), closedIdle: closed.WithLabelValues(server, "idle"), refused: closed.WithLabelValues(server, "refused"),
+	}
+}
+
+// showLimits adds the gauges of a limiter, read when they are asked for.
+func showLimits(registerer prometheus.Registerer, server string, l *limiter) {
+	gauge := func(name, help string, value func() int64) {
+		register(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: name, Help: help, ConstLabels: prometheus.Labels{"server": server},
+		}, func() float64 { return float64(value()) }))
+	}
+	gauge("tandem_rpc_receiving_bytes", "Memory of calls that are not answered yet: headers, what has come of messages, and messages that are decoded.", l.receiving.Load)
+	gauge("tandem_rpc_sending_bytes", "Memory of messages that clients have not read yet.", l.sending.Load)
+	gauge("tandem_rpc_connections", "Connections of clients.", func() int64 { return int64(l.count()) })
+}

@@ -2,14 +2,15 @@ package rpc
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-)
 
-// RequestIDKey is the metadata key that carries the id of a request.
-const RequestIDKey = "x-request-id"
+	"github.com/tandem-serving/tandem/pkg/api"
+)
 
 // maxRequestID is the longest id taken from a caller, in bytes.
 const maxRequestID = 128
@@ -32,6 +33,13 @@ func RequestID(ctx context.Context) string {
 	return id
 }
 
+// NewID draws an id, or a secret: 128 bits in hexadecimal.
+func NewID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
 // ValidRequestID says whether an id may travel in headers and log lines: 1 to
 // 128 printable ASCII characters without spaces.
 func ValidRequestID(id string) bool {
@@ -48,7 +56,7 @@ func ValidRequestID(id string) bool {
 
 // incomingRequestID moves the caller's id into the context.
 func incomingRequestID(ctx context.Context) context.Context {
-	if values := metadata.ValueFromIncomingContext(ctx, RequestIDKey); len(values) > 0 {
+	if values := metadata.ValueFromIncomingContext(ctx, api.HeaderRequestID); len(values) > 0 {
 		return WithRequestID(ctx, values[0])
 	}
 	return ctx
@@ -71,10 +79,10 @@ func outgoingRequestID(ctx context.Context) context.Context {
 	if id == "" {
 		return ctx
 	}
-	if sent, ok := metadata.FromOutgoingContext(ctx); ok && len(sent.Get(RequestIDKey)) > 0 {
+	if sent, ok := metadata.FromOutgoingContext(ctx); ok && len(sent.Get(api.HeaderRequestID)) > 0 {
 		return ctx
 	}
-	return metadata.AppendToOutgoingContext(ctx, RequestIDKey, id)
+	return metadata.AppendToOutgoingContext(ctx, api.HeaderRequestID, id)
 }
 
 func contextUnaryClient(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
@@ -25,11 +26,12 @@ import (
 const (
 	// DefaultMaxReceiveBytes is the largest message taken, in bytes.
 	DefaultMaxReceiveBytes = 4 << 20
-	// MaxOversizeBytes is the largest message that is received only to be refused
-	// by the name of a field; see ServerConfig.OversizeFields. A longer one is
-	// refused as soon as its length is known, with RESOURCE_EXHAUSTED: grpc-go has
-	// no place to say anything else before it has a whole message.
-	MaxOversizeBytes = 128 << 20
+	// OversizeMargin is how much longer than MaxReceiveBytes a message may be that is
+	// received only to be refused by the name of a field; see
+	// ServerConfig.OversizeFields. A longer one is refused as soon as its length is
+	// known, with RESOURCE_EXHAUSTED: grpc-go has no place to say anything else before
+	// it has a whole message, and a margin is memory that anybody may fill.
+	OversizeMargin = 1 << 20
 	// DefaultMaxStreams is the most calls at a time on one connection.
 	DefaultMaxStreams = 10_000
 	// DefaultUnaryTimeout is the deadline of unary calls that have none.
@@ -82,10 +84,12 @@ type ServerConfig struct {
 	// OversizeFields maps a full method, like
 	// "/tandem.inference.v1.Inference/Generate", to the field of its request to
 	// name when a message is over MaxReceiveBytes. A method without one names
-	// "request". It is for servers that strangers call: messages of up to
-	// MaxOversizeBytes are then received and dropped undecoded. Without any, a
-	// message over the limit is RESOURCE_EXHAUSTED as soon as its length is known.
+	// "request". It is for servers that strangers call: messages that are longer by up
+	// to OversizeMargin are then received and dropped undecoded. Without any, a message
+	// over the limit is RESOURCE_EXHAUSTED as soon as its length is known.
 	OversizeFields map[string]string
+	// Limits bound what peers can make the server hold. The zero value: nothing does.
+	Limits Limits
 	// Codec encodes and decodes all messages of the server, those of health and
 	// reflection included. Nil: grpc-go's for protobuf.
 	Codec encoding.CodecV2
@@ -111,7 +115,13 @@ type ServerConfig struct {
 //
 // Connections that are silent for ten seconds are probed and dropped if three
 // more bring no answer; clients may probe every five seconds, also without
-// calls. All methods are safe for concurrent use, RegisterService only before
+// calls.
+//
+// With Limits it knows what each connection and each call holds: it reads the headers
+// of the HTTP/2 frames that pass. A call counts as receiving until its handler sends
+// something, or returns; health and reflection for as long as they last.
+//
+// All methods are safe for concurrent use, RegisterService only before
 // Serve.
 type Server struct {
 	grpc     *grpc.Server
@@ -159,7 +169,13 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
 	}
-	if cfg.UnbufferedReads {
+	if cfg.Limits.ReceiveBytes > 0 {
+		limits := newLimiter(cfg.Limits, newLimitMetrics(cfg.Registerer, cfg.Name))
+		showLimits(cfg.Registerer, cfg.Name, limits)
+		options = append(options, grpc.InTapHandle(limits.begin),
+			grpc.Creds(meteredCredentials{TransportCredentials: insecure.NewCredentials(), limiter: limits}))
+	}
+	if cfg.UnbufferedReads || cfg.Limits.ReceiveBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(0))
 	}
 	if cfg.BufferPool != nil {
@@ -194,7 +210,7 @@ func (cfg ServerConfig) withDefaults() ServerConfig {
 // receiveLimit is the longest message that grpc-go takes.
 func (cfg ServerConfig) receiveLimit() int {
 	if len(cfg.OversizeFields) > 0 {
-		return max(cfg.MaxReceiveBytes, MaxOversizeBytes)
+		return cfg.MaxReceiveBytes + OversizeMargin
 	}
 	return cfg.MaxReceiveBytes
 }

@@ -7,21 +7,18 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-)
 
-// The headers of W3C Trace Context (https://www.w3.org/TR/trace-context/).
-const (
-	traceParentKey = "traceparent"
-	traceStateKey  = "tracestate"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // incomingTrace moves the caller's trace context into the context. What is not
 // valid, or there more than once, counts as none.
 func incomingTrace(ctx context.Context) context.Context {
-	values := metadata.ValueFromIncomingContext(ctx, traceParentKey)
+	values := metadata.ValueFromIncomingContext(ctx, api.HeaderTraceParent)
 	if len(values) != 1 {
 		return ctx
 	}
@@ -36,7 +33,7 @@ type incomingHeaders struct {
 
 // Get is one header; "" if it is not there.
 func (h incomingHeaders) Get(key string) string {
-	if key == traceParentKey {
+	if key == api.HeaderTraceParent {
 		return h.parent
 	}
 	if values := metadata.ValueFromIncomingContext(h.ctx, key); len(values) > 0 {
@@ -49,7 +46,7 @@ func (h incomingHeaders) Get(key string) string {
 func (incomingHeaders) Set(string, string) {}
 
 // Keys are the headers that may be asked for.
-func (incomingHeaders) Keys() []string { return []string{traceParentKey, traceStateKey} }
+func (incomingHeaders) Keys() []string { return []string{api.HeaderTraceParent, api.HeaderTraceState} }
 
 // outgoingTrace adds the context's span to what is sent, if it is sampled.
 func outgoingTrace(ctx context.Context) context.Context {
@@ -57,9 +54,9 @@ func outgoingTrace(ctx context.Context) context.Context {
 	if !span.IsValid() || !span.IsSampled() {
 		return ctx
 	}
-	headers := []string{traceParentKey, TraceParent(span)}
+	headers := []string{api.HeaderTraceParent, TraceParent(span)}
 	if state := span.TraceState().String(); state != "" {
-		headers = append(headers, traceStateKey, state)
+		headers = append(headers, api.HeaderTraceState, state)
 	}
 	return metadata.AppendToOutgoingContext(ctx, headers...)
 }
@@ -79,7 +76,7 @@ func ParseTraceParent(text string) trace.SpanContext {
 	if text == "" {
 		return trace.SpanContext{}
 	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceParentKey: text})
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{api.HeaderTraceParent: text})
 	return trace.SpanContextFromContext(ctx)
 }
 
@@ -89,7 +86,7 @@ func ParseTraceParent(text string) trace.SpanContext {
 // no error of the span, as OpenTelemetry has it for servers.
 func EndSpan(span trace.Span, err error, options ...trace.SpanEndOption) {
 	code := status.Code(err)
-	span.SetAttributes(attribute.String("rpc.response.status_code", codeText(code)))
+	span.SetAttributes(attribute.String("rpc.response.status_code", CodeName(code)))
 	if err != nil {
 		reason := Reason(err)
 		if reason != "" {
@@ -97,25 +94,19 @@ func EndSpan(span trace.Span, err error, options ...trace.SpanEndOption) {
 		}
 		switch code {
 		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
-			span.SetAttributes(attribute.String("error.type", codeText(code)))
+			span.SetAttributes(attribute.String("error.type", CodeName(code)))
 			span.SetStatus(codes.Error, reason)
 		}
 	}
 	span.End(options...)
 }
 
-// codeText is a code as gRPC's specification writes it, like "NOT_FOUND".
-func codeText(code grpccodes.Code) string {
-	if int(code) < len(codeTexts) {
-		return codeTexts[code]
+// CodeName is a code as gRPC's specification spells it, like "NOT_FOUND".
+func CodeName(c grpccodes.Code) string {
+	if name, is := code.Code_name[int32(c)]; is {
+		return name
 	}
 	return "UNKNOWN"
-}
-
-var codeTexts = [...]string{
-	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
-	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
-	"DATA_LOSS", "UNAUTHENTICATED",
 }
 
 // StartCall begins the client span of a call that the holder of ctx is about to

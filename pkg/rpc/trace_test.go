@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -25,7 +26,7 @@ func TestEndSpan(t *testing.T) {
 	}{
 		{nil, "OK", "", otelcodes.Unset},
 		{rpc.Error(codes.Canceled, "CANCELLED", "the secret", 0), "CANCELLED", "CANCELLED", otelcodes.Unset},
-		{rpc.InvalidArgument("prompt", "the secret"), "INVALID_ARGUMENT", rpc.ReasonInvalidField, otelcodes.Unset},
+		{rpc.InvalidArgument("prompt", "the secret"), "INVALID_ARGUMENT", api.ReasonInvalidField, otelcodes.Unset},
 		{rpc.Error(codes.Unavailable, "WORKER_LOST", "the secret", 0), "UNAVAILABLE", "WORKER_LOST", otelcodes.Error},
 		{errors.New("the secret"), "UNKNOWN", "", otelcodes.Error},
 		{rpc.Error(codes.Code(99), "ODD", "the secret", 0), "UNKNOWN", "ODD", otelcodes.Unset},

@@ -45,12 +45,11 @@ func (s *Sampler) keep(logits []float32, largest float32, p Params, byCount, byM
 }
 
 // sort fills s.order with the tokens whose logit is at least cutoff, in order: a
-// beginning of it. NaNs are taken in by minus infinity only.
+// beginning of it.
 func (s *Sampler) sort(logits []float32, cutoff float64) {
 	s.order = s.order[:0]
-	all := math.IsInf(cutoff, -1)
 	for id, l := range logits {
-		if all || float64(l) >= cutoff {
+		if float64(l) >= cutoff {
 			s.order = append(s.order, key(l, int32(id)))
 		}
 	}
@@ -59,15 +58,12 @@ func (s *Sampler) sort(logits []float32, cutoff float64) {
 
 // key is smaller for what comes before.
 func key(l float32, id int32) uint64 {
-	place := uint32(math.MaxUint32) // NaN
 	if l == 0 {
 		l = 0 // one zero, not two
 	}
-	if l == l {
-		place = math.Float32bits(l)
-		if place>>31 == 0 {
-			place = ^place &^ (1 << 31)
-		}
+	place := math.Float32bits(l)
+	if place>>31 == 0 {
+		place = ^place &^ (1 << 31)
 	}
 	return uint64(place)<<32 | uint64(uint32(id))
 }
@@ -118,7 +114,7 @@ const (
 // add takes in a token of weight e^x.
 func (h *histogram) add(x, weight float64) {
 	i := buckets - 1
-	if x > -(buckets-1.)/perNatLog { // not for NaN
+	if x > -(buckets-1.)/perNatLog {
 		i = int(-x * perNatLog)
 	}
 	h.tokens[i]++

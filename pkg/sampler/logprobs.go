@@ -21,33 +21,33 @@ type Logprob struct {
 
 // Logprobs says how likely drawn, an index into logits, was, and which top tokens
 // were the likeliest; fewer if the vocabulary is smaller. logits are the model's
-// own: no temperature, penalty or bias counts. Nothing of s is in the result.
+// own, from which Sample drew: none is NaN, and no temperature, penalty or bias
+// counts. Nothing of s is in the result.
 //
 // The definition, with the order of tokens that Sample documents:
 //
-//  1. d[i] = logit[i] - largest logit, in float64; 0 where the two are equal, and
-//     minus infinity for a NaN.
+//  1. d[i] = logit[i] - largest logit, in float64.
 //  2. sum = the exp(d[i]) added up by id.
-//  3. The result for token i is d[i] - log(sum), rounded to float32; minus
-//     infinity if all logits are NaN.
+//  3. The result for token i is d[i] - log(sum), rounded to float32.
 //
 // The likeliest tokens are the first ones of the order.
 func (s *Sampler) Logprobs(logits []float32, drawn int32, top int) Logprobs {
 	largest := logits[argmax(logits)]
 	top = min(top, len(logits))
 	s.first = s.first[:0]
+	below := func(l float32) float64 { return float64(l) - float64(largest) }
 	var sum float64
 	var last float32 // of s.first
 	for id, l := range logits {
-		sum += exp(below(l, largest))
-		if len(s.first) < top || top > 0 && (l > last || last != last) {
+		sum += exp(below(l))
+		if len(s.first) < top || top > 0 && l > last {
 			s.offer(logits, int32(id), top)
 			last = logits[s.first[len(s.first)-1]]
 		}
 	}
 	whole := log(sum)
 	of := func(id int32) float32 {
-		d := below(logits[id], largest)
+		d := below(logits[id])
 		if math.IsInf(d, -1) {
 			return float32(d)
 		}
@@ -61,17 +61,6 @@ func (s *Sampler) Logprobs(logits []float32, drawn int32, top int) Logprobs {
 		}
 	}
 	return out
-}
-
-// below is step 1.
-func below(l, largest float32) float64 {
-	switch {
-	case l == largest: // infinite ones too
-		return 0
-	case l != l:
-		return math.Inf(-1)
-	}
-	return float64(l) - float64(largest)
 }
 
 // offer puts a token among the first so many of the order, if it belongs there.

@@ -6,7 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -14,21 +17,10 @@ import (
 // logprob is the definition in Logprobs' comment, word by word.
 func logprob(logits []float32, id int) float32 {
 	largest := logits[inOrder(logits)[0]]
-	d := func(l float32) float64 {
-		switch {
-		case l == largest:
-			return 0
-		case l != l:
-			return math.Inf(-1)
-		}
-		return float64(l) - float64(largest)
-	}
+	d := func(l float32) float64 { return float64(l) - float64(largest) }
 	var sum float64
 	for _, l := range logits {
 		sum += sampler.Exp(d(l))
-	}
-	if sum == 0 {
-		return float32(math.Inf(-1))
 	}
 	return float32(d(logits[id]) - sampler.Log(sum))
 }
@@ -36,7 +28,7 @@ func logprob(logits []float32, id int) float32 {
 func TestLogprobsAgreeWithTheirDefinition(t *testing.T) {
 	s := sampler.New()
 	rapid.Check(t, func(t *rapid.T) {
-		logits := genLogits(60).Draw(t, "logits")
+		logits := genLogits(60).Filter(drawable).Draw(t, "logits")
 		drawn := rapid.IntRange(0, len(logits)-1).Draw(t, "drawn")
 		top := rapid.IntRange(0, sampler.MaxTopLogprobs).Draw(t, "top")
 		got := s.Logprobs(logits, int32(drawn), top)
@@ -81,18 +73,14 @@ func TestLogprobsAreASoftmax(t *testing.T) {
 }
 
 func TestLogprobsOfOddLogits(t *testing.T) {
-	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	half := float32(-math.Ln2)
+	inf := float32(math.Inf(1))
 	for _, c := range []struct {
 		name   string
 		logits []float32
 		want   []float32 // by place
 	}{
 		{"one token", []float32{7}, []float32{0}},
-		{"nan", []float32{nan, 1, nan}, []float32{0, -inf, -inf}},
-		{"all nan", []float32{nan, nan}, []float32{-inf, -inf}},
-		{"all minus infinity", []float32{-inf, -inf}, []float32{half, half}},
-		{"plus infinity", []float32{inf, 0, inf}, []float32{half, half, -inf}},
+		{"tokens that are never drawn", []float32{-inf, 1, -inf}, []float32{0, -inf, -inf}},
 	} {
 		got := sampler.New().Logprobs(c.logits, 0, 20)
 		var values []float32
@@ -142,4 +130,15 @@ func TestExpIsClose(t *testing.T) {
 			t.Fatalf("exp(%v) = %v, want %v", x, got, want)
 		}
 	})
+}
+
+func TestLogprobsMessage(t *testing.T) {
+	if got := (*sampler.Logprobs)(nil).Message(); got != nil {
+		t.Errorf("of nothing: %v", got)
+	}
+	got := (&sampler.Logprobs{Drawn: -1.5, Top: []sampler.Logprob{{Token: 9, Logprob: -0.25}, {Token: 0, Logprob: -2}}}).Message()
+	want := &inferencev1.TokenLogprobs{Logprob: -1.5, Top: []*inferencev1.TokenLogprob{{TokenId: 9, Logprob: -0.25}, {Logprob: -2}}}
+	if !proto.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

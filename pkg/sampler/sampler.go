@@ -20,13 +20,19 @@ type Sampler struct {
 // New returns a Sampler.
 func New() *Sampler { return &Sampler{} }
 
+// None is what Sample gives for logits that no token can be drawn from.
+const None int32 = -1
+
 // Sample draws a token: an index into logits, which it does not change. offset
 // is the number of tokens that the request generated before, and h what they and
-// the prompt were; h is not read if p has no penalty. A NaN counts as minus
-// infinity. logits must not be empty.
+// the prompt were; h is not read if p has no penalty. logits must not be empty.
 //
-// The definition, where "before" orders tokens by logit, larger first, NaN last,
-// and by id, smaller first, among equals:
+// It is None if one of logits is NaN, or the largest is infinite: whoever computed
+// them computed wrongly. Minus infinity beside finite ones is a token that is never
+// drawn. What the parameters make of finite logits is the request's own affair.
+//
+// The definition, where "before" orders tokens by logit, larger first, and by id,
+// smaller first, among equals:
 //
 //  1. Logits are adjusted, in float32, each operation rounded:
 //     a. The bias of each token in LogitBias is added to its logit; MinLogitBias
@@ -47,13 +53,19 @@ func New() *Sampler { return &Sampler{} }
 //
 // The draw is also the first token if the largest adjusted logit is not finite.
 func (s *Sampler) Sample(logits []float32, p Params, offset uint64, h History) int32 {
-	logits = s.adjust(logits, p, h)
 	best := argmax(logits)
+	if best == None || math.IsInf(float64(logits[best]), 0) {
+		return None
+	}
+	if own := s.adjust(logits, p, h); &own[0] != &logits[0] {
+		logits = own
+		best = argmax(logits)
+	}
 	if p.Temperature == 0 || p.TopK == 1 {
 		return best
 	}
-	if math.IsInf(float64(logits[best]), 0) || logits[best] != logits[best] {
-		return best // nothing to weigh: all minus infinity, or overflow
+	if math.IsInf(float64(logits[best]), 0) {
+		return best // nothing to weigh: all are forbidden, or one overflowed
 	}
 	byCount := p.TopK > 0 && p.TopK < len(logits)
 	byMass := p.TopP > 0 && p.TopP < 1
@@ -125,29 +137,26 @@ func draw(weights []float64, minimum, uniform float64) int {
 	return drawn
 }
 
-// argmax is the first token in the order that Sample documents.
+// argmax is the first token in the order that Sample documents; None if there is a NaN.
+// That costs nothing: a comparison with a NaN is false, so what is not known to be no
+// larger is looked at.
 func argmax(logits []float32) int32 {
-	first := 0
-	for first < len(logits)-1 && logits[first] != logits[first] {
-		first++
-	}
-	best, largest := first, logits[first]
-	for i := first; i < len(logits); i++ {
+	best, largest := 0, float32(math.Inf(-1))
+	for i := 0; i < len(logits); i++ {
 		// Most of a vocabulary is not larger than what was seen: eight at a time.
 		for i+8 <= len(logits) {
 			l := (*[8]float32)(logits[i:])
-			if l[0] > largest || l[1] > largest || l[2] > largest || l[3] > largest ||
-				l[4] > largest || l[5] > largest || l[6] > largest || l[7] > largest {
+			if !(l[0] <= largest) || !(l[1] <= largest) || !(l[2] <= largest) || !(l[3] <= largest) ||
+				!(l[4] <= largest) || !(l[5] <= largest) || !(l[6] <= largest) || !(l[7] <= largest) {
 				break
 			}
 			i += 8
 		}
-		if i < len(logits) && logits[i] > largest {
-			best, largest = i, logits[i]
+		if i < len(logits) && !(logits[i] <= largest) {
+			if best, largest = i, logits[i]; largest != largest {
+				return None
+			}
 		}
-	}
-	if largest != largest { // all are NaN
-		return 0
 	}
 	return int32(best)
 }
@@ -155,8 +164,5 @@ func argmax(logits []float32) int32 {
 // before reports whether token a comes before b.
 func before(logits []float32, a, b int32) bool {
 	x, y := logits[a], logits[b]
-	if x != y && (x == x || y == y) {
-		return x > y || y != y
-	}
-	return a < b
+	return x > y || x == y && a < b
 }

@@ -46,25 +46,49 @@ func TestSampleFollowsTheDistribution(t *testing.T) {
 	}
 }
 
+// TestSampleOddLogits: logits that are not finite give no token, wherever they are and
+// whatever the parameters make of them; minus infinity is a token that is never drawn.
 func TestSampleOddLogits(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	hot := sampler.Params{Temperature: 1, TopP: 0.9, TopK: 2}
+	long := func(at int, l float32) []float32 {
+		logits := make([]float32, 43)
+		logits[1], logits[at] = 7, l
+		return logits
+	}
 	for name, c := range map[string]struct {
 		logits []float32
 		want   int32
 	}{
-		"ties go to the smaller id": {[]float32{1, 3, 3, 2}, 1},
-		"nan is never drawn":        {[]float32{nan, -1, nan}, 1},
-		"all nan":                   {[]float32{nan, nan}, 0},
-		"all minus infinity":        {[]float32{-inf, -inf}, 0},
-		"plus infinity":             {[]float32{0, inf, 0}, 1},
+		"ties go to the smaller id":         {[]float32{-9, 3, 3, -9}, 1},
+		"one finite":                        {[]float32{-inf, -1, -inf}, 1},
+		"nan at the end":                    {[]float32{0, 1, nan}, sampler.None},
+		"nan at the beginning":              {[]float32{nan, 1, 0}, sampler.None},
+		"all nan":                           {[]float32{nan, nan}, sampler.None},
+		"nan and minus infinity":            {[]float32{-inf, nan}, sampler.None},
+		"all minus infinity":                {[]float32{-inf, -inf}, sampler.None},
+		"plus infinity":                     {[]float32{0, inf, 0}, sampler.None},
+		"nan among many, no larger one":     {long(20, nan), sampler.None},
+		"nan among many, the last of eight": {long(24, nan), sampler.None},
+		"nan behind all eights":             {long(42, nan), sampler.None},
+		"infinity among many":               {long(17, inf), sampler.None},
+		"many":                              {long(17, -inf), 1},
 	} {
-		if got := sampler.New().Sample(c.logits, sampler.Params{}, 0, sampler.History{}); got != c.want {
-			t.Errorf("%s: greedy draw is %d, want %d", name, got, c.want)
+		for kind, p := range map[string]sampler.Params{
+			"greedy": {}, "hot": {Temperature: 0.1, TopP: 0.5, TopK: 2}, "penalties": {RepetitionPenalty: 1.1},
+			"forbids what is odd": {LogitBias: []sampler.TokenBias{{Token: 0, Bias: -100}, {Token: 2, Bias: -100}, {Token: 17, Bias: -100}, {Token: 20, Bias: -100}}},
+		} {
+			if kind == "hot" && name == "ties go to the smaller id" {
+				continue
+			}
+			if got := sampler.New().Sample(c.logits, p, 7, sampler.History{}); got != c.want {
+				t.Errorf("%s: %s draw is %d, want %d", name, kind, got, c.want)
+			}
 		}
-		if got := sampler.New().Sample(c.logits, hot, 7, sampler.History{}); name != "ties go to the smaller id" && got != c.want {
-			t.Errorf("%s: hot draw is %d, want %d", name, got, c.want)
-		}
+	}
+	// What the request itself asks for is no fault of the model's.
+	forbidden := sampler.Params{LogitBias: bias(-100, -100)}
+	if got := sampler.New().Sample([]float32{1, 2}, forbidden, 0, sampler.History{}); got != 0 {
+		t.Errorf("of two forbidden tokens %d is drawn, want 0", got)
 	}
 }
 

@@ -28,9 +28,9 @@ func TestApproximateKVIsNotShared(t *testing.T) {
 		end    func(w *world, l *life)
 		cached int // what a sequence that goes on from it finds
 	}{
-		{"exact", true, 0, func(w *world, _ *life) { w.settle() }, 24},
-		{"complete", false, 0, func(w *world, _ *life) { w.settle() }, 0},
-		{"complete, behind a shared prefix", false, 8, func(w *world, _ *life) { w.settle() }, 8},
+		{"exact", true, 0, func(w *world, _ *life) { w.finishAll() }, 24},
+		{"complete", false, 0, func(w *world, _ *life) { w.finishAll() }, 0},
+		{"complete, behind a shared prefix", false, 8, func(w *world, _ *life) { w.finishAll() }, 8},
 		{"cancelled before it ran", false, 0, func(w *world, l *life) { w.handle(scheduler.Cancel{ID: l.request.ID}) }, 0},
 		{"cancelled while it runs", false, 4, func(w *world, l *life) {
 			for range 6 {
@@ -43,7 +43,7 @@ func TestApproximateKVIsNotShared(t *testing.T) {
 			w := newWorld(t, 30, standard)
 			if test.shared > 0 {
 				w.submit(scheduler.Request{ID: 1, Tokens: prompt(test.shared), MaxTokens: 1})
-				w.settle()
+				w.finishAll()
 			}
 			before := len(w.cache)
 			l := w.submit(scheduler.Request{ID: 2, Kind: scheduler.Receive, Tokens: prompt(tokens), MaxTokens: generated, Stop: never})
@@ -53,12 +53,12 @@ func TestApproximateKVIsNotShared(t *testing.T) {
 				w.arriveNear(l)
 			}
 			test.end(w, l)
-			w.settle()
+			w.finishAll()
 			if !test.exact && len(w.cache) != before {
 				t.Errorf("%d blocks are shared, %d were before it", len(w.cache), before)
 			}
 			after := w.submit(scheduler.Request{ID: 3, Tokens: append(prompt(tokens), w.expected(l)...), MaxTokens: 1})
-			w.settle()
+			w.finishAll()
 			if after.cached != test.cached {
 				t.Errorf("the next one finds %d tokens, want %d", after.cached, test.cached)
 			}

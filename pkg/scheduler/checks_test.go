@@ -61,9 +61,10 @@ func (w *world) taken(l *life) {
 		w.t.Fatalf("%d: %d cached tokens are not whole blocks", l.request.ID, l.cached)
 	}
 	kv, _ := alone(l.prompt[:l.cached], 0, 0, 0, nil)
-	if got := w.pages.read(l.table, l.cached); !slices.Equal(got, kv) {
+	if got := w.pages.read(l.table, l.cached); !sameUnlessSpoilt(got, kv) {
 		w.t.Fatalf("%d: the cached blocks hold the KV of other tokens", l.request.ID)
 	}
+	w.checkNotSpoilt(l.request.ID, l.table)
 	for _, other := range w.order {
 		if other == l {
 			break
@@ -179,7 +180,7 @@ func (w *world) checkBlocks() {
 		i int
 	}
 	owners := map[kvcache.BlockID]use{}
-	reserved, quarantined := 0, 0
+	reserved, quarantined := 0, len(w.scrubbing)
 	size := w.config.BlockTokens
 	for _, l := range w.order {
 		if l.released {
@@ -210,7 +211,7 @@ func (w *world) checkBlocks() {
 		owners[id] = use{}
 	}
 	s := w.scheduler.PoolStats()
-	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held+s.Quarantined != len(owners) ||
+	if s.Free+s.Cached+s.Held+s.Quarantined != s.Total || s.Held+s.Quarantined != len(owners)+len(w.scrubbing) ||
 		s.Reserved != reserved || s.Quarantined != quarantined || s.Misuses != 0 {
 		w.t.Fatalf("%+v; the driver knows %d held, %d reserved, %d quarantined", s, len(owners), reserved, quarantined)
 	}

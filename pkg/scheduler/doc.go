@@ -39,6 +39,14 @@
 // flight contains it, and no transfer reads or writes it; while a transfer could
 // still write them they are in quarantine.
 //
+// # What is not finite
+//
+// A sequence that a step could draw no token for, since its logits are not finite, fails
+// alone. Its blocks, and all that was published behind them, leave the prefix cache, also
+// for those who would share them; who shares them already goes on and finds out by
+// himself. Once nobody holds such a block it is in quarantine until it was overwritten
+// (Scrub), so that nothing of it gets into another sequence.
+//
 // # Saving and restoring
 //
 // Where somebody else keeps blocks (SaveLimit), cached prefixes are saved there

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // vocabulary of the fake engine: small, so that stop tokens and equal prefixes
@@ -72,12 +73,26 @@ func digest(numbers ...uint64) uint64 {
 	return h.Sum64()
 }
 
+// notFinite stands for a NaN: so is what is made from it.
+const notFinite = ^uint64(0)
+
 func attend(kv []uint64, token int32) uint64 {
+	if slices.Contains(kv, notFinite) {
+		return notFinite
+	}
 	return digest(digest(kv...), uint64(token))
 }
 
 func draw(kv []uint64, seed uint64, offset int) int32 {
+	if slices.Contains(kv, notFinite) {
+		return sampler.None
+	}
 	return int32(digest(digest(kv...), seed, uint64(offset)) % vocabulary)
+}
+
+// sameUnlessSpoilt says whether kv is what it should be, but for what somebody spoilt.
+func sameUnlessSpoilt(kv, want []uint64) bool {
+	return slices.EqualFunc(kv, want, func(a, b uint64) bool { return a == b || a == notFinite })
 }
 
 // alone is the KV of tokens and what they go on with, computed without any

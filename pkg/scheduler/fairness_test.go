@@ -57,7 +57,7 @@ func TestLargeIsNotStarved(t *testing.T) {
 	if !large.started {
 		t.Fatal("60 steps, and the large request did not start")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // A stream of urgent prompts must not starve one that runs.
@@ -75,7 +75,7 @@ func TestRunningPromptIsNotStarved(t *testing.T) {
 	if slow.finished == nil {
 		t.Fatalf("%d of %d tokens after %d steps", slow.computed, 36, w.steps)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // While one long prompt after the other comes, those that decode get a token
@@ -92,5 +92,5 @@ func TestDecodesAreNotStalled(t *testing.T) {
 			t.Fatal("a step without its token")
 		}
 	}
-	w.settle()
+	w.finishAll()
 }

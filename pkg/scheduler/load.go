@@ -61,7 +61,7 @@ func (s *Scheduler) Load() Load {
 	return l
 }
 
-// Draining says whether Drain came.
+// Draining says whether Drain came, and no Undrain since.
 func (s *Scheduler) Draining() bool { return s.draining }
 
 // Idle says whether no sequence is known any more: all that were taken are

@@ -79,6 +79,8 @@ type Submit struct{ Request Request }
 type KVArrived struct {
 	ID      SequenceID
 	Sampled []int32
+	// From names who computed the KV, for whoever finds it wrong.
+	From string
 	// Approximate: the KV is not what this worker would have computed. Neither it
 	// nor what is computed from it is shared through the prefix cache.
 	Approximate bool
@@ -99,7 +101,8 @@ type Cancel struct{ ID SequenceID }
 
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
-	// Tokens and Logprobs as engine.Output has them; not read if Err is set.
+	// Tokens and Logprobs as engine.Output has them; not read if Err is set. A sequence
+	// without the token that it asked for fails with an engine.NotFiniteError.
 	Tokens   []int32
 	Logprobs []sampler.Logprobs
 	// Compute is the engine's time.
@@ -112,6 +115,9 @@ type StepDone struct {
 // either.
 type Drain struct{}
 
+// Undrain takes Drain back: what is submitted from now on is taken again.
+type Undrain struct{}
+
 // SaveLimit says how many saves there may be at a time. It is 0 until the first
 // one, and where nobody takes blocks.
 type SaveLimit struct{ Saves int }
@@ -121,7 +127,12 @@ type SaveLimit struct{ Saves int }
 type SaveDone struct {
 	ID    SaveID
 	Saved bool
+	// Spoilt: what the blocks hold is not finite, so that nobody is to have it.
+	Spoilt bool
 }
+
+// Scrubbed answers a Scrub: its blocks were overwritten.
+type Scrubbed struct{ Blocks []kvcache.BlockID }
 
 func (Submit) event()       {}
 func (KVArrived) event()    {}
@@ -129,8 +140,10 @@ func (TransferDone) event() {}
 func (Cancel) event()       {}
 func (StepDone) event()     {}
 func (Drain) event()        {}
+func (Undrain) event()      {}
 func (SaveLimit) event()    {}
 func (SaveDone) event()     {}
+func (Scrubbed) event()     {}
 
 // Action is what a scheduler wants done: one of the types below. Those that come with
 // every step, *RunStep, *Sampled and *BlocksChanged, are pointers into memory that is
@@ -232,6 +245,31 @@ type Finished struct {
 	PrefillCompute, DecodeCompute time.Duration
 	// Err is set with Failed.
 	Err error
+	// Spoilt is set if Err is an engine.NotFiniteError.
+	Spoilt *Spoilt
+}
+
+// Spoilt is what a sequence had in its blocks when its logits were not finite. None of the
+// blocks is found in the prefix cache any more, and they stay as they are until the Scrub
+// that names them.
+type Spoilt struct {
+	// Blocks hold the KV of Tokens tokens.
+	Blocks []kvcache.BlockID
+	Tokens int
+	// Origins says who computed a block, by its index; "": this worker. Of the tokens that
+	// a transfer brought for this sequence, which are the first ones, Received, it is From;
+	// the block that they fill in part is counted as the worker's own.
+	Origins  []string
+	Received int
+	From     string
+}
+
+// Origin is who computed the KV of a position; "": this worker.
+func (s *Spoilt) Origin(position, blockTokens int) string {
+	if origin := s.Origins[position/blockTokens]; origin != "" || position >= s.Received {
+		return origin
+	}
+	return s.From
 }
 
 // RefuseReason is why a request was not taken.
@@ -279,6 +317,11 @@ type Save struct {
 // come all the same; what was not saved may be offered once more.
 type StopSave struct{ ID SaveID }
 
+// Scrub asks the driver to overwrite blocks that nobody holds, and to answer with
+// Scrubbed: what is in them must not get into another sequence. They are in quarantine
+// until then.
+type Scrub struct{ Blocks []kvcache.BlockID }
+
 // BlocksChanged is a change of the prefix cache.
 type BlocksChanged struct{ Stored, Removed []kvcache.Hash }
 
@@ -294,3 +337,4 @@ func (Released) action()       {}
 func (*BlocksChanged) action() {}
 func (Save) action()           {}
 func (StopSave) action()       {}
+func (Scrub) action()          {}

@@ -48,7 +48,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 	if len(st.members) == 0 {
 		return false
 	}
-	st.run.Batch.Room = slices.Grow(st.run.Batch.Room[:0], len(st.members))
+	st.run.Batch.TokenBuffer = slices.Grow(st.run.Batch.TokenBuffer[:0], len(st.members))
 	s.inFlight = st
 	s.turn = 1 - s.turn
 	return true
@@ -97,17 +97,17 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
 // in one order.
-func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
-	room := s.roomBeside(&st.run.Batch, budget)
+func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
+	budget := s.budgetBeside(&st.run.Batch, most)
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
 	next, queueOpen := 0, true
-	for i := 0; room.tokens > 0; {
+	for i := 0; budget.tokens > 0; {
 		if len(s.running) >= s.slots || i >= len(s.waiting) {
 			queueOpen = false
 		}
 		if next < len(running) && (!queueOpen || before(running[next], s.waiting[i]) < 0) {
-			s.addChunk(st, running[next], room)
+			s.addChunk(st, running[next], budget)
 			next++
 			continue
 		}
@@ -116,12 +116,12 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 		}
 		q := s.waiting[i]
 		switch {
-		case q.request.Kind != Receive && room.fits(len(q.request.Tokens)) && s.acquire(q):
+		case q.request.Kind != Receive && budget.fits(len(q.request.Tokens)) && s.acquire(q):
 			s.admit(i)
 			q.phase = prefilling
 			s.running = append(s.running, q)
 			s.start(now, q)
-			s.addChunk(st, q, room)
+			s.addChunk(st, q, budget)
 			i = 0
 		case q.aged:
 			queueOpen = false
@@ -131,8 +131,8 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 		}
 	}
 	st.promptMs = 0
-	if room.model.Samples >= costKnown {
-		st.promptMs = room.takenMs
+	if budget.model.Samples >= costKnown {
+		st.promptMs = budget.takenMs
 	}
 	for _, q := range running {
 		if !q.inStep {
@@ -141,10 +141,10 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, budget int) {
 	}
 }
 
-// addChunk adds as much of a sequence's prompt as there is room for.
-func (s *Scheduler) addChunk(st *step, q *sequence, room *room) {
+// addChunk adds as much of a sequence's prompt as fits into the budget.
+func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	size, prompt := s.config.BlockTokens, q.request.Tokens
-	n := room.take(q.computed, len(prompt)-q.computed)
+	n := budget.take(q.computed, len(prompt)-q.computed)
 	if n == 0 {
 		return
 	}

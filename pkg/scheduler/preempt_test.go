@@ -35,7 +35,7 @@ func TestMoreRequestsThanBlocks(t *testing.T) {
 				}
 			}
 		}
-		w.settle()
+		w.finishAll()
 		if w.preemptions == 0 || lives[0].preempted {
 			t.Errorf("kind %d: %d preemptions, of the first: %v", kind, w.preemptions, lives[0].preempted)
 		}
@@ -60,14 +60,14 @@ func TestPriorityKeepsBlocks(t *testing.T) {
 	if !first.preempted {
 		t.Error("one of higher priority gave way")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestOneAloneIsNeverPreempted, though it fills the pool.
 func TestOneAloneIsNeverPreempted(t *testing.T) {
 	w := crowded(t, 10)
 	l := w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 3}, MaxTokens: 18})
-	w.settle()
+	w.finishAll()
 	if w.preemptions != 0 || l.finished.Reason != scheduler.Length {
 		t.Errorf("%d preemptions, %+v", w.preemptions, l.finished)
 	}
@@ -85,7 +85,7 @@ func TestEverythingIsExpectedAtFirst(t *testing.T) {
 		}
 		w.finishStep(time.Millisecond)
 		n := w.scheduler.Load().RunningSequences
-		w.settle()
+		w.finishAll()
 		return n
 	}
 	if n := running(0); n != 2 { // of 10 blocks each
@@ -119,7 +119,7 @@ func TestForecastIsLearned(t *testing.T) {
 	if n := w.scheduler.Load().RunningSequences; n < 4 {
 		t.Errorf("%d run", n)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestArrivedIsNotStarved: one whose long prompt has arrived joins the batch before
@@ -146,7 +146,7 @@ func TestArrivedIsNotStarved(t *testing.T) {
 	if !big.started {
 		t.Error("it waits behind short ones")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestNobodyGivesWayForAPlaceThatIsFree: one that waits for a block keeps what it has
@@ -162,7 +162,7 @@ func TestNobodyGivesWayForAPlaceThatIsFree(t *testing.T) {
 		t.Fatal("there is room for both: the test shows nothing")
 	}
 	w.arrive(a, 1)
-	w.settle()
+	w.finishAll()
 	if w.preemptions != 0 {
 		t.Errorf("%d preemptions", w.preemptions)
 	}

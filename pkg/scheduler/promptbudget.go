@@ -28,7 +28,7 @@ const costKnown = 16
 // is one for the 99th percentile of gaps. A single step, however long, counts no more
 // than another. Until it has settled it is likelier too large than too small: the first
 // long prompt may have few steps. It is bounded because on a machine that others
-// interrupt more often than that no room keeps the budget, and all of it is lost.
+// interrupt more often than that no share of a step keeps the budget, and all of it is lost.
 const (
 	firstExcess = 1.25
 	excessGain  = 0.1
@@ -79,8 +79,8 @@ func lookedAt(start, n int) int { return n*start + n*(n+1)/2 }
 // a ninth of the time.
 const enoughTimes = 8
 
-// room is what a step has left for prompts.
-type room struct {
+// promptBudget is what a step has left for prompts.
+type promptBudget struct {
 	tokens int // that may be added
 	taken  int
 	enough int // tokens after which no other prompt is added
@@ -92,56 +92,55 @@ type room struct {
 	model   latency.Model
 }
 
-// roomBeside is what a step of those who decode has room for: most tokens of prompts,
-// and if anybody decodes no more time than the budget.
-func (s *Scheduler) roomBeside(decodes *engine.Batch, most int) *room {
-	r := &s.room
-	*r = room{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
-	r.bounded = s.config.StepBudget > 0 && len(decodes.Sequences) > 0
-	r.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond) / s.cost.allowance()
+// budgetBeside is what a step of those who decode has left: most tokens of prompts, and
+// if anybody decodes no more time than Config.StepBudget.
+func (s *Scheduler) budgetBeside(decodes *engine.Batch, most int) *promptBudget {
+	b := &s.promptBudget
+	*b = promptBudget{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
+	b.bounded = s.config.StepBudget > 0 && len(decodes.Sequences) > 0
+	b.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond) / s.cost.allowance()
 	switch {
-	case r.model.Samples >= costKnown:
-		if enough := enoughTimes * r.model.BaseMs; enough < r.model.PerTokenMs*float64(most) {
-			r.enough = int(enough/r.model.PerTokenMs) + 1
+	case b.model.Samples >= costKnown:
+		if enough := enoughTimes * b.model.BaseMs; enough < b.model.PerTokenMs*float64(most) {
+			b.enough = int(enough/b.model.PerTokenMs) + 1
 		}
-	case r.bounded: // until it is known what a block costs
-		r.tokens = min(r.tokens, r.block)
+	case b.bounded: // until it is known what a block costs
+		b.tokens = min(b.tokens, b.block)
 	}
-	return r
+	return b
 }
 
 // fits says whether a prompt of so many tokens would surely get a chunk, wherever it
 // begins.
-func (r *room) fits(prompt int) bool {
-	n := min(prompt, r.block)
-	return n <= r.tokens && (!r.bounded || r.taken == 0 || r.ms(prompt-n, n) <= r.leftMs)
+func (b *promptBudget) fits(prompt int) bool {
+	n := min(prompt, b.block)
+	return n <= b.tokens && (!b.bounded || b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
 }
 
-// take takes room for a prompt of which there are left tokens from start on: for all
-// of them, or for as many whole blocks as there is room for. The first prompt gets a
-// block in any case.
-func (r *room) take(start, left int) int {
-	n := min(left, r.tokens)
+// take takes what a prompt gets of which there are left tokens from start on: all of them,
+// or as many whole blocks as fit. The first prompt gets a block in any case.
+func (b *promptBudget) take(start, left int) int {
+	n := min(left, b.tokens)
 	if n < left {
-		n -= n % r.block
+		n -= n % b.block
 	}
-	if r.bounded && r.ms(start, n) > r.leftMs {
-		fit := sort.Search(n/r.block, func(i int) bool { return r.ms(start, (i+1)*r.block) > r.leftMs })
-		if fit == 0 && r.taken == 0 {
+	if b.bounded && b.ms(start, n) > b.leftMs {
+		fit := sort.Search(n/b.block, func(i int) bool { return b.ms(start, (i+1)*b.block) > b.leftMs })
+		if fit == 0 && b.taken == 0 {
 			fit = 1
 		}
-		n = min(n, fit*r.block)
-		r.leftMs = 0
+		n = min(n, fit*b.block)
+		b.leftMs = 0
 	}
-	r.leftMs -= r.ms(start, n)
-	r.takenMs += r.ms(start, n)
-	r.taken += n
-	if r.tokens -= n; r.taken >= r.enough || r.bounded && r.leftMs <= 0 {
-		r.tokens = 0
+	b.leftMs -= b.ms(start, n)
+	b.takenMs += b.ms(start, n)
+	b.taken += n
+	if b.tokens -= n; b.taken >= b.enough || b.bounded && b.leftMs <= 0 {
+		b.tokens = 0
 	}
 	return n
 }
 
-func (r *room) ms(start, n int) float64 {
-	return r.model.PerTokenMs*float64(n) + r.model.PerContextTokenMs*float64(lookedAt(start, n))
+func (b *promptBudget) ms(start, n int) float64 {
+	return b.model.PerTokenMs*float64(n) + b.model.PerContextTokenMs*float64(lookedAt(start, n))
 }

@@ -70,7 +70,7 @@ func TestStepBudget(t *testing.T) {
 	if mean := used / time.Duration(steps); mean < budget/2 {
 		t.Errorf("%v of %v is used", mean, budget)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestWithoutBudget a step takes as much of a prompt as it may.
@@ -87,7 +87,7 @@ func TestWithoutBudget(t *testing.T) {
 	if n := len(w.inFlight.Batch.Sequences[8].Tokens); n != 512 {
 		t.Errorf("a chunk of %d tokens", n)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestShortPromptsGoFirst: one that comes while a long one is computed does not wait
@@ -105,7 +105,7 @@ func TestShortPromptsGoFirst(t *testing.T) {
 	if small.finished == nil || big.finished != nil {
 		t.Errorf("the short one: %+v, the long one: %+v", small.finished, big.finished)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // TestPromptsDoNotWaitForEachOther: where steps are long enough already, each prompt
@@ -141,7 +141,7 @@ func TestPromptsDoNotWaitForEachOther(t *testing.T) {
 		if n := step(); n != c.most {
 			t.Errorf("a step of %v and %v a token has %d prompts, want %d", c.base, c.token, n, c.most)
 		}
-		w.settle()
+		w.finishAll()
 	}
 }
 

@@ -45,10 +45,10 @@ func (s *Scheduler) expect() {
 	}
 }
 
-// outputRoom is the most tokens of its output that a sequence takes room for when it
+// outputReserve is the most tokens of its output that a sequence takes memory for when it
 // begins: what requests may generate is often their whole context, and most of that is
 // never used.
-const outputRoom = 4096
+const outputReserve = 4096
 
 // acquire gets a sequence the blocks that it begins with, if enough are left for what
 // it and the others are expected to grow by.
@@ -67,7 +67,7 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	table, cached, chain, _ := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, first)
 	q.table, q.cached, q.chain = slices.Grow(table, q.blocksNeeded-first), cached, chain
 	if q.grows() {
-		q.output = slices.Grow(q.output, min(q.totalTokens-q.length(), outputRoom)) // so that few steps have to
+		q.output = slices.Grow(q.output, min(q.totalTokens-q.length(), outputReserve)) // so that few steps have to
 	}
 	q.published = cached
 	q.computed = cached * s.config.BlockTokens

@@ -68,13 +68,14 @@ func (s *Scheduler) restoring() (arriving, spare int) {
 
 // restored publishes the blocks of a Restore sequence and ends it. They are held
 // until TransferDone, and are not saved: they came from where they would go.
-func (s *Scheduler) restored(q *sequence) {
+func (s *Scheduler) restored(q *sequence, from string) {
 	s.pool.Arrived(q.private())
 	if q.unshared {
 		s.finish(q, Failed, errors.New("scheduler: approximate KV was restored; fetch it as it was computed"))
 		return
 	}
 	q.computed = len(q.request.Tokens)
+	s.came(q, from)
 	s.publish(q)
 	s.pool.Saved(q.table)
 	q.phase, q.held = ready, true // nothing writes the blocks any more

@@ -39,7 +39,7 @@ func TestRestoresLeaveWhatOthersLeft(t *testing.T) {
 	if !after.reserved {
 		t.Error("refused though all is left again")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // Several together fill no more than their share, one alone may.
@@ -54,11 +54,11 @@ func TestRestoresShare(t *testing.T) {
 			t.Errorf("restore %d of %d blocks: taken %v", i, c.blocks, l.reserved)
 		}
 	}
-	w.settle()
+	w.finishAll()
 	if l := w.submit(scheduler.Request{ID: 9, Kind: scheduler.Restore, Tokens: seeded(28, 9)}); !l.reserved {
 		t.Error("one alone is refused")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // What is there already takes no room, and leaves no less to others.
@@ -76,6 +76,6 @@ func TestRestoreTakesWhatItLacks(t *testing.T) {
 		if l := w.submit(scheduler.Request{ID: 2, Kind: scheduler.Restore, Tokens: seeded(68, 1), Spare: spare}); l.reserved != taken {
 			t.Errorf("leaving %d: taken %v", spare, l.reserved)
 		}
-		w.settle()
+		w.finishAll()
 	}
 }

@@ -19,7 +19,7 @@ type save struct {
 
 // save begins as many saves as there may be: of those blocks that would be evicted
 // first, then of those that sequences hold, which are evicted as soon as they are let
-// go where room is so short. Each is drawn when its save begins, so that none that is
+// go where blocks are so short. Each is drawn when its save begins, so that none that is
 // gone is ever waited for. The blocks that are read for one cannot be evicted
 // meanwhile, so none begins while somebody waits who would have enough without them.
 func (s *Scheduler) save() {
@@ -48,9 +48,12 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	}
 	saved := s.saves[i]
 	s.saves = slices.Delete(s.saves, i, i+1)
-	if e.Saved {
+	switch {
+	case e.Spoilt:
+		s.pool.Condemn(saved.blocks)
+	case e.Saved:
 		s.pool.Saved(saved.blocks)
-	} else {
+	default:
 		s.pool.Unsaved(saved.blocks)
 	}
 	s.pool.Unpin(saved.blocks)

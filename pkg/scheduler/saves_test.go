@@ -67,7 +67,7 @@ func (w *world) saveBegins(a scheduler.Save) {
 // checkSave looks whether the blocks hold the KV of the tokens.
 func (w *world) checkSave(a scheduler.Save) {
 	want, _ := alone(a.Tokens, 0, 0, 0, nil)
-	if got := w.pages.read(a.Blocks, len(a.Tokens)); len(a.Tokens) != len(a.Blocks)*w.config.BlockTokens || !slices.Equal(got, want) {
+	if got := w.pages.read(a.Blocks, len(a.Tokens)); len(a.Tokens) != len(a.Blocks)*w.config.BlockTokens || !sameUnlessSpoilt(got, want) {
 		w.t.Fatalf("save %d: the blocks hold the KV of other tokens", a.ID)
 	}
 }
@@ -81,13 +81,21 @@ func (w *world) saveStops(a scheduler.StopSave) {
 }
 
 func (w *world) saveDone(id scheduler.SaveID, saved bool) {
-	w.checkSave(w.saves.open[id].save) // it was read until now
+	save := w.saves.open[id].save
+	w.checkSave(save) // it was read until now
 	delete(w.saves.open, id)
+	if slices.Contains(w.pages.read(save.Blocks, len(save.Tokens)), notFinite) {
+		for _, block := range save.Blocks {
+			w.spoilt[block] = true
+		}
+		w.handle(scheduler.SaveDone{ID: id, Spoilt: true})
+		return
+	}
 	w.handle(scheduler.SaveDone{ID: id, Saved: saved})
 }
 
-// settleSave ends one save that has not ended.
-func (w *world) settleSave() bool {
+// endSave ends one save that has not ended.
+func (w *world) endSave() bool {
 	for id := range w.saves.open {
 		w.saveDone(id, true)
 		return true

@@ -56,7 +56,7 @@ func TestSavesBeginBesideOneThatWaits(t *testing.T) {
 	if !waiting.reserved {
 		t.Error("waits though all is free")
 	}
-	w.settle()
+	w.finishAll()
 }
 
 // A save that stands in the way is stopped, and none begins before the one that waited
@@ -82,5 +82,5 @@ func TestSavesGiveWay(t *testing.T) {
 	if w.saves.begun != 2 {
 		t.Errorf("%d saves of the same blocks", w.saves.begun)
 	}
-	w.settle()
+	w.finishAll()
 }

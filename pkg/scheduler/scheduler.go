@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -26,16 +27,16 @@ type Scheduler struct {
 	freed     uint64      // grows when a sequence that did not fit might fit now
 	draining  bool
 
-	steps    [2]step // by turns, so that one is untouched while the next is built
-	turn     int
-	inFlight *step
-	prompts  []*sequence // scratch of plan
-	growing  []*sequence // scratch of grow
-	block    []int32     // scratch of publish: one block of tokens
-	forecast forecast
-	expected int // growth of all who have blocks; kept while sequences are admitted
-	cost     cost
-	room     room // scratch of addPrompts
+	steps        [2]step // by turns, so that one is untouched while the next is built
+	turn         int
+	inFlight     *step
+	prompts      []*sequence // scratch of plan
+	growing      []*sequence // scratch of grow
+	block        []int32     // scratch of publish: one block of tokens
+	forecast     forecast
+	expected     int // growth of all who have blocks; kept while sequences are admitted
+	cost         cost
+	promptBudget promptBudget // scratch of addPrompts
 
 	saves     []*save
 	saveLimit int
@@ -62,7 +63,7 @@ func New(config Config) (*Scheduler, error) {
 		config:   config,
 		forecast: forecast(config.OutputShare),
 		pool:     config.Pool,
-		// A prompt always finds room for one block beside all who decode.
+		// One block of a prompt always fits beside all who decode.
 		slots:     min(config.MaxSequences, config.MaxBatchTokens-config.BlockTokens+1),
 		sequences: make(map[SequenceID]*sequence),
 		block:     make([]int32, 0, config.BlockTokens),
@@ -73,7 +74,7 @@ func New(config Config) (*Scheduler, error) {
 // done, in this order. now never goes back. The slice is used again by the next
 // call, and so is what a *Sampled and a *BlocksChanged point to, hashes included.
 // Block tables are never changed and may be kept. A *RunStep, its batch and its parts
-// stay as they are until the StepDone of the step after it, but for Batch.Room, which
+// stay as they are until the StepDone of the step after it, but for Batch.TokenBuffer, which
 // is the engine's and then whose Tokens it becomes.
 func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	clear(s.actions)
@@ -95,14 +96,22 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 		s.stepDone(e)
 	case Drain:
 		s.draining = true
+	case Undrain:
+		s.draining = false
 	case SaveLimit:
 		s.saveLimit = e.Saves
 	case SaveDone:
 		s.saveDone(e)
+	case Scrubbed:
+		s.pool.Drained(e.Blocks)
+		s.freed++
 	}
 	s.reserve()
 	planned := s.inFlight == nil && s.plan(now)
 	s.save()
+	if blocks := s.pool.Condemned(); len(blocks) > 0 {
+		s.act(Scrub{Blocks: blocks})
+	}
 	if stored, removed := s.pool.Changes(); len(stored)+len(removed) > 0 {
 		s.changed = BlocksChanged{Stored: stored, Removed: removed}
 		s.act(&s.changed)
@@ -179,10 +188,11 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 		return
 	}
 	if q.request.Kind == Restore {
-		s.restored(q)
+		s.restored(q, e.From)
 		return
 	}
 	s.pool.Arrived(q.private())
+	s.came(q, e.From)
 	q.computed = len(q.request.Tokens)
 	if len(e.Sampled) == 0 { // nor is the KV of such a sender shared
 		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender has to commit at least one"))
@@ -200,6 +210,13 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	q.phase = ready
 	q.sized(0)
 	s.arrived = append(s.arrived, q)
+}
+
+// came notes who computed the KV that a transfer brought.
+func (s *Scheduler) came(q *sequence, from string) {
+	q.received, q.from = len(q.request.Tokens), from
+	whole := q.received / s.config.BlockTokens
+	s.pool.SetOrigin(q.table[min(q.cached, whole):whole], from)
 }
 
 func (s *Scheduler) transferDone(id SequenceID) {
@@ -230,10 +247,15 @@ func (s *Scheduler) stepDone(e StepDone) {
 	for i, q := range st.members {
 		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
 		q.inStep = false
-		if e.Err == nil {
+		drew := work.Sample == nil || e.Err == nil && e.Tokens[i] >= 0
+		switch {
+		case e.Err != nil:
+		case drew:
 			// The KV is good, whatever became of the sequence meanwhile.
 			q.computed = work.Start + len(work.Tokens)
 			s.publish(q)
+		default:
+			s.pool.Condemn(q.table)
 		}
 		if q.phase == over {
 			s.release(q)
@@ -247,9 +269,9 @@ func (s *Scheduler) stepDone(e StepDone) {
 		switch {
 		case e.Err != nil:
 			s.finish(q, Failed, e.Err)
+		case !drew:
+			s.spoilt(q, work.Start+len(work.Tokens))
 		case work.Sample == nil:
-		case e.Tokens[i] < 0:
-			s.finish(q, Failed, errors.New("scheduler: the step drew no token where one was asked for"))
 		case !work.Sample.Logprobs:
 			s.sampled(q, e.Tokens[i], nil)
 		case len(e.Logprobs) != len(st.members):
@@ -259,6 +281,15 @@ func (s *Scheduler) stepDone(e StepDone) {
 		}
 	}
 	clear(st.members)
+}
+
+// spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
+func (s *Scheduler) spoilt(q *sequence, tokens int) {
+	found := &Spoilt{Blocks: q.table, Tokens: tokens, Received: q.received, From: q.from}
+	for _, id := range q.table {
+		found.Origins = append(found.Origins, s.pool.Origin(id))
+	}
+	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1}, Spoilt: found})
 }
 
 // sampled takes a token that a step drew.
@@ -277,9 +308,14 @@ func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs
 	}
 }
 
-// finish ends a sequence. What it holds goes back at once if nothing is using
-// it, else when that ends.
+// finish ends a sequence for a reason.
 func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
+	s.end(q, Finished{Reason: reason, Err: err})
+}
+
+// end ends a sequence. What it holds goes back at once if nothing is using it, else when
+// that ends.
+func (s *Scheduler) end(q *sequence, how Finished) {
 	switch q.phase {
 	case waiting:
 		s.waiting = without(s.waiting, q)
@@ -298,18 +334,13 @@ func (s *Scheduler) finish(q *sequence, reason FinishReason, err error) {
 		q.held = false // nothing to read or to write
 	}
 	q.phase = over
-	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && generated > 0 && reason != Failed {
+	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && generated > 0 && how.Reason != Failed {
 		// Also if it was cancelled: whoever waits for words and not for a token ends
 		// it so.
 		s.forecast.observe(generated, q.mayGenerate)
 	}
-	s.act(Finished{
-		ID:             q.request.ID,
-		Reason:         reason,
-		PrefillCompute: q.prefillCompute,
-		DecodeCompute:  q.decodeCompute,
-		Err:            err,
-	})
+	how.ID, how.PrefillCompute, how.DecodeCompute = q.request.ID, q.prefillCompute, q.decodeCompute
+	s.act(how)
 	s.release(q)
 }
 

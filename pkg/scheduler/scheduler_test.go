@@ -73,7 +73,7 @@ func TestChunks(t *testing.T) {
 			w := newWorld(t, 30, standard)
 			if test.cached > 0 {
 				w.submit(scheduler.Request{ID: 1, Tokens: prompt(test.cached), MaxTokens: 1})
-				w.settle()
+				w.finishAll()
 			}
 			l := w.submit(scheduler.Request{ID: 2, Tokens: prompt(test.tokens), MaxTokens: test.maxTokens, Stop: never})
 			if got := chunks(w, l); !slices.Equal(got, test.want) {
@@ -82,7 +82,7 @@ func TestChunks(t *testing.T) {
 			if len(l.output) != test.maxTokens || l.finished.Reason != scheduler.Length {
 				t.Errorf("%v, %+v", l.output, l.finished)
 			}
-			w.settle()
+			w.finishAll()
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestEnds(t *testing.T) {
 				if kind == scheduler.PrefillOnly == l.released {
 					t.Errorf("released: %v", l.released)
 				}
-				w.settle()
+				w.finishAll()
 			})
 		}
 	}
@@ -158,7 +158,7 @@ func TestRefusals(t *testing.T) {
 			if l := w.submit(test.request); l.reason != test.want {
 				t.Errorf("refused with %d, want %d", l.reason, test.want)
 			}
-			w.settle()
+			w.finishAll()
 		})
 	}
 }
@@ -181,11 +181,16 @@ func TestQueueFullAndDrain(t *testing.T) {
 	if !w.scheduler.Draining() || w.scheduler.Idle() {
 		t.Error("does not drain, or is idle already")
 	}
-	w.settle()
+	w.finishAll()
 	for _, l := range w.order[:5] {
 		if l.finished.Reason == scheduler.Cancelled {
 			t.Error("drain cancelled what ran")
 		}
+	}
+	w.handle(scheduler.Undrain{})
+	l := w.submit(scheduler.Request{ID: 10, Tokens: prompt(5), MaxTokens: 3})
+	if w.finishAll(); l.refused || l.finished.Reason != scheduler.Length || w.scheduler.Draining() {
+		t.Errorf("taken back: refused %v with %d, finished %v", l.refused, l.reason, l.finished)
 	}
 }
 
@@ -196,7 +201,7 @@ func TestKnownIDIsRefused(t *testing.T) {
 	if len(actions) != 1 || actions[0] != (scheduler.Refused{ID: 1, Reason: scheduler.Invalid}) {
 		t.Errorf("%v", actions)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 func TestPrefixIsShared(t *testing.T) {
@@ -217,16 +222,16 @@ func TestPrefixIsShared(t *testing.T) {
 			w := newWorld(t, 30, standard)
 			test.first.ID = 1
 			first := w.submit(test.first)
-			w.settle()
+			w.finishAll()
 			tokens := first.tokens()[:len(test.first.Tokens)+test.tail]
 			if l := w.submit(scheduler.Request{ID: 2, Tokens: tokens, MaxTokens: 3}); l.cached != test.want {
 				t.Errorf("%d tokens cached, want %d", l.cached, test.want)
 			}
-			w.settle()
+			w.finishAll()
 			if l := w.submit(scheduler.Request{ID: 3, Kind: scheduler.Receive, Tokens: tokens, MaxTokens: 3}); l.cached != len(tokens)/4*4 && test.want > 0 {
 				t.Errorf("%d of %d tokens need no transfer", l.cached, len(tokens))
 			}
-			w.settle()
+			w.finishAll()
 		})
 	}
 }
@@ -251,7 +256,7 @@ func TestCancelledReservationIsQuarantined(t *testing.T) {
 			if !l.released || !other.started {
 				t.Error("the blocks did not come back")
 			}
-			w.settle()
+			w.finishAll()
 		})
 	}
 }
@@ -268,7 +273,7 @@ func TestFailedStepFailsItsSequencesOnly(t *testing.T) {
 	if len(w.cache) != 0 {
 		t.Error("blocks of a failed step were published")
 	}
-	w.settle()
+	w.finishAll()
 	if b.finished.Reason != scheduler.Length && b.finished.Reason != scheduler.Stopped {
 		t.Errorf("%+v", b.finished)
 	}
@@ -277,7 +282,6 @@ func TestFailedStepFailsItsSequencesOnly(t *testing.T) {
 func TestBrokenAnswersFailTheStep(t *testing.T) {
 	for name, done := range map[string]scheduler.StepDone{
 		"too few tokens":     {},
-		"no token was drawn": {Tokens: []int32{-1}},
 		"no log probability": {Tokens: []int32{2}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -319,7 +323,7 @@ func TestTimes(t *testing.T) {
 	if f := second.finished; f.PrefillCompute != 200*time.Millisecond || f.DecodeCompute != 200*time.Millisecond {
 		t.Errorf("%+v", f)
 	}
-	w.settle()
+	w.finishAll()
 }
 
 func TestConfig(t *testing.T) {

@@ -46,6 +46,8 @@ type sequence struct {
 	published int // blocks that were offered to the prefix cache
 	chain     kvcache.Chain
 	output    []int32          // generated in all tries; the first are the end of request.Tokens
+	received  int              // tokens, the first ones, whose KV a transfer brought
+	from      string           // who computed those
 	computed  int              // tokens whose KV is in the blocks
 	skipped   int              // steps in a row that had nothing of its prompt
 	samples   [2]engine.Sample // one for each of Scheduler.steps

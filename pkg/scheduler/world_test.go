@@ -37,6 +37,9 @@ type world struct {
 	cache    map[kvcache.Hash]bool // BlocksChanged added up
 	saves    saves
 
+	spoilt    map[kvcache.BlockID]bool // found not to be finite, and not overwritten since
+	scrubbing []kvcache.BlockID        // that the scheduler wants overwritten
+
 	preemptions int
 	actions     []scheduler.Action // of the last event
 }
@@ -104,6 +107,7 @@ func newWorld(t fataler, blocks int, config scheduler.Config) *world {
 		lives:     map[scheduler.SequenceID]*life{},
 		cache:     map[kvcache.Hash]bool{},
 		saves:     saves{open: map[scheduler.SaveID]*pinned{}},
+		spoilt:    map[kvcache.BlockID]bool{},
 	}
 }
 
@@ -147,7 +151,7 @@ func (w *world) arrive(l *life, n int) {
 		l.output = slices.Clone(sampled)
 		l.computed = len(kv)
 	}
-	w.handle(scheduler.KVArrived{ID: l.request.ID, Sampled: sampled})
+	w.handle(scheduler.KVArrived{ID: l.request.ID, Sampled: sampled, From: sender})
 }
 
 // lateWrite is what a transfer that is not over may do at any time.
@@ -217,6 +221,8 @@ func (w *world) handle(event scheduler.Event) {
 			w.saveBegins(a)
 		case scheduler.StopSave:
 			w.saveStops(a)
+		case scheduler.Scrub:
+			w.scrub(a)
 		case *scheduler.RunStep:
 			w.runStep(a)
 		}
@@ -343,7 +349,7 @@ func (w *world) finished(a scheduler.Finished) {
 	case scheduler.Cancelled:
 		ok = true
 	case scheduler.Failed:
-		ok = a.Err != nil
+		ok = a.Err != nil && w.failed(l, a)
 	case scheduler.Restored:
 		ok = l.request.Kind == scheduler.Restore && l.arrived
 	}
@@ -389,15 +395,15 @@ func (w *world) runStep(a *scheduler.RunStep) {
 	w.recent = w.recent[max(0, len(w.recent)-2):]
 }
 
-// settle lets everything that was begun end, and checks that nothing is left.
-func (w *world) settle() {
+// finishAll lets everything that was begun end, and checks that nothing is left.
+func (w *world) finishAll() {
 	w.t.Helper()
 	for range 10_000 {
 		if w.inFlight != nil {
 			w.finishStep(time.Millisecond)
 			continue
 		}
-		if !w.settleTransfer() && !w.settleSave() {
+		if !w.endTransfer() && !w.endSave() && !w.scrubbed(len(w.scrubbing)) {
 			break
 		}
 	}
@@ -412,8 +418,8 @@ func (w *world) settle() {
 	}
 }
 
-// settleTransfer ends one transfer that has not ended.
-func (w *world) settleTransfer() bool {
+// endTransfer ends one transfer that has not ended.
+func (w *world) endTransfer() bool {
 	for _, l := range w.order {
 		switch {
 		case l.refused || l.drained:

@@ -10,6 +10,10 @@
 //	tandem.v1.load.{role}.{worker id}
 //	tandem.v1.kv.{worker id}
 //	tandem.v1.queue.{model}
+//	tandem.v1.view
+//
+// The last is a question, which routers answer: one that starts while etcd is away
+// asks the others for the workers that they last saw there.
 //
 // Ids and model names may hold characters that NATS gives a meaning to, such as
 // the dots of "10.0.0.1:7071". In a subject each byte other than A-Z, a-z, 0-9,

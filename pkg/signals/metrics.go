@@ -11,6 +11,7 @@ const (
 	kindLoad  = "load"
 	kindKv    = "kv"
 	kindQueue = "queue"
+	kindView  = "view"
 )
 
 type metrics struct {

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -97,7 +98,7 @@ func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message 
 
 // LoadSubject is the subject of a worker's load reports.
 func LoadSubject(role controlv1.Role, workerID string) string {
-	return "tandem.v1.load." + EncodeToken(strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))) + "." + EncodeToken(workerID)
+	return "tandem.v1.load." + EncodeToken(api.Name(role)) + "." + EncodeToken(workerID)
 }
 
 // KvSubject is the subject of a worker's KV events.

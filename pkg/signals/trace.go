@@ -7,18 +7,16 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
-
-// traceParentHeader is W3C's, on signals that a sampled request caused.
-const traceParentHeader = "traceparent"
 
 // message is the signal as NATS sends it. Servers that know no headers, older
 // than 2.2, get none.
 func (c *Conn) message(signal outgoing) *nats.Msg {
 	m := &nats.Msg{Subject: signal.subject, Data: signal.payload}
 	if signal.traceParent != "" && c.nats.HeadersSupported() {
-		m.Header = nats.Header{traceParentHeader: []string{signal.traceParent}}
+		m.Header = nats.Header{api.HeaderTraceParent: []string{signal.traceParent}}
 	}
 	return m
 }
@@ -29,7 +27,7 @@ func (c *Conn) startSpan(kind string, m *nats.Msg) trace.Span {
 	if c.tracer == nil || len(m.Header) == 0 {
 		return nil
 	}
-	cause := rpc.ParseTraceParent(m.Header.Get(traceParentHeader))
+	cause := rpc.ParseTraceParent(m.Header.Get(api.HeaderTraceParent))
 	if !cause.IsSampled() {
 		return nil
 	}

@@ -13,18 +13,21 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 )
 
 // scope names what makes the spans.
 const scope = "github.com/tandem-serving/tandem"
 
-// TracingConfig says where spans go. With none of Endpoint, File and Exporter
-// there is no tracing.
+// TracingConfig says which requests are traced and where their spans go. With none of
+// Endpoint, File and Exporter there is no tracing.
 type TracingConfig struct {
 	// Endpoint is a collector that speaks OTLP over gRPC: host:port for one
 	// without TLS, or a URL of http:// or https://. NoEndpoint is none.
@@ -33,12 +36,26 @@ type TracingConfig struct {
 	File string
 	// FileBytes bounds the file; a full one is renamed to FILE.1, whose
 	// predecessor is lost.
-	FileBytes int64
+	FileBytes bytesize.Size
+	// Share of the requests to trace whose callers say nothing, 0 to 1. Tenant lets spans
+	// name the tenant. Both are for who begins traces.
+	Share  float64
+	Tenant bool
 	// Exporter gets spans too; for tests. Tracing shuts it down.
 	Exporter sdktrace.SpanExporter
 
 	// variable of the environment that Endpoint is from; empty: the caller.
 	variable string
+}
+
+// RegisterFlags adds the flags, with defaults that work.
+func (c *TracingConfig) RegisterFlags(fs *pflag.FlagSet) {
+	c.FileBytes = DefaultTraceFileBytes
+	fs.StringVar(&c.Endpoint, "trace-endpoint", "", "OTLP/gRPC address of a collector for OpenTelemetry spans, host:port (default: what OTEL_EXPORTER_OTLP_ENDPOINT says); none: no collector")
+	fs.StringVar(&c.File, "trace-file", "", "file for OpenTelemetry spans, as lines of OTLP's JSON; empty: none")
+	fs.Var(&c.FileBytes, "trace-file-size", "size at which the trace file is renamed to FILE.1 and begun again")
+	fs.Float64Var(&c.Share, "trace-sample", 0.01, "share of the requests to trace, 0 to 1; a caller's traceparent decides for its own")
+	fs.BoolVar(&c.Tenant, "trace-tenant", false, "let spans name the tenant of a request")
 }
 
 // Environment variables of OpenTelemetry that say where spans go.
@@ -72,14 +89,17 @@ func (c TracingConfig) FromEnvironment(environment func(string) string) TracingC
 
 // Validate says what is wrong with it.
 func (c TracingConfig) Validate() error {
+	if !(c.Share >= 0 && c.Share <= 1) { // so that NaN is refused too
+		return fmt.Errorf("--trace-sample: %v is not a share: give 0 to 1, like 0.01 for one request of a hundred", c.Share)
+	}
 	if _, err := endpointOptions(c.Endpoint); err != nil {
 		if c.variable != "" {
 			return fmt.Errorf("environment variable %s: %w", c.variable, err)
 		}
-		return err
+		return fmt.Errorf("--trace-endpoint: %w", err)
 	}
 	if c.File != "" && c.FileBytes < minFileBytes {
-		return fmt.Errorf("trace file: %d bytes are less than %d", c.FileBytes, minFileBytes)
+		return fmt.Errorf("--trace-file-size: trace file: %d bytes are less than %d", c.FileBytes, minFileBytes)
 	}
 	return nil
 }
@@ -145,7 +165,7 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 		t.add(newOutlet("otlp", cfg.Endpoint, exporter, counts, log))
 	}
 	if cfg.File != "" {
-		exporter, err := openTraceFile(cfg.File, cfg.FileBytes)
+		exporter, err := openTraceFile(cfg.File, int64(cfg.FileBytes))
 		if err != nil {
 			return nil, errors.Join(err, t.Close(context.Background()))
 		}

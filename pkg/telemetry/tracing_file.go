@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// DefaultTraceFileBytes is room for some 100,000 spans.
+// DefaultTraceFileBytes holds some 100,000 spans.
 const DefaultTraceFileBytes = 64 << 20
 
 // minFileBytes holds more than one export.

@@ -37,7 +37,7 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, addSpecial b
 		return nil, err
 	}
 	if !t.swallows && t.normalizer.shrink > 0 {
-		if err := e.roomFor(len(text) / t.normalizer.shrink); err != nil {
+		if err := e.checkBytes(len(text) / t.normalizer.shrink); err != nil {
 			return nil, err
 		}
 	}
@@ -60,7 +60,7 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, addSpecial b
 		e.reserved = 0
 		e.ids = append(e.ids, t.template.after...)
 	}
-	if err := e.room(); err != nil {
+	if err := e.checkCount(); err != nil {
 		return nil, err
 	}
 	return e.ids, nil
@@ -136,7 +136,7 @@ func (e *encoding) stage(number int, text string, first bool) error {
 
 func (e *encoding) piece(piece string) error {
 	if len(piece) > longestWord {
-		if err := e.roomFor(len(piece)); err != nil {
+		if err := e.checkBytes(len(piece)); err != nil {
 			return err
 		}
 		if len(piece) > longestPiece {
@@ -153,7 +153,7 @@ func (e *encoding) piece(piece string) error {
 
 // done ends a step that took n bytes of text.
 func (e *encoding) done(n int) error {
-	if err := e.room(); err != nil {
+	if err := e.checkCount(); err != nil {
 		return err
 	}
 	if e.unchecked += n; e.unchecked < bytesPerCheck {
@@ -175,16 +175,16 @@ func (e *encoding) check() error {
 	return fmt.Errorf("encode: %w", err)
 }
 
-// room says whether the ids so far are within the limit.
-func (e *encoding) room() error {
+// checkCount says whether the ids so far are within the limit.
+func (e *encoding) checkCount() error {
 	if e.maxTokens > 0 && len(e.ids)+e.reserved > e.maxTokens {
 		return e.tooLong()
 	}
 	return nil
 }
 
-// roomFor says whether the ids of so many bytes of normalized text may fit.
-func (e *encoding) roomFor(bytes int) error {
+// checkBytes says whether the ids of so many bytes of normalized text may fit.
+func (e *encoding) checkBytes(bytes int) error {
 	if e.t.unbounded {
 		return nil
 	}

@@ -1,9 +1,11 @@
 package tokenizer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -43,11 +45,14 @@ type Tokenizer struct {
 }
 
 // Open reads dir/tokenizer.json. An error names the file and, in it, the component
-// that is wrong or not implemented.
+// that is wrong or not implemented, or says what to do where there is none.
 func Open(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, FileName)
 	f, err := os.Open(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: there is no tokenizer: fetch %s of the same checkpoint into this directory", dir, FileName)
+	case err != nil:
 		return nil, fmt.Errorf("open tokenizer: %w", err)
 	}
 	defer func() { _ = f.Close() }()
@@ -59,7 +64,10 @@ func Open(dir string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("read %s: larger than %d bytes: not a tokenizer", path, maxFileBytes)
 	}
 	t, err := Parse(data)
-	if err != nil {
+	switch {
+	case err != nil && bytes.HasPrefix(data, []byte("version https://git-lfs")):
+		return nil, fmt.Errorf("%s: %s is a Git LFS pointer, not the file: run git lfs pull in the checkpoint's repository", dir, FileName)
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return t, nil

@@ -11,6 +11,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -21,7 +22,7 @@ func TestBacklogTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		m, err := worker.NewMember(worker.MemberConfig{
-			Identity: worker.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
 			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
 			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
 		})

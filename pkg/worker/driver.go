@@ -52,7 +52,9 @@ type Driver struct {
 	cfg      Config
 	starting engine.Starting // the engine, if steps may be started ahead; else nil
 	steps    chan step       // at most one is in flight, so sending never blocks
-	lost     chan struct{}   // closed when the engine's device is lost
+	lost     chan struct{}   // closed when no step of the engine is of use any more
+	losing   sync.Once
+	lostBy   error // why; written before lost is closed
 
 	// Of the goroutine in Run: what steps take, whose model is copied under mu, the step
 	// that the engine computes, and how one is started.
@@ -73,7 +75,13 @@ type Driver struct {
 	draining  bool
 	changed   chan struct{} // closed when the load changes; nil: nobody asked since
 	stepping  stepping
+	running   runningStep
 	traces    traces
+	chores    []chore // the first one is being done
+	over      bool    // Run has ended
+
+	choring sync.WaitGroup
+	fault   ownFault // of the goroutine that does chores
 }
 
 // NewDriver builds the scheduler for an engine. Run must be called for anything
@@ -114,17 +122,20 @@ func NewDriver(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// lose closes d.lost, once. Only the goroutine in Run calls it.
-func (d *Driver) lose() {
-	select {
-	case <-d.lost:
-	default:
+// lose closes d.lost, once, for a reason.
+func (d *Driver) lose(why error) {
+	d.losing.Do(func() {
+		d.lostBy = why
 		close(d.lost)
-	}
+	})
 }
 
-// Lost is closed when the engine's device is lost: every step fails from then on.
+// Lost is closed when no step of the engine is of use any more, since its device is lost
+// or since what it computes is not finite: see LostBy.
 func (d *Driver) Lost() <-chan struct{} { return d.lost }
+
+// LostBy is why, once Lost is closed: engine.ErrDeviceLost or ErrNotFinite.
+func (d *Driver) LostBy() error { return d.lostBy }
 
 // Reserve gives a sequence its id before it is submitted, so that what belongs
 // to it can be found from the first step on.
@@ -138,7 +149,10 @@ func (d *Driver) Reserve() scheduler.SequenceID {
 // Submit hands in a request whose ID came from Reserve. What becomes of it is
 // read from the Sequence, which ends with Refused or Finished.
 func (d *Driver) Submit(request scheduler.Request) *Sequence {
-	s := &Sequence{id: request.ID, restore: request.Kind == scheduler.Restore, driver: d, notify: make(chan struct{}, 1)}
+	s := &Sequence{
+		id: request.ID, restore: request.Kind == scheduler.Restore, prompt: request.Tokens[:max(len(request.Tokens)-request.Generated, 0)],
+		driver: d, notify: make(chan struct{}, 1),
+	}
 	d.mu.Lock()
 	d.sequences[request.ID] = s
 	d.mu.Unlock()
@@ -146,16 +160,8 @@ func (d *Driver) Submit(request scheduler.Request) *Sequence {
 	return s
 }
 
-// KVArrived says that the KV of a Receive sequence is in its blocks.
-func (d *Driver) KVArrived(id scheduler.SequenceID, sampled []int32) {
-	d.handleFor(id, scheduler.KVArrived{ID: id, Sampled: sampled})
-}
-
-// ApproximateKVArrived is KVArrived of KV that is not what this worker would have
-// computed: nothing of the sequence is shared through the prefix cache.
-func (d *Driver) ApproximateKVArrived(id scheduler.SequenceID, sampled []int32) {
-	d.handleFor(id, scheduler.KVArrived{ID: id, Sampled: sampled, Approximate: true})
-}
+// KVArrived says that the KV of a Receive or Restore sequence is in its blocks.
+func (d *Driver) KVArrived(arrived scheduler.KVArrived) { d.handleFor(arrived.ID, arrived) }
 
 // TransferDone says that no transfer reads or writes the sequence's blocks any
 // more.
@@ -166,9 +172,17 @@ func (d *Driver) TransferDone(id scheduler.SequenceID) {
 // Drain refuses new sequences from now on. Those there are go on.
 func (d *Driver) Drain() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.draining = true
-	d.mu.Unlock()
-	d.handle(scheduler.Drain{})
+	d.handleLocked(scheduler.Drain{})
+}
+
+// Undrain takes Drain back.
+func (d *Driver) Undrain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draining = false
+	d.handleLocked(scheduler.Undrain{})
 }
 
 // CancelAll ends every sequence.
@@ -254,6 +268,10 @@ func (d *Driver) act(action scheduler.Action) {
 			if !s.restore { // one that restores is no request
 				d.cfg.Metrics.finished(a.Reason)
 			}
+			if a.Spoilt != nil {
+				d.begin(chore{sequence: s, finished: a})
+				return
+			}
 		}
 		d.deliver(a.ID, a)
 	case scheduler.Refused:
@@ -270,6 +288,8 @@ func (d *Driver) act(action scheduler.Action) {
 		d.cfg.Save(a)
 	case scheduler.StopSave:
 		d.cfg.StopSave(a.ID)
+	case scheduler.Scrub:
+		d.begin(chore{scrub: a.Blocks})
 	}
 }
 
@@ -324,7 +344,7 @@ func (d *Driver) Remaining() int {
 	return len(d.sequences)
 }
 
-// Draining reports whether Drain was called.
+// Draining reports whether Drain was called, and not taken back.
 func (d *Driver) Draining() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

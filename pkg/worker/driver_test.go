@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -43,6 +44,7 @@ type recorder struct {
 	reports []*controlv1.LoadReport
 	at      []time.Time
 	stored  []uint64
+	removed []uint64
 	events  uint64
 }
 
@@ -52,10 +54,10 @@ func (r *recorder) Load(report *controlv1.LoadReport) {
 	r.reports, r.at = append(r.reports, report), append(r.at, time.Now())
 }
 
-func (r *recorder) Kv(_ trace.SpanContext, stored, _ []uint64) uint64 {
+func (r *recorder) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stored = append(r.stored, stored...)
+	r.stored, r.removed = append(r.stored, stored...), append(r.removed, removed...)
 	r.events++
 	return r.events
 }
@@ -65,7 +67,7 @@ func start(t *testing.T, e engine.Engine, role controlv1.Role, layerDone func(sc
 	t.Helper()
 	published := new(recorder)
 	m, err := worker.NewMember(worker.MemberConfig{
-		Identity: worker.Identity{ID: "w1", Epoch: 7, Role: role}, Engine: e, ChunkTokens: 16, MaxWaiting: 4, LayerDone: layerDone,
+		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: role}, Engine: e, ChunkTokens: 16, MaxWaiting: 4, LayerDone: layerDone,
 		Transfers: func() int { return 0 }, Signals: published, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -169,7 +171,7 @@ func TestSameTokensOnOneWorkerAndOnTwo(t *testing.T) {
 			}
 			copyPages(t, first, one.started.Blocks, receiving, two.reserved.Blocks, two.reserved.CachedTokens/4, (n+3)/4)
 			first.Driver().TransferDone(prefill.ID)
-			second.Driver().KVArrived(decode.ID, one.tokens)
+			second.Driver().KVArrived(scheduler.KVArrived{ID: decode.ID, Sampled: one.tokens})
 			two.tokens = one.tokens
 			two.read(t, waiting, false)
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -37,7 +38,7 @@ func (l *losing) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 func TestMemberWithoutItsDeviceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, err := worker.NewMember(worker.MemberConfig{
-			Identity: worker.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: &losing{newEngine(t, latency.Model{BaseMs: 10}), 5},
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: &losing{newEngine(t, latency.Model{BaseMs: 10}), 5},
 			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
 			Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,29 +19,16 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-func TestEpochsAndIDs(t *testing.T) {
-	epochs, ids := make(map[uint64]bool), make(map[string]bool)
-	shape := regexp.MustCompile(`^decode-[^./]+-[0-9a-f]{8}$`)
-	for range 1000 {
-		epochs[worker.NewEpoch()] = true
-		id := worker.NewID("decode")
-		if ids[id] = true; !shape.MatchString(id) {
-			t.Fatalf("id %q", id)
-		}
-	}
-	if len(epochs) != 1000 || epochs[0] || len(ids) != 1000 {
-		t.Errorf("%d epochs and %d ids of 1000 are different; epoch 0: %v", len(epochs), len(ids), epochs[0])
-	}
-}
-
 func TestRecord(t *testing.T) {
 	e := newEngine(t, latency.Model{})
-	id := worker.Identity{ID: "w1", Epoch: 1<<64 - 1, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{"unix:///a", "h:1"}, Engine: "simulated", Version: "v"}
-	record := worker.Record(id, e, 9)
+	id := membership.Identity{ID: "w1", Epoch: 1<<64 - 1, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{"unix:///a", "h:1"}, Engine: "simulated", Version: "v"}
+	record := id.Record()
+	worker.Describe(record, e, 9)
 	capacity, layout := e.Capacity(), e.Capacity().Layout
 	want := &controlv1.Capacity{
 		Blocks: 40, BlockTokens: 4, ContextTokens: 256, MaxBatchTokens: 64, MaxSequences: 8, MaxWaiting: 9, Threads: uint32(capacity.Threads),
@@ -96,7 +82,7 @@ func (r *registration) Close(ctx context.Context) error {
 	return r.closed
 }
 
-func (r *registration) register(record *controlv1.WorkerRecord) worker.Registration {
+func (r *registration) register(record *controlv1.WorkerRecord) membership.Announcement {
 	r.note("register %s %s", record.GetId(), record.GetState())
 	r.record = record
 	return r
@@ -190,9 +176,9 @@ func TestLeaveBeforeJoin(t *testing.T) {
 		m.Leave(0)
 		r := new(registration)
 		m.Join(r.register)
-		r.check(t, registered, draining)
+		r.check(t, "register w1 WORKER_STATE_DRAINING")
 		m.Drain(t.Context(), time.Second)
-		r.check(t, registered, draining, closed)
+		r.check(t, "register w1 WORKER_STATE_DRAINING", closed)
 	})
 }
 
@@ -228,7 +214,7 @@ func TestTwoMembersOfOneProcessShareMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	member := func(id string) error {
 		_, err := worker.NewMember(worker.MemberConfig{
-			Identity: worker.Identity{ID: id, Epoch: 1}, Engine: newEngine(t, latency.Model{}), ChunkTokens: 16, MaxWaiting: 4,
+			Identity: membership.Identity{ID: id, Epoch: 1}, Engine: newEngine(t, latency.Model{}), ChunkTokens: 16, MaxWaiting: 4,
 			Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
 		})
 		return err

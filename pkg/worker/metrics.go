@@ -1,16 +1,18 @@
 package worker
 
 import (
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 // Metrics are a worker's. A nil *Metrics measures nothing.
@@ -18,6 +20,7 @@ type Metrics struct {
 	steps      *prometheus.HistogramVec
 	stepTokens prometheus.Counter
 	failures   prometheus.Counter
+	spoilt     *prometheus.CounterVec
 	ends       *prometheus.CounterVec
 	preempts   prometheus.Counter
 	waits      prometheus.Counter
@@ -28,44 +31,33 @@ type Metrics struct {
 
 // NewMetrics registers the metrics, all with the label worker.
 func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, error) {
-	labels := prometheus.Labels{"worker": workerID}
+	set := metricset.ForWorker(registerer, workerID)
 	m := &Metrics{
-		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tandem_worker_step_seconds", Help: "Time that the engine worked on one step, by the number of sequences in it.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16), ConstLabels: labels,
-		}, []string{"batch"}),
-		stepTokens: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_worker_step_tokens_total", Help: "Tokens that the engine computed, prompt and decode.", ConstLabels: labels,
-		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_worker_step_failures_total", Help: "Steps that failed.", ConstLabels: labels,
-		}),
-		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_worker_sequences_total", Help: "Sequences that ended, by how.", ConstLabels: labels,
-		}, []string{"end"}),
-		preempts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_worker_preemptions_total", Help: "Times that a running sequence had to give its blocks to others.", ConstLabels: labels,
-		}),
-		waits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_worker_preempted_seconds_total", Help: "Time that preempted sequences waited until they ran again.", ConstLabels: labels,
-		}),
-		blocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tandem_worker_kv_blocks", Help: "KV blocks by state.", ConstLabels: labels,
-		}, []string{"state"}),
-		sequences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tandem_worker_sequences", Help: "Sequences that wait and that run.", ConstLabels: labels,
-		}, []string{"state"}),
+		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on one step, by the number of sequences in it.", "batch", 0.0001, 16),
+		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, prompt and decode."),
+		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),
+		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed since their logits were not finite, by whose KV was the cause: the worker's own, or what it received.", "kv", kvOwn, kvReceived),
+		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by how.", "end"),
+		preempts:   set.Counter("tandem_worker_preemptions_total", "Times that a running sequence had to give its blocks to others."),
+		waits:      set.Counter("tandem_worker_preempted_seconds_total", "Time that preempted sequences waited until they ran again."),
+		blocks:     set.Gauges("tandem_worker_kv_blocks", "KV blocks by state.", "state"),
+		sequences:  set.Gauges("tandem_worker_sequences", "Sequences that wait and that run.", "state"),
 	}
-	for _, c := range []prometheus.Collector{m.steps, m.stepTokens, m.failures, m.ends, m.preempts, m.waits, m.blocks, m.sequences} {
-		if err := registerer.Register(c); err != nil {
-			return nil, err
-		}
+	if err := set.Err(); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
+// Whose KV was the cause of logits that are not finite.
+const (
+	kvOwn      = "own"
+	kvReceived = "received"
+)
+
 // registerPool adds the counters of a prefix cache, read when they are asked for.
 func registerPool(registerer prometheus.Registerer, workerID string, stats func() kvcache.Stats) error {
+	set := metricset.ForWorker(registerer, workerID)
 	for _, c := range []struct {
 		name, help string
 		value      func(kvcache.Stats) uint64
@@ -77,31 +69,22 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Cached blocks given to others that no block store had been offered yet.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
 		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state: a bug if not 0.", func(s kvcache.Stats) uint64 { return s.Misuses }},
 	} {
-		counter := prometheus.NewCounterFunc(prometheus.CounterOpts{Name: c.name, Help: c.help, ConstLabels: prometheus.Labels{"worker": workerID}},
-			func() float64 { return float64(c.value(stats())) })
-		if err := registerer.Register(counter); err != nil {
-			return err
-		}
+		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(stats())) })
 	}
-	return nil
+	return set.Err()
 }
 
 // registerBacklog adds the gauge of the prompt tokens that the worker has yet to
 // compute, read when it is asked for: those of sequences that wait, and the rest
 // of prompts that run. It is what a pool is scaled by: requests differ in length
 // by orders of magnitude, and a busy processor does not say how much is left.
-func registerBacklog(registerer prometheus.Registerer, identity Identity, load func() (scheduler.Load, latency.Model)) error {
-	return registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tandem_worker_backlog_tokens", Help: "Prompt tokens that the worker has taken and not computed yet.",
-		ConstLabels: prometheus.Labels{"worker": identity.ID, "role": roleLabel(identity.Role)},
-	}, func() float64 {
+func registerBacklog(registerer prometheus.Registerer, identity membership.Identity, load func() (scheduler.Load, latency.Model)) error {
+	set := metricset.ForWorker(registerer, identity.ID)
+	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has taken and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
 		now, _ := load()
 		return float64(now.WaitingTokens + now.RunningPromptTokens)
-	}))
-}
-
-func roleLabel(role controlv1.Role) string {
-	return strings.ToLower(strings.TrimPrefix(role.String(), "ROLE_"))
+	})
+	return set.Err()
 }
 
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
@@ -128,6 +111,16 @@ func batchLabel(sequences int) string {
 func (m *Metrics) stepFailed() {
 	if m != nil {
 		m.failures.Inc()
+	}
+}
+
+func (m *Metrics) notFinite(received bool) {
+	switch {
+	case m == nil:
+	case received:
+		m.spoilt.WithLabelValues(kvReceived).Inc()
+	default:
+		m.spoilt.WithLabelValues(kvOwn).Inc()
 	}
 }
 

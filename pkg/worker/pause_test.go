@@ -13,6 +13,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -24,7 +25,7 @@ func hopeful(t *testing.T) (*worker.Driver, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	m, err := worker.NewMember(worker.MemberConfig{
-		Identity: worker.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
+		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
 		ChunkTokens: 16, MaxWaiting: 4, OutputShare: 0.001,
 		Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
 	})
@@ -41,7 +42,7 @@ func hopeful(t *testing.T) (*worker.Driver, *prometheus.Registry) {
 // receive submits a sequence whose KV is there at once.
 func receive(d *worker.Driver, prompt []int32, maxTokens int) *worker.Sequence {
 	s := d.Submit(scheduler.Request{ID: d.Reserve(), Kind: scheduler.Receive, Tokens: prompt, MaxTokens: maxTokens})
-	d.KVArrived(s.ID(), []int32{7})
+	d.KVArrived(scheduler.KVArrived{ID: s.ID(), Sampled: []int32{7}})
 	return s
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 // reach counts what the steps of an engine needed of its device: divided by the
@@ -26,33 +26,18 @@ func (c costCounters) add(cost engine.Cost) {
 // countReach registers the counters, and the device's limits where the engine
 // knows them.
 func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, e engine.Engine) error {
-	labels := prometheus.Labels{"worker": workerID}
-	flops := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_engine_flops_total", Help: "Floating-point operations that the engine's steps needed, by phase.", ConstLabels: labels,
-	}, []string{"phase"})
-	readBytes := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_engine_read_bytes_total", Help: "Bytes of weights and KV that the engine's steps had to read, by phase.", ConstLabels: labels,
-	}, []string{"phase"})
-	seconds := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_engine_busy_seconds_total", Help: "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", ConstLabels: labels,
-	}, []string{"phase"})
-	collectors := []prometheus.Collector{flops, readBytes, seconds}
+	set := metricset.ForWorker(registerer, workerID)
+	flops := set.Counters("tandem_engine_flops_total", "Floating-point operations that the engine's steps needed, by phase.", "phase")
+	readBytes := set.Counters("tandem_engine_read_bytes_total", "Bytes of weights and KV that the engine's steps had to read, by phase.", "phase")
+	seconds := set.Counters("tandem_engine_busy_seconds_total", "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", "phase")
 	if limited, knows := e.(engine.Limited); knows {
-		for _, g := range []struct {
-			name, help string
-			value      func(latency.Limits) float64
-		}{
-			{"tandem_engine_limit_flops_per_second", "Floating-point operations a second that the device can do, measured; 0: not known.", func(l latency.Limits) float64 { return l.FLOPsPerSecond }},
-			{"tandem_engine_limit_read_bytes_per_second", "Bytes a second that the device can read from memory, measured; 0: not known.", func(l latency.Limits) float64 { return l.ReadBytesPerSecond }},
-		} {
-			collectors = append(collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: g.name, Help: g.help, ConstLabels: labels},
-				func() float64 { return g.value(limited.Limits()) }))
-		}
+		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations a second that the device can do, measured; 0: not known.", nil,
+			func() float64 { return limited.Limits().FLOPsPerSecond })
+		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes a second that the device can read from memory, measured; 0: not known.", nil,
+			func() float64 { return limited.Limits().ReadBytesPerSecond })
 	}
-	for _, c := range collectors {
-		if err := registerer.Register(c); err != nil {
-			return err
-		}
+	if err := set.Err(); err != nil {
+		return err
 	}
 	of := func(phase string) costCounters {
 		return costCounters{flops.WithLabelValues(phase), readBytes.WithLabelValues(phase), seconds.WithLabelValues(phase)}

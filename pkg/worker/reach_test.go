@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -28,7 +29,7 @@ func TestReachIsCounted(t *testing.T) {
 		}
 		registry := prometheus.NewRegistry()
 		m, err := worker.NewMember(worker.MemberConfig{
-			Identity: worker.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4,
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4,
 			Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
 		})
 		if err != nil {

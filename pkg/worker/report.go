@@ -22,25 +22,36 @@ type LoadPublisher interface {
 
 // Report publishes the driver's load, on change and at least each second, until
 // ctx ends.
-func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher LoadPublisher) error {
+func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher LoadPublisher) {
+	ReportLoad(ctx, publisher, reportSpacing, func() (*controlv1.LoadReport, <-chan struct{}) {
+		changed := d.Changed()
+		report := d.LoadReport(role)
+		d.cfg.Metrics.load(report)
+		d.complain()
+		return report, changed
+	})
+}
+
+// ReportLoad publishes a worker's load, on change and at least each second, until ctx
+// ends. Two reports are at least the given time apart. load is the report now, and a
+// channel closed on the next change.
+func ReportLoad(ctx context.Context, publisher LoadPublisher, apart time.Duration, load func() (*controlv1.LoadReport, <-chan struct{})) {
 	beat := time.NewTimer(0)
 	defer beat.Stop()
 	for {
-		changed := d.Changed()
-		report := d.LoadReport(role)
+		report, changed := load()
 		publisher.Load(report)
-		d.cfg.Metrics.load(report)
-		spacing := time.NewTimer(reportSpacing)
+		spacing := time.NewTimer(apart)
 		beat.Reset(reportEvery)
 		select {
 		case <-ctx.Done():
 			spacing.Stop()
-			return nil
+			return
 		case <-spacing.C:
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-changed:
 		case <-beat.C:
 		}

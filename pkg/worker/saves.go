@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
@@ -13,10 +14,13 @@ func (d *Driver) LimitSaves(saves int) {
 	}
 }
 
-// SaveDone ends a save: its blocks are not read any more. saved says that somebody
-// else has them now.
-func (d *Driver) SaveDone(id scheduler.SaveID, saved bool) {
-	d.handle(scheduler.SaveDone{ID: id, Saved: saved})
+// SaveDone ends a save: its blocks are not read any more.
+func (d *Driver) SaveDone(done scheduler.SaveDone) { d.handle(done) }
+
+// Finite says whether the KV of whole blocks is finite, by reading all of it. Nobody may
+// write them meanwhile.
+func (d *Driver) Finite(blocks []kvcache.BlockID) bool {
+	return engine.FindNotFinite(d.cfg.Engine, blocks, len(blocks)*d.Layout().BlockTokens).Layer < 0
 }
 
 // BlockHashes is the hash of each full block of tokens under salt, as the prefix

@@ -10,6 +10,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -19,7 +20,7 @@ func saver(t *testing.T) (m *worker.Member, saves chan scheduler.Save, stops cha
 	t.Helper()
 	saves, stops = make(chan scheduler.Save, 16), make(chan scheduler.SaveID, 16)
 	m, err := worker.NewMember(worker.MemberConfig{
-		Identity: worker.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 1}),
+		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 1}),
 		ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
 		Save:     func(s scheduler.Save) { saves <- s },
 		StopSave: func(id scheduler.SaveID) { stops <- id },
@@ -75,7 +76,7 @@ func TestPrefixesAreSavedUnderPressure(t *testing.T) {
 		if len(stops) != 1 || <-stops != save.ID {
 			t.Fatal("nobody asks to stop the save, though its blocks are needed")
 		}
-		d.SaveDone(save.ID, true)
+		d.SaveDone(scheduler.SaveDone{ID: save.ID, Saved: true})
 		var r result
 		if r.read(t, s, false); r.finished == nil {
 			t.Fatalf("%+v", r)
@@ -102,7 +103,7 @@ func TestRestoredTokensAreCached(t *testing.T) {
 			want := scheduler.Failed
 			if arrives {
 				want = scheduler.Restored
-				d.KVArrived(id, nil)
+				d.KVArrived(scheduler.KVArrived{ID: id})
 				if d.Remaining() != 1 {
 					t.Error("the blocks are not held until they were used")
 				}

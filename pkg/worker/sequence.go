@@ -10,11 +10,12 @@ import (
 // their number is bounded by the tokens that it may generate.
 //
 // Preempted, as a Sequence gives it, says that nothing comes of it until others have
-// ended. Also one that has all its blocks, and waits for one more, gives it; then
-// what follows is the next token, or what else becomes of it, and not Resumed.
+// ended. A sequence that keeps its blocks and waits for one more gives it too; then no
+// Resumed follows, but the next token or the end.
 type Sequence struct {
 	id      scheduler.SequenceID
 	restore bool
+	prompt  []int32
 	driver  *Driver
 	notify  chan struct{}
 
@@ -77,7 +78,7 @@ func (s *Sequence) put(action scheduler.Action) {
 // putToken adds a token, which it copies.
 func (s *Sequence) putToken(token *scheduler.Sampled) {
 	s.mu.Lock()
-	// Where this moves what was drawn before, that stays as it was where it is.
+	// If this moves the slice, pointers into the old one stay valid.
 	s.pending.drawn = append(s.pending.drawn, *token)
 	s.pending.list = append(s.pending.list, &s.pending.drawn[len(s.pending.drawn)-1])
 	s.mu.Unlock()
@@ -105,9 +106,8 @@ func beforePause(pending []scheduler.Action) []scheduler.Action {
 	return pending[:0]
 }
 
-// stepping is which sequences are in the steps, by which those are found that decode
-// and are not: the scheduler has no block for their next token. It is under the
-// driver's lock.
+// stepping finds sequences that decode and are left out of a step, since the scheduler has
+// no block for their next token. It is under the driver's lock.
 type stepping struct {
 	number    uint64      // of the step that is in flight, or is the next
 	now, last []*Sequence // in that step, and in the one before
@@ -128,9 +128,8 @@ func (p *stepping) ended() {
 	p.now, p.last = p.last[:0], p.now
 }
 
-// stalls says of each sequence that decoded in the last step, goes on, and is in no
-// step now, that it waits. It is called once the scheduler has taken in the end of
-// that step.
+// stalls gives Preempted to each sequence that decoded in the last step, has not ended and
+// is not in this one. It is called once the scheduler has taken in the end of that step.
 func (p *stepping) stalls() {
 	for _, s := range p.last {
 		if s.decoding && s.step != p.number {

@@ -19,19 +19,22 @@ type step struct {
 // Run computes steps until ctx ends. A step that is under way then is cut short, or
 // waited for where a device computes it, and its sequences fail.
 func (d *Driver) Run(ctx context.Context) error {
+	defer d.endChores()
 	if d.starting != nil {
 		d.start = func(batch engine.Batch) error { return d.starting.Start(ctx, batch) }
 	}
 	for {
 		select {
 		case <-ctx.Done():
-			d.settle()
+			d.awaitStarted()
 			return nil
 		case next := <-d.steps:
 			if !next.started && next.err == nil {
 				next.traced = d.stepBegins(next.run)
 			}
+			d.stepRuns(next.run)
 			out, err := d.compute(ctx, next)
+			d.stepRan()
 			next.traced.ended(next.run, out.Compute, err)
 			d.handleFor(next.traced.sequence(), d.outcome(ctx, next.run, out, err))
 			d.account(next.run, out, err)
@@ -39,8 +42,8 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// settle waits for a step that was started and that nobody will ask for any more.
-func (d *Driver) settle() {
+// awaitStarted waits for a step that was started and that nobody will ask for any more.
+func (d *Driver) awaitStarted() {
 	select {
 	case next := <-d.steps:
 		if next.started {
@@ -73,7 +76,7 @@ func (d *Driver) outcome(ctx context.Context, run scheduler.RunStep, out engine.
 		d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
 	}
 	if errors.Is(err, engine.ErrDeviceLost) {
-		d.lose()
+		d.lose(engine.ErrDeviceLost)
 	}
 	return scheduler.StepDone{Err: err}
 }
@@ -84,12 +87,7 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 		d.cfg.Metrics.stepFailed()
 		return
 	}
-	tokens, contexts := 0, 0
-	for i := range run.Batch.Sequences {
-		s := &run.Batch.Sequences[i]
-		tokens += len(s.Tokens)
-		contexts += s.Start + len(s.Tokens)
-	}
+	tokens, contexts := sizeOf(run)
 	d.timing.Observe(tokens, contexts, out.Compute)
 	model := d.timing.Model()
 	d.mu.Lock()
@@ -100,8 +98,9 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 }
 
 // startNext starts the step that the end of another one led to, before its tokens are
-// handed out and counted: the device computes meanwhile. d.mu is held, by the goroutine in
-// Run. A step with prompts is not: of those that begin their owners hear first.
+// handed out and counted: the device computes meanwhile. A step with prompts is not
+// started, since the owners of those that begin hear of that first. d.mu is held, by the
+// goroutine in Run.
 func (d *Driver) startNext(actions []scheduler.Action) {
 	if d.start == nil || len(actions) == 0 {
 		return

@@ -10,45 +10,12 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
-
-// Reasons of the errors that workers answer with, as rpc.Reason gives them.
-const (
-	// ReasonDraining: the worker leaves; another one can do it.
-	ReasonDraining = "WORKER_DRAINING"
-	// ReasonQueueFull: too many wait here.
-	ReasonQueueFull = "QUEUE_FULL"
-	// ReasonModelMismatch: the worker has another model than the router believes.
-	ReasonModelMismatch = "MODEL_MISMATCH"
-	// ReasonTransferRefused: the receiver did not take the KV.
-	ReasonTransferRefused = "TRANSFER_REFUSED"
-	// ReasonTransferFailed: the KV did not arrive.
-	ReasonTransferFailed = "TRANSFER_FAILED"
-	// ReasonTransferUnreachable: no transfer to the receiver could begin, since none
-	// of its addresses leads to it, the two sides do not agree on how to speak, or the
-	// receiver refused the connection or did not answer in time. It says nothing against
-	// either worker, only of the path between the two.
-	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE"
-	// ReasonEngineFailed: the engine failed or stopped.
-	ReasonEngineFailed = "ENGINE_FAILED"
-	// ReasonFinishedAtPrefill: the first token ended the request, so nothing was
-	// left for a decode worker that had reserved.
-	ReasonFinishedAtPrefill = "FINISHED_AT_PREFILL"
-)
-
-// CheckEpoch refuses a call that is meant for another incarnation than own, such
-// as one whose address this worker took over. Its error is a gRPC status.
-func CheckEpoch(meant, own uint64) error {
-	if meant == own {
-		return nil
-	}
-	return rpc.Error(codes.FailedPrecondition, ReasonWrongEpoch,
-		fmt.Sprintf("this worker is incarnation %d, the call is for %d: list the workers again", own, meant), 0)
-}
 
 // What one task may carry: far more than the router lets through.
 const (
@@ -64,7 +31,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		return none, rpc.InvalidArgument("task", "is missing")
 	}
 	if task.GetModelDigest() != spec.Digest {
-		return none, rpc.Error(codes.FailedPrecondition, ReasonModelMismatch,
+		return none, rpc.Error(codes.FailedPrecondition, api.ReasonModelMismatch,
 			fmt.Sprintf("this worker serves %s with digest %s, the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
 	}
 	ids := task.GetTokenIds()
@@ -72,7 +39,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		return none, rpc.InvalidArgument("task.token_ids", "is empty")
 	}
 	if len(ids) >= spec.ContextTokens {
-		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens leave no room in a context of %d", len(ids), spec.ContextTokens))
+		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens fill a context of %d", len(ids), spec.ContextTokens))
 	}
 	tokens := make([]int32, len(ids))
 	for i, id := range ids {
@@ -102,7 +69,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 			stop = append(stop, int32(id))
 		}
 	}
-	params, err := ParseSampling(task.GetSampling(), spec)
+	params, err := sampler.Parse(task.GetSampling(), spec.VocabSize)
 	if err != nil {
 		field, problem := "task.sampling", err.Error()
 		if f, ok := errors.AsType[*sampler.FieldError](err); ok {
@@ -131,17 +98,24 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 func RefusedError(reason scheduler.RefuseReason) error {
 	switch reason {
 	case scheduler.Draining:
-		return rpc.Error(codes.Unavailable, ReasonDraining, "this worker leaves: send the request to another one", time.Second)
+		return rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "this worker leaves: send the request to another one", time.Second)
 	case scheduler.NeverFits:
 		return rpc.InvalidArgument("task.token_ids", "the request needs more KV blocks than this worker has: give it more, or ask for fewer tokens")
 	case scheduler.Invalid:
 		return rpc.InvalidArgument("task", "contradicts itself")
 	default:
-		return rpc.Error(codes.ResourceExhausted, ReasonQueueFull, "too many sequences wait on this worker: try another one, or later", 100*time.Millisecond)
+		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, "too many sequences wait on this worker: try another one, or later", 100*time.Millisecond)
 	}
 }
 
-// FailedError is the status for a sequence whose step failed.
+// FailedError is the status for a sequence that failed.
 func FailedError(err error) error {
-	return rpc.Error(codes.Unavailable, ReasonEngineFailed, fmt.Sprintf("the engine failed: %v", err), 0)
+	if spoilt, is := errors.AsType[*NotFiniteError](err); is {
+		reason := api.ReasonNotFinite
+		if spoilt.Origin != "" {
+			reason = api.ReasonKVNotFinite
+		}
+		return rpc.Error(codes.DataLoss, reason, fmt.Sprintf("no token can be drawn: %v", spoilt), 0)
+	}
+	return rpc.Error(codes.Unavailable, api.ReasonEngineFailed, fmt.Sprintf("the engine failed: %v", err), 0)
 }

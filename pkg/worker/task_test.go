@@ -13,6 +13,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -63,17 +64,6 @@ func biases(n int, bias float32) map[uint32]float32 {
 	return out
 }
 
-func TestLogprobsMessage(t *testing.T) {
-	if got := worker.LogprobsMessage(nil); got != nil {
-		t.Errorf("of nothing: %v", got)
-	}
-	got := worker.LogprobsMessage(&sampler.Logprobs{Drawn: -1.5, Top: []sampler.Logprob{{Token: 9, Logprob: -0.25}, {Token: 0, Logprob: -2}}})
-	want := &inferencev1.TokenLogprobs{Logprob: -1.5, Top: []*inferencev1.TokenLogprob{{TokenId: 9, Logprob: -0.25}, {Logprob: -2}}}
-	if !proto.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
 // TestParseTaskNamesTheField: every refusal but that of the model.
 func TestParseTaskNamesTheField(t *testing.T) {
 	nan := float32(math.NaN())
@@ -119,7 +109,7 @@ func TestParseTaskNamesTheField(t *testing.T) {
 	}
 	other := goodTask()
 	other.ModelDigest = "d2"
-	if _, err := worker.ParseTask(other, spec(), time.Time{}); status.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != worker.ReasonModelMismatch {
+	if _, err := worker.ParseTask(other, spec(), time.Time{}); status.Code(err) != codes.FailedPrecondition || rpc.Reason(err) != api.ReasonModelMismatch {
 		t.Errorf("another model: %v", err)
 	}
 }
@@ -131,10 +121,10 @@ func TestErrorsOfTheScheduler(t *testing.T) {
 		says   string
 		retry  bool
 	}{
-		{scheduler.Draining, codes.Unavailable, worker.ReasonDraining, true},
-		{scheduler.QueueFull, codes.ResourceExhausted, worker.ReasonQueueFull, true},
-		{scheduler.NeverFits, codes.InvalidArgument, rpc.ReasonInvalidField, false},
-		{scheduler.Invalid, codes.InvalidArgument, rpc.ReasonInvalidField, false},
+		{scheduler.Draining, codes.Unavailable, api.ReasonWorkerDraining, true},
+		{scheduler.QueueFull, codes.ResourceExhausted, api.ReasonQueueFull, true},
+		{scheduler.NeverFits, codes.InvalidArgument, api.ReasonInvalidField, false},
+		{scheduler.Invalid, codes.InvalidArgument, api.ReasonInvalidField, false},
 	} {
 		err := worker.RefusedError(c.reason)
 		if _, retry := rpc.RetryAfter(err); status.Code(err) != c.code || rpc.Reason(err) != c.says || retry != c.retry {

@@ -12,6 +12,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
@@ -154,7 +155,7 @@ func (t *Trace) Finished(end scheduler.Finished) {
 	}
 	t.decode.SetAttributes(attribute.Int64("tandem.compute_ns", end.DecodeCompute.Nanoseconds()))
 	if end.Reason == scheduler.Failed {
-		t.decode.SetStatus(codes.Error, ReasonEngineFailed)
+		t.decode.SetStatus(codes.Error, api.ReasonEngineFailed)
 	}
 	t.endDecode()
 }

@@ -8,7 +8,8 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
 // Config of a decode worker.
@@ -65,12 +66,18 @@ func (c *Config) Validate(blockTokens int) error {
 	return err
 }
 
+// CheckSlice checks that a chunk of KV, which holds a slice of an engine's pages at least,
+// can be sent at all.
+func (c *Config) CheckSlice(sliceBytes int) error {
+	if chunk := max(kvtransfer.DefaultMaxChunkBytes, sliceBytes); c.TransferCreditBytes < chunk {
+		return fmt.Errorf("decode-transfer-credit-bytes: %d is less than one chunk of %d bytes", c.TransferCreditBytes, chunk)
+	}
+	return nil
+}
+
 func (c *Config) encoding() (kvtransferv1.Encoding, error) {
-	switch c.KVEncoding {
-	case "native":
-		return kvtransferv1.Encoding_ENCODING_NATIVE, nil
-	case "int8":
-		return kvtransferv1.Encoding_ENCODING_INT8, nil
+	if e, is := api.Parse[kvtransferv1.Encoding](c.KVEncoding); is && e != kvtransferv1.Encoding_ENCODING_LENT {
+		return e, nil
 	}
 	return 0, fmt.Errorf("decode-kv-encoding: %q is neither native nor int8", c.KVEncoding)
 }

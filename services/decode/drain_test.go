@@ -12,7 +12,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
@@ -26,7 +26,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		if err == nil {
 			_, err = wrong.Recv()
 		}
-		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+		wantError(t, "drain of another start", err, codes.FailedPrecondition, api.ReasonWrongEpoch)
 
 		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
 		if err != nil {
@@ -38,7 +38,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		}
 		for _, here := range []bool{false, true} {
 			late := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(4, 1), 5), PrefillHere: here})
-			wantError(t, "request during the drain", late.rest().err, codes.Unavailable, worker.ReasonDraining)
+			wantError(t, "request during the drain", late.rest().err, codes.Unavailable, api.ReasonWorkerDraining)
 		}
 		g.sender.ship(ticket, tokens)
 		a.rest().checkTokens("the running request", tokens, 1, 12, length)
@@ -80,7 +80,7 @@ func TestDrainWithGraceCuts(t *testing.T) {
 				if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(grace)}); err != nil {
 					t.Fatal(err)
 				}
-				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonDraining)
+				wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonWorkerDraining)
 				if took := time.Since(began); took != grace {
 					t.Errorf("cut after %v", took)
 				}

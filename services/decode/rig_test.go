@@ -31,12 +31,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -182,7 +182,7 @@ func newRig(t *testing.T) *rig {
 	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.wait})
 	var err error
 	g.service, err = decode.New(decode.Config{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1, TransferLease: lease, TransferCreditBytes: 4 << 20, KVEncoding: "native"}, decode.Deps{
-		Identity: worker.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
+		Identity: membership.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
 		Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 func TestTokensAfterATransfer(t *testing.T) {
@@ -154,7 +154,7 @@ func TestFinishedAtPrefill(t *testing.T) {
 			h := g.sender.open(a.ticket(), tokens)
 			h.sendLayers(seed % (layers + 1))
 			h.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
-			wantError(t, "request", a.rest().err, codes.Canceled, worker.ReasonFinishedAtPrefill)
+			wantError(t, "request", a.rest().err, codes.Canceled, api.ReasonFinishedAtPrefill)
 			g.idle()
 		}
 		g.works(100)

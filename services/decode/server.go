@@ -14,11 +14,13 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // server is the Decode gRPC service.
@@ -41,7 +43,7 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		defer func() { spans.End(err) }()
 	}
 	deadline, _ := ctx.Deadline()
-	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
+	if err := membership.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
 		return err
 	}
 	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
@@ -81,7 +83,7 @@ type generation struct {
 	pauses       bool // the router asked to hear of them
 
 	// lost receives how the transfer ended, if it did without a commit. It has
-	// room for the one end that there is.
+	// a place for the one end that there is.
 	lost         chan error
 	ticket       *kvtransferv1.Ticket
 	cachedTokens int
@@ -138,9 +140,9 @@ func (g *generation) follow(ctx context.Context, sequence *worker.Sequence) erro
 // transferError is the status for a transfer that ended without commit.
 func transferError(err error) error {
 	if aborted, ok := errors.AsType[*kvtransfer.AbortedError](err); ok && aborted.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED {
-		return rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "the first token ended the request: nothing is left to decode", 0)
+		return rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "the first token ended the request: nothing is left to decode", 0)
 	}
-	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not arrive: %v", err), 0)
+	return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, fmt.Sprintf("the KV did not arrive: %v", err), 0)
 }
 
 // act does what the sequence's actions ask. Tokens that wait together go out in
@@ -154,7 +156,7 @@ func (g *generation) act(actions []scheduler.Action) error {
 			}
 			tokens.TokenIds = append(tokens.TokenIds, uint32(a.Token))
 			if a.Logprobs != nil {
-				tokens.Logprobs = append(tokens.Logprobs, worker.LogprobsMessage(a.Logprobs))
+				tokens.Logprobs = append(tokens.Logprobs, a.Logprobs.Message())
 			}
 			if g.spans != nil {
 				g.spans.Token(a.Offset)
@@ -240,12 +242,8 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 				g.lost <- err
 				sampled = nil // ends the sequence
 			}
-			if arrived.Approximate {
-				g.approximate = true
-				driver.ApproximateKVArrived(g.id, sampled)
-			} else {
-				driver.KVArrived(g.id, sampled)
-			}
+			g.approximate = arrived.Approximate
+			driver.KVArrived(scheduler.KVArrived{ID: g.id, Sampled: sampled, From: arrived.Sender, Approximate: arrived.Approximate})
 		},
 		Failed:  func(err error) { g.lost <- err },
 		Drained: over,
@@ -255,7 +253,7 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		if errors.Is(err, kvtransfer.ErrClosed) {
 			return worker.RefusedError(scheduler.Draining)
 		}
-		return rpc.Error(codes.ResourceExhausted, worker.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)
+		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)
 	}
 	g.ticket, g.cachedTokens = ticket, r.CachedTokens
 	if g.spans != nil {

@@ -13,13 +13,14 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // Deps are what a decode worker is given.
 type Deps struct {
-	Identity worker.Identity
+	Identity membership.Identity
 	// KVAddresses are where the server listens that RegisterKV adds to, best first:
 	// what tickets name. Empty: Register adds the receiver too, and tickets name
 	// Identity's.
@@ -73,8 +74,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kv receiver: %w", err)
 	}
-	if err := registerReceiver(deps.Registerer, deps.Identity.ID, receiver.Stats); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
+	if err := receiver.RegisterMetrics(deps.Registerer); err != nil {
+		return nil, err
 	}
 	running := new(reservations)
 	member, err := worker.NewMember(worker.MemberConfig{

@@ -15,8 +15,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
@@ -73,7 +73,7 @@ func TestCommitsThatNobodyShouldTrust(t *testing.T) {
 				h := g.sender.open(a.ticket(), tokens)
 				h.sendLayers(layers)
 				h.Commit(c.sampled)
-				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+				wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonTransferFailed)
 				bystander.rest().checkTokens("the sequence beside it", prompt(9, 2), 0, 20, length)
 				g.idle()
 				g.works(5)
@@ -103,7 +103,7 @@ func TestTransferThatDoesNotCome(t *testing.T) {
 					synctest.Wait()
 					began := time.Now()
 					c.end(g, h)
-					wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+					wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonTransferFailed)
 					if took := time.Since(began); took > time.Second {
 						t.Errorf("noticed after %v", took)
 					}
@@ -122,7 +122,7 @@ func TestReservationThatNobodyUsesExpires(t *testing.T) {
 		began := time.Now()
 		a := g.call(t.Context(), &workerv1.DecodeRequest{Task: task(prompt(30, 1), 5)})
 		ticket := a.ticket()
-		wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonTransferFailed)
+		wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonTransferFailed)
 		if took := time.Since(began); took < lease || took > 2*lease {
 			t.Errorf("expired after %v", took)
 		}
@@ -282,7 +282,7 @@ func TestEngineFailure(t *testing.T) {
 				if !here {
 					g.sender.ship(a.ticket(), tokens)
 				}
-				wantError(t, "request", a.rest().err, codes.Unavailable, worker.ReasonEngineFailed)
+				wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonEngineFailed)
 				g.setHold(nil)
 				g.idle()
 				a = g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12), PrefillHere: true}).rest()
@@ -306,7 +306,7 @@ func TestQueueIsBounded(t *testing.T) {
 			synctest.Wait()
 			if load, _ := g.service.Driver().Load(); load.WaitingSequences < i+1 {
 				refused++
-				wantError(t, "request", a.rest().err, codes.ResourceExhausted, worker.ReasonQueueFull)
+				wantError(t, "request", a.rest().err, codes.ResourceExhausted, api.ReasonQueueFull)
 				continue
 			}
 			waiting = append(waiting, a)

@@ -1,232 +1,105 @@
 package kvtransfer
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"log/slog"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
+	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
-// What a zero field of a configuration stands for.
-const (
-	// DefaultLease is short: it bounds how long a dead peer holds blocks.
-	DefaultLease = 10 * time.Second
-	// DefaultCreditBytes covers what a fast network has on its way: 40 GB/s over a
-	// round trip of 100 µs. What is on its way is before whatever comes next, so more
-	// makes short transfers wait behind long ones and nothing faster.
-	DefaultCreditBytes = 4 << 20
-	// DefaultMaxChunkBytes stays, with its header, within the 1 MiB tier of gRPC's
-	// buffer pool.
-	DefaultMaxChunkBytes = 1<<20 - 4<<10
-	// DefaultMaxReservations bounds the table of a receiver.
-	DefaultMaxReservations = 4096
-	// DefaultMaxStreams bounds the streams of a receiver.
-	DefaultMaxStreams = 1024
-	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge
-	// its end.
-	DefaultShutdownGrace = 2 * time.Second
-	// DefaultAnswerTimeout is how long a sender waits for an answer.
-	DefaultAnswerTimeout = 10 * time.Second
-	// DefaultConnectTimeout is for one address.
-	DefaultConnectTimeout = 3 * time.Second
-	// DefaultIdleTimeout keeps a connection while traffic is thin.
-	DefaultIdleTimeout = 5 * time.Minute
-)
-
-// What a greeting and a ticket may say, which both sides check.
-const (
-	largestChunkBytes  = 1 << 30
-	largestCreditBytes = 1 << 40
-	// maxTicketBlocks bounds what one ticket makes a Sender keep.
-	maxTicketBlocks = 1 << 20
-	// minTicketLease bounds how often a ticket can make a Sender renew.
-	minTicketLease = 100 * time.Millisecond
-)
-
-// ReceiverConfig configures a Receiver. WorkerID, Addresses and Layout have to
-// be set; so has Epoch, to the worker's incarnation epoch.
-type ReceiverConfig struct {
-	// WorkerID names this worker in tickets and greetings.
-	WorkerID string
-	// Epoch is drawn at random at every start of the worker.
-	Epoch uint64
-	// Addresses are where the gRPC server listens that the Receiver is registered
-	// in, best first: "unix:///path" or "host:port".
-	Addresses []string
-	// Layout describes the pages. Senders of another layout are refused.
-	Layout kvcache.Layout
-	// Lease is how long a sender may be silent, 100 ms at least. 0 is DefaultLease.
-	Lease time.Duration
-	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
-	Encoding kvtransferv1.Encoding
-	// NoLoans lets nobody lend slices whose pages are in the same memory (engine.Lending):
-	// all payloads go over a connection. They do as well where Encoding asks for one.
-	NoLoans bool
-	// CreditBytes is the payload that may be on its way on one stream, over all
-	// its transfers. A session of several streams has as much on each. 0 is
-	// DefaultCreditBytes, or one chunk if that is more.
-	CreditBytes int
-	// MaxChunkBytes is the largest payload of one message, a slice at least. 0 is
-	// DefaultMaxChunkBytes, or one slice if that is more. The gRPC server has to
-	// accept messages of Receiver.MaxMessageBytes.
-	MaxChunkBytes int
-	// MaxReservations bounds the reservations that are not over, quarantined ones
-	// included. 0 is DefaultMaxReservations.
-	MaxReservations int
-	// MaxStreams bounds the streams, those of all sessions together. 0 is DefaultMaxStreams.
-	MaxStreams int
-	// ShutdownGrace is how long Run, once its context is done, waits for senders to
-	// acknowledge before it ends their streams. 0 is DefaultShutdownGrace.
-	ShutdownGrace time.Duration
-	// Logger may be nil: then nothing is logged.
-	Logger *slog.Logger
-	// Tracer makes a span of each transfer whose sender says that its request is
-	// sampled. Nil: none.
-	Tracer trace.Tracer
+// Config of a block store.
+type Config struct {
+	// Memory is for blocks and for what is known of them. bytesize.Auto: 4 GiB, or what
+	// Fit makes of it.
+	Memory bytesize.Size
+	// LayoutIdle is how long blocks of one layout are kept unused when others come.
+	LayoutIdle time.Duration
+	// TransferLease is how long blocks are reserved without a sign of life.
+	TransferLease time.Duration
+	// TransferCreditBytes is how much KV may be on its way on one stream: a worker has
+	// one, or several. kvtransfer.CheckCreditBytes bounds it; slices that are larger get
+	// one of theirs.
+	TransferCreditBytes int
+	// MaxPuts and MaxFetches are the most transfers at a time in either direction.
+	MaxPuts, MaxFetches int
+	// FetchTimeout bounds a fetch whose caller gave it no deadline.
+	FetchTimeout time.Duration
 }
 
-func (c ReceiverConfig) withDefaults() ReceiverConfig {
-	c.Lease = orDefault(c.Lease, DefaultLease)
-	c.MaxChunkBytes = orDefault(c.MaxChunkBytes, max(DefaultMaxChunkBytes, c.Layout.SliceBytes))
-	c.CreditBytes = orDefault(c.CreditBytes, max(DefaultCreditBytes, c.MaxChunkBytes))
-	c.MaxReservations = orDefault(c.MaxReservations, DefaultMaxReservations)
-	c.MaxStreams = orDefault(c.MaxStreams, DefaultMaxStreams)
-	c.ShutdownGrace = orDefault(c.ShutdownGrace, DefaultShutdownGrace)
-	c.Logger = orDiscard(c.Logger)
-	return c
+// RegisterFlags adds the flags, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.Var(&c.Memory, "store-memory", "memory of a block store, such as 16GiB; auto: 4GiB, less where the memory is short; what is never used costs nothing")
+	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps blocks of one layout that nobody uses when a worker offers blocks of another")
+	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a block store reserves blocks without a sign of life from its sender")
+	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a block store on one connection of a worker (--kv-connections)")
+	fs.IntVar(&c.MaxPuts, "store-max-puts", 256, "most transfers into a block store at a time")
+	fs.IntVar(&c.MaxFetches, "store-max-fetches", 64, "most transfers out of a block store at a time")
+	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "how long a transfer out of a block store may take if its caller does not say")
 }
 
-// Validate says what is wrong, zero fields being their defaults.
-func (c ReceiverConfig) Validate() error {
-	c = c.withDefaults()
-	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
-	if _, err := newCoding(c.Encoding, c.Layout); err != nil {
-		errs = append(errs, err)
+// Validate checks ranges.
+func (c *Config) Validate() error {
+	switch {
+	case c.memoryBytes() < LeastMemoryBytes:
+		return fmt.Errorf("store-memory: %d bytes hold no block of any model: %d bytes are the least, and a block of 32 tokens takes 64 times layers × KV heads × head size × bytes of an element",
+			c.Memory, LeastMemoryBytes)
+	case c.LayoutIdle < 0:
+		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
+	case c.TransferLease < time.Second:
+		return fmt.Errorf("store-transfer-lease: %v is under 1s", c.TransferLease)
+	case c.MaxPuts <= 0 || c.MaxPuts > maxTransfers:
+		return fmt.Errorf("store-max-puts: %d is outside 1 to %d", c.MaxPuts, maxTransfers)
+	case c.MaxFetches <= 0 || c.MaxFetches > maxTransfers:
+		return fmt.Errorf("store-max-fetches: %d is outside 1 to %d", c.MaxFetches, maxTransfers)
+	case c.FetchTimeout <= 0:
+		return fmt.Errorf("store-fetch-timeout: %v is not above 0", c.FetchTimeout)
 	}
-	if len(c.Addresses) == 0 {
-		errs = append(errs, errors.New("addresses: at least one is needed, where the gRPC server listens"))
-	}
-	if c.Lease < minTicketLease {
-		errs = append(errs, fmt.Errorf("lease: %v is under %v", c.Lease, minTicketLease))
-	}
-	if c.ShutdownGrace < 0 {
-		errs = append(errs, errors.New("shutdown grace: must not be negative"))
-	}
-	if c.MaxChunkBytes < c.Layout.SliceBytes || c.MaxChunkBytes > largestChunkBytes {
-		errs = append(errs, fmt.Errorf("max chunk bytes: %d is not between a slice of %d and 1 GiB", c.MaxChunkBytes, c.Layout.SliceBytes))
-	}
-	if c.CreditBytes < c.MaxChunkBytes || int64(c.CreditBytes) > largestCreditBytes {
-		errs = append(errs, fmt.Errorf("credit bytes: %d is not between one chunk of %d and 1 TiB", c.CreditBytes, c.MaxChunkBytes))
-	}
-	if c.MaxReservations < 0 || c.MaxStreams < 0 {
-		errs = append(errs, errors.New("max reservations and max streams: must not be negative"))
-	}
-	return errors.Join(errs...)
-}
-
-// CheckCreditBytes checks what is to be a ReceiverConfig's CreditBytes before its layout
-// is known: one chunk of DefaultMaxChunkBytes at least, and 1 TiB at most. A receiver of
-// larger slices needs one of those.
-func CheckCreditBytes(bytes int) error {
-	if bytes < DefaultMaxChunkBytes || int64(bytes) > largestCreditBytes {
-		return fmt.Errorf("%d is outside %d (one chunk) to %d (1 TiB)", bytes, DefaultMaxChunkBytes, int64(largestCreditBytes))
+	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
+		return fmt.Errorf("store-transfer-credit-bytes: %w", err)
 	}
 	return nil
 }
 
-// SenderConfig configures a Sender. WorkerID, Epoch, Layout and Dial have to be
-// set.
-type SenderConfig struct {
-	// WorkerID names this worker in greetings.
-	WorkerID string
-	// Epoch is drawn at random at every start of the worker.
-	Epoch uint64
-	// Layout describes the pages. Receivers of another layout refuse.
-	Layout kvcache.Layout
-	// Dial makes a connection of its own to an address of a ticket, "host:port" or
-	// "unix:///path"; the Sender closes it. It does not wait for the connection. It
-	// should ask for keep-alives, since a host that vanishes without a word is else
-	// noticed only when an answer is due (AnswerTimeout), and must not retry or
-	// bound the size of what is sent below Receiver.MaxMessageBytes.
-	Dial func(address string) (*grpc.ClientConn, error)
-	// Streams is how many streams a session with a receiver has, each on a connection
-	// of its own: 1 to 8. 0 is 1. More carry more where one connection, or the one
-	// core that serves it, is what bounds the speed.
-	Streams int
-	// IdleTimeout closes a session without transfers. 0 is DefaultIdleTimeout.
-	IdleTimeout time.Duration
-	// ConnectTimeout bounds connecting to and being greeted at one address. 0 is
-	// DefaultConnectTimeout.
-	ConnectTimeout time.Duration
-	// AnswerTimeout is how long a receiver may take to answer Open, Commit or
-	// Abort, to grant credit that is waited for, or to take a message. After it, or
-	// after the shortest lease of the session's tickets if that is less, the session is
-	// broken, with every transfer in it. 0 is DefaultAnswerTimeout.
-	AnswerTimeout time.Duration
-	// Logger may be nil: then nothing is logged.
-	Logger *slog.Logger
-}
+// autoMemory is what bytesize.Auto stands for where there is enough memory.
+const autoMemory bytesize.Size = 4 << 30
 
-func (c SenderConfig) withDefaults() SenderConfig {
-	c.Streams = orDefault(c.Streams, 1)
-	c.IdleTimeout = orDefault(c.IdleTimeout, DefaultIdleTimeout)
-	c.ConnectTimeout = orDefault(c.ConnectTimeout, DefaultConnectTimeout)
-	c.AnswerTimeout = orDefault(c.AnswerTimeout, DefaultAnswerTimeout)
-	c.Logger = orDiscard(c.Logger)
-	return c
-}
+func (c *Config) memoryBytes() int64 { return int64(cmp.Or(c.Memory, autoMemory)) }
 
-// Validate says what is wrong, zero fields being their defaults.
-func (c SenderConfig) Validate() error {
-	c = c.withDefaults()
-	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
-	if c.Dial == nil {
-		errs = append(errs, errors.New("dial: must be set"))
+// Fit says what bytesize.Auto stands for, and refuses stores that do not fit in what
+// memory is free. Pages take memory only when they are used, but a store that is full uses
+// all.
+func (c *Config) Fit(stores int, free memory.Left) error {
+	each := (free.Bytes - memory.ProcessBytes) / int64(stores)
+	if c.Memory == bytesize.Auto {
+		// Half of what is left: other processes want some too.
+		c.Memory = min(autoMemory, bytesize.Size(each/2))
 	}
-	if c.Streams < 0 || c.Streams > receiver.MaxStripes {
-		errs = append(errs, fmt.Errorf("streams: %d is not between 1 and %d", c.Streams, receiver.MaxStripes))
-	}
-	if c.IdleTimeout < 0 || c.ConnectTimeout < 0 || c.AnswerTimeout < 0 {
-		errs = append(errs, errors.New("timeouts: must not be negative"))
-	}
-	return errors.Join(errs...)
-}
-
-func validateIdentity(workerID string, epoch uint64) error {
-	if workerID == "" || epoch == 0 {
-		return errors.New("worker id and epoch: must be set")
-	}
-	if len(workerID) > wire.MaxNameBytes {
-		return fmt.Errorf("worker id: %d bytes are more than %d", len(workerID), wire.MaxNameBytes)
+	if c.Memory <= 0 || int64(c.Memory) > each {
+		return fmt.Errorf("store-memory: %s for each of %d block stores and %s for the rest of the process are more than it may take, %s (%s): pass %s or less",
+			c.Memory.String(), stores, bytesize.Text(memory.ProcessBytes), bytesize.Text(free.Bytes), free.By, bytesize.Text(each))
 	}
 	return nil
 }
 
-func validateLayout(l kvcache.Layout) error {
-	if l.Layers <= 0 || l.SliceBytes <= 0 {
-		return fmt.Errorf("layout: %d layers of %d bytes a slice", l.Layers, l.SliceBytes)
+// CheckLayout refuses memory for less than one block of what the workers compute: such a
+// store would never hold anything.
+func (c *Config) CheckLayout(layout kvcache.Layout) error {
+	if least := BlockBytes(layout); c.memoryBytes() < least {
+		return fmt.Errorf("store-memory: %s does not hold one block of %d tokens of this model: %d bytes do; pass that or more", c.Memory.String(), layout.BlockTokens, least)
 	}
 	return nil
 }
 
-func orDefault[T int | time.Duration](value, standard T) T {
-	if value == 0 {
-		return standard
-	}
-	return value
-}
+// LeastMemoryBytes is the least Config.Memory: what the smallest block takes that
+// any layout describes, one byte of one layer of one token. How large the blocks of a
+// model are, a store hears with the first offer.
+const LeastMemoryBytes = 1 + tokenBytes + bookBytes
 
-func orDiscard(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return l
-}
+// maxTransfers bounds the limits on transfers.
+const maxTransfers = 1 << 16

@@ -1,4 +1,4 @@
-package store_test
+package kvtransfer_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 )
 
 // draining begins a drain and checks its first report.
@@ -77,7 +77,7 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 				return err
 			},
 		} {
-			if _, is := errors.AsType[*store.BusyError](call()); !is {
+			if _, is := errors.AsType[*storeclient.BusyError](call()); !is {
 				t.Errorf("a %s into the drain: %v", what, call())
 			}
 		}
@@ -95,7 +95,7 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 			t.Error("the record is still there")
 		}
 		w.check(prefix(5, 100), run(30, 5))
-		s.settle()
+		s.awaitIdle()
 	})
 }
 
@@ -119,7 +119,7 @@ func TestDrainedStoreEndsItsSessions(t *testing.T) {
 		if streams := w.receiver.Stats().Streams; streams != 0 {
 			t.Errorf("the store has drained and keeps %d streams", streams)
 		}
-		s.settle()
+		s.awaitIdle()
 	})
 }
 
@@ -161,7 +161,7 @@ func TestDrainCutsAfterItsGrace(t *testing.T) {
 					t.Errorf("it was ended after %v, want about 3s", took)
 				}
 				w.pages.Before(nil)
-				s.settle()
+				s.awaitIdle()
 			})
 		})
 	}

@@ -1,13 +1,10 @@
-package store
+package kvtransfer
 
 import (
 	"context"
 	"testing"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-
-	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // Idle waits until nothing is under way.
@@ -45,25 +42,6 @@ func (s *Service) Offer(ctx context.Context, r *kvtransferv1.OfferRequest) error
 func (s *Service) Fetch(ctx context.Context, r *kvtransferv1.FetchRequest) error {
 	_, err := s.fetch(ctx, r)
 	return err
-}
-
-// LayoutMessage is the layout as clients send it.
-func LayoutMessage(l kvcache.Layout) *kvtransferv1.Layout { return layoutMessage(l) }
-
-// Pages are pages that a test may close.
-type Pages interface {
-	engine.Pages
-	Close() error
-}
-
-type closablePages struct{ *pages }
-
-func (p closablePages) Close() error { return p.close() }
-
-// NewPages is a store's pages.
-func NewPages(layout kvcache.Layout, blocks int) (Pages, error) {
-	p, err := newPages(layout, blocks)
-	return closablePages{p}, err
 }
 
 // CheckMisuses finds calls that named a block in the wrong state.

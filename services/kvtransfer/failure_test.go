@@ -1,337 +1,215 @@
 package kvtransfer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 )
 
-// join opens a raw stream to the rig's receiver: a sender that may do wrong.
-func (g *rig) join(t *testing.T, epoch uint64) (kvtransferv1.KVTransfer_StreamClient, func()) {
-	t.Helper()
-	conn, err := g.dial("passthrough:///memory")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := kvtransferv1.NewKVTransferClient(conn).Stream(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	say(t, stream, &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
-		Sender: "raw", Epoch: 1, Version: 2, LayoutDigest: g.to.Layout().Digest()}}})
-	if m := hear(t, stream); m.GetHello().GetEpoch() != epoch {
-		t.Fatalf("greeting %v", m)
-	}
-	return stream, func() { cancel(); _ = conn.Close() }
+// gate holds up whoever passes it until it is opened.
+type gate struct {
+	reached chan struct{} // closed when somebody waits
+	once    sync.Once
+	opened  chan struct{}
 }
 
-func say(t *testing.T, stream kvtransferv1.KVTransfer_StreamClient, m *kvtransferv1.SenderMessage) {
-	t.Helper()
-	if err := stream.Send(m); err != nil {
-		t.Fatal(err)
-	}
+func newGate() *gate { return &gate{reached: make(chan struct{}), opened: make(chan struct{})} }
+
+func (g *gate) pass() {
+	g.once.Do(func() { close(g.reached) })
+	<-g.opened
 }
 
-func hear(t *testing.T, stream kvtransferv1.KVTransfer_StreamClient) *kvtransferv1.ReceiverMessage {
-	t.Helper()
-	m, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+func (g *gate) open() { close(g.opened) }
+
+// putting is a put that runs.
+func putting(ctx context.Context, w *testWorker, to storeclient.Peer, p storeclient.Prefix) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.client.Put(ctx, to, p, run(0, len(p.Tokens)))
+		done <- err
+	}()
+	return done
 }
 
-func openMessage(ticket *kvtransferv1.Ticket) *kvtransferv1.SenderMessage {
-	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Open{Open: &kvtransferv1.Open{
-		TransferId: ticket.GetTransferId(), Epoch: ticket.GetEpoch(), Secret: ticket.GetSecret(), LayoutDigest: ticket.GetLayoutDigest()}}}
+func fetching(ctx context.Context, w *testWorker, from storeclient.Peer, p storeclient.Prefix) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.client.Fetch(ctx, from, p, run(30, len(p.Tokens)), 0)
+		done <- err
+	}()
+	return done
 }
 
-func chunkMessage(ticket *kvtransferv1.Ticket, size int, crc uint32) *kvtransferv1.SenderMessage {
-	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Chunk{Chunk: &kvtransferv1.Chunk{
-		TransferId: ticket.GetTransferId(), Runs: []*kvtransferv1.Run{{FirstBlock: 0, Blocks: 1}},
-		Crc32C: crc, Payload: make([]byte, size)}}}
-}
-
-// A payload that was spoilt on its way fails its transfer, and the blocks stay in
-// quarantine until the sender, or the end of its stream, lets them go.
-func TestSpoiltPayload(t *testing.T) {
-	for _, end := range []string{"abort", "the stream ends", "silence"} {
-		t.Run(end, func(t *testing.T) {
-			overStreams(t, func(t *testing.T, streams option) {
-				g := newRig(t, streams)
-				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
-				stream, leave := g.join(t, 7)
-				defer leave()
-				say(t, stream, openMessage(ticket))
-				if m := hear(t, stream); m.GetAccept() == nil {
-					t.Fatalf("open is answered by %v", m)
+func TestStoreDiesInTheMiddle(t *testing.T) {
+	for _, direction := range []string{"put", "fetch"} {
+		t.Run(direction, func(t *testing.T) {
+			everyNetwork(t, func(t *testing.T, n *network) {
+				s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
+				held := prefix(5, 100)
+				if _, err := s.put(w, held, 0); err != nil {
+					t.Fatal(err)
 				}
-				say(t, stream, chunkMessage(ticket, sliceBytes, 12345))
-				synctest.Wait()
-				if failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_CHECKSUM || o.isDrained() {
-					t.Fatalf("ended with %v, drained: %v", o.err, o.isDrained())
+				g := newGate()
+				var done <-chan error
+				if direction == "put" {
+					more := prefix(5, 200)
+					w.compute(more, run(0, 5))
+					w.pages.Before(g.pass)
+					done = putting(t.Context(), w, s.peer, more)
+				} else {
+					w.pages.Before(g.pass)
+					done = fetching(t.Context(), w, s.peer, held)
 				}
-				begun := time.Now()
-				switch end {
-				case "abort":
-					say(t, stream, &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Abort{Abort: &kvtransferv1.Abort{
-						TransferId: ticket.GetTransferId(), Reason: kvtransferv1.AbortReason_ABORT_REASON_ACKNOWLEDGED}}})
-				case "the stream ends":
-					leave()
+				<-g.reached
+				s.cut()
+				g.open()
+				if err := <-done; err == nil {
+					t.Error("the store is dead, but there is no error")
 				}
-				<-o.over
-				if waited := time.Since(begun); (waited > 0) != (end == "silence") || waited > lease {
-					t.Errorf("drained after %v", waited)
-				}
-			})
-		})
-	}
-}
-
-func TestCreditIsEnforced(t *testing.T) {
-	overStreams(t, func(t *testing.T, streams option) {
-		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
-		stream, leave := g.join(t, 7)
-		defer leave()
-		say(t, stream, openMessage(ticket))
-		hear(t, stream)
-		say(t, stream, chunkMessage(ticket, 2001, 0))
-		if m, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("the stream goes on with %v, %v", m, err)
-		}
-		wait(t, "drained", o.over)
-		if failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_PROTOCOL {
-			t.Errorf("ended with %v", o.err)
-		}
-	})
-}
-
-// A sender that holds its connection and says nothing more.
-func TestSilentSender(t *testing.T) {
-	overStreams(t, func(t *testing.T, streams option) {
-		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
-		stream, leave := g.join(t, 7)
-		defer leave()
-		say(t, stream, openMessage(ticket))
-		begun := time.Now()
-		<-o.over
-		if waited := time.Since(begun); waited > 2*lease || failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED {
-			t.Errorf("after %v: %v", waited, o.err)
-		}
-	})
-}
-
-// mute is a receiver that greets, answers what it is told to, and nothing more.
-type mute struct {
-	kvtransferv1.UnimplementedKVTransferServer
-	digest  uint64
-	accepts bool
-	greets  bool
-}
-
-func (m mute) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) error {
-	for {
-		got, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		var answer *kvtransferv1.ReceiverMessage
-		switch {
-		case got.GetHello() != nil && m.greets:
-			answer = &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Hello{Hello: &kvtransferv1.ReceiverHello{
-				Receiver: "decode-0", Epoch: 7, Version: 2, CreditBytes: 450, MaxChunkBytes: 450, LayoutDigest: m.digest}}}
-		case got.GetOpen() != nil && m.accepts:
-			answer = &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{
-				Accept: &kvtransferv1.Accept{TransferId: got.GetOpen().GetTransferId()}}}
-		default:
-			continue
-		}
-		if err := stream.Send(answer); err != nil {
-			return err
-		}
-	}
-}
-
-// A receiver that falls silent holds the sender's blocks for a lease at most, however
-// long the sender would wait for answers.
-func TestSilentReceiver(t *testing.T) {
-	const shortLease = kvtransfer.DefaultAnswerTimeout / 4
-	for _, test := range []struct {
-		name  string
-		mute  mute
-		after func(*kvtransfer.Transfer)
-		want  time.Duration
-	}{
-		{"no greeting", mute{}, nil, kvtransfer.DefaultConnectTimeout},
-		{"no accept", mute{greets: true}, nil, shortLease},
-		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, blockRange(0, 6), 0, 6) }, shortLease},
-		{"no committed", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Commit(nil) }, shortLease},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			overStreams(t, func(t *testing.T, streams option) {
-				g := newRig(t, streams)
-				g.stop()
-				_ = g.listener.Close()
-				g.listener = newListener()
-				server := grpc.NewServer()
-				test.mute.digest = g.to.Layout().Digest()
-				kvtransferv1.RegisterKVTransferServer(server, test.mute)
-				var tasks sync.WaitGroup
-				listener := g.listener
-				tasks.Go(func() { _ = server.Serve(listener) })
-				defer tasks.Wait()
-				defer server.Stop()
-
-				ticket, o := g.reserve(blockRange(0, 6), 0, 6)
-				defer func() { <-o.over }()
-				ticket.Lease = durationpb.New(shortLease)
-				begun := time.Now()
-				tr, err := g.sender.Open(t.Context(), ticket, "r")
-				if test.after != nil {
-					if err != nil {
-						t.Fatal(err)
+				w.pages.Before(nil)
+				if direction == "fetch" {
+					before := w.pages.Page(30)
+					s.stop()
+					if !bytes.Equal(w.pages.Page(30), before) {
+						t.Error("written after Fetch had returned")
 					}
-					test.after(tr)
-					<-tr.Done()
-					err = tr.Err()
 				}
-				if !isBroken(err) || time.Since(begun) != test.want {
-					t.Errorf("after %v: %v", time.Since(begun), err)
+				if stats := w.receiver.Stats(); stats.Reserved+stats.Open+stats.Ending != 0 {
+					t.Errorf("the worker still waits: %+v", stats)
 				}
+				// The next one, of another start, serves.
+				again := startStore(t, n, config(), 78)
+				if _, err := again.put(w, held, 0); err != nil {
+					t.Errorf("put after the restart: %v", err)
+				}
+				if _, err := w.client.Fetch(t.Context(), again.peer, held, run(30, 5), 0); err != nil {
+					t.Errorf("fetch after the restart: %v", err)
+				}
+				w.check(held, run(30, 5))
+				again.awaitIdle()
 			})
 		})
 	}
 }
 
-func TestSenderClose(t *testing.T) {
-	overStreams(t, func(t *testing.T, streams option) {
-		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
-		tr := g.open(ticket)
-		if err := g.sender.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-		wait(t, "done", tr.Done())
-		wait(t, "drained", o.over)
-		for _, err := range []error{o.err, tr.Err()} {
-			if abortReason(err) != kvtransferv1.AbortReason_ABORT_REASON_CANCELLED {
-				t.Errorf("ended with %v", err)
-			}
-		}
-		if _, err := g.sender.Open(t.Context(), ticket, "r"); !errors.Is(err, kvtransfer.ErrClosed) {
-			t.Errorf("open gives %v", err)
-		}
-	})
+// A call that is cancelled returns once its pages are neither read nor written.
+func TestCancelInTheMiddle(t *testing.T) {
+	for name, begin := range map[string]func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error{
+		"put": func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error {
+			return putting(ctx, w, s, prefix(5, 200))
+		},
+		"fetch": func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error {
+			return fetching(ctx, w, s, prefix(5, 100))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{kind: "memory"}
+				s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
+				if _, err := s.put(w, prefix(5, 100), 0); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				g := newGate()
+				w.pages.Before(g.pass)
+				done := begin(ctx, w, s.peer)
+				<-g.reached
+				cancel()
+				synctest.Wait()
+				select {
+				case err := <-done:
+					t.Errorf("it returned while a page is in use: %v", err)
+				default:
+				}
+				g.open()
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Errorf("%v, want Canceled", err)
+				}
+				w.pages.Before(nil)
+				s.awaitIdle()
+				s.checkSignals(n, 5)
+				if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), run(30, 5), 0); err != nil {
+					t.Errorf("the next fetch: %v", err)
+				}
+				w.check(prefix(5, 100), run(30, 5))
+			})
+		})
+	}
 }
 
-func TestReceiverShutdown(t *testing.T) {
-	overStreams(t, func(t *testing.T, streams option) {
-		layout := kvtransfertest.Layout(layers, sliceBytes)
-		g := newRig(t, streams)
-		second, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-			WorkerID: "decode-1", Epoch: 70, Addresses: []string{"passthrough:///memory"}, Layout: layout,
-		}, g.to)
-		if err != nil {
+// Nothing comes with the ticket: the room is back after a lease.
+func TestTicketThatNobodyUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
+		offers, _ := s.raw(n)
+		l := layout()
+		request := func(seed uint32, blocks int) *kvtransferv1.OfferRequest {
+			r := &kvtransferv1.OfferRequest{
+				StoreEpoch: 77, Layout: l.Proto(), Prefix: &kvtransferv1.Prefix{LayoutDigest: l.Digest()},
+			}
+			for i := range blocks {
+				r.Prefix.TokenIds = append(r.Prefix.TokenIds, seed+uint32(i))
+			}
+			return r
+		}
+		if _, err := offers.Offer(t.Context(), request(100, storeBlocks)); err != nil {
 			t.Fatal(err)
 		}
-		g.listener = newListener()
-		server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
-		second.Register(server)
-		var tasks sync.WaitGroup
-		listener := g.listener
-		tasks.Go(func() { _ = server.Serve(listener) })
-		defer tasks.Wait()
-		defer server.Stop()
-		ctx, cancel := context.WithCancel(t.Context())
-		ran := make(chan error, 1)
-		tasks.Go(func() { ran <- second.Run(ctx) })
-
-		reserve := func() (*kvtransferv1.Ticket, *outcome) {
-			o := &outcome{t: t, over: make(chan struct{})}
-			ticket, err := second.Reserve(o.reservation(blockRange(0, 2), 0, 2))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return ticket, o
+		_, err := s.put(w, prefix(3, 200), 0)
+		if busy, is := errors.AsType[*storeclient.BusyError](err); !is || busy.RetryAfter <= 0 {
+			t.Errorf("all room is reserved: %v, want BusyError with a time", err)
 		}
-		_, unopened := reserve()
-		ticket, open := reserve()
-		quiet, silent := reserve()
-		tr := g.open(ticket)
-		stream, leave := g.join(t, 70)
-		defer leave()
-		say(t, stream, openMessage(quiet))
-		hear(t, stream)
-
-		begun := time.Now()
-		cancel()
-		if err := <-ran; err != nil {
-			t.Error(err)
+		if _, err := offers.Offer(t.Context(), request(100, 2)); status.Code(err) != codes.AlreadyExists {
+			t.Errorf("an offer of what is to come: %v, want ALREADY_EXISTS", err)
 		}
-		if time.Since(begun) != kvtransfer.DefaultShutdownGrace {
-			t.Errorf("run ends after %v", time.Since(begun))
+		time.Sleep(lease + time.Second)
+		synctest.Wait()
+		s.awaitIdle()
+		if _, err := s.put(w, prefix(3, 200), 0); err != nil {
+			t.Errorf("after a lease: %v", err)
 		}
-		for _, o := range []*outcome{unopened, open, silent} {
-			wait(t, "drained", o.over)
-			if failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN {
-				t.Errorf("ended with %v", o.err)
-			}
-		}
-		wait(t, "done", tr.Done())
-		if failReason(tr.Err()) != kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN {
-			t.Errorf("the sender was told %v", tr.Err())
-		}
-		o := &outcome{t: t, over: make(chan struct{})}
-		if _, err := second.Reserve(o.reservation(nil, 0, 0)); !errors.Is(err, kvtransfer.ErrClosed) {
-			t.Errorf("reserve gives %v", err)
-		}
+		s.awaitIdle()
+		s.checkSignals(n, 3)
 	})
 }
 
-func TestConfigurationsAreChecked(t *testing.T) {
-	layout := kvtransfertest.Layout(layers, sliceBytes)
-	good := kvtransfer.ReceiverConfig{WorkerID: "d", Epoch: 1, Addresses: []string{"a:1"}, Layout: layout}
-	for name, change := range map[string]func(*kvtransfer.ReceiverConfig){
-		"no worker id":                 func(c *kvtransfer.ReceiverConfig) { c.WorkerID = "" },
-		"no epoch":                     func(c *kvtransfer.ReceiverConfig) { c.Epoch = 0 },
-		"no address":                   func(c *kvtransfer.ReceiverConfig) { c.Addresses = nil },
-		"no layers":                    func(c *kvtransfer.ReceiverConfig) { c.Layout.Layers = 0 },
-		"a negative lease":             func(c *kvtransfer.ReceiverConfig) { c.Lease = -1 },
-		"a lease that no sender takes": func(c *kvtransfer.ReceiverConfig) { c.Lease = 99 * time.Millisecond },
-		"credit that no sender takes":  func(c *kvtransfer.ReceiverConfig) { c.CreditBytes = 1<<40 + 1 },
-		"a long name":                  func(c *kvtransfer.ReceiverConfig) { c.WorkerID = strings.Repeat("d", 257) },
-		"chunks below a slice":         func(c *kvtransfer.ReceiverConfig) { c.MaxChunkBytes = sliceBytes - 1 },
-		"credit below a chunk":         func(c *kvtransfer.ReceiverConfig) { c.CreditBytes = sliceBytes },
-		"negative bounds":              func(c *kvtransfer.ReceiverConfig) { c.MaxReservations = -1 },
-		"pages of another layout":      func(c *kvtransfer.ReceiverConfig) { c.Layout.ModelDigest = "another" },
-	} {
-		c := good
-		change(&c)
-		if _, err := kvtransfer.NewReceiver(c, kvtransfertest.NewPages(layout, 1)); err == nil {
-			t.Errorf("%s: no error", name)
+// A worker that falls silent in the middle of a put holds its blocks for a lease,
+// and nothing of them is found.
+func TestSilentWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{kind: "memory"}
+		s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
+		p := prefix(5, 100)
+		w.compute(p, run(0, 5))
+		g := newGate()
+		w.pages.Before(g.pass)
+		done := putting(t.Context(), w, s.peer, p)
+		<-g.reached
+		if s.service.Transfers() != 1 {
+			t.Errorf("%d transfers are under way, want 1", s.service.Transfers())
 		}
-	}
-	if _, err := kvtransfer.NewReceiver(good, kvtransfertest.NewPages(layout, 1)); err != nil {
-		t.Error(err)
-	}
-	if _, err := kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: "p", Epoch: 1, Layout: layout}, kvtransfertest.NewPages(layout, 1)); err == nil {
-		t.Error("a sender without dial: no error")
-	}
+		time.Sleep(4 * lease)
+		synctest.Wait()
+		if s.service.Transfers() != 0 || s.service.Published() != 0 {
+			t.Errorf("%d transfers, %d blocks held; want none", s.service.Transfers(), s.service.Published())
+		}
+		s.service.Check(t)
+		g.open()
+		if err := <-done; err == nil {
+			t.Error("the put went well")
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package store_test
+package kvtransfer_test
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // stuck is a store that takes a put, reads all of it, and says nothing more.
 type stuck struct {
 	kvtransferv1.UnimplementedBlockStoreServer
 	kvtransferv1.UnimplementedKVTransferServer
-	peer store.Peer
+	peer storeclient.Peer
 	read chan struct{} // closed when Commit came
 }
 
@@ -63,7 +63,7 @@ func TestPutToAStoreThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}
 		listener, address := n.listen(t)
-		s := &stuck{peer: store.Peer{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
+		s := &stuck{peer: storeclient.Peer{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
 		startProcess(t, listener, func(r grpc.ServiceRegistrar) {
 			kvtransferv1.RegisterBlockStoreServer(r, s)
 			kvtransferv1.RegisterKVTransferServer(r, s)

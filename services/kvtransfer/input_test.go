@@ -1,4 +1,4 @@
-package store_test
+package kvtransfer_test
 
 import (
 	"context"
@@ -18,14 +18,15 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 func offerOf(l kvcache.Layout, tokens ...uint32) *kvtransferv1.OfferRequest {
 	return &kvtransferv1.OfferRequest{
-		StoreEpoch: 77, Layout: store.LayoutMessage(l), Prefix: &kvtransferv1.Prefix{LayoutDigest: l.Digest(), TokenIds: tokens},
+		StoreEpoch: 77, Layout: l.Proto(), Prefix: &kvtransferv1.Prefix{LayoutDigest: l.Digest(), TokenIds: tokens},
 	}
 }
 
@@ -53,7 +54,7 @@ func TestOffersThatMakeNoSense(t *testing.T) {
 		{"half a block", func(r *kvtransferv1.OfferRequest) {
 			l := layout()
 			l.BlockTokens = 2
-			proto.Merge(r, &kvtransferv1.OfferRequest{Layout: store.LayoutMessage(l), Prefix: &kvtransferv1.Prefix{LayoutDigest: l.Digest(), TokenIds: []uint32{3}}})
+			proto.Merge(r, &kvtransferv1.OfferRequest{Layout: l.Proto(), Prefix: &kvtransferv1.Prefix{LayoutDigest: l.Digest(), TokenIds: []uint32{3}}})
 		}, "prefix.token_ids", codes.InvalidArgument},
 		{"more than there is", func(r *kvtransferv1.OfferRequest) {
 			r.Prefix.TokenIds = make([]uint32, storeBlocks+1)
@@ -66,13 +67,13 @@ func TestOffersThatMakeNoSense(t *testing.T) {
 			t.Errorf("%s: %v, want %v for %q", c.name, err, c.code, c.field)
 		}
 	}
-	s.settle()
+	s.awaitIdle()
 }
 
 func TestFetchesThatMakeNoSense(t *testing.T) {
 	n := &network{kind: "tcp"}
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
-	if _, err := s.put(w, store.Prefix{Tokens: []int32{1, 2}}, 0); err != nil {
+	if _, err := s.put(w, storeclient.Prefix{Tokens: []int32{1, 2}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	client, _ := s.raw(n)
@@ -107,7 +108,7 @@ func TestFetchesThatMakeNoSense(t *testing.T) {
 			t.Errorf("%s: %v, want %v for %q", c.name, err, c.code, c.field)
 		}
 	}
-	s.settle()
+	s.awaitIdle()
 }
 
 // A count that no prefix can have does not get into a metric either.
@@ -130,7 +131,7 @@ func TestTicketOfMoreBlocksThanTokens(t *testing.T) {
 func unreached(t testing.TB) *store.Service {
 	t.Helper()
 	service, err := store.New(config(), store.Deps{
-		Identity: worker.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: []string{"127.0.0.1:1"}},
+		Identity: membership.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: []string{"127.0.0.1:1"}},
 		Dial:     func(string) (*grpc.ClientConn, error) { return nil, errNoNetwork }, Signals: &signals{known: map[uint64]bool{}},
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
@@ -198,7 +199,7 @@ func TestStoreThatCannotReceiveIsNotFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		said := &signals{known: map[uint64]bool{}, began: make(chan struct{})}
 		service, err := store.New(config(), store.Deps{
-			Identity: worker.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER}, // no address for tickets
+			Identity: membership.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER}, // no address for tickets
 			Signals:  said, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
 		if err != nil {

@@ -1,4 +1,4 @@
-package store
+package kvtransfer
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 // What a layout may say: far more than any model has.
@@ -26,14 +26,6 @@ var maxMessageBytes = max(
 	wire.MaxMessageBytes(kvtransfer.DefaultMaxChunkBytes, 1),
 	wire.MaxMessageBytes(maxSliceBytes, maxSliceBytes),
 )
-
-func layoutMessage(l kvcache.Layout) *kvtransferv1.Layout {
-	return &kvtransferv1.Layout{
-		ModelDigest: l.ModelDigest, ArithmeticClass: l.ArithmeticClass,
-		Layers: uint32(l.Layers), KvHeads: uint32(l.KVHeads), HeadSize: uint32(l.HeadSize),
-		ElementType: l.ElementType, BlockTokens: uint32(l.BlockTokens), Order: l.Order, SliceBytes: uint32(l.SliceBytes),
-	}
-}
 
 // parseLayout takes a layout from the network. The problem is empty if it makes
 // sense.

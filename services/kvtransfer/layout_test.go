@@ -1,4 +1,4 @@
-package store_test
+package kvtransfer_test
 
 import (
 	"bytes"
@@ -13,11 +13,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // A store holds blocks of one model, until they were long not used.
@@ -33,7 +36,7 @@ func TestAnotherLayout(t *testing.T) {
 		}
 		refused := func(err error) {
 			t.Helper()
-			if _, is := errors.AsType[*store.LayoutError](err); !is || status.Code(err) != codes.FailedPrecondition {
+			if _, is := errors.AsType[*storeclient.LayoutError](err); !is || status.Code(err) != codes.FailedPrecondition {
 				t.Errorf("%v, want a LayoutError", err)
 			}
 		}
@@ -42,7 +45,7 @@ func TestAnotherLayout(t *testing.T) {
 		_, err = b.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0)
 		refused(err)
 
-		// Use counts, and what is under way keeps the shelf where it is.
+		// Use counts, and what is under way keeps the cache where it is.
 		time.Sleep(9 * time.Minute)
 		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0); err != nil {
 			t.Fatal(err)
@@ -71,12 +74,12 @@ func TestAnotherLayout(t *testing.T) {
 			t.Error(err)
 		}
 		b.check(prefix(3, 100), run(9, 3))
-		s.settle()
+		s.awaitIdle()
 	})
 }
 
 // What never came keeps nobody off.
-func TestEmptyShelfGivesWayAtOnce(t *testing.T) {
+func TestEmptyCacheGivesWayAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}
 		s := startStore(t, n, config(), 77)
@@ -85,12 +88,12 @@ func TestEmptyShelfGivesWayAtOnce(t *testing.T) {
 		w := startWorker(t, n, "prefill-1", layout())
 		offers, _ := s.raw(n)
 		if _, err := offers.Offer(t.Context(), &kvtransferv1.OfferRequest{
-			StoreEpoch: 77, Layout: store.LayoutMessage(other), Prefix: &kvtransferv1.Prefix{LayoutDigest: other.Digest(), TokenIds: []uint32{1}},
+			StoreEpoch: 77, Layout: other.Proto(), Prefix: &kvtransferv1.Prefix{LayoutDigest: other.Digest(), TokenIds: []uint32{1}},
 		}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := s.put(w, prefix(3, 100), 0)
-		if _, is := errors.AsType[*store.LayoutError](err); !is {
+		if _, is := errors.AsType[*storeclient.LayoutError](err); !is {
 			t.Errorf("while the other's may still come: %v, want a LayoutError", err)
 		}
 		time.Sleep(lease + time.Second)
@@ -103,8 +106,8 @@ func TestEmptyShelfGivesWayAtOnce(t *testing.T) {
 // tooSmall checks what an offer of blocks is answered of which none fits.
 func tooSmall(t *testing.T, err error) {
 	t.Helper()
-	if refused, is := errors.AsType[*store.LayoutError](err); !is || rpc.Reason(refused.Err) != store.ReasonTooSmall || status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("%v, want a LayoutError that says %s", err, store.ReasonTooSmall)
+	if refused, is := errors.AsType[*storeclient.LayoutError](err); !is || rpc.Reason(refused.Err) != api.ReasonStoreTooSmall || status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("%v, want a LayoutError that says %s", err, api.ReasonStoreTooSmall)
 	}
 }
 
@@ -114,7 +117,7 @@ func TestTooSmallIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}
 		cfg := config()
-		cfg.MemoryBytes = store.BlockBytes(layout()) - 1
+		cfg.Memory = bytesize.Size(store.BlockBytes(layout()) - 1)
 		var log bytes.Buffer
 		s := startStoreWith(t, n, cfg, 77, slog.New(slog.NewTextHandler(&log, nil)))
 		w := startWorker(t, n, "prefill-1", layout())
@@ -135,17 +138,17 @@ func TestTooSmallIsSaid(t *testing.T) {
 		if got := s.offers("store_full"); got != 0 {
 			t.Errorf("%v offers are counted as ones that may come again", got)
 		}
-		s.settle()
+		s.awaitIdle()
 	})
 }
 
 func TestLeastMemory(t *testing.T) {
 	cfg := config()
-	cfg.MemoryBytes = store.LeastMemoryBytes
+	cfg.Memory = store.LeastMemoryBytes
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
-	cfg.MemoryBytes--
+	cfg.Memory--
 	if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "store-memory: ") || !strings.Contains(err.Error(), strconv.Itoa(store.LeastMemoryBytes)) {
 		t.Errorf("%v, want the least", err)
 	}
@@ -157,7 +160,7 @@ func TestLeastMemory(t *testing.T) {
 func TestBlockThatDoesNotFit(t *testing.T) {
 	n := &network{kind: "tcp"}
 	cfg := config()
-	cfg.MemoryBytes = layers * sliceBytes
+	cfg.Memory = layers * sliceBytes
 	s, w := startStore(t, n, cfg, 77), startWorker(t, n, "prefill-1", layout())
 	_, err := s.put(w, prefix(1, 100), 0)
 	tooSmall(t, err)
@@ -165,7 +168,7 @@ func TestBlockThatDoesNotFit(t *testing.T) {
 	small := kvtransfertest.Layout(1, sliceBytes)
 	offers, _ := s.raw(n)
 	if _, err := offers.Offer(t.Context(), &kvtransferv1.OfferRequest{
-		StoreEpoch: 77, Layout: store.LayoutMessage(small), Prefix: &kvtransferv1.Prefix{LayoutDigest: small.Digest(), TokenIds: []uint32{1}},
+		StoreEpoch: 77, Layout: small.Proto(), Prefix: &kvtransferv1.Prefix{LayoutDigest: small.Digest(), TokenIds: []uint32{1}},
 	}); err != nil {
 		t.Errorf("a smaller one: %v", err)
 	}

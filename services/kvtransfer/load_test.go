@@ -1,4 +1,4 @@
-package store_test
+package kvtransfer_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 )
 
 // Several workers put and fetch more than the store holds, and give up now and
@@ -45,19 +45,19 @@ func TestEvictionUnderLoad(t *testing.T) {
 					}
 					stopped := ctx.Err() != nil
 					cancel()
-					_, isBusy := errors.AsType[*store.BusyError](err)
-					_, isMissing := errors.AsType[*store.MissingError](err)
+					_, isBusy := errors.AsType[*storeclient.BusyError](err)
+					_, isMissing := errors.AsType[*storeclient.MissingError](err)
 					if isMissing {
 						lacking[i]++
 					}
-					if err != nil && !stopped && !isBusy && !isMissing && !errors.Is(err, store.ErrHeld) {
+					if err != nil && !stopped && !isBusy && !isMissing && !errors.Is(err, storeclient.ErrHeld) {
 						t.Errorf("%v", err)
 					}
 				}
 			})
 		}
 		workers.Wait()
-		s.settle()
+		s.awaitIdle()
 		s.checkSignals(n, s.service.Published())
 		for i := range fetched {
 			if fetched[i] == 0 || lacking[i] == 0 {
@@ -82,12 +82,12 @@ func TestSamePrefixAtOnce(t *testing.T) {
 				both.Go(func() { _, errs[i] = w.client.Put(t.Context(), s.peer, p, run(0, 4)) })
 			}
 			both.Wait()
-			s.settle()
+			s.awaitIdle()
 			wins := 0
 			for _, err := range errs {
 				if err == nil {
 					wins++
-				} else if !errors.Is(err, store.ErrHeld) {
+				} else if !errors.Is(err, storeclient.ErrHeld) {
 					t.Errorf("%v, want ErrHeld", err)
 				}
 			}
@@ -97,32 +97,6 @@ func TestSamePrefixAtOnce(t *testing.T) {
 		}
 		s.checkSignals(n, storeBlocks)
 	})
-}
-
-// An offer of more than is under way beside another's is for later.
-func TestMoreThanArrives(t *testing.T) {
-	n := &network{kind: "tcp"}
-	s, a, b := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout()), startWorker(t, n, "prefill-2", layout())
-	a.compute(prefix(3, 100), run(0, 3))
-	g := newGate()
-	a.pages.Before(g.pass)
-	done := putting(t.Context(), a, s.peer, prefix(3, 100))
-	<-g.reached
-	if _, err := s.put(b, prefix(2, 100), 0); !errors.Is(err, store.ErrHeld) {
-		t.Errorf("less: %v, want ErrHeld", err)
-	}
-	_, err := s.put(b, prefix(5, 100), 0)
-	if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter <= 0 {
-		t.Errorf("more: %v, want a BusyError with a time", err)
-	}
-	g.open()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	s.settle()
-	if sent, err := s.put(b, prefix(5, 100), 0); err != nil || sent != 2*layers*sliceBytes {
-		t.Errorf("more, afterwards: %d bytes, %v", sent, err)
-	}
 }
 
 // Fetches are bounded.
@@ -139,7 +113,7 @@ func TestTooManyFetches(t *testing.T) {
 	done := fetching(t.Context(), a, s.peer, prefix(3, 100))
 	<-g.reached
 	_, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0)
-	if busy, is := errors.AsType[*store.BusyError](err); !is || busy.RetryAfter <= 0 {
+	if busy, is := errors.AsType[*storeclient.BusyError](err); !is || busy.RetryAfter <= 0 {
 		t.Errorf("%v, want a BusyError with a time", err)
 	}
 	g.open()
@@ -166,13 +140,13 @@ func TestFetcherDies(t *testing.T) {
 		done := fetching(ctx, b, s.peer, prefix(3, 100))
 		<-g.reached
 		b.client.Close() // the call breaks off, as with the process
-		s.settle()
+		s.awaitIdle()
 		g.open()
 		cancel()
 		if err := <-done; err == nil {
 			t.Error("the fetch went well")
 		}
-		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); !errors.Is(err, store.ErrClientClosed) {
+		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); !errors.Is(err, storeclient.ErrClientClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
@@ -188,7 +162,7 @@ func TestAddresses(t *testing.T) {
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
 	listener, dead := n.listen(t)
 	listener.Close()
-	lost := store.Peer{ID: "lost", Epoch: 1, Addresses: []string{dead}}
+	lost := storeclient.Peer{ID: "lost", Epoch: 1, Addresses: []string{dead}}
 	_, err := w.put(lost, prefix(3, 100), 0)
 	if broken, is := errors.AsType[*kvtransfer.BrokenError](err); !is || broken.Peer != "lost" {
 		t.Errorf("put: %v, want a BrokenError", err)
@@ -203,8 +177,8 @@ func TestAddresses(t *testing.T) {
 	if _, err := w.put(both, prefix(3, 100), 0); err != nil {
 		t.Errorf("the second address: %v", err)
 	}
-	s.settle()
-	if _, err := w.put(store.Peer{ID: "nowhere"}, prefix(3, 100), 0); err == nil {
+	s.awaitIdle()
+	if _, err := w.put(storeclient.Peer{ID: "nowhere"}, prefix(3, 100), 0); err == nil {
 		t.Error("put without an address")
 	}
 }

@@ -3,293 +3,361 @@ package kvtransfer_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	layers     = 3
-	sliceBytes = 100
-	poolBlocks = 64
-	lease      = 10 * time.Second
+	layers      = 3
+	sliceBytes  = 1000
+	storeBlocks = 16
+	poolBlocks  = 64
+	lease       = 10 * time.Second
 )
 
-// rig is a sender and a receiver joined by a pipe in memory.
-type rig struct {
+func layout() kvcache.Layout { return kvtransfertest.Layout(layers, sliceBytes) }
+
+// config is for a store of storeBlocks.
+func config() store.Config {
+	return store.Config{
+		// A block is accounted with its page, its tokens and 256 bytes besides.
+		Memory: storeBlocks * (layers*sliceBytes + 4 + 256), LayoutIdle: 10 * time.Minute,
+		TransferLease: lease, TransferCreditBytes: 64 << 20, MaxPuts: 8, MaxFetches: 8, FetchTimeout: 30 * time.Second,
+	}
+}
+
+// process is a server and what runs beside it, until it is stopped or killed.
+type process struct {
+	server *rpc.Server
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+}
+
+func startProcess(t *testing.T, listener net.Listener, register func(grpc.ServiceRegistrar), run func(context.Context) error) *process {
+	t.Helper()
+	p := &process{server: rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{}))}
+	register(p.server)
+	p.tasks.Go(func() { _ = p.server.Serve(listener) })
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.tasks.Go(func() {
+		if err := run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(p.stop)
+	return p
+}
+
+// stop ends what runs, then the server.
+func (p *process) stop() {
+	p.cancel()
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = p.server.Stop(now)
+	p.tasks.Wait()
+}
+
+// testStore is a store that serves.
+type testStore struct {
+	*process
+	*cables
+	t       *testing.T
+	service *store.Service
+	signals *signals
+	record  *registration
+	peer    storeclient.Peer
+	metrics *prometheus.Registry
+}
+
+// offers counts offers by what became of them.
+func (s *testStore) offers(outcome string) (n float64) {
+	s.t.Helper()
+	families, err := s.metrics.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if family.GetName() == "tandem_store_offers_total" && l.GetValue() == outcome {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
+
+func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testStore {
+	t.Helper()
+	return startStoreWith(t, n, cfg, epoch, slog.New(slog.DiscardHandler))
+}
+
+func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, logger *slog.Logger) *testStore {
+	t.Helper()
+	listener, address := n.listen(t)
+	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}, began: make(chan struct{})}, record: &registration{}, peer: storeclient.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	var err error
+	s.service, err = store.New(cfg, store.Deps{
+		Identity: membership.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
+		Dial:     n.dialFrom(s.cables), Signals: s.signals, Logger: logger, Registerer: s.metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.process = startProcess(t, s.cables, s.service.Register, s.service.Run)
+	select {
+	case <-s.signals.began: // before Run nothing is taken
+	case <-t.Context().Done():
+		t.Fatal("the store does not begin")
+	}
+	s.service.Join(func(record *controlv1.WorkerRecord) membership.Announcement {
+		s.record.record = record
+		return s.record
+	})
+	return s
+}
+
+// awaitIdle waits until nothing is under way, and checks that all blocks can be had.
+func (s *testStore) awaitIdle() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := s.service.Idle(ctx); err != nil {
+		s.t.Errorf("something stays under way: %v", err)
+	}
+	s.service.Check(s.t)
+}
+
+// signals records what a store says, and checks that events make sense.
+type signals struct {
+	mu    sync.Mutex
+	last  uint64
+	known map[uint64]bool
+	wrong string
+	load  *controlv1.LoadReport
+	began chan struct{} // closed with the first report; nil: nobody waits
+}
+
+func (s *signals) Load(report *controlv1.LoadReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.load == nil && s.began != nil {
+		close(s.began)
+	}
+	s.load = report
+}
+
+func (s *signals) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range removed {
+		if !s.known[h] {
+			s.wrong = fmt.Sprintf("removed %#x, which was not there", h)
+		}
+		delete(s.known, h)
+	}
+	for _, h := range stored {
+		if s.known[h] {
+			s.wrong = fmt.Sprintf("stored %#x twice", h)
+		}
+		s.known[h] = true
+	}
+	s.last++
+	return s.last
+}
+
+// checkSignals compares what events add up to with a snapshot of blocks.
+func (s *testStore) checkSignals(n *network, blocks int) {
+	s.t.Helper()
+	conn, err := n.dial(s.peer.Addresses[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	list, err := workerv1.NewWorkerClient(conn).ListBlocks(s.t.Context(), &workerv1.ListBlocksRequest{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.signals.mu.Lock()
+	defer s.signals.mu.Unlock()
+	if s.signals.wrong != "" {
+		s.t.Error(s.signals.wrong)
+	}
+	if list.GetEpoch() != s.peer.Epoch || list.GetSequence() != s.signals.last || len(list.GetBlockHashes()) != blocks || len(s.signals.known) != blocks {
+		s.t.Errorf("epoch %d, sequence %d, %d blocks in the snapshot, %d by events; want %d, %d, %d", list.GetEpoch(), list.GetSequence(),
+			len(list.GetBlockHashes()), len(s.signals.known), s.peer.Epoch, s.signals.last, blocks)
+	}
+	for _, h := range list.GetBlockHashes() {
+		if !s.signals.known[h] {
+			s.t.Errorf("%#x is in the snapshot, but was not announced", h)
+		}
+	}
+}
+
+// registration is a record that tests look at.
+type registration struct {
+	mu     sync.Mutex
+	record *controlv1.WorkerRecord
+	closed bool
+}
+
+func (r *registration) Update(change func(*controlv1.WorkerRecord)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r.record)
+}
+
+func (r *registration) Close(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	return nil
+}
+
+// testWorker puts and fetches.
+type testWorker struct {
+	*process
 	t        *testing.T
-	from, to *kvtransfertest.Pages
+	pages    *kvtransfertest.Pages
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
-	listener *bufconn.Listener
-	stop     func() // ends the receiver's server and its connections
-	streams  int    // of a session
+	client   *storeclient.Client
 }
 
-func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
-
-// rigConfig is what a rig is made of.
-type rigConfig struct {
-	receiver kvtransfer.ReceiverConfig
-	sender   kvtransfer.SenderConfig
-	pages    func(kvcache.Layout, int) *kvtransfertest.Pages
-}
-
-type option func(*rigConfig)
-
-// pageKind makes the pages of both sides of a rig.
-type pageKind func(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages
-
-func hostPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
-	return kvtransfertest.NewHostPages
-}
-
-func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
-	return kvtransfertest.NewPages
-}
-
-// sharedPages are of one device, so that slices are lent.
-func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *testWorker {
 	t.Helper()
-	newPages, err := kvtransfertest.NewDevice()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newPages
-}
-
-// pageKinds are the kinds of pages, of which both sides of a rig have one.
-var pageKinds = []struct {
-	name string
-	kind pageKind
-}{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
-
-// overStreams runs a test in a bubble, with sessions of one stream and of several,
-// and over pages of both kinds.
-func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
-	for _, streams := range []int{1, 3} {
-		for _, pages := range pageKinds {
-			t.Run(fmt.Sprintf("%d streams, %s pages", streams, pages.name), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.kind(t) })
-				})
-			})
-		}
-	}
-}
-
-func newRig(t *testing.T, options ...option) *rig {
-	t.Helper()
-	layout := kvtransfertest.Layout(layers, sliceBytes)
-	g := &rig{t: t, listener: newListener()}
-	c := rigConfig{
-		receiver: kvtransfer.ReceiverConfig{
-			WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
-			Lease: lease, CreditBytes: 2000, MaxChunkBytes: 450,
-		},
-		sender: kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout, Dial: g.dial},
-		pages:  kvtransfertest.NewHostPages,
-	}
-	for _, o := range options {
-		o(&c)
-	}
-	g.streams = max(c.sender.Streams, 1)
-	g.from, g.to = c.pages(c.sender.Layout, poolBlocks), c.pages(c.receiver.Layout, poolBlocks)
-	for b := range poolBlocks {
-		g.from.Fill(kvcache.BlockID(b), 1)
-	}
+	listener, address := n.listen(t)
+	w := &testWorker{t: t, pages: kvtransfertest.NewPages(layout, poolBlocks)}
 	var err error
-	if g.receiver, err = kvtransfer.NewReceiver(c.receiver, g.to); err != nil {
+	w.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+		WorkerID: id, Epoch: 5, Addresses: []string{address}, Layout: layout, Lease: lease,
+		MaxChunkBytes: 2 * sliceBytes, CreditBytes: 2 * sliceBytes, // so that nothing is on its way in one piece
+	}, w.pages)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if g.sender, err = kvtransfer.NewSender(c.sender, g.from); err != nil {
+	w.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{WorkerID: id, Epoch: 5, Layout: layout, Dial: n.dial}, w.pages)
+	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
-	g.receiver.Register(server)
-	g.stop = server.Stop
-	var tasks sync.WaitGroup
-	listener := g.listener // tests put another in its place
-	tasks.Go(func() { _ = server.Serve(listener) })
-	ctx, cancel := context.WithCancel(context.Background())
-	tasks.Go(func() {
-		if err := g.receiver.Run(ctx); err != nil {
-			t.Errorf("receiver: %v", err)
-		}
-	})
+	w.client, err = storeclient.NewClient(storeclient.ClientConfig{Dial: n.dial, Sender: w.sender, Receiver: w.receiver, Layout: layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.process = startProcess(t, listener, func(r grpc.ServiceRegistrar) { w.receiver.Register(r) }, w.receiver.Run)
 	t.Cleanup(func() {
-		closing, done := context.WithTimeout(context.Background(), time.Minute)
-		defer done()
-		if err := g.sender.Close(closing); err != nil {
-			t.Errorf("sender: %v", err)
+		closing, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		w.client.Close()
+		if err := w.sender.Close(closing); err != nil {
+			t.Errorf("close the sender: %v", err)
 		}
-		cancel()
-		g.stop()
-		tasks.Wait()
 	})
-	return g
+	return w
 }
 
-func (g *rig) dial(address string) (*grpc.ClientConn, error) {
-	return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return g.listener.DialContext(ctx) }))
-}
-
-// outcome records the callbacks of one reservation and checks their order.
-type outcome struct {
-	t           *testing.T
-	mu          sync.Mutex
-	committed   bool
-	sampled     []int32
-	bytes       uint64
-	approximate bool
-	err         error
-	drained     bool
-	over        chan struct{} // closed at Committed or Drained
-}
-
-func (o *outcome) reservation(blocks []kvcache.BlockID, held, prompt int) kvtransfer.Reservation {
-	return kvtransfer.Reservation{
-		RequestID: "r", Blocks: blocks, HeldBlocks: held, PromptBlocks: prompt,
-		Committed: func(a kvtransfer.Arrival) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.committed || o.err != nil || o.drained {
-				o.t.Error("committed after an end")
-			}
-			o.committed, o.sampled, o.bytes, o.approximate = true, a.Sampled, a.Bytes, a.Approximate
-			close(o.over)
-		},
-		Failed: func(err error) {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.committed || o.err != nil || o.drained {
-				o.t.Error("failed after an end")
-			}
-			o.err = err
-		},
-		Drained: func() {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.committed || o.drained {
-				o.t.Error("drained after an end")
-			}
-			o.drained = true
-			close(o.over)
-		},
+// prefix is n blocks of one token each.
+func prefix(n int, seed int32) storeclient.Prefix {
+	p := storeclient.Prefix{Salt: "salt"}
+	for i := range n {
+		p.Tokens = append(p.Tokens, seed+int32(i))
 	}
+	return p
 }
 
-func (o *outcome) isDrained() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.drained
-}
-
-func (g *rig) reserve(blocks []kvcache.BlockID, held, prompt int) (*kvtransferv1.Ticket, *outcome) {
-	g.t.Helper()
-	o := &outcome{t: g.t, over: make(chan struct{})}
-	ticket, err := g.receiver.Reserve(o.reservation(blocks, held, prompt))
-	if err != nil {
-		g.t.Fatal(err)
+// content fills pages with what the KV of a prefix would be: it depends on the
+// tokens, not on the pages.
+func (w *testWorker) content(p storeclient.Prefix, i int) []byte {
+	page := make([]byte, layers*sliceBytes)
+	for at := range page {
+		page[at] = byte(p.Tokens[i])*11 + byte(i)*7 + byte(at)*31
 	}
-	return ticket, o
+	return page
 }
 
-func (g *rig) open(ticket *kvtransferv1.Ticket) *kvtransfer.Transfer {
-	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	tr, err := g.sender.Open(ctx, ticket, "r")
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return tr
-}
-
-// sendAll offers all slices that are not held, some blocks at a time.
-func sendAll(tr *kvtransfer.Transfer, source []kvcache.BlockID, held, atOnce int) {
-	for first := held; first < len(source); first += atOnce {
+// compute writes the KV of a prefix into blocks.
+func (w *testWorker) compute(p storeclient.Prefix, blocks []kvcache.BlockID) {
+	w.t.Helper()
+	for i, b := range blocks {
+		page := w.content(p, i)
 		for layer := range layers {
-			tr.Send(layer, first, source[first:min(first+atOnce, len(source))])
+			if err := w.pages.Write(layer, []kvcache.BlockID{b}, page[layer*sliceBytes:(layer+1)*sliceBytes]); err != nil {
+				w.t.Fatal(err)
+			}
 		}
 	}
 }
 
-func (g *rig) checkPages(source, target []kvcache.BlockID) {
-	g.t.Helper()
-	for i := range source {
-		if !bytes.Equal(g.from.Page(source[i]), g.to.Page(target[i])) {
-			g.t.Errorf("block %d did not arrive as it was sent", i)
+// check compares pages with the KV of a prefix.
+func (w *testWorker) check(p storeclient.Prefix, blocks []kvcache.BlockID) {
+	w.t.Helper()
+	for i, b := range blocks {
+		if !bytes.Equal(w.pages.Page(b), w.content(p, i)) {
+			w.t.Errorf("block %d does not hold its KV", i)
 		}
 	}
 }
 
-func (g *rig) checkEmpty(target []kvcache.BlockID) {
-	g.t.Helper()
-	for _, block := range target {
-		if !bytes.Equal(g.to.Page(block), make([]byte, layers*sliceBytes)) {
-			g.t.Errorf("block %d was written", block)
-		}
-	}
+// put computes and puts a prefix.
+func (w *testWorker) put(to storeclient.Peer, p storeclient.Prefix, from kvcache.BlockID) (uint64, error) {
+	w.t.Helper()
+	blocks := run(from, len(p.Tokens))
+	w.compute(p, blocks)
+	return w.client.Put(w.t.Context(), to, p, blocks)
 }
 
-func blockRange(first, count int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, count)
+// put lets a worker put a prefix, and waits until the store has it: the worker
+// hears a moment before.
+func (s *testStore) put(w *testWorker, p storeclient.Prefix, from kvcache.BlockID) (uint64, error) {
+	s.t.Helper()
+	bytes, err := w.put(s.peer, p, from)
+	if err == nil {
+		s.awaitIdle()
+	}
+	return bytes, err
+}
+
+// run is n blocks from one on.
+func run(from kvcache.BlockID, n int) []kvcache.BlockID {
+	blocks := make([]kvcache.BlockID, n)
 	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
+		blocks[i] = from + kvcache.BlockID(i)
 	}
 	return blocks
 }
 
-func wait(t *testing.T, what string, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		t.Fatalf("%s: nothing came", what)
+// raw is the store's services without a Client.
+func (s *testStore) raw(n *network) (kvtransferv1.BlockStoreClient, workerv1.WorkerClient) {
+	s.t.Helper()
+	conn, err := n.dial(s.peer.Addresses[0])
+	if err != nil {
+		s.t.Fatal(err)
 	}
-}
-
-func failReason(err error) kvtransferv1.FailReason {
-	var failed *kvtransfer.FailedError
-	if errors.As(err, &failed) {
-		return failed.Reason
-	}
-	return 0
-}
-
-func refuseReason(err error) kvtransferv1.RefuseReason {
-	var refused *kvtransfer.RefusedError
-	if errors.As(err, &refused) {
-		return refused.Reason
-	}
-	return 0
-}
-
-func abortReason(err error) kvtransferv1.AbortReason {
-	var aborted *kvtransfer.AbortedError
-	if errors.As(err, &aborted) {
-		return aborted.Reason
-	}
-	return 0
-}
-
-func isBroken(err error) bool {
-	var broken *kvtransfer.BrokenError
-	return errors.As(err, &broken)
+	s.t.Cleanup(func() { conn.Close() })
+	return kvtransferv1.NewBlockStoreClient(conn), workerv1.NewWorkerClient(conn)
 }

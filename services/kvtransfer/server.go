@@ -1,268 +1,357 @@
 package kvtransfer
 
 import (
+	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
-	"sync"
+	"math"
+	"slices"
+	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/pkg/engine"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
-// server is the gRPC face of a Receiver.
+// What one prefix may carry: far more than any model's context.
+const (
+	maxPrefixTokens = 1 << 22
+	maxSaltBytes    = 1024
+)
+
+// busyRetry is when a store that is busy may be asked again.
+const busyRetry = 100 * time.Millisecond
+
+// errCut is why what is left of a drain ends.
+var errCut = errors.New("the store leaves")
+
+// server is the BlockStore gRPC service.
 type server struct {
-	kvtransferv1.UnimplementedKVTransferServer
-	receiver *Receiver
+	kvtransferv1.UnimplementedBlockStoreServer
+	service *Service
 }
 
-// inbound is one stream of a Receiver. Its outbox is guarded by its own lock,
-// which is taken under Receiver.mu and holds nothing else.
-type inbound struct {
-	id   receiver.StreamID
-	max  int
-	stop chan struct{} // closed when the core wants the stream to end
-	wake chan struct{} // tells the writer that there is something to send
-	sent chan struct{} // closed when the writer has ended
-
-	// flush ends the time to send what the core said last, which is for a stream that
-	// ends since the receiver does. It is set before stop; nil: there is none.
-	flush <-chan struct{}
-
-	mu     sync.Mutex
-	credit int // to be granted
-	outbox []*kvtransferv1.ReceiverMessage
-	status *status.Status // set with stop
-}
-
-// Stream serves one sender. The handler only waits: it has to return for the
-// reader's Recv to end, whatever reader and writer are stuck in.
-func (s server) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) error {
-	r := s.receiver
-	in, err := r.attach()
+// Offer reserves blocks.
+func (v *server) Offer(ctx context.Context, request *kvtransferv1.OfferRequest) (*kvtransferv1.OfferResponse, error) {
+	ticket, err := v.service.offer(ctx, request)
+	v.service.metrics.offers.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.handle(receiver.StreamOpened{Stream: in.id})
-	finished := make(chan struct{})
-	go func() {
-		defer r.tasks.Done()
-		defer close(in.sent)
-		in.write(stream, finished)
-	}()
-	go func() {
-		defer r.tasks.Done()
-		defer close(finished)
-		r.read(in, stream)
-	}()
-	select {
-	case <-in.stop:
-		if in.flush == nil {
-			break
-		}
-		select {
-		case <-in.sent:
-		case <-in.flush:
-		case <-finished:
-		}
-	case <-finished:
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.status.Err()
+	return &kvtransferv1.OfferResponse{Ticket: ticket}, nil
 }
 
-// attach makes room for a stream and for its two goroutines.
-func (r *Receiver) attach() (*inbound, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, status.Error(codes.Unavailable, "the receiver shuts down")
+// Fetch sends blocks.
+func (v *server) Fetch(ctx context.Context, request *kvtransferv1.FetchRequest) (*kvtransferv1.FetchResponse, error) {
+	bytes, err := v.service.fetch(ctx, request)
+	v.service.metrics.fetches.WithLabelValues(outcome(err)).Inc()
+	if err != nil {
+		return nil, err
 	}
-	r.lastStream++
-	in := &inbound{
-		id:   r.lastStream,
-		max:  1024 + 4*r.cfg.MaxReservations,
-		stop: make(chan struct{}),
-		wake: make(chan struct{}, 1),
-		sent: make(chan struct{}),
-	}
-	r.streams[in.id] = in
-	r.tasks.Add(2)
-	return in, nil
+	return &kvtransferv1.FetchResponse{Bytes: bytes}, nil
 }
 
-// read takes the stream's messages one after another and copies their payloads.
-// When it ends nothing of the stream will land any more.
-func (r *Receiver) read(in *inbound, stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) {
-	var m wire.Incoming
-	defer m.Free()
-	for {
-		err := stream.RecvMsg(&m)
-		if err == nil && m.Malformed != nil {
-			err = status.Error(codes.InvalidArgument, m.Malformed.Error())
-		}
-		if err != nil {
-			r.unreadable(in, err)
-			break
-		}
-		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
-			outcome, detail := r.write(w, &m.Inbound)
-			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
-		}
-		m.Free()
-		if in.overflows() {
-			break
-		}
-	}
-	r.handle(receiver.StreamClosed{Stream: in.id})
-	r.mu.Lock()
-	delete(r.streams, in.id)
-	r.mu.Unlock()
-}
-
-// unreadable has a stream end with what its reader met.
-func (r *Receiver) unreadable(in *inbound, err error) {
-	if errors.Is(err, io.EOF) {
-		return
-	}
-	found := status.Convert(err)
-	if found.Code() == codes.InvalidArgument || found.Code() == codes.ResourceExhausted {
-		r.logCut(slog.LevelWarn, in.id, found.Message())
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.status == nil {
-		in.status = found
-	}
-}
-
-// write checks a chunk and copies its slices into its pages.
-func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
-	var err error
-	switch w.Encoding {
-	case kvtransferv1.Encoding_ENCODING_LENT:
-		err = m.TakeTo(r.lending, w.Blocks)
-	case r.cfg.Encoding:
-		err = m.CopyTo(r.pages, w.Blocks, r.coding)
-	default:
-		err = m.CopyTo(r.pages, w.Blocks, nil)
-	}
+// parsePrefix takes a prefix from the network. Its errors are gRPC statuses.
+func parsePrefix(m *kvtransferv1.Prefix) ([]int32, error) {
+	ids := m.GetTokenIds()
 	switch {
-	case err == nil:
-		return receiver.Landed, ""
-	case errors.Is(err, wire.ErrCorrupt):
-		return receiver.Corrupt, err.Error()
-	case errors.Is(err, wire.ErrUndecodable):
-		return receiver.Undecodable, err.Error()
-	case errors.Is(err, engine.ErrNotLent):
-		return receiver.Withdrawn, err.Error()
-	default:
-		return receiver.Unwritable, err.Error()
+	case len(ids) == 0:
+		return nil, rpc.InvalidArgument("prefix.token_ids", "is empty")
+	case len(ids) > maxPrefixTokens:
+		return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("has %d tokens: at most %d", len(ids), maxPrefixTokens))
+	case len(m.GetSalt()) > maxSaltBytes:
+		return nil, rpc.InvalidArgument("prefix.salt", fmt.Sprintf("has %d bytes: at most %d", len(m.GetSalt()), maxSaltBytes))
 	}
-}
-
-// push puts a message into the outbox.
-func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
-	in.mu.Lock()
-	in.outbox = append(in.outbox, m)
-	in.mu.Unlock()
-	in.poke()
-}
-
-// grant adds to the next Grant, which goes before all else.
-func (in *inbound) grant(bytes int) {
-	in.mu.Lock()
-	in.credit += bytes
-	in.mu.Unlock()
-	in.poke()
-}
-
-func (in *inbound) poke() {
-	select {
-	case in.wake <- struct{}{}:
-	default:
-	}
-}
-
-// overflows says whether the sender reads so little that its stream has to end,
-// and then sees to it.
-func (in *inbound) overflows() bool {
-	in.mu.Lock()
-	over := len(in.outbox) > in.max
-	if over && in.status == nil {
-		in.status = status.New(codes.ResourceExhausted, "the sender does not read what it is sent")
-	}
-	in.mu.Unlock()
-	return over
-}
-
-// write sends what is in the outbox until the stream ends, and then what is left.
-func (in *inbound) write(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage], finished <-chan struct{}) {
-	grant := new(kvtransferv1.Grant)
-	granting := &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: grant}}
-	for stopping := false; ; {
-		in.mu.Lock()
-		batch, credit := in.outbox, in.credit
-		in.outbox, in.credit = nil, 0
-		in.mu.Unlock()
-		if credit > 0 {
-			grant.CreditBytes = uint64(credit) // Send encodes it before it returns
-			if stream.Send(granting) != nil {
-				return // the reader hears of it too
-			}
+	tokens := make([]int32, len(ids))
+	for i, id := range ids {
+		if id > math.MaxInt32 {
+			return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("token %d at index %d is no token", id, i))
 		}
-		for _, m := range batch {
-			if stream.Send(m) != nil {
+		tokens[i] = int32(id)
+	}
+	return tokens, nil
+}
+
+func checkWhole(tokens, blockTokens int) error {
+	if tokens%blockTokens != 0 {
+		return rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("%d tokens do not fill blocks of %d", tokens, blockTokens))
+	}
+	return nil
+}
+
+func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest) (*kvtransferv1.Ticket, error) {
+	if err := membership.CheckEpoch(request.GetStoreEpoch(), s.deps.Identity.Epoch); err != nil {
+		return nil, err
+	}
+	tokens, err := parsePrefix(request.GetPrefix())
+	if err != nil {
+		return nil, err
+	}
+	layout, problem := parseLayout(request.GetLayout())
+	if problem != "" {
+		return nil, rpc.InvalidArgument("layout", problem)
+	}
+	digest := layout.Digest()
+	if claimed := request.GetPrefix().GetLayoutDigest(); claimed != digest {
+		return nil, rpc.InvalidArgument("prefix.layout_digest", fmt.Sprintf("is %#x, the layout's is %#x", claimed, digest))
+	}
+	if err := checkWhole(len(tokens), layout.BlockTokens); err != nil {
+		return nil, err
+	}
+	asked, total := len(tokens)/layout.BlockTokens, blocksOf(s.cfg.memoryBytes(), layout)
+	switch { // before anything is cleared away for it, or hashed
+	case total == 0:
+		s.logTooSmall(layout)
+		return nil, rpc.Errorf(codes.FailedPrecondition, api.ReasonStoreTooSmall,
+			"no block of this model fits: one takes %d bytes, the store has %d in all: give it more (--store-memory), or use another store",
+			BlockBytes(layout), s.cfg.memoryBytes())
+	case asked > total:
+		return nil, offerError(inventory.TooLarge, asked, total)
+	}
+	prefix := inventory.NewPrefix(layout, total, request.GetPrefix().GetSalt(), tokens)
+	a, err := s.take(ctx, layout, digest, prefix)
+	if err != nil {
+		return nil, err
+	}
+	if a.verdict != inventory.Taken {
+		return nil, offerError(a.verdict, asked, total)
+	}
+	return s.reserve(ctx, a.cache, a.arrival)
+}
+
+// tooSmallEvery is how often at most it is logged that blocks do not fit.
+const tooSmallEvery = time.Minute
+
+// logTooSmall says now and then that this store is of no use to who offers it.
+func (s *Service) logTooSmall(layout kvcache.Layout) {
+	s.mu.Lock()
+	now := time.Now()
+	due := !now.Before(s.tooSmallNext)
+	if due {
+		s.tooSmallNext = now.Add(tooSmallEvery)
+	}
+	s.mu.Unlock()
+	if due {
+		s.deps.Logger.Error("store holds nothing of a model whose blocks are larger than its memory",
+			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
+	}
+}
+
+func offerError(verdict inventory.Verdict, asked, total int) error {
+	switch verdict {
+	case inventory.Held:
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store has all these blocks", 0)
+	case inventory.Arriving:
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker puts these blocks at the moment", 0)
+	case inventory.PartlyArriving:
+		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker puts the first of these blocks at the moment: offer the others later", time.Second)
+	case inventory.TooLarge:
+		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has %d blocks in all, these are %d: offer fewer", total, asked)
+	case inventory.Full:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "too much is being written and read: offer again later", time.Second)
+	default:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers into this store at once: offer again later", busyRetry)
+	}
+}
+
+// reserve makes the ticket of an arrival. Without one nobody can write, and the
+// arrival has ended.
+func (s *Service) reserve(ctx context.Context, c *cache, arrival inventory.Arrival) (*kvtransferv1.Ticket, error) {
+	id := arrival.ID
+	ticket, err := c.receiver.Reserve(kvtransfer.Reservation{
+		RequestID: rpc.RequestID(ctx), Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
+		Committed: func(a kvtransfer.Arrival) {
+			if a.Approximate { // no ticket asks for it: what is held is exact
+				s.lose(c, id)
 				return
 			}
+			s.metrics.received(a.Bytes)
+			s.arrivalIs(c, func() { c.stock.Committed(id); delete(s.puts, id) })
+		},
+		Failed:  func(error) { s.arrivalIs(c, func() { c.stock.Failed(id) }) },
+		Drained: func() { s.lose(c, id) },
+	})
+	if err != nil {
+		s.arrivalIs(c, func() { c.stock.Drained(id); delete(s.puts, id) })
+		if errors.Is(err, kvtransfer.ErrClosed) {
+			return nil, worker.RefusedError(scheduler.Draining)
 		}
-		if len(batch) > 0 || credit > 0 {
-			continue
-		}
-		if stopping {
-			return
-		}
-		select {
-		case <-in.wake:
-		case <-in.stop:
-			stopping = true
-		case <-finished:
-			return
-		}
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, fmt.Sprintf("no KV reservation: %v", err), busyRetry)
 	}
+	s.mu.Lock()
+	if _, open := s.puts[id]; open {
+		s.puts[id] = ticket.GetTransferId()
+	}
+	cut := s.cut
+	s.mu.Unlock()
+	if cut {
+		c.receiver.Cancel(ticket.GetTransferId())
+	}
+	return ticket, nil
 }
 
-// shut lets the handler of a stream return. r.mu is held.
-func (r *Receiver) shut(in *inbound, cause receiver.Cause, detail string) {
-	if cause == receiver.Closing {
-		in.flush = r.grace
-	}
-	in.mu.Lock()
-	if in.status == nil {
-		in.status = status.New(code(cause), detail)
-	}
-	in.mu.Unlock()
-	close(in.stop)
+// lose ends an arrival that brought nothing.
+func (s *Service) lose(c *cache, id inventory.ArrivalID) {
+	s.metrics.lost.Inc()
+	s.arrivalIs(c, func() { c.stock.Drained(id); delete(s.puts, id) })
 }
 
-func code(cause receiver.Cause) codes.Code {
-	switch cause {
-	case receiver.Silence:
-		return codes.DeadlineExceeded
-	case receiver.Closing, receiver.Severed:
-		return codes.Unavailable
-	case receiver.Crowded:
-		return codes.ResourceExhausted
-	case receiver.Version:
-		return codes.FailedPrecondition
+// arrivalIs changes the stock for an arrival.
+func (s *Service) arrivalIs(c *cache, change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.used = time.Now()
+	change()
+	s.noteChange()
+}
+
+func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest) (bytes uint64, err error) {
+	if err := membership.CheckEpoch(request.GetStoreEpoch(), s.deps.Identity.Epoch); err != nil {
+		return 0, err
+	}
+	tokens, err := parsePrefix(request.GetPrefix())
+	if err != nil {
+		return 0, err
+	}
+	if err := checkTicket(request.GetTicket(), request.GetPrefix()); err != nil {
+		return 0, err
+	}
+	if _, has := ctx.Deadline(); !has {
+		bounded, cancel := context.WithTimeout(ctx, s.cfg.FetchTimeout)
+		defer cancel()
+		ctx = bounded
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c, reading, err := s.read(request, tokens, cancel)
+	if err != nil {
+		return 0, err
+	}
+	defer s.arrivalIs(c, func() { c.stock.Done(reading.ID); delete(s.fetches, reading.ID) })
+	return s.send(ctx, c, reading, request.GetTicket())
+}
+
+// checkTicket finds what is wrong with a ticket whatever is held. Its errors are
+// gRPC statuses.
+func checkTicket(ticket *kvtransferv1.Ticket, prefix *kvtransferv1.Prefix) error {
+	switch {
+	case ticket == nil:
+		return rpc.InvalidArgument("ticket", "is missing: reserve blocks first")
+	case len(ticket.GetAddresses()) == 0:
+		return rpc.InvalidArgument("ticket.addresses", "is empty: nobody can be sent to")
+	case ticket.GetLayoutDigest() != prefix.GetLayoutDigest():
+		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, the prefix's is %#x", ticket.GetLayoutDigest(), prefix.GetLayoutDigest()))
+	case int64(ticket.GetBlocks()) > int64(len(prefix.GetTokenIds())): // a block has one token at least
+		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d tokens: reserve for the same prefix", ticket.GetBlocks(), len(prefix.GetTokenIds())))
+	case ticket.GetHeldBlocks() > ticket.GetBlocks():
+		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
+	}
+	return nil
+}
+
+// read takes the blocks that a fetch asks for. cut ends the fetch from outside.
+func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut context.CancelCauseFunc) (*cache, inventory.Reading, error) {
+	ticket := request.GetTicket()
+	c, err := s.cacheFor(request, len(tokens))
+	if err != nil {
+		return nil, inventory.Reading{}, err
+	}
+	prefix := inventory.NewPrefix(c.layout, c.blocks, request.GetPrefix().GetSalt(), tokens)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refusal(); err != nil {
+		return nil, inventory.Reading{}, err
+	}
+	blocks := int(ticket.GetBlocks())
+	if s.cache != c { // it gave way meanwhile
+		s.metrics.missed(blocks)
+		return nil, inventory.Reading{}, storeclient.MissingStatus(0, blocks)
+	}
+	c.used = time.Now()
+	reading, held, verdict := c.stock.Read(prefix)
+	switch verdict {
+	case inventory.Taken:
+	case inventory.Missing:
+		s.metrics.missed(blocks - held)
+		return nil, inventory.Reading{}, storeclient.MissingStatus(held, blocks)
 	default:
-		return codes.InvalidArgument
+		return nil, inventory.Reading{}, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute", busyRetry)
 	}
+	s.metrics.hit(blocks - int(ticket.GetHeldBlocks()))
+	s.fetches[reading.ID] = cut
+	s.noteChange()
+	return c, reading, nil
+}
+
+// cacheFor is the cache that may have what a fetch of so many tokens asks for. Its
+// errors are gRPC statuses.
+func (s *Service) cacheFor(request *kvtransferv1.FetchRequest, tokens int) (*cache, error) {
+	asked, digest := request.GetTicket().GetBlocks(), request.GetPrefix().GetLayoutDigest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refusal(); err != nil {
+		return nil, err
+	}
+	c := s.cache
+	if c == nil {
+		s.metrics.missed(int(asked))
+		return nil, storeclient.MissingStatus(0, int(asked))
+	}
+	if c.digest != digest {
+		return nil, mismatch(c, fmt.Sprintf("a model with layout digest %#x", digest))
+	}
+	if err := checkWhole(tokens, c.layout.BlockTokens); err != nil {
+		return nil, err
+	}
+	if blocks := tokens / c.layout.BlockTokens; int64(asked) != int64(blocks) {
+		return nil, rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d: reserve for the same prefix", asked, blocks))
+	}
+	return c, nil
+}
+
+// send sends blocks to the ticket's receiver. It returns when none is read any
+// more.
+func (s *Service) send(ctx context.Context, c *cache, reading inventory.Reading, ticket *kvtransferv1.Ticket) (bytes uint64, err error) {
+	// What comes out of the store is what came in, whatever the receiver would like:
+	// it may hand it on.
+	native := proto.CloneOf(ticket)
+	native.Encoding = kvtransferv1.Encoding_ENCODING_NATIVE
+	transfer, err := c.sender.Open(ctx, native, rpc.RequestID(ctx))
+	if err != nil {
+		return 0, fetchError(ctx, err)
+	}
+	err = transfer.SendAll(ctx, c.layout.Layers, int(ticket.GetHeldBlocks()), slices.Clone(reading.Blocks))
+	sent := transfer.Stats().Bytes
+	s.metrics.sent(sent)
+	if err != nil {
+		return 0, fetchError(ctx, err)
+	}
+	return sent, nil
+}
+
+// fetchError is the status for blocks that did not reach their receiver.
+func fetchError(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(context.Cause(ctx), errCut), errors.Is(err, kvtransfer.ErrClosed):
+		return worker.RefusedError(scheduler.Draining)
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if refused, is := errors.AsType[*kvtransfer.RefusedError](err); is {
+		return rpc.Error(codes.Unavailable, api.ReasonTransferRefused, fmt.Sprintf("the receiver refuses the KV: %v", refused), 0)
+	}
+	return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the receiver: %v", err), 0)
 }

@@ -13,7 +13,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
@@ -29,7 +29,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 		if err == nil {
 			_, err = wrong.Recv()
 		}
-		wantError(t, "drain of another start", err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+		wantError(t, "drain of another start", err, codes.FailedPrecondition, api.ReasonWrongEpoch)
 
 		drain, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Epoch: workerEpoch})
 		if err != nil {
@@ -40,7 +40,7 @@ func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 			t.Errorf("progress %v, error %v", progress, err)
 		}
 		wantError(t, "request during the drain", g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(4, 1), 5), Ticket: late.ticket}).err,
-			codes.Unavailable, worker.ReasonDraining)
+			codes.Unavailable, api.ReasonWorkerDraining)
 		if late.ended() {
 			t.Error("the refused request used its ticket")
 		}
@@ -115,7 +115,7 @@ func TestDrainWithGraceCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := g.read(stream, false)
-		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonDraining)
+		wantError(t, "request", a.err, codes.Unavailable, api.ReasonWorkerDraining)
 		if took := time.Since(began); took != 3*time.Second {
 			t.Errorf("cut after %v", took)
 		}

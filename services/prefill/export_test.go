@@ -3,7 +3,7 @@ package prefill
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -26,9 +26,9 @@ func NewSpeeds(assumed float64) Speeds { return Speeds{newSpeeds(assumed)} }
 // BytesPerSecond is speeds.bytesPerSecond.
 func (s Speeds) BytesPerSecond(id string, now time.Time) float64 { return s.s.bytesPerSecond(id, now) }
 
-// Rests is speeds.rests, of fetches and of puts.
+// Rests is speeds.avoidedUntil, of fetches and of puts.
 func (s Speeds) Rests(id string) (fetches, puts time.Time) {
-	return s.s.rests(id, fetching), s.s.rests(id, putting)
+	return s.s.avoidedUntil(id, fetching), s.s.avoidedUntil(id, putting)
 }
 
 // Fetched is speeds.fetched.
@@ -54,7 +54,7 @@ func (s Speeds) Known() int { return len(s.s.stores) }
 func Choose(ids []string, first kvcache.Hash) string {
 	p := newPutter(1, nil, newSpeeds(1), nil, nil)
 	for _, id := range ids {
-		p.stores = append(p.stores, store.Peer{ID: id})
+		p.stores = append(p.stores, storeclient.Peer{ID: id})
 	}
 	to, _ := p.choose(first, time.Time{})
 	return to.ID

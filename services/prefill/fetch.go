@@ -10,16 +10,16 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // blockClient talks to block stores; *store.Client is one.
 type blockClient interface {
 	// Put returns when no block is read any more, Fetch when none is written.
-	Put(ctx context.Context, to store.Peer, prefix store.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error)
-	Fetch(ctx context.Context, from store.Peer, prefix store.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error)
+	Put(ctx context.Context, to storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error)
+	Fetch(ctx context.Context, from storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error)
 }
 
 // fetcher gets prefixes from block stores, each once however many requests wait
@@ -74,6 +74,9 @@ var (
 	errClosing   = errors.New("the worker stops")
 )
 
+// errNotFinite is of blocks that are no use to anybody.
+var errNotFinite = errors.New("the blocks are not finite")
+
 // fetched is what came of a request's source.
 type fetched struct {
 	// Tried: a store was asked, or another request's fetch waited for.
@@ -112,7 +115,7 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 	if from >= until {
 		return result
 	}
-	if rests := f.speeds.rests(source.GetWorkerId(), fetching); began.Before(rests) {
+	if until := f.speeds.avoidedUntil(source.GetWorkerId(), fetching); began.Before(until) {
 		f.metrics.fetch(fetchResting)
 		return result
 	}
@@ -127,7 +130,7 @@ func (f *fetcher) get(ctx context.Context, source *workerv1.BlockSource, request
 		return result
 	}
 	whole := (len(request.Tokens) + layout.BlockTokens - 1) / layout.BlockTokens
-	running, joined := f.join(ctx, hashes[from], source, store.Prefix{Salt: request.Salt, Tokens: tokens}, spare{wanted: whole - from, least: whole - until})
+	running, joined := f.join(ctx, hashes[from], source, storeclient.Prefix{Salt: request.Salt, Tokens: tokens}, spare{wanted: whole - from, least: whole - until})
 	if running == nil {
 		return result
 	}
@@ -195,8 +198,8 @@ func (f *fetcher) wait(ctx context.Context, running *fetch, limit time.Duration)
 }
 
 // join takes part in the fetch that runs for the same block from the same store, or
-// begins one. Nil: there is no room for the blocks now, or the worker stops.
-func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix store.Prefix, left spare) (running *fetch, joined bool) {
+// begins one. Nil: there are no free blocks now, or the worker stops.
+func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1.BlockSource, prefix storeclient.Prefix, left spare) (running *fetch, joined bool) {
 	key := asked{first: first, store: source.GetWorkerId(), epoch: source.GetEpoch()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -231,14 +234,14 @@ func (f *fetcher) join(ctx context.Context, first kvcache.Hash, source *workerv1
 
 // reserve gets the blocks, which is at once or not at all: then refusal is what came
 // of the hint.
-func (f *fetcher) reserve(id scheduler.SequenceID, prefix store.Prefix, left spare) (reserved scheduler.Reserved, refusal string) {
+func (f *fetcher) reserve(id scheduler.SequenceID, prefix storeclient.Prefix, left spare) (reserved scheduler.Reserved, refusal string) {
 	if reserved, refusal = f.restore(id, prefix, left.wanted); refusal == fetchNoRoom && left.least < left.wanted {
 		return f.restore(id, prefix, left.least)
 	}
 	return reserved, refusal
 }
 
-func (f *fetcher) restore(id scheduler.SequenceID, prefix store.Prefix, spare int) (reserved scheduler.Reserved, refusal string) {
+func (f *fetcher) restore(id scheduler.SequenceID, prefix storeclient.Prefix, spare int) (reserved scheduler.Reserved, refusal string) {
 	refusal = fetchNoRoom
 	sequence := f.driver.Submit(scheduler.Request{ID: id, Kind: scheduler.Restore, Tokens: prefix.Tokens, Salt: prefix.Salt, Spare: spare})
 	for _, action := range sequence.Take() {
@@ -255,13 +258,16 @@ func (f *fetcher) restore(id scheduler.SequenceID, prefix store.Prefix, spare in
 }
 
 // run fetches, and says to the scheduler and to the speeds what came of it.
-func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.BlockSource, prefix store.Prefix, reserved scheduler.Reserved) {
+func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.BlockSource, prefix storeclient.Prefix, reserved scheduler.Reserved) {
 	held := reserved.CachedTokens / f.driver.Layout().BlockTokens
-	from := store.Peer{ID: source.GetWorkerId(), Epoch: source.GetEpoch(), Addresses: source.GetAddresses()}
+	from := storeclient.Peer{ID: source.GetWorkerId(), Epoch: source.GetEpoch(), Addresses: source.GetAddresses()}
 	running.bytes, running.err = f.client.Fetch(ctx, from, prefix, reserved.Blocks, held)
 	now := time.Now()
+	if running.err == nil && !f.driver.Finite(reserved.Blocks[held:]) {
+		running.err = errNotFinite
+	}
 	if running.err == nil {
-		f.driver.KVArrived(running.id, nil)
+		f.driver.KVArrived(scheduler.KVArrived{ID: running.id, From: from.ID})
 		f.speeds.fetched(from.ID, running.bytes, now.Sub(running.began), now)
 		f.metrics.fetched(len(reserved.Blocks)-held, running.bytes, now.Sub(running.began))
 		return

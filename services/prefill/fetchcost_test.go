@@ -10,11 +10,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -130,7 +130,7 @@ func TestStoresThatFailRest(t *testing.T) {
 	if fetches, puts := rests("a"); fetches != 0 || puts != time.Second {
 		t.Errorf("it gave blocks and rests for %v from fetches, %v from puts", fetches, puts)
 	}
-	s.PutFailed("a", store.ErrHeld, now)
+	s.PutFailed("a", storeclient.ErrHeld, now)
 	if _, puts := rests("a"); puts != 0 {
 		t.Error("it rests though it answered as it should")
 	}
@@ -146,23 +146,23 @@ func TestStoresThatFailRest(t *testing.T) {
 // gets it, no longer the second time than the first.
 func TestWhatStoresSayOfThemselves(t *testing.T) {
 	busy := func(reason string, after time.Duration) error {
-		return &store.BusyError{RetryAfter: after, Err: rpc.Error(codes.ResourceExhausted, reason, "no", after)}
+		return &storeclient.BusyError{RetryAfter: after, Err: rpc.Error(codes.ResourceExhausted, reason, "no", after)}
 	}
 	for _, c := range []struct {
 		name          string
 		err           error
 		fetches, puts time.Duration
 	}{
-		{"it has them", store.ErrHeld, 0, 0},
-		{"others put them", busy(store.ReasonArriving, time.Second), 0, 0},
-		{"it is full", busy(store.ReasonFull, time.Second), 0, 0},
-		{"they never fit", busy(store.ReasonFull, 0), 0, 0},
-		{"it lost them", &store.MissingError{}, 0, 0},
-		{"too many calls", busy(store.ReasonBusy, 50*time.Millisecond), 50 * time.Millisecond, 50 * time.Millisecond},
-		{"it leaves", busy(worker.ReasonDraining, 3*time.Second), 3 * time.Second, 3 * time.Second},
-		{"it does not say when", busy(worker.ReasonDraining, 0), time.Second, time.Second},
-		{"another incarnation", store.ErrRestarted, 0, time.Second},
-		{"another model", &store.LayoutError{}, 0, 30 * time.Second},
+		{"it has them", storeclient.ErrHeld, 0, 0},
+		{"others put them", busy(api.ReasonBlocksArriving, time.Second), 0, 0},
+		{"it is full", busy(api.ReasonStoreFull, time.Second), 0, 0},
+		{"they never fit", busy(api.ReasonStoreFull, 0), 0, 0},
+		{"it lost them", &storeclient.MissingError{}, 0, 0},
+		{"too many calls", busy(api.ReasonStoreBusy, 50*time.Millisecond), 50 * time.Millisecond, 50 * time.Millisecond},
+		{"it leaves", busy(api.ReasonWorkerDraining, 3*time.Second), 3 * time.Second, 3 * time.Second},
+		{"it does not say when", busy(api.ReasonWorkerDraining, 0), time.Second, time.Second},
+		{"another incarnation", storeclient.ErrRestarted, 0, time.Second},
+		{"another model", &storeclient.LayoutError{}, 0, 30 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := prefill.NewSpeeds(1000)

@@ -8,7 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 // What came of a hint at a block store.
@@ -23,6 +24,7 @@ const (
 	fetchBusy      = "busy"
 	fetchSlow      = "slow"
 	fetchAbandoned = "abandoned"
+	fetchSpoilt    = "not_finite"
 	fetchFailed    = "failed"
 )
 
@@ -35,6 +37,7 @@ const (
 	putNoStore = "no_store"
 	putLate    = "timeout"
 	putStopped = "stopped"
+	putSpoilt  = "not_finite"
 	putFailed  = "failed"
 )
 
@@ -48,35 +51,19 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, error) {
-	labels := prometheus.Labels{"worker": workerID}
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
-	}
+	set := metricset.ForWorker(registerer, workerID)
 	m := &metrics{
-		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_prefill_store_fetches_total", Help: "Hints at block stores that have more of a prompt, by what came of them.", ConstLabels: labels,
-		}, []string{"result"}),
-		fetchedBlocks: counter("tandem_prefill_store_fetched_blocks_total", "KV blocks fetched from block stores."),
-		fetchBytes:    counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
-		fetchTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tandem_prefill_store_fetch_seconds", Help: "Time that fetches took that succeeded.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14), ConstLabels: labels,
-		}),
-		puts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_prefill_store_puts_total", Help: "Prefixes near their eviction that were offered to block stores, by what came of them.", ConstLabels: labels,
-		}, []string{"result"}),
-		putBytes: counter("tandem_prefill_store_put_bytes_total", "KV bytes put into block stores."),
+		fetches: set.Counters("tandem_prefill_store_fetches_total", "Hints at block stores that have more of a prompt, by what came of them.", "result",
+			fetchOK, fetchJoined, fetchDeclined, fetchResting, fetchNoRoom, fetchDraining, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchSpoilt, fetchFailed),
+		fetchedBlocks: set.Counter("tandem_prefill_store_fetched_blocks_total", "KV blocks fetched from block stores."),
+		fetchBytes:    set.Counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
+		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time that fetches took that succeeded.", 0.0005, 14),
+		puts: set.Counters("tandem_prefill_store_puts_total", "Prefixes near their eviction that were offered to block stores, by what came of them.", "result",
+			putOK, putHeld, putBusy, putRefused, putNoStore, putLate, putStopped, putSpoilt, putFailed),
+		putBytes: set.Counter("tandem_prefill_store_put_bytes_total", "KV bytes put into block stores."),
 	}
-	for _, result := range []string{fetchOK, fetchJoined, fetchDeclined, fetchResting, fetchNoRoom, fetchDraining, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchFailed} {
-		m.fetches.WithLabelValues(result)
-	}
-	for _, result := range []string{putOK, putHeld, putBusy, putRefused, putNoStore, putLate, putStopped, putFailed} {
-		m.puts.WithLabelValues(result)
-	}
-	for _, c := range []prometheus.Collector{m.fetches, m.fetchedBlocks, m.fetchBytes, m.fetchTimes, m.puts, m.putBytes} {
-		if err := registerer.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
+	if err := set.Err(); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return m, nil
 }
@@ -102,11 +89,13 @@ func fetchFailure(err error) string {
 		return fetchSlow
 	case errors.Is(err, errAbandoned), errors.Is(err, errClosing):
 		return fetchAbandoned
+	case errors.Is(err, errNotFinite):
+		return fetchSpoilt
 	}
-	if _, is := errors.AsType[*store.MissingError](err); is {
+	if _, is := errors.AsType[*storeclient.MissingError](err); is {
 		return fetchMissing
 	}
-	if _, is := errors.AsType[*store.BusyError](err); is {
+	if _, is := errors.AsType[*storeclient.BusyError](err); is {
 		return fetchBusy
 	}
 	return fetchFailed
@@ -116,15 +105,15 @@ func putResult(err error) string {
 	switch {
 	case err == nil:
 		return putOK
-	case errors.Is(err, store.ErrHeld):
+	case errors.Is(err, storeclient.ErrHeld):
 		return putHeld
 	case errors.Is(err, errStopped), errors.Is(err, errClosing):
 		return putStopped
 	}
-	if _, is := errors.AsType[*store.BusyError](err); is {
+	if _, is := errors.AsType[*storeclient.BusyError](err); is {
 		return putBusy
 	}
-	if _, is := errors.AsType[*store.LayoutError](err); is {
+	if _, is := errors.AsType[*storeclient.LayoutError](err); is {
 		return putRefused
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

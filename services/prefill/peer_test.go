@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
 // peer is a receiver of KV: what a decode worker mounts.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // putTimeout bounds one put: its blocks cannot be evicted meanwhile.
@@ -40,7 +40,7 @@ type putter struct {
 	closed   bool // nothing begins any more
 
 	mu      sync.Mutex
-	stores  []store.Peer
+	stores  []storeclient.Peer
 	running map[scheduler.SaveID]context.CancelCauseFunc
 }
 
@@ -58,17 +58,23 @@ func (p *putter) begin(save scheduler.Save) {
 	p.running[save.ID] = cancel
 	p.mu.Unlock()
 	p.tasks.Go(func() {
-		saved := p.put(ctx, save)
+		saved, finite := false, p.driver.Finite(save.Blocks)
+		if finite {
+			saved = p.put(ctx, save)
+		} else {
+			p.metrics.put(putSpoilt, 0)
+			p.logger.Error("kv blocks are not finite, and are not put", slog.Int("blocks", len(save.Blocks)))
+		}
 		cancel(nil)
 		p.mu.Lock()
 		delete(p.running, save.ID)
 		p.mu.Unlock()
 		if !saved {
 			// Before the driver hears of it, which offers the blocks once more: they wait
-			// until the store does not rest any more.
+			// until the store is not avoided any more.
 			p.apply(time.Now())
 		}
-		p.driver.SaveDone(save.ID, saved)
+		p.driver.SaveDone(scheduler.SaveDone{ID: save.ID, Saved: saved, Spoilt: !finite})
 	})
 }
 
@@ -92,7 +98,7 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 		p.metrics.put(putNoStore, 0)
 		return false
 	}
-	prefix := store.Prefix{Salt: save.Salt, Tokens: save.Tokens}
+	prefix := storeclient.Prefix{Salt: save.Salt, Tokens: save.Tokens}
 	bytes, err := p.client.Put(ctx, to, prefix, save.Blocks)
 	if again := offerAgain(err); again > 0 && wait(ctx, again) {
 		bytes, err = p.client.Put(ctx, to, prefix, save.Blocks)
@@ -111,7 +117,7 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 		p.speeds.note(to.ID, putting, err, now)
 	}
 	p.poke()
-	if err == nil || errors.Is(err, store.ErrHeld) {
+	if err == nil || errors.Is(err, storeclient.ErrHeld) {
 		return true
 	}
 	p.logger.Info("kv blocks were not put", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
@@ -132,13 +138,13 @@ func wait(ctx context.Context, length time.Duration) bool {
 
 // choose is the store of a prefix that begins with a block: always the same while
 // the same stores are there, so that a chain of blocks is on one.
-func (p *putter) choose(first kvcache.Hash, now time.Time) (to store.Peer, ok bool) {
+func (p *putter) choose(first kvcache.Hash, now time.Time) (to storeclient.Peer, ok bool) {
 	p.mu.Lock()
 	stores := p.stores
 	p.mu.Unlock()
 	var best uint64
 	for _, s := range stores {
-		if now.Before(p.speeds.rests(s.ID, putting)) {
+		if now.Before(p.speeds.avoidedUntil(s.ID, putting)) {
 			continue
 		}
 		if weight := rendezvous(s.ID, first); !ok || weight > best {
@@ -163,9 +169,9 @@ func rendezvous(store string, block kvcache.Hash) uint64 {
 
 // known says which stores there are. Those that hold blocks of another layout are
 // of use only if there are no others: one of them may take this one.
-func (p *putter) known(stores []store.Peer) {
+func (p *putter) known(stores []storeclient.Peer) {
 	own := p.driver.Layout().Digest()
-	fit := slices.DeleteFunc(slices.Clone(stores), func(s store.Peer) bool {
+	fit := slices.DeleteFunc(slices.Clone(stores), func(s storeclient.Peer) bool {
 		return s.LayoutDigest != 0 && s.LayoutDigest != own
 	})
 	if len(fit) == 0 {
@@ -236,8 +242,8 @@ func (p *putter) limit(now time.Time) (puts int, next time.Duration) {
 	p.mu.Unlock()
 	next = time.Hour
 	for _, s := range stores {
-		if rests := p.speeds.rests(s.ID, putting); now.Before(rests) {
-			next = min(next, rests.Sub(now))
+		if until := p.speeds.avoidedUntil(s.ID, putting); now.Before(until) {
+			next = min(next, until.Sub(now))
 		} else {
 			puts = p.most
 		}

@@ -13,9 +13,9 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // TestBadRequestsAreRefusedUncomputed: each names its field.
@@ -45,7 +45,7 @@ func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
 				request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
 				c.change(request)
 				a := g.run(t.Context(), request)
-				wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
+				wantError(t, "request", a.err, codes.InvalidArgument, api.ReasonInvalidField)
 				if got := rpc.Field(a.err); got != c.field {
 					t.Errorf("field %q, want %q (%v)", got, c.field, a.err)
 				}
@@ -66,7 +66,7 @@ func TestAnotherIncarnationIsRefused(t *testing.T) {
 		request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
 		request.WorkerEpoch++
 		a := g.run(t.Context(), request)
-		wantError(t, "request", a.err, codes.FailedPrecondition, worker.ReasonWrongEpoch)
+		wantError(t, "request", a.err, codes.FailedPrecondition, api.ReasonWrongEpoch)
 		if g.layersComputed() != 0 {
 			t.Error("something was computed")
 		}
@@ -82,13 +82,13 @@ func TestTicketsThatReceiversRefuse(t *testing.T) {
 		change func(*kvtransferv1.Ticket)
 		reason string
 	}{
-		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, worker.ReasonTransferUnreachable},
-		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, worker.ReasonTransferUnreachable},
-		{"wrong secret", func(k *kvtransferv1.Ticket) { k.Secret++ }, worker.ReasonTransferRefused},
-		{"unknown transfer", func(k *kvtransferv1.Ticket) { k.TransferId++ }, worker.ReasonTransferRefused},
-		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, worker.ReasonTransferUnreachable},
-		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, worker.ReasonTransferUnreachable},
-		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, worker.ReasonTransferUnreachable},
+		{"wrong epoch", func(k *kvtransferv1.Ticket) { k.Epoch++ }, api.ReasonTransferUnreachable},
+		{"another worker's", func(k *kvtransferv1.Ticket) { k.Receiver = "decode-9" }, api.ReasonTransferUnreachable},
+		{"wrong secret", func(k *kvtransferv1.Ticket) { k.Secret++ }, api.ReasonTransferRefused},
+		{"unknown transfer", func(k *kvtransferv1.Ticket) { k.TransferId++ }, api.ReasonTransferRefused},
+		{"wrong layout", func(k *kvtransferv1.Ticket) { k.LayoutDigest++ }, api.ReasonTransferUnreachable},
+		{"nobody at the address", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nowhere:1"} }, api.ReasonTransferUnreachable},
+		{"no address at all", func(k *kvtransferv1.Ticket) { k.Addresses = []string{"nonsense"} }, api.ReasonTransferUnreachable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestReceiversThatTakeNoConnection(t *testing.T) {
 			p := g.newPeer("decode-1", 11)
 			listener := g.network.listen("busy:1")
 			if full {
-				defer serve(t, kvtransfer.NewGate(1, nil).Limit(listener), p.receiver.Register)()
+				defer serve(t, kvtransfer.NewConnectionLimit(1, nil).Listener(listener), p.receiver.Register)()
 				other, err := listener.DialContext(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -129,7 +129,7 @@ func TestReceiversThatTakeNoConnection(t *testing.T) {
 			request := &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: p.reserve(30, 0).ticket}
 			request.Ticket.Addresses = []string{"busy:1"}
 			a := g.run(t.Context(), request)
-			wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferUnreachable)
+			wantError(t, "request", a.err, codes.Unavailable, api.ReasonTransferUnreachable)
 			if !strings.Contains(a.err.Error(), "no transfer to the decode worker could begin") {
 				t.Error(a.err)
 			}
@@ -149,11 +149,11 @@ func TestATicketServesOnce(t *testing.T) {
 		if _, err := first.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		wantError(t, "while the first runs", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
+		wantError(t, "while the first runs", g.run(t.Context(), request).err, codes.Unavailable, api.ReasonTransferRefused)
 		if err := lastError(first); !errors.Is(err, io.EOF) {
 			t.Errorf("the first was disturbed: %v", err)
 		}
-		wantError(t, "after the first", g.run(t.Context(), request).err, codes.Unavailable, worker.ReasonTransferRefused)
+		wantError(t, "after the first", g.run(t.Context(), request).err, codes.Unavailable, api.ReasonTransferRefused)
 		g.idle()
 	})
 }

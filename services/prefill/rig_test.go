@@ -29,11 +29,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -231,7 +231,7 @@ func newWorker(t *testing.T, network *network, id string, change func(*prefill.C
 	address := id + ":1"
 	cfg := prefill.Config{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting}
 	deps := prefill.Deps{
-		Identity: worker.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
+		Identity: membership.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
 		Engine:   g.engine, Dial: g.network.dial, Signals: g.signals,
 		Logger: slog.New(slog.DiscardHandler), Registerer: g.metrics,
 	}

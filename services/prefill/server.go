@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,12 +16,14 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // server is the Prefill gRPC service.
@@ -35,8 +36,7 @@ type server struct {
 	fetcher *fetcher // nil: nothing is fetched
 	epoch   uint64
 	tracer  trace.Tracer
-	// sentBytes counts what was sent, by transport.
-	sentBytes *prometheus.CounterVec
+	sent    kvtransfer.SentBytes
 }
 
 // Run serves one prompt. It returns only when no page of the sequence will be
@@ -47,7 +47,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 		defer func() { spans.End(err) }()
 	}
 	deadline, _ := ctx.Deadline()
-	if err := worker.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
+	if err := membership.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
 		return err
 	}
 	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
@@ -130,9 +130,9 @@ func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) err
 // openError is the status for a transfer that could not begin.
 func openError(err error) error {
 	if refused, ok := errors.AsType[*kvtransfer.RefusedError](err); ok {
-		reason := worker.ReasonTransferRefused
+		reason := api.ReasonTransferRefused
 		if mismatch(refused.Reason) {
-			reason = worker.ReasonTransferUnreachable
+			reason = api.ReasonTransferUnreachable
 		}
 		return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
 	}
@@ -142,10 +142,10 @@ func openError(err error) error {
 	if s := status.FromContextError(err); s.Code() != codes.Unknown {
 		return s.Err()
 	}
-	reason := worker.ReasonTransferFailed
+	reason := api.ReasonTransferFailed
 	// No address that leads to it, a connection that it refused, an answer that is late.
 	if _, isBroken := errors.AsType[*kvtransfer.BrokenError](err); isBroken {
-		reason = worker.ReasonTransferUnreachable
+		reason = api.ReasonTransferUnreachable
 	}
 	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("no transfer to the decode worker could begin: %v", err), 0)
 }
@@ -176,7 +176,7 @@ type prompt struct {
 	logprobs *inferencev1.TokenLogprobs // of first
 	finished bool
 	refused  bool
-	settled  bool
+	released bool
 	// last: the first token ended the request, so the KV serves nobody.
 	last bool
 }
@@ -186,7 +186,7 @@ type prompt struct {
 func (p *prompt) run(ctx context.Context, source *workerv1.BlockSource, request scheduler.Request) (err error) {
 	var sequence *worker.Sequence
 	defer func() {
-		if !p.settled {
+		if !p.released {
 			if sequence != nil {
 				sequence.Cancel()
 			}
@@ -200,7 +200,7 @@ func (p *prompt) run(ctx context.Context, source *workerv1.BlockSource, request 
 		sequence.Cancel()
 		p.transfer.Abort(abortReason(err))
 	}
-	transferErr := p.settle(ctx)
+	transferErr := p.awaitTransfer(ctx)
 	p.traceTransfer(transferErr)
 	p.release()
 	switch {
@@ -214,9 +214,8 @@ func (p *prompt) run(ctx context.Context, source *workerv1.BlockSource, request 
 
 // release says that the transfer reads no block any more.
 func (p *prompt) release() {
-	p.settled = true
-	stats := p.transfer.Stats()
-	p.server.sentBytes.WithLabelValues(stats.Transport).Add(float64(stats.Bytes))
+	p.released = true
+	p.server.sent.Add(p.transfer.Stats())
 	if !p.refused {
 		p.server.driver.TransferDone(p.id)
 	}
@@ -246,7 +245,7 @@ func (p *prompt) follow(ctx context.Context, sequence *worker.Sequence) error {
 			if err := p.transferError(); err != nil {
 				return err
 			}
-			return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, "the decode worker ended the transfer before it was committed", 0)
+			return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, "the decode worker ended the transfer before it was committed", 0)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
@@ -267,7 +266,7 @@ func (p *prompt) act(action scheduler.Action) error {
 			FetchVerdict: p.fetched.Verdict,
 		}}})
 	case *scheduler.Sampled:
-		p.first, p.logprobs = a.Token, worker.LogprobsMessage(a.Logprobs)
+		p.first, p.logprobs = a.Token, a.Logprobs.Message()
 	case scheduler.Finished:
 		p.finished = true
 		return p.finish(a)
@@ -317,9 +316,9 @@ func (p *prompt) finish(end scheduler.Finished) error {
 	return nil
 }
 
-// settle waits until the transfer has ended. A client that goes away meanwhile
+// awaitTransfer waits until the transfer has ended. A client that goes away meanwhile
 // aborts it.
-func (p *prompt) settle(ctx context.Context) error {
+func (p *prompt) awaitTransfer(ctx context.Context) error {
 	select {
 	case <-p.transfer.Done():
 		return p.transferError()
@@ -337,7 +336,7 @@ func (p *prompt) transferError() error {
 	if err == nil || p.last {
 		return nil
 	}
-	return rpc.Error(codes.Unavailable, worker.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)
+	return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)
 }
 
 // traceTransfer makes the span of what was sent, which takes as long as KvSent

@@ -15,15 +15,16 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // Deps are what a prefill worker is given.
 type Deps struct {
-	Identity worker.Identity
+	Identity membership.Identity
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
@@ -39,7 +40,7 @@ type Deps struct {
 	// layout, as soon as they are known and whenever they change, until ctx ends, which
 	// is its error. notify does not block. Nil: there are none, and blocks are neither
 	// put nor fetched.
-	Stores func(ctx context.Context, notify func([]store.Peer)) error
+	Stores func(ctx context.Context, notify func([]storeclient.Peer)) error
 	// DialStore connects to a block store's calls, which may be reached otherwise than
 	// its receiver of KV. Nil: Dial.
 	DialStore func(address string) (*grpc.ClientConn, error)
@@ -76,7 +77,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kv sender: %w", err)
 	}
-	sent, err := newSentBytes(deps.Registerer, deps.Identity.ID)
+	sent, err := kvtransfer.NewSentBytes(deps.Registerer, deps.Identity.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sentBytes: sent}
+	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent}
 	if s.storing != nil {
 		s.storing.drive(s.Driver())
 		s.server.fetcher = s.storing.fetcher
@@ -140,11 +141,14 @@ func (s *Service) closeSender(ctx context.Context) {
 	}
 }
 
-// closeWhenDrained gives up the sessions of a worker that has drained: what it keeps
-// connected takes the places of others at the receivers, until its process ends.
-func (s *Service) closeWhenDrained(ctx context.Context) {
-	if s.Drained(ctx) == nil {
-		s.closeSender(ctx)
+// endSessions gives up the sessions of a worker that has drained: what it keeps
+// connected takes the places of others at the receivers, until its process ends or it
+// takes requests again.
+func (s *Service) endSessions(ctx context.Context) {
+	ending, cancel := context.WithTimeout(ctx, senderClose)
+	defer cancel()
+	if err := s.sender.EndSessions(ending); err != nil {
+		s.deps.Logger.Warn("kv sessions did not end in time", "error", err)
 	}
 }
 
@@ -158,7 +162,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.storing != nil {
 		beside.Go(func() { storeErr = s.storing.run(ctx) })
 	}
-	beside.Go(func() { s.closeWhenDrained(ctx) })
+	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	runErr := s.Member.Run(ctx)
 	stop() // it may have ended by itself
 	s.closeSender(ctx)

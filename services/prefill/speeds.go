@@ -14,10 +14,10 @@ const (
 	// speedLeast is how many bytes a measurement has at least: what is smaller takes as
 	// long as its round trips, whatever the bandwidth.
 	speedLeast = 1 << 20
-	// storeRest is how long a store that failed is left alone, twice as long with each
-	// failure in a row, up to storeRestMost.
-	storeRest     = time.Second
-	storeRestMost = 30 * time.Second
+	// avoidFirst is how long a store that failed is left alone, twice as long with each
+	// failure in a row, up to avoidMost.
+	avoidFirst = time.Second
+	avoidMost  = 30 * time.Second
 	// maxStores bounds the stores that are remembered.
 	maxStores = 64
 )
@@ -44,12 +44,12 @@ type speeds struct {
 type speed struct {
 	bytes, seconds float64 // weighted sums over what was fetched
 	measured       time.Time
-	rest           [errands]rest
+	avoided        [errands]avoided
 	used           time.Time
 }
 
-// rest is how a store is left alone.
-type rest struct {
+// avoided is how a store is left alone.
+type avoided struct {
 	failures int // in a row
 	until    time.Time
 }
@@ -69,21 +69,21 @@ func (s *speeds) bytesPerSecond(store string, now time.Time) float64 {
 	return known.bytes / known.seconds
 }
 
-// rests is until when a store is left alone; zero or past: it is not.
-func (s *speeds) rests(store string, with errand) time.Time {
+// avoidedUntil is until when a store is left alone; zero or past: it is not.
+func (s *speeds) avoidedUntil(store string, with errand) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.stores[store]; known != nil {
-		return known.rest[with].until
+		return known.avoided[with].until
 	}
 	return time.Time{}
 }
 
-// well takes in that a store answered as it should: it does not rest any more.
+// well takes in that a store answered as it should: it is not avoided any more.
 func (s *speeds) well(store string, with errand, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.get(store, now).rest[with] = rest{}
+	s.get(store, now).avoided[with] = avoided{}
 }
 
 // fetched takes in that a fetch of so many bytes took so long.
@@ -91,32 +91,32 @@ func (s *speeds) fetched(store string, bytes uint64, took time.Duration, now tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.get(store, now)
-	known.rest[fetching] = rest{}
+	known.avoided[fetching] = avoided{}
 	known.measure(bytes, took, now)
 }
 
 // tooSlow takes in that so many bytes would have taken longer than they were
-// waited for, and lets the store rest.
+// waited for, and has the store left alone.
 func (s *speeds) tooSlow(store string, bytes uint64, waited time.Duration, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.get(store, now)
 	known.measure(bytes, waited, now)
-	known.rest[fetching].fail(now)
+	known.avoided[fetching].fail(now)
 }
 
-// failed lets a store rest, longer with each failure in a row.
+// failed has a store left alone, longer with each failure in a row.
 func (s *speeds) failed(store string, with errand, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.get(store, now).rest[with].fail(now)
+	s.get(store, now).avoided[with].fail(now)
 }
 
-// pause lets a store rest that asked for it, for so long.
+// pause leaves a store alone that asked for it, for so long.
 func (s *speeds) pause(store string, with errand, length time.Duration, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.get(store, now).rest[with].until = now.Add(length)
+	s.get(store, now).avoided[with].until = now.Add(length)
 }
 
 func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
@@ -134,10 +134,10 @@ func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
 	k.measured = now
 }
 
-func (r *rest) fail(now time.Time) {
-	length := storeRestMost
+func (r *avoided) fail(now time.Time) {
+	length := avoidMost
 	if r.failures < 5 {
-		length = min(storeRest<<r.failures, storeRestMost)
+		length = min(avoidFirst<<r.failures, avoidMost)
 	}
 	r.failures++
 	r.until = now.Add(length)

@@ -3,22 +3,18 @@ package prefill_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -34,8 +30,8 @@ type shop struct {
 	network *network
 
 	mu     sync.Mutex
-	peers  []store.Peer
-	notify []func([]store.Peer)
+	peers  []storeclient.Peer
+	notify []func([]storeclient.Peer)
 }
 
 func newShop(t *testing.T, stores ...string) *shop {
@@ -48,24 +44,19 @@ func newShop(t *testing.T, stores ...string) *shop {
 }
 
 // open starts a store for the rest of the test and tells the workers.
-func (s *shop) open(id string) *published {
+func (s *shop) open(id string) *kvtransfertest.Store {
 	s.t.Helper()
-	address := id + ":1"
-	signals := &published{blocks: map[uint64]bool{}}
-	service, err := store.New(store.Config{
-		MemoryBytes: 1 << 20, LayoutIdle: time.Minute, TransferLease: 5 * time.Second, TransferCreditBytes: 1 << 20,
-		MaxPuts: 8, MaxFetches: 8, FetchTimeout: 10 * time.Second,
-	}, store.Deps{
-		Identity: worker.Identity{ID: id, Epoch: storeEpoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: []string{address}},
-		Dial:     s.network.dial, Signals: signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	to := peerOf(id)
+	store, err := kvtransfertest.NewStore(kvtransfertest.StoreConfig{
+		Peer: to, Layout: newEngine(s.t, nil).Capacity().Layout, Blocks: 2048, MaxPuts: 8, Lease: 5 * time.Second, Dial: s.network.dial,
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	stop := serve(s.t, s.network.listen(address), service.Register)
+	stop := serve(s.t, s.network.listen(to.Addresses[0]), store.Register)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
-	go func() { ran <- service.Run(ctx) }()
+	go func() { ran <- store.Run(ctx) }()
 	s.t.Cleanup(func() {
 		cancel()
 		if err := <-ran; err != nil {
@@ -73,8 +64,8 @@ func (s *shop) open(id string) *published {
 		}
 		stop()
 	})
-	s.set(append(s.peers, peerOf(id))...)
-	return signals
+	s.set(append(s.peers, to)...)
+	return store
 }
 
 // hang has a store listen and never answer, and tells the workers.
@@ -85,12 +76,12 @@ func (s *shop) hang(id string) (stop func()) {
 	return func() { _ = listener.Close() }
 }
 
-func peerOf(id string) store.Peer {
-	return store.Peer{ID: id, Epoch: storeEpoch, Addresses: []string{id + ":1"}}
+func peerOf(id string) storeclient.Peer {
+	return storeclient.Peer{ID: id, Epoch: storeEpoch, Addresses: []string{id + ":1"}}
 }
 
 // set says which stores there are.
-func (s *shop) set(peers ...store.Peer) {
+func (s *shop) set(peers ...storeclient.Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peers = peers
@@ -100,7 +91,7 @@ func (s *shop) set(peers ...store.Peer) {
 }
 
 // watch is a worker's Deps.Stores.
-func (s *shop) watch(ctx context.Context, notify func([]store.Peer)) error {
+func (s *shop) watch(ctx context.Context, notify func([]storeclient.Peer)) error {
 	s.mu.Lock()
 	s.notify = append(s.notify, notify)
 	notify(s.peers)
@@ -235,12 +226,12 @@ func (g *rig) warm(p *peer) {
 func TestEvictedPrefixIsFetchedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(t)
-		signals := s.open("store-1")
+		store := s.open("store-1")
 		one, two := s.worker("prefill-1", nil), s.worker("prefill-2", nil)
 		p := one.newPeer("decode-1", 11)
 		tokens := s.filled(one, p)
-		if blocks, _ := signals.view(); len(blocks) < whole {
-			t.Errorf("the store announced %d blocks, want %d at least", len(blocks), whole)
+		if blocks := len(store.Hashes()); blocks < whole {
+			t.Errorf("the store has %d blocks, want %d at least", blocks, whole)
 		}
 		for seed := range 4 { // evicts it
 			one.right(p, prompt(99, 20+seed), nil)
@@ -273,7 +264,7 @@ func TestEvictedPrefixIsFetchedElsewhere(t *testing.T) {
 func TestEvictionIsPutFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(t)
-		signals := s.open("store-1")
+		store := s.open("store-1")
 		g := s.worker("prefill-1", nil)
 		p := g.newPeer("decode-1", 11)
 		for seed := range 12 {
@@ -285,8 +276,8 @@ func TestEvictionIsPutFirst(t *testing.T) {
 		if evictions == 0 || g.count("tandem_worker_prefix_cache_saved_evictions_total", "") != evictions {
 			t.Errorf("%d evictions, %d of them saved", evictions, g.count("tandem_worker_prefix_cache_saved_evictions_total", ""))
 		}
-		if blocks, _ := signals.view(); len(blocks) < evictions {
-			t.Errorf("the store announced %d blocks, evicted were %d", len(blocks), evictions)
+		if blocks := len(store.Hashes()); blocks < evictions {
+			t.Errorf("the store has %d blocks, evicted were %d", blocks, evictions)
 		}
 		if g.puts("held")+g.puts("failed")+g.puts("stopped")+g.puts("busy") != 0 {
 			t.Error("some puts were in vain")

@@ -10,7 +10,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -73,16 +73,16 @@ func TestTroubleWhileFetching(t *testing.T) {
 	}{
 		{"the client goes", func(_ *testing.T, _ *shop, _ *rig, cancel context.CancelFunc) { cancel() }, codes.Canceled, ""},
 		{"the store dies", func(_ *testing.T, s *shop, _ *rig, _ context.CancelFunc) { s.network.kill("store-1:1") }, codes.OK, ""},
-		{"the decode worker dies", func(_ *testing.T, s *shop, _ *rig, _ context.CancelFunc) { s.network.kill("decode-9:1") }, codes.Unavailable, worker.ReasonTransferFailed},
+		{"the decode worker dies", func(_ *testing.T, s *shop, _ *rig, _ context.CancelFunc) { s.network.kill("decode-9:1") }, codes.Unavailable, api.ReasonTransferFailed},
 		{"the worker drains", func(t *testing.T, _ *shop, g *rig, _ context.CancelFunc) {
 			if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{}); err != nil {
 				t.Error(err)
 			}
-		}, codes.Unavailable, worker.ReasonDraining},
+		}, codes.Unavailable, api.ReasonWorkerDraining},
 		{"the worker is drained at once", func(_ *testing.T, _ *shop, g *rig, _ context.CancelFunc) {
 			g.service.Leave(0)
 			g.service.Driver().CancelAll()
-		}, codes.Unavailable, worker.ReasonDraining},
+		}, codes.Unavailable, api.ReasonWorkerDraining},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

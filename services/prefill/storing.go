@@ -6,16 +6,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // storing is a prefill worker's side of the block stores.
 type storing struct {
-	watch    func(context.Context, func([]store.Peer)) error
+	watch    func(context.Context, func([]storeclient.Peer)) error
 	receiver *kvtransfer.Receiver
-	client   *store.Client
+	client   *storeclient.Client
 	fetcher  *fetcher
 	putter   *putter
 	end      context.CancelFunc // of every fetch
@@ -48,7 +48,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	if dial == nil {
 		dial = deps.Dial
 	}
-	client, err := store.NewClient(store.ClientConfig{Dial: dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout})
+	client, err := storeclient.NewClient(storeclient.ClientConfig{Dial: dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout})
 	if err != nil {
 		return nil, fmt.Errorf("block stores: %w", err)
 	}

@@ -18,8 +18,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -157,14 +157,16 @@ func TestStuckReceiverIsGivenUp(t *testing.T) {
 		p.pages.shut()
 		began := time.Now()
 		a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: r.ticket})
-		wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferFailed)
+		wantError(t, "request", a.err, codes.Unavailable, api.ReasonTransferFailed)
 		if took := time.Since(began); a.first == nil || took > 15*time.Second {
 			t.Errorf("first token %v after %v", a.first, took)
 		}
 		g.idle()
 		p.pages.open()
+		// The commit had reached it before the sender gave up: whether it or the broken
+		// connection is read first is chance, but what was committed is whole.
 		if _, err := r.end(t); err == nil {
-			t.Error("the transfer was committed")
+			p.holdsKVOf(r, prompt(30, 1), 0)
 		}
 		g.works(p, 6)
 	})
@@ -184,7 +186,7 @@ func TestReceiverDiesMidTransfer(t *testing.T) {
 				died := time.Now()
 				g.network.kill("decode-1:1")
 				a := g.read(stream, false)
-				wantError(t, "request", a.err, codes.Unavailable, worker.ReasonTransferFailed)
+				wantError(t, "request", a.err, codes.Unavailable, api.ReasonTransferFailed)
 				if took := time.Since(died); took > time.Second {
 					t.Errorf("noticed after %v", took)
 				}
@@ -231,7 +233,7 @@ func TestReceiverCancelsTheReservation(t *testing.T) {
 		before := g.layersComputed()
 		p.receiver.Cancel(r.ticket.GetTransferId())
 		_, err := stream.Recv()
-		wantError(t, "request", err, codes.Unavailable, worker.ReasonTransferFailed)
+		wantError(t, "request", err, codes.Unavailable, api.ReasonTransferFailed)
 		if r.end(t); g.layersComputed() > before+layers {
 			t.Error("the prompt was computed to its end for nobody")
 		}
@@ -254,7 +256,7 @@ func TestEngineFailure(t *testing.T) {
 				return nil
 			})
 			a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(30, 1), 5), Ticket: r.ticket})
-			wantError(t, "request", a.err, codes.Unavailable, worker.ReasonEngineFailed)
+			wantError(t, "request", a.err, codes.Unavailable, api.ReasonEngineFailed)
 			if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
 				t.Errorf("aborted with %v", reason)
 			}
@@ -287,7 +289,7 @@ func TestQueueIsBounded(t *testing.T) {
 			if r.ended() {
 				refused++
 				_, err := stream.Recv()
-				wantError(t, "request", err, codes.ResourceExhausted, worker.ReasonQueueFull)
+				wantError(t, "request", err, codes.ResourceExhausted, api.ReasonQueueFull)
 				if _, known := rpc.RetryAfter(err); !known {
 					t.Error("it does not say when to come again")
 				}
@@ -312,7 +314,7 @@ func TestPromptThatNeverFits(t *testing.T) {
 		n := poolBlocks*blockTokens + 1
 		r := p.reserve(n, 0)
 		a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(n, 1), 5), Ticket: r.ticket})
-		wantError(t, "request", a.err, codes.InvalidArgument, rpc.ReasonInvalidField)
+		wantError(t, "request", a.err, codes.InvalidArgument, api.ReasonInvalidField)
 		if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
 			t.Errorf("aborted with %v", reason)
 		}

@@ -6,8 +6,9 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
 )
 
 // trouble is what a failed put or fetch says of the store.
@@ -25,30 +26,30 @@ const (
 // storeTrouble tells them apart. pause is for how long a store that pauses wants to
 // be left alone.
 func storeTrouble(err error, with errand) (kind trouble, pause time.Duration) {
-	if _, is := errors.AsType[*store.MissingError](err); is || errors.Is(err, store.ErrHeld) {
+	if _, is := errors.AsType[*storeclient.MissingError](err); is || errors.Is(err, storeclient.ErrHeld) || errors.Is(err, errNotFinite) {
 		return storeWell, 0
 	}
-	if errors.Is(err, store.ErrRestarted) {
+	if errors.Is(err, storeclient.ErrRestarted) {
 		if with == fetching {
 			return storeWell, 0 // the hint is old
 		}
-		return storePauses, storeRest // until etcd has told of the new one
+		return storePauses, avoidFirst // until etcd has told of the new one
 	}
-	if busy, is := errors.AsType[*store.BusyError](err); is {
+	if busy, is := errors.AsType[*storeclient.BusyError](err); is {
 		switch rpc.Reason(busy.Err) {
-		case store.ReasonArriving, store.ReasonFull:
+		case api.ReasonBlocksArriving, api.ReasonStoreFull:
 			return storeWell, 0
 		}
 		if busy.RetryAfter > 0 {
 			return storePauses, busy.RetryAfter
 		}
-		return storePauses, storeRest
+		return storePauses, avoidFirst
 	}
-	if _, is := errors.AsType[*store.LayoutError](err); is {
+	if _, is := errors.AsType[*storeclient.LayoutError](err); is {
 		if with == fetching {
 			return storeWell, 0 // it held this worker's blocks when the hint was made
 		}
-		return storePauses, storeRestMost
+		return storePauses, avoidMost
 	}
 	return storeFails, 0
 }
@@ -68,7 +69,7 @@ func (s *speeds) note(id string, with errand, err error, now time.Time) {
 // offerAgain is when the same offer may be worth another try: the store is well, and
 // others are writing or reading what it needs. 0: not at all.
 func offerAgain(err error) time.Duration {
-	busy, is := errors.AsType[*store.BusyError](err)
+	busy, is := errors.AsType[*storeclient.BusyError](err)
 	if !is {
 		return 0
 	}

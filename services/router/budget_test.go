@@ -5,9 +5,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
@@ -18,10 +18,12 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
 )
 
 // sample is the sample of a family whose label has a value; the only one if label
@@ -64,7 +66,7 @@ func slowAt(delays map[workertest.Stage]time.Duration, promptTokens int) workert
 
 // named gives a request an id.
 func named(ctx context.Context, id string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, rpc.RequestIDKey, id)
+	return metadata.AppendToOutgoingContext(ctx, api.HeaderRequestID, id)
 }
 
 // What the client is told, what Explain keeps, the histograms and the budget's
@@ -194,8 +196,8 @@ func TestBudgetNamesWhoBrokeIt(t *testing.T) {
 	declare := func(c *router.Config) {
 		c.Budget.Window = time.Minute
 		c.Budget.Declared.Totals = [latency.NumTotals]time.Duration{latency.TotalTTFT: 500 * time.Millisecond, latency.TotalTPOT: 50 * time.Millisecond}
-		c.Budget.Declared.Stages[latency.StageReserve] = 20 * time.Millisecond
-		c.Budget.Declared.Stages[latency.StageTokenize] = 10 * time.Millisecond
+		c.Budget.Declared.Stages[api.StageReserve] = 20 * time.Millisecond
+		c.Budget.Declared.Stages[api.StageTokenize] = 10 * time.Millisecond
 	}
 	inMesh(t, declare, func(t *testing.T, m *mesh) {
 		m.start(slowAt(map[workertest.Stage]time.Duration{workertest.Reserve: 300 * time.Millisecond, workertest.First: 400 * time.Millisecond}, 9),
@@ -246,7 +248,8 @@ func TestBudgetNamesWhoBrokeIt(t *testing.T) {
 		if d := m.sample("tandem_budget_declared_seconds", "stage", "queue"); d != nil {
 			t.Errorf("nothing is declared for the queue: %v", d)
 		}
-		<-time.After(2 * time.Minute)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		budget, err = m.control.GetBudget(t.Context(), &controlv1.GetBudgetRequest{})
 		if err != nil || budget.GetRequests() != 0 || budget.GetBreaches() != 0 || len(budget.GetOverruns()) != 0 {
 			t.Errorf("after its time: %v, %v", err, budget)
@@ -334,13 +337,13 @@ func TestExplainSlowest(t *testing.T) {
 }
 
 func TestBudgetFlags(t *testing.T) {
-	var c router.BudgetConfig
+	var c latencybudget.Config
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	c.RegisterFlags(fs, "budget-")
 	if err := fs.Parse([]string{"--budget-transfer-exposed", "20ms", "--budget-tpot", "30ms", "--budget-window", "1m"}); err != nil {
 		t.Fatal(err)
 	}
-	if c.Declared.Stages[latency.StageTransferExposed] != 20*time.Millisecond || c.Declared.Totals[latency.TotalTPOT] != 30*time.Millisecond || c.Window != time.Minute || c.Validate() != nil {
+	if c.Declared.Stages[api.StageTransferExposed] != 20*time.Millisecond || c.Declared.Totals[latency.TotalTPOT] != 30*time.Millisecond || c.Window != time.Minute || c.Validate() != nil {
 		t.Errorf("%+v, %v", c, c.Validate())
 	}
 	c.Window = time.Millisecond
@@ -348,34 +351,8 @@ func TestBudgetFlags(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	config := router.DefaultConfig()
-	config.Budget.Declared.Stages[latency.StageQueue] = -1
+	config.Budget.Declared.Stages[api.StageQueue] = -1
 	if err := config.Validate(); err == nil || !strings.Contains(err.Error(), "budget-queue") {
 		t.Errorf("%v", err)
 	}
-}
-
-func TestCountingATokenAllocatesNothing(t *testing.T) {
-	count, err := router.TokenCounter(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	count(now.Add(time.Millisecond), now)
-	if n := testing.AllocsPerRun(1000, func() { count(now.Add(time.Millisecond), now) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkCountToken(b *testing.B) {
-	count, err := router.TokenCounter(prometheus.NewRegistry())
-	if err != nil {
-		b.Fatal(err)
-	}
-	now := time.Now()
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			count(now.Add(time.Millisecond), now)
-		}
-	})
 }

@@ -7,7 +7,12 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // Config is the router's configuration. DefaultConfig works.
@@ -29,17 +34,25 @@ type Config struct {
 	MaxAttempts int
 	// NoWorkerGrace is how long a request waits when there is no worker.
 	NoWorkerGrace time.Duration
-	// WorkerKeep is how long a worker that etcd lost is kept while its connection
-	// works. etcd may be away for long, so it is long: a dead worker's connection
-	// breaks at once.
+	// WorkerKeep is how long a worker that etcd does not list is kept while its
+	// connection works. It counts only while etcd answers: a worker that lives registers
+	// again within half of its lease then.
 	WorkerKeep time.Duration
+	// VersionWait is how long the version of a model may still change after the
+	// first of its workers has answered, unless a request is sent before.
+	VersionWait time.Duration
 	// LoadStale is the age from which on load reports are not used.
 	LoadStale time.Duration
+	// ReportDoubt is how long a worker may be full by its load reports alone, while by
+	// the router's own account it is not, before it is asked with a request.
+	ReportDoubt time.Duration
 	// TransferBytesPerSecond is what a KV transfer is taken to move.
 	TransferBytesPerSecond float64
 	// WorkerSilence is how long a worker may take from one token to the next before
 	// its requests go to another one: far longer than any step, which computes one
-	// chunk of a prompt beside the running sequences.
+	// chunk of a prompt beside the running sequences. It is the most: where there is
+	// another worker, this one is suspected after tens of times what its own steps
+	// take (pkg/routing, silence.go).
 	WorkerSilence time.Duration
 	// PromptSilence is the same while a whole prompt is computed, about which a
 	// worker says nothing in between, and while the rest of its KV is sent. It does
@@ -50,13 +63,26 @@ type Config struct {
 	MaxRequestTime time.Duration
 	// ConnectTimeout is how long one address of a worker is tried.
 	ConnectTimeout time.Duration
-	// KeptLogs is the most finished requests that can still be resumed.
-	KeptLogs int
+	// KeptLogs is the most finished requests that can still be resumed, and KeptMemory
+	// about what all of them may take: the oldest are forgotten first.
+	KeptLogs   int
+	KeptMemory bytesize.Size
+	// ReceiveMemory is what requests may take until they are answered, over gRPC and
+	// over HTTP each, and ReceiveTimeout how long one may take to come.
+	ReceiveMemory  bytesize.Size
+	ReceiveTimeout time.Duration
+	// UnreadMemory is what answers may take that clients have not read yet: so much
+	// here, and as much in gRPC's connections. One request may have UnreadRequest of
+	// it, and its client read nothing for UnreadTimeout.
+	UnreadMemory, UnreadRequest bytesize.Size
+	UnreadTimeout               time.Duration
+	// MaxConnections is the most connections of clients, over gRPC and over HTTP each.
+	MaxConnections int
 	// GenerationConfig says where the sampling that a request leaves out comes
 	// from: GenerationConfigModel or GenerationConfigNone. Its flag has no prefix.
 	GenerationConfig string
 	// Budget is how long requests may take. Its flags are its own.
-	Budget BudgetConfig
+	Budget latencybudget.Config
 }
 
 // DefaultConfig is the configuration that nobody changed.
@@ -68,16 +94,25 @@ func DefaultConfig() Config {
 		DisaggregateMinTokens:  64,
 		MaxAttempts:            3,
 		NoWorkerGrace:          time.Second,
-		WorkerKeep:             5 * time.Minute,
+		WorkerKeep:             30 * time.Second,
+		VersionWait:            5 * time.Second,
 		LoadStale:              3 * time.Second,
+		ReportDoubt:            500 * time.Millisecond,
 		TransferBytesPerSecond: 1e9,
 		WorkerSilence:          10 * time.Second,
 		PromptSilence:          time.Minute,
 		MaxRequestTime:         10 * time.Minute,
 		ConnectTimeout:         time.Second,
 		KeptLogs:               1024,
-		GenerationConfig:       GenerationConfigModel,
-		Budget:                 DefaultBudget(),
+		KeptMemory:             64 << 20,
+		ReceiveMemory:          128 << 20,
+		ReceiveTimeout:         30 * time.Second,
+		UnreadMemory:           64 << 20,
+		UnreadRequest:          16 << 20,
+		UnreadTimeout:          30 * time.Second,
+		MaxConnections:         2048,
+		GenerationConfig:       preprocess.GenerationConfigModel,
+		Budget:                 latencybudget.DefaultConfig(),
 	}
 }
 
@@ -93,15 +128,24 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", c.DisaggregateMinTokens, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
 	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", c.MaxAttempts, "most tries of a request when workers fail")
 	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", c.NoWorkerGrace, "how long a request waits when there is no worker")
-	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", c.WorkerKeep, "how long a worker that etcd lost is kept while its connection works")
+	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", c.WorkerKeep, "how long a worker is kept that etcd answers without listing it, while its connection works")
+	fs.DurationVar(&c.VersionWait, prefix+"version-wait", c.VersionWait, "how long after the first worker of a model it may still change which version of the model is served, unless a request is sent before")
 	fs.DurationVar(&c.LoadStale, prefix+"load-stale", c.LoadStale, "age from which on load reports are not used")
+	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", c.ReportDoubt, "how long a worker may be full by its load reports alone before it is asked with a request")
 	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", c.TransferBytesPerSecond, "what a KV transfer is taken to move")
-	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", c.WorkerSilence, "how long a worker may take from token to token before its requests go to another")
-	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", c.PromptSilence, "how long a worker may take to compute a prompt before its request goes to another")
+	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", c.WorkerSilence, "how long a worker may take from token to token at most before its requests go to another; less where its own steps say so and there is another")
+	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", c.PromptSilence, "how long a worker may take to compute a prompt at most before its request goes to another; less where its own steps say so and there is another")
 	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", c.MaxRequestTime, "longest time of a request; its own deadline may be earlier")
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", c.ConnectTimeout, "how long one address of a worker is tried")
 	fs.StringVar(&c.GenerationConfig, "generation-config", c.GenerationConfig, "where the sampling comes from that a request leaves out: model, for the model's generation_config.json, or none")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", c.KeptLogs, "most finished requests that can still be resumed")
+	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed: the oldest are forgotten first")
+	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, over gRPC and over HTTP each")
+	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", c.ReceiveTimeout, "how long a request may take to come")
+	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and as much for those in gRPC's connections")
+	fs.Var(&c.UnreadRequest, prefix+"unread-request", "most memory of one request's answer that was not read yet, or that can be resumed")
+	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", c.UnreadTimeout, "how long a client may read nothing of its answer")
+	fs.IntVar(&c.MaxConnections, prefix+"max-connections", c.MaxConnections, "most connections of clients, over gRPC and over HTTP each; the longest idle makes way for a new one")
 }
 
 // Validate checks ranges; its error names every field that is wrong.
@@ -118,13 +162,30 @@ func (c Config) Validate() error {
 	positive("max-attempts", c.MaxAttempts > 0, c.MaxAttempts)
 	positive("no-worker-grace", c.NoWorkerGrace > 0, c.NoWorkerGrace)
 	positive("worker-keep", c.WorkerKeep > 0, c.WorkerKeep)
+	positive("version-wait", c.VersionWait > 0, c.VersionWait)
 	positive("load-stale", c.LoadStale > 0, c.LoadStale)
+	positive("report-doubt", c.ReportDoubt > 0, c.ReportDoubt)
 	positive("transfer-bytes-per-second", c.TransferBytesPerSecond > 0, c.TransferBytesPerSecond)
 	positive("worker-silence", c.WorkerSilence > 0, c.WorkerSilence)
 	positive("prompt-silence", c.PromptSilence > 0, c.PromptSilence)
 	positive("max-request-time", c.MaxRequestTime > 0, c.MaxRequestTime)
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
+	positive("receive-timeout", c.ReceiveTimeout > 0, c.ReceiveTimeout)
+	positive("unread-timeout", c.UnreadTimeout > 0, c.UnreadTimeout)
+	positive("max-connections", c.MaxConnections > 0, c.MaxConnections)
+	for _, size := range []struct {
+		name  string
+		value bytesize.Size
+		least bytesize.Size
+	}{
+		{"kept-memory", c.KeptMemory, 1}, {"unread-request", c.UnreadRequest, 64 << 10},
+		{"unread-memory", c.UnreadMemory, c.UnreadRequest}, {"receive-memory", c.ReceiveMemory, 16 << 20},
+	} {
+		if size.value < size.least {
+			errs = append(errs, fmt.Errorf("%s is %s: it has to be %s at least", size.name, size.value.String(), size.least.String()))
+		}
+	}
 	if err := c.ValidateGenerationConfig(); err != nil {
 		errs = append(errs, err)
 	}
@@ -139,15 +200,29 @@ func (c Config) Validate() error {
 
 // ValidateGenerationConfig checks the one field whose flag has no prefix.
 func (c Config) ValidateGenerationConfig() error {
-	if c.GenerationConfig != GenerationConfigModel && c.GenerationConfig != GenerationConfigNone {
-		return fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, GenerationConfigModel, GenerationConfigNone)
+	if c.GenerationConfig != preprocess.GenerationConfigModel && c.GenerationConfig != preprocess.GenerationConfigNone {
+		return fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, preprocess.GenerationConfigModel, preprocess.GenerationConfigNone)
 	}
 	return nil
 }
 
-// fleet is the policy's part of the configuration, with what is not a flag.
-func (c Config) fleet() fleet.Config {
-	return fleet.Config{
+// Limits are those of a server that clients reach over gRPC.
+func (c Config) Limits() rpc.Limits {
+	return rpc.Limits{
+		ReceiveBytes: int64(c.ReceiveMemory), ReceiveTimeout: c.ReceiveTimeout,
+		SendBytes: int64(c.UnreadMemory), SendTimeout: c.UnreadTimeout, Connections: c.MaxConnections,
+	}
+}
+
+// routing is the policy's part of the configuration, with what is not a flag.
+func (c Config) routing(models []Model) routing.Config {
+	served := make([]routing.Model, len(models))
+	for i, m := range models {
+		served[i] = routing.Model{Name: m.Spec.Name, Digest: m.Spec.Digest}
+	}
+	return routing.Config{
+		Models:                 served,
+		VersionWait:            c.VersionWait,
 		QueueLimit:             c.QueueLimit,
 		MaxQueueWait:           c.MaxQueueWait,
 		TenantMaxRequests:      c.TenantMaxRequests,
@@ -155,10 +230,25 @@ func (c Config) fleet() fleet.Config {
 		NoWorkerGrace:          c.NoWorkerGrace,
 		WorkerKeep:             c.WorkerKeep,
 		LoadStale:              c.LoadStale,
+		ReportDoubt:            c.ReportDoubt,
 		ReportLag:              100 * time.Millisecond,
 		TransferBytesPerSecond: c.TransferBytesPerSecond,
 		NearBest:               0.1,
 		TPOTHorizonTokens:      64,
 		IndexBlocks:            1 << 20,
+		Silence:                c.silence(),
+	}
+}
+
+// silence is how long a worker may be silent in a request at most.
+func (c Config) silence() routing.Silence {
+	return routing.Silence{Queue: c.MaxQueueWait, Prompt: c.PromptSilence, Tokens: c.WorkerSilence}
+}
+
+// requests is how requests are served.
+func (c Config) requests() serving.Config {
+	return serving.Config{
+		MaxAttempts: c.MaxAttempts, Silence: c.silence(),
+		KeptLogs: c.KeptLogs, KeptMemory: c.KeptMemory, UnreadMemory: c.UnreadMemory, UnreadRequest: c.UnreadRequest,
 	}
 }

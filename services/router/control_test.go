@@ -23,13 +23,14 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
 // lost starts a request and loses its client after some tokens.
-func lost(t *testing.T, m *mesh, q *inferencev1.GenerateRequest, tokens int) (id string) {
+func lost(t *testing.T, m *mesh, q *inferencev1.GenerateRequest, tokens int) (accepted *inferencev1.Accepted) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -43,10 +44,10 @@ func lost(t *testing.T, m *mesh, q *inferencev1.GenerateRequest, tokens int) (id
 			t.Fatal(err)
 		}
 		if a := event.GetAccepted(); a != nil {
-			id = a.GetRequestId()
+			accepted = a
 		}
 	}
-	return id
+	return accepted
 }
 
 func TestResume(t *testing.T) {
@@ -55,9 +56,9 @@ func TestResume(t *testing.T) {
 		m.start(nil, decodeRecord("d1"))
 		q := ask(agg, 4)
 		q.ResumableFor = durationpb.New(10 * time.Second)
-		id := lost(t, m, q, 3)
+		accepted := lost(t, m, q, 3)
 		resume := func(offset uint64) result {
-			stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: id, Offset: offset})
+			stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: accepted.GetRequestId(), Secret: accepted.GetSecret(), Offset: offset})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +69,7 @@ func TestResume(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		rest := resume(3) // while it runs
-		if rest.err != nil || !strings.HasSuffix(story, rest.text) || rest.accepted.GetRequestId() != id {
+		if rest.err != nil || !strings.HasSuffix(story, rest.text) || rest.accepted.GetRequestId() != accepted.GetRequestId() {
 			t.Errorf("%+v", rest)
 		}
 		whole := resume(0) // after it has ended
@@ -104,7 +105,7 @@ func TestResumableIsCancelledInTheEnd(t *testing.T) {
 func TestExplain(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(failAt("d1", workertest.Token, 3, refuses(codes.Internal, "BUG")), decodeRecord("d1"), decodeRecord("d2"))
-		ctx := metadata.AppendToOutgoingContext(t.Context(), rpc.RequestIDKey, "my-request")
+		ctx := metadata.AppendToOutgoingContext(t.Context(), api.HeaderRequestID, "my-request")
 		if r := m.generate(ctx, ask(agg, 4)); r.err != nil || r.accepted.GetRequestId() != "my-request" {
 			t.Fatalf("%+v", r)
 		}
@@ -184,7 +185,7 @@ func TestWorkersAndDrain(t *testing.T) {
 				break
 			}
 		}
-		drain, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1"})
+		drain, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1", Force: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,6 +209,42 @@ func TestWorkersAndDrain(t *testing.T) {
 		}
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("drain of nobody: %v", err)
+		}
+	})
+}
+
+// A worker without which nobody of its role would serve is drained by force only.
+func TestDrainOfTheLastWorker(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		leaves := decodeRecord("d3")
+		leaves.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+		foreign := decodeRecord("d4")
+		foreign.ModelDigest, foreign.Layout.ModelDigest = strings.Repeat("f", 32), strings.Repeat("f", 32)
+		m.start(nil, prefillRecord("p1"), decodeRecord("d1"), decodeRecord("d2"), leaves, foreign)
+		drain := func(id string, force bool) error {
+			stream, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: id, Force: force})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := drain("d1", false); err != nil {
+			t.Errorf("one of two: %v", err)
+		}
+		// etcd has not said yet that d1 drains.
+		for _, id := range []string{"d2", "p1"} {
+			if err := drain(id, false); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "--force") || rpc.Reason(err) != "LAST_WORKER" {
+				t.Errorf("the last one, %s: %v", id, err)
+			}
+			if err := drain(id, true); err != nil {
+				t.Errorf("the last one, %s, by force: %v", id, err)
+			}
+		}
+		if err := drain("d4", false); err != nil {
+			t.Errorf("one that gets no requests: %v", err)
 		}
 	})
 }

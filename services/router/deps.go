@@ -9,12 +9,12 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/membership"
-	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/signals"
-	"github.com/tandem-serving/tandem/pkg/tokenizer"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/routingdriver"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // Deps is what a router works with.
@@ -29,13 +29,17 @@ type Deps struct {
 	// by the router's own account.
 	Signals Signals
 	// Queue gets what waits. Nil: nobody is told.
-	Queue QueuePublisher
+	Queue routingdriver.QueuePublisher
+	// Announce is called with the version of a model that this router serves, once it
+	// has found one by itself, for other routers to hear of it. It must not block. Nil:
+	// nobody is told.
+	Announce func(model, digest, class string)
 	// Dial makes a connection to a worker that the router closes. Its calls fail
 	// at once while there is no connection.
 	Dial func(address string) (*grpc.ClientConn, error)
 	// Rand is the source of choices among equals, called by one goroutine at a
 	// time. Nil: a source seeded at random.
-	Rand fleet.Rand
+	Rand routing.Rand
 	// Logger; nil: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
@@ -44,22 +48,15 @@ type Deps struct {
 	Tracing Tracing
 }
 
-// Model is one model that can be asked for.
-type Model struct {
-	// Spec describes it. An empty Digest, of a router that has not read the
-	// weights, takes workers by the model's name.
-	Spec      model.Spec
-	Tokenizer *tokenizer.Tokenizer
-	// Chat makes prompts of conversations; nil: conversations are refused, and
-	// ChatError says why.
-	Chat      chat.Template
-	ChatError error
-	// Aliases are further names that mean this model, or patterns of path.Match.
-	// A model's own name counts more, and then the first model with an alias.
-	Aliases []string
-}
+type (
+	// Model is one model that can be asked for.
+	Model = preprocess.Model
+	// Tracing says how requests are traced.
+	Tracing = serving.Tracing
+)
 
-// Members is membership as the router needs it; *membership.Client is one.
+// Members is membership as the router needs it; *membership.Client is one,
+// and *membership.LastView, which knows more at the start.
 type Members interface {
 	// Watch calls notify with each view until ctx ends.
 	Watch(ctx context.Context, notify func(membership.View)) error
@@ -73,10 +70,4 @@ type Members interface {
 type Signals interface {
 	// Subscribe calls handlers until the function it returns is called.
 	Subscribe(handlers signals.Handlers) (func(), error)
-}
-
-// QueuePublisher sends queue reports without blocking; *signals.Publisher is
-// one.
-type QueuePublisher interface {
-	Queue(report *controlv1.QueueReport)
 }

@@ -14,7 +14,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 // withStore starts a store that holds blocks of the prompt that ask makes, a prefill

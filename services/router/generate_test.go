@@ -16,7 +16,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 func TestModes(t *testing.T) {

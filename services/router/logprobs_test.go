@@ -12,7 +12,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 // checkLogprobs: each token has what its worker said, with the bytes of the tokens.
@@ -92,9 +92,9 @@ func TestLogprobsAreResumed(t *testing.T) {
 		m.start(nil, decodeRecord("d1"))
 		q := ask(agg, 4)
 		q.Logprobs, q.ResumableFor = proto.Uint32(2), durationpb.New(10*time.Second)
-		id := lost(t, m, q, 3)
+		accepted := lost(t, m, q, 3)
 		synctest.Wait()
-		stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: id, Offset: 3})
+		stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: accepted.GetRequestId(), Secret: accepted.GetSecret(), Offset: 3})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,12 +22,13 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
 const (
@@ -90,9 +91,13 @@ func (m *members) SetPolicy(_ context.Context, policy *controlv1.Policy) error {
 }
 
 func (m *members) set(live bool, records ...*controlv1.WorkerRecord) {
+	m.setView(membership.View{Workers: records, Live: live})
+}
+
+func (m *members) setView(view membership.View) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.view = membership.View{Workers: records, Live: live}
+	m.view = view
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -118,9 +123,11 @@ type mesh struct {
 	members   *members
 	service   *router.Service
 	inference inferencev1.InferenceClient
+	requests  controlv1.RequestsClient
 	control   controlv1.ControlClient
 	workers   []*workertest.Worker
 	queue     *queueReports
+	loads     *loads
 	registry  *prometheus.Registry
 	spans     *tracetest.SpanRecorder
 	log       bytes.Buffer // of the router; slog writes one line at a time
@@ -159,7 +166,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 	script := append(tok.Encode(story, false), eos)
 	template, noTemplate := chatOf(served)
 	synctest.Test(t, func(t *testing.T) {
-		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
+		m := &mesh{t: t, members: &members{changed: make(chan struct{})}, queue: &queueReports{}, loads: &loads{}, registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder()}
 		m.net = workertest.NewNet(func(_ []uint32, _ uint64, offset int) uint32 {
 			return uint32(script[min(offset, len(script)-1)])
 		})
@@ -169,18 +176,20 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		}
 		m.service, err = router.New(config, router.Deps{
 			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Aliases: []string{"gpt-*", "other"}, Chat: template, ChatError: noTemplate}},
-			Members: m.members, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
+			Members: m.members, Signals: m.loads, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 			Logger:  slog.New(slog.NewTextHandler(&m.log, nil)),
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := rpc.NewServer(rpc.ServerConfig{Name: "router"})
+		server, control := rpc.NewServer(rpc.ServerConfig{Name: "router"}), rpc.NewServer(rpc.ServerConfig{Name: "control"})
 		m.service.Register(server)
-		listener := m.net.Listen("router:1")
+		m.service.RegisterControl(control)
+		listener, operators := m.net.Listen("router:1"), m.net.Listen("router:2")
 		var wait sync.WaitGroup
 		wait.Go(func() { _ = server.Serve(listener) })
+		wait.Go(func() { _ = control.Serve(operators) })
 		ctx, cancel := context.WithCancel(context.Background())
 		wait.Go(func() {
 			if err := m.service.Run(ctx); err != nil {
@@ -191,7 +200,12 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.inference, m.control = inferencev1.NewInferenceClient(conn), controlv1.NewControlClient(conn)
+		operator, err := m.net.Dial("router:2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.inference, m.requests = inferencev1.NewInferenceClient(conn), controlv1.NewRequestsClient(conn)
+		m.control = controlv1.NewControlClient(operator)
 		defer func() {
 			stopCtx, stop := context.WithTimeout(context.Background(), time.Second)
 			defer stop()
@@ -199,8 +213,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 				t.Error("stop:", err)
 			}
 			cancel()
-			_ = conn.Close()
-			_ = server.Stop(stopCtx)
+			_ = errors.Join(conn.Close(), operator.Close(), server.Stop(stopCtx), control.Stop(stopCtx))
 			for _, w := range m.workers {
 				w.Kill()
 			}
@@ -284,7 +297,7 @@ func (m *mesh) collect(stream grpc.ServerStreamingClient[inferencev1.GenerateEve
 		}
 	}
 	if header, err := stream.Header(); err == nil {
-		r.header = header.Get(rpc.RequestIDKey)
+		r.header = header.Get(api.HeaderRequestID)
 	}
 	if r.err == nil && r.finished == nil {
 		m.t.Error("stream ended without Finished")
@@ -300,16 +313,16 @@ func (m *mesh) collect(stream grpc.ServerStreamingClient[inferencev1.GenerateEve
 
 func checkTimings(t *testing.T, m *inferencev1.Timings) {
 	t.Helper()
-	stages := []int64{m.GetTokenizeNs(), m.GetQueueNs(), m.GetDecideNs(), m.GetReserveNs(), m.GetPrefillNs(), m.GetTransferExposedNs(), m.GetDecodeNs()}
-	var sum int64
-	for _, ns := range stages {
-		if ns < 0 {
+	stages := api.StagesOf(m)
+	var sum time.Duration
+	for _, took := range stages {
+		if took < 0 {
 			t.Errorf("negative stage in %v", stages)
 		}
-		sum += ns
+		sum += took
 	}
-	if sum != m.GetTotalNs() {
-		t.Errorf("stages %v add up to %d, total is %d", stages, sum, m.GetTotalNs())
+	if sum.Nanoseconds() != m.GetTotalNs() {
+		t.Errorf("stages %v add up to %d, total is %d", stages, sum.Nanoseconds(), m.GetTotalNs())
 	}
 }
 

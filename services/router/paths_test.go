@@ -14,9 +14,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 // astray is what a prefill worker says of a decode worker whose KV address leads
@@ -25,7 +25,7 @@ func astray(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage wor
 	if stage != workertest.Start {
 		return nil
 	}
-	return rpc.Error(codes.Unavailable, worker.ReasonTransferUnreachable, "no transfer to the decode worker could begin: nobody there", 0)
+	return rpc.Error(codes.Unavailable, api.ReasonTransferUnreachable, "no transfer to the decode worker could begin: nobody there", 0)
 }
 
 // value is what a counter or gauge without labels says.

@@ -10,8 +10,8 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 // connected is the workers of the router's view, by id, and whether the router
@@ -76,7 +76,7 @@ func TestSuccessorAtTheSameAddress(t *testing.T) {
 // A worker that says that it is another one is not asked again.
 func TestWrongEpoch(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
-		m.start(failAt("d1", workertest.Reserve, 0, refuses(codes.FailedPrecondition, worker.ReasonWrongEpoch)), decodeRecord("d1"), decodeRecord("d2"))
+		m.start(failAt("d1", workertest.Reserve, 0, refuses(codes.FailedPrecondition, api.ReasonWrongEpoch)), decodeRecord("d1"), decodeRecord("d2"))
 		r := m.generate(t.Context(), ask(agg, 4))
 		if r.err != nil || r.finished.GetRoute().GetDecode() != "d2" {
 			t.Fatalf("route %v, error %v", r.finished.GetRoute(), r.err)

@@ -9,8 +9,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // protocolDefaults is what request.proto says of fields that are left out.
@@ -37,21 +38,21 @@ func TestSamplingDefaults(t *testing.T) {
 		asked     *inferencev1.Sampling
 		want      func(*inferencev1.Sampling)
 	}{
-		{"the publisher's", router.GenerationConfigModel, published(), nil, func(s *inferencev1.Sampling) {
+		{"the publisher's", preprocess.GenerationConfigModel, published(), nil, func(s *inferencev1.Sampling) {
 			s.Temperature, s.TopP, s.MinP = proto.Float32(0.6), proto.Float32(0.9), proto.Float32(0.01)
 			s.TopK, s.RepetitionPenalty = proto.Uint32(20), proto.Float32(1.05)
 		}},
-		{"some of the publisher's", router.GenerationConfigModel, model.SamplingDefaults{TopP: proto.Float32(0.5)}, &inferencev1.Sampling{}, func(s *inferencev1.Sampling) {
+		{"some of the publisher's", preprocess.GenerationConfigModel, model.SamplingDefaults{TopP: proto.Float32(0.5)}, &inferencev1.Sampling{}, func(s *inferencev1.Sampling) {
 			s.TopP = proto.Float32(0.5)
 		}},
-		{"the request's first", router.GenerationConfigModel, published(), &inferencev1.Sampling{
+		{"the request's first", preprocess.GenerationConfigModel, published(), &inferencev1.Sampling{
 			Temperature: proto.Float32(0), TopP: proto.Float32(1), MinP: proto.Float32(0), TopK: proto.Uint32(0), RepetitionPenalty: proto.Float32(1),
 			PresencePenalty: proto.Float32(0.5), FrequencyPenalty: proto.Float32(-0.5), LogitBias: map[uint32]float32{7: 3, 2: -100},
 		}, func(s *inferencev1.Sampling) {
 			s.Temperature, s.PresencePenalty, s.FrequencyPenalty = proto.Float32(0), proto.Float32(0.5), proto.Float32(-0.5)
 			s.LogitBias = map[uint32]float32{7: 3, 2: -100}
 		}},
-		{"not the publisher's", router.GenerationConfigNone, published(), nil, func(*inferencev1.Sampling) {}},
+		{"not the publisher's", preprocess.GenerationConfigNone, published(), nil, func(*inferencev1.Sampling) {}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			served := spec()
@@ -82,7 +83,7 @@ func TestBadSamplingDefaults(t *testing.T) {
 	if _, err := router.New(config, deps); err == nil || !strings.Contains(err.Error(), "top_p") || !strings.Contains(err.Error(), "--generation-config=none") {
 		t.Errorf("error %v", err)
 	}
-	config.GenerationConfig = router.GenerationConfigNone
+	config.GenerationConfig = preprocess.GenerationConfigNone
 	if _, err := router.New(config, deps); err != nil {
 		t.Errorf("told to ignore it: %v", err)
 	}

@@ -2,20 +2,17 @@ package router
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
-	"time"
-	"unicode/utf8"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/records"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // inferenceServer is the Inference API.
@@ -38,7 +35,7 @@ func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], id
 	return func(event *inferencev1.GenerateEvent) error {
 		if !sent {
 			sent = true
-			if err := stream.SendHeader(metadata.Pairs(rpc.RequestIDKey, id(event))); err != nil {
+			if err := stream.SendHeader(metadata.Pairs(api.HeaderRequestID, id(event))); err != nil {
 				return err
 			}
 		}
@@ -46,130 +43,56 @@ func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], id
 	}
 }
 
-// Generate serves one request: it calls send with each event, from this
-// goroutine, and returns nil after Finished, otherwise a gRPC status. Nothing is
-// sent of a request that is refused. The request's id is rpc.RequestID of ctx, or
-// drawn. An error of send, or the end of ctx, is its client gone.
+// Generate serves one request, as the gRPC method does: it calls send with each event,
+// from this goroutine, and returns nil after Finished, otherwise a gRPC status. Nothing is
+// sent of a request that is refused. The request's id is rpc.RequestID of ctx, one made of
+// it if a request has that, or drawn. An error of send, or the end of ctx, is its client
+// gone.
 func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	arrived := time.Now()
-	id := rpc.RequestID(ctx)
-	if id == "" {
-		id = newRequestID()
-	}
-	spans := s.traceRequest(ctx, arrived, id, q)
-	p, err := s.planOf(ctx, arrived, id, q)
-	if err == nil {
-		p.spans = spans
-		var r *request
-		if r, err = s.start(p); err == nil {
-			return follow(ctx, r, 0, send)
-		}
-	}
-	s.metrics.ended(time.Now(), err, joining.Finish{})
-	spans.refused(err)
-	return err
-}
-
-// newRequestID draws an id.
-func newRequestID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	return s.requests.Generate(ctx, serving.Caller{}, q, send)
 }
 
 // Resume joins a request again.
 func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	r := i.service.find(q.GetRequestId())
-	if r == nil {
-		return rpc.Error(codes.NotFound, reasonRequestNotFound,
-			fmt.Sprintf("request %q is not known or cannot be resumed any more; send it again", shorten(q.GetRequestId())), 0)
-	}
-	if n := r.events.tokens(); q.GetOffset() > uint64(n) {
-		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is more than the %d tokens there are", q.GetOffset(), n))
-	}
-	r.attach()
-	return follow(stream.Context(), r, q.GetOffset(), withHeader(stream, func(*inferencev1.GenerateEvent) string { return r.plan.id }))
-}
-
-// follow sends a request's events to a reader that has been attached, all but
-// the tokens before from.
-func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error) error {
-	for i := 0; ; {
-		event, ended, changed, err := r.events.read(i)
-		switch {
-		case event != nil:
-			i++
-			if event.GetTokens() != nil && event.GetOffset() < from {
-				continue
-			}
-			if err := send(event); err != nil {
-				// Whatever the transport says, it is the client that is gone.
-				err := gone(ctx)
-				r.detach(err)
-				return err
-			}
-		case ended:
-			r.detach(nil)
-			return err
-		default:
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				err := gone(ctx)
-				r.detach(err)
-				return err
-			}
-		}
-	}
+	return i.service.requests.Resume(stream.Context(), q, withHeader(stream, func(*inferencev1.GenerateEvent) string { return q.GetRequestId() }))
 }
 
 // Tokenize turns text into tokens.
 func (i *inferenceServer) Tokenize(ctx context.Context, q *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
-	m, err := i.service.model(q.GetModel())
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case len(q.GetText()) > maxTextBytes:
-		return nil, rpc.InvalidArgument("text", fmt.Sprintf("has %d bytes, more than %d", len(q.GetText()), maxTextBytes))
-	case !utf8.ValidString(q.GetText()):
-		return nil, rpc.InvalidArgument("text", "is not valid UTF-8")
-	}
-	// A byte is at most one token; the template adds a few.
-	tokens, err := m.Tokenizer.EncodeContext(ctx, q.GetText(), !q.GetNoSpecialTokens(), 2*maxTextBytes)
-	switch {
-	case ctx.Err() != nil:
-		return nil, gone(ctx)
-	case err != nil:
-		return nil, rpc.InvalidArgument("text", err.Error())
-	}
-	out := &inferencev1.TokenizeResponse{TokenIds: make([]uint32, len(tokens))}
-	for k, id := range tokens {
-		out.TokenIds[k] = uint32(id)
-	}
-	return out, nil
+	return i.service.models.Tokenize(ctx, q)
 }
 
 // Detokenize turns tokens into text.
 func (i *inferenceServer) Detokenize(_ context.Context, q *inferencev1.DetokenizeRequest) (*inferencev1.DetokenizeResponse, error) {
-	m, err := i.service.model(q.GetModel())
-	if err != nil {
-		return nil, err
-	}
-	if n := len(q.GetTokenIds()); n > maxDetokenizeID {
-		return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("%d tokens are more than %d", n, maxDetokenizeID))
-	}
-	ids := make([]int32, len(q.GetTokenIds()))
-	for k, id := range q.GetTokenIds() {
-		if uint64(id) >= uint64(m.Spec.VocabSize) {
-			return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids[%d]", k), outside(id, m))
-		}
-		ids[k] = int32(id)
-	}
-	return &inferencev1.DetokenizeResponse{Text: m.Tokenizer.Decode(ids, q.GetSkipSpecialTokens())}, nil
+	return i.service.models.Detokenize(q)
 }
 
 // ListModels names the models that can be asked for.
 func (i *inferenceServer) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inferencev1.ListModelsResponse, error) {
-	return &inferencev1.ListModelsResponse{Models: i.service.listModels()}, nil
+	return &inferencev1.ListModelsResponse{Models: i.service.models.Described()}, nil
+}
+
+// requestsServer is for those who made a request.
+type requestsServer struct {
+	controlv1.UnimplementedRequestsServer
+	records *records.Ring
+}
+
+// Explain is the record of how the caller's own request was routed.
+func (r *requestsServer) Explain(_ context.Context, q *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+	record := r.records.GetOwn(q.GetRequestId(), q.GetSecret())
+	if record == nil {
+		return nil, clienterr.NotYours(q.GetRequestId(), "which keeps the last few thousand")
+	}
+	return record, nil
+}
+
+// OversizeFields maps each method whose request can be too large for a message
+// to the field that makes it so, for the server's error.
+func OversizeFields() map[string]string {
+	return map[string]string{
+		inferencev1.Inference_Generate_FullMethodName:   "prompt or conversation",
+		inferencev1.Inference_Tokenize_FullMethodName:   "text",
+		inferencev1.Inference_Detokenize_FullMethodName: "token_ids",
+	}
 }

@@ -11,8 +11,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
 )
 
 // hangs says nothing more and keeps the stream open, as a stopped process does.

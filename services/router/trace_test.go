@@ -19,9 +19,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router"
-	"github.com/tandem-serving/tandem/services/router/internal/workertest"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 )
 
 const (
@@ -281,7 +280,7 @@ func TestSpansKeepTheirSecrets(t *testing.T) {
 			Input: &inferencev1.GenerateRequest_Prompt{Prompt: secret}, Tenant: secret, CacheSalt: secret, Stop: []string{secret}, Mode: dis,
 		}
 		bad := &inferencev1.GenerateRequest{Model: secret, Input: good.GetInput()}
-		ctx := metadata.AppendToOutgoingContext(traced(t.Context(), "01"), rpc.RequestIDKey, "an-id")
+		ctx := metadata.AppendToOutgoingContext(traced(t.Context(), "01"), api.HeaderRequestID, "an-id")
 		if r := m.generate(ctx, good); r.err != nil {
 			t.Fatal(r.err)
 		}
@@ -305,22 +304,4 @@ func TestSpansKeepTheirSecrets(t *testing.T) {
 			t.Errorf("request ids %q", ids)
 		}
 	})
-}
-
-// A request that is not sampled pays for the question alone.
-func TestUnsampledCostsNothing(t *testing.T) {
-	tracer := sdktrace.NewTracerProvider().Tracer("test")
-	ctx := t.Context()
-	for name, tracing := range map[string]router.Tracing{"off": {}, "share of 0": {Tracer: tracer}} {
-		if n := testing.AllocsPerRun(100, func() {
-			if router.Traces(ctx, tracing) {
-				t.Error("it is traced")
-			}
-		}); n > 0 {
-			t.Errorf("%s: %v allocations", name, n)
-		}
-	}
-	if !router.Traces(ctx, router.Tracing{Tracer: tracer, Share: 1}) {
-		t.Error("at a share of 1 it is not traced")
-	}
 }

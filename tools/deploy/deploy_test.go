@@ -80,9 +80,14 @@ func TestComposeSetsRealFlags(t *testing.T) {
 	for _, problem := range s.CheckCompose(text) {
 		t.Error(problem)
 	}
-	spoiled := strings.Replace(string(text), "TANDEM_ETCD:", "TANDEM_ETCDS:", 1)
-	if problems := s.CheckCompose([]byte(spoiled)); len(problems) != 1 {
-		t.Errorf("a wrong name is not found: %v", problems)
+	for what, spoil := range map[string][2]string{
+		"a wrong name":            {"TANDEM_ETCD:", "TANDEM_ETCDS:"},
+		"a port open to everyone": {"TANDEM_CONTROL: 127.0.0.1:7090", "TANDEM_CONTROL: 0.0.0.0:7090"},
+	} {
+		spoiled := strings.Replace(string(text), spoil[0], spoil[1], 1)
+		if problems := s.CheckCompose([]byte(spoiled)); len(problems) != 1 {
+			t.Errorf("%s is not found: %v", what, problems)
+		}
 	}
 }
 

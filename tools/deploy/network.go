@@ -1,6 +1,9 @@
 package deploy
 
 import (
+	"net"
+	"strings"
+
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +48,19 @@ func (m *Manifests) checkNetwork(r *report) {
 		if !covered[p.name] {
 			r.add("%s: no network policy selects it: everybody may connect", p.name)
 		}
+		if p.target() == "router" {
+			checkControl(r, p.name, m.environment(p)["TANDEM_CONTROL"])
+		}
+	}
+}
+
+// checkControl checks that operators' calls, which ask nobody who they are, are
+// answered inside of the router's own container. Empty is the default, which is so.
+func checkControl(r *report, name, address string) {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	if address != "" && !strings.HasPrefix(address, "unix://") && (err != nil || ip == nil || !ip.IsLoopback()) {
+		r.add("%s: TANDEM_CONTROL is %s: whoever can connect there drains workers", name, address)
 	}
 }
 

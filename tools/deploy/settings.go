@@ -97,6 +97,9 @@ func (s *Settings) CheckCompose(text []byte) []error {
 				if strings.HasSuffix(at, "environment") && flagOf(key) != "" {
 					found = append(found, key)
 				}
+				if address, is := value.(string); is && key == "TANDEM_CONTROL" {
+					checkControl(r, "compose", address)
+				}
 				walk(key, value)
 			}
 		case []any:

@@ -67,7 +67,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	}
 	client := url.URL{Scheme: "http", Host: cfg.ClientAddress}
 	// A single member never speaks to a peer, but etcd insists on listening for
-	// one: on loopback, wherever there is room.
+	// one: on loopback, on a free port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
 	config := embed.NewConfig()

@@ -9,9 +9,11 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -30,7 +32,7 @@ func TestAutoKVMemory(t *testing.T) {
 
 func autoKVMemory(t *testing.T, kind cpu.WeightType, kv cpu.KVType, block int) {
 	o := upOptions(t)
-	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPUWeights, o.Engine.CPUKV = mesh.EngineCPU, mesh.Auto, kind, kv
+	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPU.Weights, o.Engine.CPU.KV = engines.CPU, bytesize.Auto, kind, kv
 	ctx, stop := context.WithCancel(t.Context())
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
 	go func() {
@@ -42,12 +44,12 @@ func autoKVMemory(t *testing.T, kind cpu.WeightType, kv cpu.KVType, block int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		workspace := cpu.WorkspaceBytes(spec, kind, cpu.Config{BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
+		workspace := cpu.WorkspaceBytes(spec, cpu.Config{Weights: kind, BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
 		weights := cpu.WeightBytes(spec, kind)
 		if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < weights || rest > 2*weights {
 			t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, weights)
 		}
-		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+		conn, err := rpc.Dial(up.Control, rpc.ClientConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}

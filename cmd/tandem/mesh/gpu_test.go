@@ -18,6 +18,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -26,7 +28,7 @@ import (
 func gpuOptions(t *testing.T, gpu *cudatest.GPU) mesh.UpOptions {
 	t.Helper()
 	o := upOptions(t)
-	o.Engine.Name, o.Engine.Device, o.Engine.CUDADriver = mesh.EngineAuto, "cuda:0", gpu.Driver
+	o.Engine.Name, o.Engine.Device, o.Engine.CUDA.Driver = engines.Auto, "cuda:0", gpu.Driver
 	o.ContextTokens, o.Engine.MaxBatchTokens, o.Engine.MaxSequences = 256, 128, 4
 	return o
 }
@@ -38,23 +40,23 @@ func TestNoGPU(t *testing.T) {
 		name, want string
 		change     func(*mesh.UpOptions)
 	}{
-		{"no driver", "no CUDA driver", func(o *mesh.UpOptions) { o.Engine.CUDADriver = "/nowhere/libcuda.so.1" }},
+		{"no driver", "no CUDA driver", func(o *mesh.UpOptions) { o.Engine.CUDA.Driver = "/nowhere/libcuda.so.1" }},
 		{"a driver that is not there", "--cuda-driver", func(o *mesh.UpOptions) {
-			o.Engine.Device, o.Engine.CUDADriver = mesh.DeviceAuto, "/nowhere/libcuda.so.1"
+			o.Engine.Device, o.Engine.CUDA.Driver = engines.DeviceAuto, "/nowhere/libcuda.so.1"
 		}},
 		{"long batches", "--max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = 70000 }},
-		{"all that is free", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 255 << 20 }},
+		{"all that is free", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 255 << 20 }},
 		{"no such GPU", "there is no GPU 3 that can be used: use cuda:0 (", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
-		{"no room for the weights", "use a smaller model", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 20 << 20 }},
+		{"no room for the weights", "use a smaller model", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 20 << 20 }},
 		{"no room for a full context", "--kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 18 }},
 		{"no cuBLASLt", "--cuda-products cublaslt: no cuBLASLt", func(o *mesh.UpOptions) {
-			o.Engine.CUDAProducts, o.Engine.CublasLt = cuda.CublasLt, "/nowhere/libcublasLt.so.12"
+			o.Engine.CUDA.Products, o.Engine.CUDA.CublasLt = cuda.CublasLt, "/nowhere/libcublasLt.so.12"
 		}},
-		{"copies that crawl", "--gpu-copy-rate", func(o *mesh.UpOptions) { o.Engine.GPUCopyRate = 1000 }},
+		{"copies that crawl", "--gpu-copy-rate", func(o *mesh.UpOptions) { o.Engine.CUDA.CopyRate = 1000 }},
 		{"copies of no GPU", "--gpu-copy-rate: no GPU", func(o *mesh.UpOptions) {
-			o.Engine.Device, o.Engine.GPUCopyRate = mesh.DeviceCPU, cuda.LeastCopyRate
+			o.Engine.Device, o.Engine.CUDA.CopyRate = engines.DeviceCPU, cuda.LeastCopyRate
 		}},
-		{"more than there is", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.GPUMemory = 1 << 40 }},
+		{"more than there is", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 1 << 40 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := gpuOptions(t, gpu)
@@ -73,7 +75,7 @@ func TestNoGPU(t *testing.T) {
 // Without flags of GPUs something computes, whatever the machine has.
 func TestAuto(t *testing.T) {
 	o := upOptions(t)
-	o.Engine.Name = mesh.EngineAuto
+	o.Engine.Name = engines.Auto
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ready := false
@@ -91,8 +93,7 @@ func answered(t *testing.T, address, prompt string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := t.Context()
 	most := uint32(3)
 	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, &inferencev1.GenerateRequest{
 		Input: &inferencev1.GenerateRequest_Prompt{Prompt: prompt}, MaxTokens: &most,
@@ -108,7 +109,7 @@ func answered(t *testing.T, address, prompt string) error {
 func TestCublasLt(t *testing.T) {
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
-	o.Engine.CUDAProducts, o.Engine.CublasLt = cuda.CublasLt, gpu.CublasLt
+	o.Engine.CUDA.Products, o.Engine.CUDA.CublasLt = cuda.CublasLt, gpu.CublasLt
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var asked error
@@ -130,7 +131,7 @@ func TestFewerBits(t *testing.T) {
 	weights, kv := cuda.WeightTypes(), cuda.KVTypes()
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
-	o.Engine.CUDAWeights, o.Engine.CUDAKV = weights[len(weights)-1], kv[len(kv)-1]
+	o.Engine.CUDA.Weights, o.Engine.CUDA.KV = weights[len(weights)-1], kv[len(kv)-1]
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var asked error
@@ -142,7 +143,7 @@ func TestFewerBits(t *testing.T) {
 	if err != nil || !errors.Is(asked, io.EOF) {
 		t.Errorf("error %v, a request's %v", err, asked)
 	}
-	if want := fmt.Sprintf(", weights in %s, KV in %s", o.Engine.CUDAWeights, o.Engine.CUDAKV); !strings.HasSuffix(device, want) {
+	if want := fmt.Sprintf(", weights in %s, KV in %s", o.Engine.CUDA.Weights, o.Engine.CUDA.KV); !strings.HasSuffix(device, want) {
 		t.Errorf("it computes on %q, want %q at the end", device, want)
 	}
 }
@@ -172,13 +173,8 @@ func TestLostGPU(t *testing.T) {
 	if err := ask(); err == nil || err.Error() == "EOF" {
 		t.Error("a request on a lost GPU succeeded")
 	}
-	select {
-	case err := <-ended:
-		if !errors.Is(err, engine.ErrDeviceLost) {
-			t.Errorf("it ended with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it goes on without its GPU")
+	if err := <-ended; !errors.Is(err, engine.ErrDeviceLost) {
+		t.Errorf("it ended with %v", err)
 	}
 	if gpu.InUse() {
 		t.Error("something of the GPU was left open")
@@ -241,7 +237,7 @@ func TestKVStaysOnTheGPU(t *testing.T) {
 	gpu := cudatest.New(t)
 	within := disaggregated(t, gpu, gpuOptions(t, gpu))
 	o := gpuOptions(t, gpu)
-	o.KV.Transport = mesh.TransportUnix
+	o.KV.Transport = kvtransfer.TransportUnix
 	outside := disaggregated(t, gpu, o)
 	if len(within.tokens) != 6 || !slices.Equal(within.tokens, outside.tokens) {
 		t.Errorf("tokens %v, and %v where KV goes by the host", within.tokens, outside.tokens)
@@ -262,7 +258,7 @@ func TestKVStaysOnTheGPU(t *testing.T) {
 func TestCopyRate(t *testing.T) {
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
-	o.KV.Transport, o.Engine.GPUCopyRate = mesh.TransportUnix, cuda.LeastCopyRate
+	o.KV.Transport, o.Engine.CUDA.CopyRate = kvtransfer.TransportUnix, cuda.LeastCopyRate
 	if got := disaggregated(t, gpu, o); len(got.tokens) != 6 {
 		t.Errorf("tokens %v", got.tokens)
 	}

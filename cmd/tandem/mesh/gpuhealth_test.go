@@ -42,7 +42,7 @@ func (l *logged) String() string {
 func TestReportedErrors(t *testing.T) {
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
-	o.Engine.NVML, o.StopTimeout, o.Metrics = gpu.NVML, 5*time.Second, "127.0.0.1:0"
+	o.Engine.CUDA.NVML, o.StopTimeout, o.Metrics = gpu.NVML, 5*time.Second, "127.0.0.1:0"
 	gpu.MemoryErrors(5, 0)
 	var log logged
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
@@ -56,7 +56,7 @@ func TestReportedErrors(t *testing.T) {
 		t.Fatalf("it did not start: %v", err)
 	}
 	gpu.Report(31)
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for {
 		_, page := get(t, up.Metrics, "/metrics")
 		if strings.Contains(page, `tandem_gpu_xid_total{xid="31"} 1`) {
 			if !strings.Contains(page, `tandem_gpu_ecc_errors{kind="corrected"} 5`) || !strings.Contains(page, `tandem_gpu_ecc_errors{kind="uncorrected"} 0`) {
@@ -64,21 +64,13 @@ func TestReportedErrors(t *testing.T) {
 			}
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no Xid in the metrics:\n%s", page)
-		}
 	}
 	if err := answered(t, up.Address, "Once upon a time"); !errors.Is(err, io.EOF) {
 		t.Errorf("a request after an Xid of another process: %v", err)
 	}
 	gpu.Report(79)
-	select {
-	case err := <-ended:
-		if !errors.Is(err, engine.ErrDeviceLost) {
-			t.Errorf("it ended with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it goes on without its GPU")
+	if err := <-ended; !errors.Is(err, engine.ErrDeviceLost) {
+		t.Errorf("it ended with %v", err)
 	}
 	for _, line := range []string{`msg="the GPU reported an error" device=cuda:0 kind=xid`, "xid=31", `level=ERROR msg="the GPU is lost: its workers leave"`, "xid=79"} {
 		if !strings.Contains(log.String(), line) {
@@ -94,11 +86,11 @@ func TestReportedErrors(t *testing.T) {
 func TestNoNVML(t *testing.T) {
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
-	o.Engine.NVML = "/nowhere/libnvidia-ml.so.1"
+	o.Engine.CUDA.NVML = "/nowhere/libnvidia-ml.so.1"
 	if err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), nil); err == nil || !strings.HasPrefix(err.Error(), "--nvml: no NVML: /nowhere") {
 		t.Errorf("error %v", err)
 	}
-	o.Engine.NVML = ""
+	o.Engine.CUDA.NVML = ""
 	var log logged
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

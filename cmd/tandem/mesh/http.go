@@ -14,30 +14,32 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
-// addHTTP adds the HTTP servers. A nil listener is no server.
-func (p *process) addHTTP(api, metrics net.Listener) {
-	if api != nil {
+// newHTTP makes the HTTP servers.
+func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ error) {
+	if p.http != nil {
 		mux := p.healthMux()
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
 		server := newHTTPServer(mux)
+		server.ConnState = newConnections(p.options.Router.MaxConnections).state
 		// What a client keeps is closed, at once or after the answer that it waits for.
 		// New connections are taken, since probes need them until the end.
 		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
-		p.add(httpService("http", api, server))
+		services = append(services, httpService("http", p.http, server))
 	}
-	if metrics != nil {
+	if p.metrics != nil {
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", telemetry.Handler(p.registry, p.gatherer()))
-		p.add(httpService("metrics", metrics, newHTTPServer(mux)))
+		services = append(services, httpService("metrics", p.metrics, newHTTPServer(mux)))
 	}
+	return services, nil
 }
 
 // gatherer is the process's metrics as they are shown.
 func (p *process) gatherer() prometheus.Gatherer {
-	if !p.options.MetricsVLLM || p.engines == nil {
+	if !p.options.MetricsVLLM || p.model.dir == "" {
 		return p.registry
 	}
-	return telemetry.WithVLLM(p.registry, p.engines.spec.Name)
+	return telemetry.WithVLLM(p.registry, p.model.spec.Name)
 }
 
 // healthMux answers /healthz (the process lives) and /readyz (every part of it
@@ -51,7 +53,7 @@ func (p *process) healthMux() *http.ServeMux {
 		case !p.ready.Load():
 			http.Error(w, "not ready", http.StatusServiceUnavailable)
 			return
-		case p.routes && !p.served.Load():
+		case p.watchWorkers != nil && !p.served.Load():
 			http.Error(w, "not ready: the router is connected to no decode worker", http.StatusServiceUnavailable)
 			return
 		}

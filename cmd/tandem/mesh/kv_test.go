@@ -11,13 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -57,16 +57,16 @@ func TestKVDialPassesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ transport, address, want string }{
-		{mesh.TransportAuto, "unix://" + path, ""},
-		{mesh.TransportUnix, "unix://" + path, ""},
-		{mesh.TransportTCP, "unix://" + path, "--kv-transport"},
-		{mesh.TransportAuto, "127.0.0.1:1", ""},
-		{mesh.TransportTCP, "127.0.0.1:1", ""},
-		{mesh.TransportUnix, "127.0.0.1:1", "--kv-transport"},
-		{mesh.TransportAuto, "unix:///nowhere/s", "no such socket"},
-		{mesh.TransportAuto, "unix://" + file, "no such socket"},
+		{kvtransfer.TransportAuto, "unix://" + path, ""},
+		{kvtransfer.TransportUnix, "unix://" + path, ""},
+		{kvtransfer.TransportTCP, "unix://" + path, "--kv-transport"},
+		{kvtransfer.TransportAuto, "127.0.0.1:1", ""},
+		{kvtransfer.TransportTCP, "127.0.0.1:1", ""},
+		{kvtransfer.TransportUnix, "127.0.0.1:1", "--kv-transport"},
+		{kvtransfer.TransportAuto, "unix:///nowhere/s", "no such socket"},
+		{kvtransfer.TransportAuto, "unix://" + file, "no such socket"},
 	} {
-		conn, err := mesh.KVDial(mesh.KVOptions{Transport: c.transport})(c.address)
+		conn, err := mesh.KVDial(kvtransfer.Config{Transport: c.transport})(c.address)
 		if err == nil {
 			conn.Close()
 		}
@@ -122,10 +122,10 @@ func TestTransportOfAMesh(t *testing.T) {
 		transport, socket string
 		unix              bool
 	}{
-		{mesh.TransportAuto, mesh.SocketAuto, true},
-		{mesh.TransportAuto, mesh.SocketOff, false},
-		{mesh.TransportTCP, mesh.SocketAuto, false},
-		{mesh.TransportUnix, mesh.SocketAuto, true},
+		{kvtransfer.TransportAuto, kvtransfer.SocketAuto, true},
+		{kvtransfer.TransportAuto, kvtransfer.SocketOff, false},
+		{kvtransfer.TransportTCP, kvtransfer.SocketAuto, false},
+		{kvtransfer.TransportUnix, kvtransfer.SocketAuto, true},
 	} {
 		t.Run(c.transport+" "+c.socket, func(t *testing.T) {
 			o := upOptions(t)
@@ -159,56 +159,10 @@ func TestNoPlaceForASocket(t *testing.T) {
 		t.Errorf("KV went over %q", got)
 	}
 	o = upOptions(t)
-	o.KV.Transport = mesh.TransportUnix
+	o.KV.Transport = kvtransfer.TransportUnix
 	err := mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), ignore, func(mesh.Up) { t.Error("it is ready") })
 	if err == nil || !strings.HasPrefix(err.Error(), "--kv-socket: ") || !strings.Contains(err.Error(), "107 bytes") {
 		t.Errorf("a socket that is needed: %v", err)
-	}
-}
-
-// The folders of processes that were killed are removed; those in use, and those of
-// which that is not known, stay.
-func TestSocketsLeftBehind(t *testing.T) {
-	folder := t.TempDir()
-	t.Setenv("TMPDIR", folder)
-	old := time.Now().Add(-2 * mesh.SocketAge)
-	add := func(name string, socket, living bool, age time.Time) {
-		if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if !socket {
-			return
-		}
-		path := filepath.Join(folder, name, "1.sock")
-		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener.SetUnlinkOnClose(false)
-		t.Cleanup(func() { listener.Close() })
-		if !living {
-			listener.Close()
-		}
-		if err := os.Chtimes(path, age, age); err != nil {
-			t.Fatal(err)
-		}
-	}
-	add("tandem-kv-dead", true, false, old)
-	add("tandem-kv-living", true, true, old)
-	add("tandem-kv-new", true, false, time.Now())
-	add("tandem-kv-empty", false, false, old)
-	add("other-dead", true, false, old)
-	serveOne(t, upOptions(t))
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	if got := strings.Join(names, " "); got != "other-dead tandem-kv-empty tandem-kv-living tandem-kv-new" {
-		t.Errorf("there are %s", got)
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/kvtransfertest"
 )
 
 // receives is a worker that does nothing but receive.
@@ -83,7 +83,7 @@ func TestKVMessageIsBounded(t *testing.T) {
 				t.Errorf("a message of %d bytes: %v, want %v", size, err, want)
 			}
 		}
-	}, mesh.KVServices(mesh.KVOptions{}, listener, receiver)...); err != nil {
+	}, mesh.KVServices(kvtransfer.Config{}, listener, receiver)...); err != nil {
 		t.Error(err)
 	}
 }
@@ -108,13 +108,12 @@ func TestKVConnectionsAreBounded(t *testing.T) {
 				return
 			}
 			open = append(open, conn)
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 			// A server of HTTP/2 speaks first.
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {
 				t.Errorf("connection %d: %v, want %v", i, err, want)
 			}
 		}
-	}, mesh.KVServices(mesh.KVOptions{MaxConnections: 1}, listener, receiver)...); err != nil {
+	}, mesh.KVServices(kvtransfer.Config{MaxConnections: 1}, listener, receiver)...); err != nil {
 		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,15 +13,16 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // kvPlace says where a worker receives KV over TCP.
 type kvPlace struct {
-	// listen is host:port, flag the flag that set it, for errors.
-	listen, flag string
+	// listen is host:port.
+	listen string
 	// advertise is the address that others are told; empty: made of host, what others
 	// call this one, and the port; without that, of what is listened on.
 	advertise, host string
@@ -29,9 +31,9 @@ type kvPlace struct {
 // kvPlaceOf is where to receive KV beside a main listener: unless asked for
 // otherwise, on a free port of its host, or of this machine if it is a socket.
 func kvPlaceOf(listen, advertise, kvListen, kvAdvertise string) kvPlace {
-	place := kvPlace{listen: kvListen, flag: "--kv-listen", advertise: kvAdvertise}
+	place := kvPlace{listen: kvListen, advertise: kvAdvertise}
 	main, _, err := net.SplitHostPort(listen)
-	beside := err == nil && !strings.HasPrefix(listen, unixScheme)
+	beside := err == nil && !strings.HasPrefix(listen, api.UnixScheme)
 	if place.listen == "" {
 		place.listen = "127.0.0.1:0"
 		if beside {
@@ -40,7 +42,7 @@ func kvPlaceOf(listen, advertise, kvListen, kvAdvertise string) kvPlace {
 	}
 	host, _, err := net.SplitHostPort(place.listen)
 	told, _, toldErr := net.SplitHostPort(advertise)
-	if err == nil && toldErr == nil && !strings.HasPrefix(advertise, unixScheme) && (host == main || isEvery(host)) {
+	if err == nil && toldErr == nil && !strings.HasPrefix(advertise, api.UnixScheme) && (host == main || isEvery(host)) {
 		place.host = told
 	}
 	return place
@@ -73,30 +75,30 @@ func (e *kvEndpoint) add(listener net.Listener, address string) {
 	e.listeners, e.addresses = append(e.listeners, listener), append(e.addresses, address)
 }
 
-// listenKV opens an endpoint; l closes its listeners. A socket that was not asked
-// for by name, and that cannot be had, is done without.
-func listenKV(o KVOptions, place kvPlace, folder *socketFolder, l *listeners, logger *slog.Logger) (*kvEndpoint, error) {
-	e := new(kvEndpoint)
-	if wanted, needed := o.sockets(); wanted {
-		listener, err := folder.listen(o.Socket)
+// listenKV opens an endpoint. A socket that was not asked for by name, and that cannot be
+// had, is done without.
+func (p *process) listenKV(place kvPlace) (*kvEndpoint, error) {
+	o, e := p.options.KV, new(kvEndpoint)
+	if wanted, needed := o.Sockets(); wanted {
+		listener, err := p.sockets.listen(o.Socket)
 		switch {
 		case err == nil:
-			l.keep(listener)
+			p.listeners = append(p.listeners, listener)
 			e.add(listener, addressOf(listener.Addr()))
 		case needed:
 			return nil, fmt.Errorf("--kv-socket: %w", err)
 		default:
-			logger.Info("kv is received over tcp alone: there is no place for a socket", slog.Any("error", err))
+			p.logger.Info("kv is received over tcp alone: there is no place for a socket", slog.Any("error", err))
 		}
 	}
-	if o.Transport == TransportUnix {
+	if o.Transport == kvtransfer.TransportUnix {
 		return e, nil
 	}
 	listener, err := kvtransfer.Listen(place.listen)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", place.flag, err)
+		return nil, fmt.Errorf("--kv-listen: %w", err)
 	}
-	l.keep(listener)
+	p.listeners = append(p.listeners, listener)
 	address, err := place.address(listener.Addr())
 	if err != nil {
 		return nil, err
@@ -113,18 +115,18 @@ type receivesKV interface {
 	KVMessageBytes() int
 }
 
-// addKV serves the receiver of the worker id on its endpoint. It has to be added
-// before what uses the receiver, so that it is stopped after it.
-func (p *process) addKV(id, role string, e *kvEndpoint, receiver receivesKV, logger *slog.Logger) {
+// kvServices serve the receiver of the worker id on its endpoint. They come before what
+// uses the receiver, so that they are stopped after it.
+func (p *process) kvServices(id, role string, e *kvEndpoint, receiver receivesKV, logger *slog.Logger) (services []lifecycle.Service) {
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
 		Name: role + "-kv", Logger: logger, Registerer: p.registry, MaxReceiveBytes: receiver.KVMessageBytes(),
 		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
 	}))
 	receiver.RegisterKV(server)
-	gate := kvtransfer.NewGate(p.options.KV.MaxConnections, logger)
+	limit := kvtransfer.NewConnectionLimit(p.options.KV.MaxConnections, logger)
 	for _, listener := range e.listeners {
-		listener = gate.Limit(listener)
-		p.add(lifecycle.Service{
+		listener = limit.Listener(listener)
+		services = append(services, lifecycle.Service{
 			Name:  id + " kv server, " + listener.Addr().Network(),
 			Start: func(context.Context) error { server.SetServing(true); return nil },
 			Run:   func(context.Context) error { return server.Serve(listener) },
@@ -132,6 +134,7 @@ func (p *process) addKV(id, role string, e *kvEndpoint, receiver receivesKV, log
 		})
 	}
 	logger.Info("kv is received", slog.Any("addresses", e.addresses))
+	return services
 }
 
 // kvDial dials receivers of KV over the transports that are wanted. A socket that
@@ -140,9 +143,9 @@ func (p *process) addKV(id, role string, e *kvEndpoint, receiver receivesKV, log
 func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.ClientConn, error) {
 	wanted := p.options.KV.Transport
 	return func(address string) (*grpc.ClientConn, error) {
-		path, isUnix := strings.CutPrefix(address, unixScheme)
+		path, isUnix := strings.CutPrefix(address, api.UnixScheme)
 		switch {
-		case isUnix && wanted == TransportTCP, !isUnix && wanted == TransportUnix:
+		case isUnix && wanted == kvtransfer.TransportTCP, !isUnix && wanted == kvtransfer.TransportUnix:
 			return nil, fmt.Errorf("passed over, since --kv-transport is %s", wanted)
 		case isUnix:
 			if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
@@ -151,4 +154,20 @@ func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.Clien
 		}
 		return rpc.Dial(address, cfg)
 	}
+}
+
+// checkKVPlace refuses what --kv-listen and --kv-advertise cannot mean.
+func checkKVPlace(listen, advertise string) error {
+	if strings.HasPrefix(listen, api.UnixScheme) {
+		return errors.New("--kv-listen: give host:port; the Unix socket is --kv-socket")
+	}
+	if listen != "" {
+		if _, _, err := net.SplitHostPort(listen); err != nil {
+			return fmt.Errorf("--kv-listen: %q is not host:port", listen)
+		}
+	}
+	if strings.HasPrefix(advertise, api.UnixScheme) {
+		return errors.New("--kv-advertise: give host:port; the Unix socket is --kv-socket")
+	}
+	return checkAdvertise("--kv-advertise", advertise)
 }

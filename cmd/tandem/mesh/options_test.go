@@ -10,71 +10,21 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
-
-func TestByteSize(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		want int64 // 0: refused
-	}{
-		{"1", 1}, {"1B", 1}, {"1000000", 1e6}, {"512MiB", 512 << 20}, {"2GiB", 2 << 30}, {"1TiB", 1 << 40}, {"3KiB", 3 << 10},
-		{"1KB", 1e3}, {"1kB", 1e3}, {"7MB", 7e6}, {"7GB", 7e9}, {"2TB", 2e12}, {"1.5GiB", 3 << 29}, {" 64 MiB ", 64 << 20}, {".5KiB", 512},
-		{"1024TiB", 1 << 50},
-		{"", 0}, {"MiB", 0}, {"0", 0}, {"0GiB", 0}, {"-1", 0}, {"-1GiB", 0}, {"+1GiB", 0}, {"0.5", 0}, {"0.1B", 0}, {"1025TiB", 0},
-		{"1e30", 0}, {"1e3", 0}, {"0x10", 0}, {"NaN", 0}, {"NaNMiB", 0}, {"Inf", 0}, {"infB", 0}, {"1_000", 0}, {"512M", 0}, {"512mib", 0},
-		{"1 2MiB", 0}, {"1MiB2", 0}, {"1MiBMiB", 0}, {"1..2GiB", 0}, {"ten", 0}, {"9999999999999999999999", 0},
-	} {
-		t.Run(c.text, func(t *testing.T) {
-			size := mesh.ByteSize(77)
-			err := size.Set(c.text)
-			if c.want == 0 {
-				if err == nil || !strings.Contains(err.Error(), "\""+c.text+"\"") || size != 77 {
-					t.Errorf("became %d, error %v", size, err)
-				}
-				return
-			}
-			if err != nil || int64(size) != c.want {
-				t.Fatalf("%d, error %v; want %d", size, err, c.want)
-			}
-			var again mesh.ByteSize
-			if err := again.Set(size.String()); err != nil || again != size {
-				t.Errorf("%d prints as %s, which reads as %d (%v)", size, size.String(), again, err)
-			}
-		})
-	}
-	for size, want := range map[mesh.ByteSize]string{1 << 30: "1GiB", 3 << 29: "1536MiB", 1 << 41: "2TiB", 1000: "1000B", 0: "auto", 2048: "2KiB"} {
-		if got := size.String(); got != want {
-			t.Errorf("%d prints as %s, want %s", int64(size), got, want)
-		}
-	}
-}
-
-func FuzzByteSize(f *testing.F) {
-	f.Add("512MiB")
-	f.Add("1.5 GB")
-	f.Fuzz(func(t *testing.T, text string) {
-		var size, again mesh.ByteSize
-		if size.Set(text) != nil {
-			return
-		}
-		if size < 1 || size > 1<<50 {
-			t.Fatalf("%q is %d", text, size)
-		}
-		if err := again.Set(size.String()); err != nil || again != size {
-			t.Fatalf("%q is %d, prints as %s, which reads as %d (%v)", text, size, size.String(), again, err)
-		}
-	})
-}
 
 func TestDefaultsAreValid(t *testing.T) {
 	o := mesh.DefaultOptions()
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
-	if o.Engine.KVMemory != mesh.Auto || o.Engine.Name != mesh.EngineAuto {
+	if o.Engine.KVMemory != bytesize.Auto || o.Engine.Name != engines.Auto {
 		t.Errorf("defaults %+v", o.Engine)
 	}
 }
@@ -99,36 +49,38 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		change func(*mesh.UpOptions)
 	}{
 		{"engine", func(o *mesh.UpOptions) { o.Engine.Name = "gpu" }},
-		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = -1 }},
-		{"threads", func(o *mesh.UpOptions) { o.Engine.Threads = 5000 }},
-		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.CPUWeights = "fp8" }},
-		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeights = mesh.EngineSimulated, cpu.Int4 }},
-		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.CPUKV = "int4" }},
-		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUKV = mesh.EngineSimulated, cpu.KVInt8 }},
+		{"threads", func(o *mesh.UpOptions) { o.Engine.CPU.Threads = -1 }},
+		{"threads", func(o *mesh.UpOptions) { o.Engine.CPU.Threads = 5000 }},
+		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.CPU.Weights = "fp8" }},
+		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPU.Weights = engines.Simulated, cpu.Int4 }},
+		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.CPU.KV = "int4" }},
+		{"cpu-kv", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPU.KV = engines.Simulated, cpu.KVInt8 }},
 		{"decode-kv-encoding", func(o *mesh.UpOptions) {
-			o.Engine.Name, o.Engine.CPUKV, o.Decode.KVEncoding = mesh.EngineCPU, cpu.KVInt8, "int8"
+			o.Engine.Name, o.Engine.CPU.KV, o.Decode.KVEncoding = engines.CPU, cpu.KVInt8, "int8"
 		}},
-		{"cpu-weight-cache", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPUWeightCache = mesh.EngineSimulated, "/cache" }},
-		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.CUDAProducts = "fast" }},
-		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Device, o.Engine.CUDAProducts = mesh.DeviceCPU, cuda.CublasLt }},
-		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CUDAProducts = mesh.EngineSimulated, cuda.CublasLt }},
-		{"cuda-weights", func(o *mesh.UpOptions) { o.Engine.CUDAWeights = "int3" }},
-		{"cuda-kv", func(o *mesh.UpOptions) { o.Engine.CUDAKV = "int3" }},
-		{"nvml", func(o *mesh.UpOptions) { o.Engine.Device, o.Engine.NVML = mesh.DeviceCPU, "/usr/lib/libnvidia-ml.so.1" }},
-		{"cublaslt", func(o *mesh.UpOptions) { o.Engine.CublasLt = "/usr/lib" }},
+		{"cpu-weight-cache", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CPU.WeightCache = engines.Simulated, "/cache" }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.CUDA.Products = "fast" }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Device, o.Engine.CUDA.Products = engines.DeviceCPU, cuda.CublasLt }},
+		{"cuda-products", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.CUDA.Products = engines.Simulated, cuda.CublasLt }},
+		{"cuda-weights", func(o *mesh.UpOptions) { o.Engine.CUDA.Weights = "int3" }},
+		{"cuda-kv", func(o *mesh.UpOptions) { o.Engine.CUDA.KV = "int3" }},
+		{"nvml", func(o *mesh.UpOptions) {
+			o.Engine.Device, o.Engine.CUDA.NVML = engines.DeviceCPU, "/usr/lib/libnvidia-ml.so.1"
+		}},
+		{"cublaslt", func(o *mesh.UpOptions) { o.Engine.CUDA.CublasLt = "/usr/lib" }},
 		{"kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = -5 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 0 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 2048 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 48 }},
 		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.BlockTokens = 512 }},
-		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.BlockTokens = mesh.EngineSimulated, 1025 }},
+		{"block-tokens", func(o *mesh.UpOptions) { o.Engine.Name, o.Engine.BlockTokens = engines.Simulated, 1025 }},
 		{"max-sequences", func(o *mesh.UpOptions) { o.Engine.MaxSequences = 0 }},
 		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = o.Engine.MaxSequences - 1 }},
 		{"max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = math.MaxInt }},
-		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.BaseMs = -1 }},
-		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.BaseMs = math.NaN() }},
-		{"simulated-per-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.PerTokenMs = math.Inf(1) }},
-		{"simulated-per-context-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.PerContextTokenMs = -0.1 }},
+		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.StepTime.BaseMs = -1 }},
+		{"simulated-base-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.StepTime.BaseMs = math.NaN() }},
+		{"simulated-per-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.StepTime.PerTokenMs = math.Inf(1) }},
+		{"simulated-per-context-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.StepTime.PerContextTokenMs = -0.1 }},
 		{"stop-timeout", func(o *mesh.UpOptions) { o.StopTimeout = 0 }},
 		{"start-timeout", func(o *mesh.UpOptions) { o.StartTimeout = -time.Second }},
 		{"lease-ttl", func(o *mesh.UpOptions) { o.LeaseTTL = time.Millisecond }},
@@ -141,15 +93,15 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 4096 }},
 		{"decode-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Decode.TransferCreditBytes = 2 << 40 }},
 		{"decode-kv-encoding", func(o *mesh.UpOptions) { o.Decode.KVEncoding = "" }},
-		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.Config.TransferCreditBytes = 1 }},
-		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.Config.TransferCreditBytes = 1<<40 + 1 }},
+		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.TransferCreditBytes = 1 }},
+		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.TransferCreditBytes = 1<<40 + 1 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
 		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
 		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
-		{"budget-queue", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[latency.StageQueue] = -1 }},
-		{"budget-transfer-exposed", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[latency.StageTransferExposed] = 1 << 60 }},
+		{"budget-queue", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[api.StageQueue] = -1 }},
+		{"budget-transfer-exposed", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[api.StageTransferExposed] = 1 << 60 }},
 		{"budget-ttft", func(o *mesh.UpOptions) {
-			o.Router.Budget.Declared.Totals[latency.TotalTTFT], o.Router.Budget.Declared.Stages[latency.StagePrefill] = 1, 2
+			o.Router.Budget.Declared.Totals[latency.TotalTTFT], o.Router.Budget.Declared.Stages[api.StagePrefill] = 1, 2
 		}},
 		{"budget-window", func(o *mesh.UpOptions) { o.Router.Budget.Window = 0 }},
 		{"prefill", func(o *mesh.UpOptions) { o.PrefillWorkers = -1 }},
@@ -167,7 +119,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "/run/a.sock" }},
 		{"kv-socket", func(o *mesh.UpOptions) {
-			o.KV.Transport, o.KV.Socket = mesh.TransportUnix, mesh.SocketOff
+			o.KV.Transport, o.KV.Socket = kvtransfer.TransportUnix, kvtransfer.SocketOff
 		}},
 	} {
 		t.Run(c.flag, func(t *testing.T) {
@@ -187,7 +139,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 func TestBlocksOfTheSimulatedEngine(t *testing.T) {
 	for _, tokens := range []int{1, 48, 1024} {
 		o := mesh.DefaultOptions()
-		o.Engine.Name, o.Engine.BlockTokens = mesh.EngineSimulated, tokens
+		o.Engine.Name, o.Engine.BlockTokens = engines.Simulated, tokens
 		o.Prefill.ChunkTokens, o.Decode.ChunkTokens = tokens, tokens
 		if err := o.Validate(); err != nil {
 			t.Error(err)
@@ -246,7 +198,7 @@ func TestStoreIgnoresSettingsOfOthers(t *testing.T) {
 		{"router", "", func(o *mesh.ServeOptions) { o.Router.QueueLimit = 0 }},
 		{"engine", "", func(o *mesh.ServeOptions) { o.Engine.Name = "gpu" }},
 		{"aliases", "", func(o *mesh.ServeOptions) { o.ModelAliases = []string{"["} }},
-		{"store", "store-max-puts", func(o *mesh.ServeOptions) { o.Store.Config.MaxPuts = 0 }},
+		{"store", "store-max-puts", func(o *mesh.ServeOptions) { o.Store.MaxPuts = 0 }},
 		{"kv", "kv-connections", func(o *mesh.ServeOptions) { o.KV.Connections = 99 }},
 		{"trace", "trace-sample", func(o *mesh.ServeOptions) { o.Trace.Share = 2 }},
 		{"all parts", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},

@@ -9,16 +9,22 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
-	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-const (
-	// readyTimeout bounds how long the router may take to see the workers that
-	// are waited for.
-	readyTimeout = 30 * time.Second
-	// watchAgain is the pause before a broken watch is begun again.
-	watchAgain = time.Second
-)
+// readyTimeout bounds how long the router may take to see the workers that are
+// waited for.
+const readyTimeout = 30 * time.Second
+
+// newReadiness makes the service that says that the process is ready. It is the last, so
+// that readiness is taken back first of all.
+func (p *process) newReadiness(ready func()) func(context.Context) ([]lifecycle.Service, error) {
+	return func(context.Context) ([]lifecycle.Service, error) {
+		if p.watchWorkers != nil {
+			return []lifecycle.Service{p.routerReadiness(p.workers(), ready)}, nil
+		}
+		return []lifecycle.Service{p.workerReadiness(ready)}, nil
+	}
+}
 
 // workerReadiness is a service that calls ready once everything started, and
 // takes readiness back first of all when the process stops.
@@ -36,21 +42,24 @@ func (p *process) workerReadiness(ready func()) lifecycle.Service {
 }
 
 // routerReadiness is workerReadiness for a process with a router: it asks the
-// router at address which workers it is connected to, calls ready once all of
-// expected are among them, and from then on follows whether a request could be
-// served at all.
-func (p *process) routerReadiness(address string, expected []string, ready func()) lifecycle.Service {
+// router which workers it is connected to, calls ready once all of expected are
+// among them, and from then on follows whether a request could be served at all.
+func (p *process) routerReadiness(expected []string, ready func()) lifecycle.Service {
 	return lifecycle.Service{
 		Name: "readiness",
 		Run: func(ctx context.Context) error {
 			w := &watch{process: p, expected: expected, ready: ready}
-			return w.run(ctx, address)
+			return w.run(ctx)
 		},
 		Stop: p.unready,
 	}
 }
 
 func (p *process) unready(context.Context) error { p.ready.Store(false); return nil }
+
+// watchWorkers calls notify with a router's workers of a role, all if it is not
+// specified, now and whenever they change, until ctx ends or notify fails.
+type watchWorkers func(ctx context.Context, role controlv1.Role, notify func([]*controlv1.WorkerView) error) error
 
 // watch follows a router's workers.
 type watch struct {
@@ -60,65 +69,41 @@ type watch struct {
 	said     bool // ready was called
 }
 
-func (w *watch) run(ctx context.Context, address string) error {
-	conn, err := rpc.Dial(address, rpc.ClientConfig{})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
+func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := fmt.Errorf("the router does not see its %d workers after %s: see what they log with --log-level=info", len(w.expected), readyTimeout)
 	timeout := time.AfterFunc(readyTimeout, func() { cancel(late) })
 	defer timeout.Stop()
-	for {
-		err := w.follow(ctx, controlv1.NewControlClient(conn), timeout)
-		w.process.served.Store(false)
-		if errors.Is(context.Cause(ctx), late) {
-			return late
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !w.said {
-			return fmt.Errorf("ask the router for its workers: %w", err)
-		}
-		pause := time.NewTimer(watchAgain)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
-		}
+	// It ends with ctx, or with the router, whose own error is the one to report.
+	_ = w.process.watchWorkers(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(view []*controlv1.WorkerView) error {
+		w.take(view, timeout)
+		return nil
+	})
+	w.process.served.Store(false)
+	<-ctx.Done()
+	if errors.Is(context.Cause(ctx), late) {
+		return late
 	}
+	return nil
 }
 
-// follow reads views until the stream breaks.
-func (w *watch) follow(ctx context.Context, client controlv1.ControlClient, timeout *time.Timer) error {
-	stream, err := client.WatchWorkers(ctx, &controlv1.ListWorkersRequest{})
-	if err != nil {
-		return err
+// take takes in one view.
+func (w *watch) take(view []*controlv1.WorkerView, timeout *time.Timer) {
+	connected, decodes := make(map[string]bool), false
+	for _, v := range view {
+		if record := v.GetRecord(); v.GetConnected() {
+			connected[record.GetId()] = true
+			decodes = decodes || record.GetRole() == controlv1.Role_ROLE_DECODE && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
+		}
 	}
-	for {
-		view, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		connected, decodes := make(map[string]bool), false
-		for _, v := range view.GetWorkers() {
-			if record := v.GetRecord(); v.GetConnected() {
-				connected[record.GetId()] = true
-				decodes = decodes || record.GetRole() == controlv1.Role_ROLE_DECODE && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
-			}
-		}
-		w.process.served.Store(decodes)
-		if w.said || !allUsable(connected, w.expected) || !timeout.Stop() {
-			continue
-		}
-		w.said = true
-		w.process.ready.Store(true)
-		w.ready()
+	w.process.served.Store(decodes)
+	if w.said || !allUsable(connected, w.expected) || !timeout.Stop() {
+		return
 	}
+	w.said = true
+	w.process.ready.Store(true)
+	w.ready()
 }
 
 func allUsable(usable map[string]bool, ids []string) bool {

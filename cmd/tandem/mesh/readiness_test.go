@@ -2,14 +2,11 @@ package mesh_test
 
 import (
 	"context"
-	"net"
+	"errors"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"testing"
-	"time"
-
-	"google.golang.org/grpc"
+	"testing/synctest"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -20,17 +17,6 @@ func status(handler http.Handler, path string) int {
 	answer := httptest.NewRecorder()
 	handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 	return answer.Code
-}
-
-// await waits until /readyz answers want.
-func await(t *testing.T, handler http.Handler, want int) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); status(handler, "/readyz") != want; {
-		if time.Now().After(deadline) {
-			t.Fatalf("/readyz never became %d", want)
-		}
-		<-time.After(time.Millisecond)
-	}
 }
 
 func TestReadinessOfAWorker(t *testing.T) {
@@ -61,24 +47,21 @@ func TestReadinessOfAWorker(t *testing.T) {
 	}
 }
 
-// watched is a router that says what it is told.
-type watched struct {
-	controlv1.UnimplementedControlServer
-	views chan []*controlv1.WorkerView
-}
+// watched is a router that says what it is told; nil: it ends.
+type watched struct{ views chan []*controlv1.WorkerView }
 
-func (w *watched) WatchWorkers(_ *controlv1.ListWorkersRequest, stream grpc.ServerStreamingServer[controlv1.ListWorkersResponse]) error {
+func (w *watched) watch(ctx context.Context, _ controlv1.Role, notify func([]*controlv1.WorkerView) error) error {
 	for {
 		select {
 		case view := <-w.views:
 			if view == nil {
-				return context.Canceled
+				return errors.New("it ends")
 			}
-			if err := stream.Send(&controlv1.ListWorkersResponse{Workers: view}); err != nil {
+			if err := notify(view); err != nil {
 				return err
 			}
-		case <-stream.Context().Done():
-			return nil
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -91,43 +74,41 @@ func worker(id string, role controlv1.Role, connected bool) *controlv1.WorkerVie
 
 // A router is ready for requests as long as it has a decode worker.
 func TestReadinessOfARouter(t *testing.T) {
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	router, server := &watched{views: make(chan []*controlv1.WorkerView)}, grpc.NewServer()
-	controlv1.RegisterControlServer(server, router)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	defer func() { server.Stop(); <-served }()
+	synctest.Test(t, func(t *testing.T) {
+		router := &watched{views: make(chan []*controlv1.WorkerView)}
+		said := make(chan struct{})
+		handler, service := mesh.NewRouterReadiness(router.watch, []string{"p1"}, func() { close(said) })
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		await := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := status(handler, "/readyz"); got != want {
+				t.Fatalf("/readyz answers %d, want %d", got, want)
+			}
+		}
+		go func() { ran <- service.Run(ctx) }()
 
-	said := make(chan struct{})
-	handler, service := mesh.NewRouterReadiness("unix://"+listener.Addr().String(), []string{"p1"}, func() { close(said) })
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- service.Run(ctx) }()
-
-	prefill, decode := worker("p1", controlv1.Role_ROLE_PREFILL, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
-	away := worker("d1", controlv1.Role_ROLE_DECODE, false)
-	router.views <- []*controlv1.WorkerView{decode}
-	router.views <- []*controlv1.WorkerView{prefill, away}
-	<-said // all that are expected are there, but nobody decodes
-	await(t, handler, http.StatusServiceUnavailable)
-	router.views <- []*controlv1.WorkerView{prefill, decode}
-	await(t, handler, http.StatusOK)
-	router.views <- []*controlv1.WorkerView{prefill, away}
-	await(t, handler, http.StatusServiceUnavailable)
-	router.views <- []*controlv1.WorkerView{decode}
-	await(t, handler, http.StatusOK)
-	router.views <- nil // the stream breaks and is begun again
-	await(t, handler, http.StatusServiceUnavailable)
-	router.views <- []*controlv1.WorkerView{decode}
-	await(t, handler, http.StatusOK)
-	if got := status(handler, "/healthz"); got != http.StatusOK {
-		t.Errorf("alive: %d", got)
-	}
-	cancel()
-	if err := <-ran; err != nil {
-		t.Error(err)
-	}
+		prefill, decode := worker("p1", controlv1.Role_ROLE_PREFILL, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
+		away := worker("d1", controlv1.Role_ROLE_DECODE, false)
+		router.views <- []*controlv1.WorkerView{decode}
+		router.views <- []*controlv1.WorkerView{prefill, away}
+		<-said // all that are expected are there, but nobody decodes
+		await(http.StatusServiceUnavailable)
+		router.views <- []*controlv1.WorkerView{prefill, decode}
+		await(http.StatusOK)
+		router.views <- []*controlv1.WorkerView{prefill, away}
+		await(http.StatusServiceUnavailable)
+		router.views <- []*controlv1.WorkerView{decode}
+		await(http.StatusOK)
+		router.views <- nil
+		await(http.StatusServiceUnavailable)
+		if got := status(handler, "/healthz"); got != http.StatusOK {
+			t.Errorf("alive: %d", got)
+		}
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -4,68 +4,58 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
 )
 
-// servers are the embedded etcd and NATS servers; nil where others are used.
-type servers struct {
-	etcd *embedded.Etcd
-	nats *embedded.NATS
-	// temporary is a folder that goes with them; empty if the user named one.
-	temporary string
+// newEtcd starts an embedded etcd, if no other is named.
+func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error) {
+	if len(p.options.Etcd) > 0 {
+		return nil, nil
+	}
+	dir, temporary := p.dataDir, (*tempfolder.Folder)(nil)
+	if dir == "" {
+		if temporary, err = tempfolder.Make("etcd"); err != nil {
+			return nil, fmt.Errorf("make a folder for etcd's data: %w: name one with --data-dir", err)
+		}
+		dir = filepath.Join(temporary.Path, "data")
+	}
+	ctx, cancel := p.starting(ctx)
+	defer cancel()
+	etcd, err := embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
+	if err != nil {
+		if p.dataDir != "" {
+			err = fmt.Errorf("--data-dir: %w", err)
+		}
+		return nil, errors.Join(err, temporary.Remove())
+	}
+	p.options.Etcd, p.embedEtcd = []string{etcd.Endpoint()}, true
+	return []lifecycle.Service{{Name: "etcd", Run: etcd.Run, Close: func() error {
+		etcd.Close()
+		return temporary.Remove()
+	}}}, nil
 }
 
-// startServers starts the embedded etcd and NATS, where no others are named, and
-// says in o and up where they are.
-func startServers(ctx context.Context, o *UpOptions, up *Up) (*servers, error) {
-	s := new(servers)
-	if err := s.start(ctx, o, up); err != nil {
-		return nil, errors.Join(err, s.stop())
+// newNATS starts an embedded NATS server, if no other is named.
+func (p *process) newNATS(context.Context) ([]lifecycle.Service, error) {
+	if len(p.options.NATS) > 0 {
+		return nil, nil
 	}
-	up.Etcd, up.NATS = o.Etcd, o.NATS
-	return s, nil
+	nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"})
+	if err != nil {
+		return nil, err
+	}
+	p.options.NATS, p.embedNATS = []string{nats.URL()}, true
+	return []lifecycle.Service{{Name: "nats", Close: func() error { nats.Close(); return nil }}}, nil
 }
 
-func (s *servers) start(ctx context.Context, o *UpOptions, up *Up) (err error) {
-	if len(o.Etcd) == 0 {
-		dir := o.DataDir
-		if dir == "" {
-			if dir, err = os.MkdirTemp("", "tandem-"); err != nil {
-				return fmt.Errorf("make a folder for etcd's data: %w: name one with --data-dir", err)
-			}
-			s.temporary = dir
-		}
-		starting, cancel := context.WithTimeout(ctx, o.StartTimeout)
-		defer cancel()
-		if s.etcd, err = embedded.StartEtcd(starting, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"}); err != nil {
-			if o.DataDir != "" {
-				err = fmt.Errorf("--data-dir: %w", err)
-			}
-			return err
-		}
-		o.Etcd, up.EmbeddedEtcd = []string{s.etcd.Endpoint()}, true
+// starting bounds what waits for servers to start by StartTimeout; 0: for ever.
+func (p *process) starting(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.options.StartTimeout > 0 {
+		return context.WithTimeout(ctx, p.options.StartTimeout)
 	}
-	if len(o.NATS) == 0 {
-		if s.nats, err = embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"}); err != nil {
-			return err
-		}
-		o.NATS, up.EmbeddedNATS = []string{s.nats.URL()}, true
-	}
-	return nil
-}
-
-// stop stops those that run and removes the temporary folder.
-func (s *servers) stop() error {
-	if s.nats != nil {
-		s.nats.Close()
-	}
-	if s.etcd != nil {
-		s.etcd.Close()
-	}
-	if s.temporary != "" {
-		return os.RemoveAll(s.temporary)
-	}
-	return nil
+	return context.WithCancel(ctx)
 }

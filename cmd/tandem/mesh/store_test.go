@@ -8,27 +8,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// stores waits until the router at address is connected to just these block
-// stores.
-func stores(t *testing.T, address string, want ...string) {
+// stores waits until the router that serves operators at control is connected to just
+// these block stores.
+func stores(t *testing.T, control string, want ...string) {
 	t.Helper()
-	conn, err := rpc.Dial(address, rpc.ClientConfig{})
+	conn, err := rpc.Dial(control, rpc.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := t.Context()
 	views, err := controlv1.NewControlClient(conn).WatchWorkers(ctx, &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_KVTRANSFER})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +59,7 @@ func TestServeBlockStore(t *testing.T) {
 	o.Store.Memory = 64 << 20
 	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
 		defer cancel()
-		stores(t, up.Address, "kvtransfer-1")
+		stores(t, up.Control, "kvtransfer-1")
 		inner, stop := context.WithCancel(t.Context())
 		defer stop()
 		part := mesh.ServeOptions{Options: o.Options, Target: "kvtransfer", ID: "store-9"}
@@ -70,27 +69,27 @@ func TestServeBlockStore(t *testing.T) {
 			if p.OutsideBytes != 64<<20 {
 				t.Errorf("%d bytes outside Go's heap", p.OutsideBytes)
 			}
-			stores(t, up.Address, "kvtransfer-1", "store-9")
-			drainWorker(t, up.Address, "kvtransfer-1")
-			stores(t, up.Address, "store-9")
+			stores(t, up.Control, "kvtransfer-1", "store-9")
+			drainWorker(t, up.Control, "kvtransfer-1")
+			stores(t, up.Control, "store-9")
 		}); err != nil {
 			t.Error(err)
 		}
-		stores(t, up.Address)
+		stores(t, up.Control)
 	}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // drainWorker asks a worker to leave and waits until it has nothing left.
-func drainWorker(t *testing.T, router, id string) {
+func drainWorker(t *testing.T, control, id string) {
 	t.Helper()
-	conn, err := rpc.Dial(router, rpc.ClientConfig{})
+	conn, err := rpc.Dial(control, rpc.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	progress, err := controlv1.NewControlClient(conn).Drain(t.Context(), &controlv1.DrainRequest{WorkerId: id})
+	progress, err := controlv1.NewControlClient(conn).Drain(t.Context(), &controlv1.DrainRequest{WorkerId: id, Force: true})
 	for err == nil {
 		_, err = progress.Recv()
 	}
@@ -115,37 +114,8 @@ func TestBlockStoreOfLessThanABlock(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	o.Store.Memory = mesh.ByteSize(least)
+	o.Store.Memory = bytesize.Size(least)
 	if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(mesh.Up) { cancel() }); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestMemoryOfBlockStores(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		memory  mesh.ByteSize
-		stores  int
-		left    int64
-		want    mesh.ByteSize
-		refused bool
-	}{
-		{"plenty", mesh.Auto, 1, 64 << 30, 4 << 30, false},
-		{"half of what is left", mesh.Auto, 1, 2<<30 + 192<<20, 1 << 30, false},
-		{"of each", mesh.Auto, 2, 4<<30 + 192<<20, 1 << 30, false},
-		{"not known", mesh.Auto, 1, 0, 4 << 30, false},
-		{"asked for", 3 << 30, 1, 4 << 30, 3 << 30, false},
-		{"asked for too much", 3 << 30, 2, 4 << 30, 0, true},
-		{"none", mesh.Auto, 1, 100 << 20, 0, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got, err := mesh.FitStores(c.memory, c.stores, c.left)
-			if (err != nil) != c.refused || err == nil && got != c.want {
-				t.Errorf("%v, %v; want %v", got.String(), err, c.want.String())
-			}
-			if err != nil && !strings.HasPrefix(err.Error(), "--store-memory: ") {
-				t.Errorf("error %v does not begin with the flag", err)
-			}
-		})
 	}
 }

@@ -11,6 +11,9 @@ import (
 // GPU was lost.
 const stuckGrace = 15 * time.Second
 
+// stuckAfter is how long the process may take to end once the GPU is lost.
+func (p *process) stuckAfter() time.Duration { return p.options.StopTimeout + stuckGrace }
+
 // stuck ends a process that cannot end by itself: a call of a driver whose device is gone
 // may never return.
 type stuck struct {
@@ -18,7 +21,7 @@ type stuck struct {
 	ended chan struct{} // closed when there is nothing to end any more
 }
 
-// unlessStuck runs f, and leaves it behind when the time is up that s.within gives it.
+// unlessStuck runs f, and leaves it behind when a time of s.within is over.
 func unlessStuck(f func(s *stuck) error) error {
 	s := &stuck{given: make(chan error, 1), ended: make(chan struct{})}
 	defer close(s.ended)
@@ -32,7 +35,7 @@ func unlessStuck(f func(s *stuck) error) error {
 	}
 }
 
-// within is how long all may still take; then the process ends with an error.
+// within has unlessStuck return err if f has not after a time.
 func (s *stuck) within(most time.Duration, err error) {
 	time.AfterFunc(most, func() {
 		select {
@@ -42,7 +45,7 @@ func (s *stuck) within(most time.Duration, err error) {
 	})
 }
 
-// once gives all so long once an engine's device is lost, however that was noticed.
+// once calls within when an engine's device is lost, however that was noticed.
 func (s *stuck) once(made engine.Losing, most time.Duration) {
 	go func() {
 		select {

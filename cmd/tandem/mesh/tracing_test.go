@@ -15,17 +15,18 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 func TestTraceOptions(t *testing.T) {
 	for _, c := range []struct {
 		flag   string
-		change func(*mesh.TraceOptions)
+		change func(*telemetry.TracingConfig)
 	}{
-		{"--trace-sample", func(o *mesh.TraceOptions) { o.Share = 1.01 }},
-		{"--trace-sample", func(o *mesh.TraceOptions) { o.Share = math.NaN() }},
-		{"--trace-endpoint", func(o *mesh.TraceOptions) { o.Endpoint = "collector" }},
-		{"--trace-file-size", func(o *mesh.TraceOptions) { o.File, o.FileSize = "x", 5 }},
+		{"--trace-sample", func(o *telemetry.TracingConfig) { o.Share = 1.01 }},
+		{"--trace-sample", func(o *telemetry.TracingConfig) { o.Share = math.NaN() }},
+		{"--trace-endpoint", func(o *telemetry.TracingConfig) { o.Endpoint = "collector" }},
+		{"--trace-file-size", func(o *telemetry.TracingConfig) { o.File, o.FileBytes = "x", 5 }},
 	} {
 		o := upOptions(t)
 		c.change(&o.Trace)

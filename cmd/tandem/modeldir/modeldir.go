@@ -1,5 +1,5 @@
 // Package modeldir finds the directory of the model that a command serves, when
-// it is told none the one bundled with Tandem, and opens the tokenizer in it.
+// it is told none the one bundled with Tandem.
 //
 // Commands of the binary and the suite that runs them may import it. It owns
 // nothing and starts no goroutine.
@@ -8,12 +8,8 @@ package modeldir
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // Environment is the variable that names a model's directory.
@@ -21,32 +17,6 @@ const Environment = "TANDEM_MODEL"
 
 // bundled is where the bundled model lies below a checkout or an installation.
 var bundled = filepath.Join("models", "fable")
-
-// OpenTokenizer opens the tokenizer of the model in dir. The error says what to do
-// when there is none.
-func OpenTokenizer(dir string) (*tokenizer.Tokenizer, error) {
-	opened, err := tokenizer.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: there is no tokenizer: fetch %s of the same checkpoint into this directory", dir, tokenizer.FileName)
-	}
-	if err != nil && isPointer(filepath.Join(dir, tokenizer.FileName)) {
-		return nil, fmt.Errorf("%s: %s is a Git LFS pointer, not the file: run git lfs pull in the checkpoint's repository", dir, tokenizer.FileName)
-	}
-	return opened, err
-}
-
-// isPointer reports whether Git LFS has left its pointer in a file's place.
-func isPointer(path string) bool {
-	const pointer = "version https://git-lfs"
-	file, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	start := make([]byte, len(pointer))
-	_, err = io.ReadFull(file, start)
-	return err == nil && string(start) == pointer
-}
 
 // Places are where Find looks. An empty place is left out.
 type Places struct {

@@ -7,8 +7,8 @@
 // calls of a socket that does not block take microseconds, so there is nothing to
 // hand over for.
 //
-// The packages of cmd/tandem/bench import it. It starts no goroutines. Only on Linux
-// is anything different from net.
+// It starts no goroutines. Only on Linux is anything
+// different from net.
 package rawnet
 
 import (
@@ -35,7 +35,6 @@ func Listener(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }
 
-// Accept implements net.Listener.
 func (l listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {

@@ -80,7 +80,6 @@ func (h *half) do(b []byte) (int, error) {
 	return h.n, nil
 }
 
-// Read implements net.Conn.
 func (c *rawConn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -92,7 +91,6 @@ func (c *rawConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
 func (c *rawConn) Write(b []byte) (int, error) {
 	written := 0
 	for written < len(b) {

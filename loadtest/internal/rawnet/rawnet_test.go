@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rawnet"
+	"github.com/tandem-serving/tandem/loadtest/internal/rawnet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

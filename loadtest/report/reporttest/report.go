@@ -3,17 +3,16 @@ package reporttest
 import (
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // SLO is what the reports are judged by.
-var SLO = latency.SLO{Terms: []latency.Term{
+var SLO = measure.SLO{Terms: []measure.Term{
 	{Latency: "ttft", Percentile: 99, Bound: 500 * time.Millisecond},
 	{Latency: "tpot", Percentile: 99, Bound: 30 * time.Millisecond},
 }}
@@ -26,12 +25,14 @@ func Figures(run *record.Run) report.Figures {
 
 // New is a report of a server without figures.
 func New(name string) *report.Report {
-	return report.New(report.Invocation{
-		Name: name, Command: []string{"bench", "serve", "--addr", "127.0.0.1:9000", "--slo", SLO.String(), "--sweep", "2,4,8"},
+	r := report.New(report.Invocation{
 		Began:    began,
-		Target:   target.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096},
+		Target:   client.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096},
 		Workload: []string{"poisson arrivals, seed 1", "prompts of 64 to 464 tokens, outputs of 4 to 32"},
 	})
+	r.Name, r.Version = name, "devel"
+	r.Command = []string{"bench", "serve", "--addr", "127.0.0.1:9000", "--slo", SLO.String(), "--sweep", "2,4,8"}
+	return r
 }
 
 // Single is a report of one run.

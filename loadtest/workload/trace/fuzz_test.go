@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 // check reads whatever bytes and sees that entries are sane and errors have places

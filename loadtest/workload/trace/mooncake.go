@@ -3,11 +3,11 @@ package trace
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/internal/jsonerror"
 )
 
 // mooncake reads the traces of Mooncake: one JSON object a line.
@@ -30,8 +30,8 @@ func (m *mooncake) Next() (Entry, error) {
 		Blocks    []uint64 `json:"hash_ids"`
 	}
 	if err := json.Unmarshal(line, &raw); err != nil {
-		offset, problem := explainJSON(err)
-		return Entry{}, m.lines.fail(max(offset, 1), `%s: expected {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, problem)
+		offset, problem := jsonerror.Explain(err)
+		return Entry{}, m.lines.fail(max(int(offset), 1), `%s: expected {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, problem)
 	}
 	// at is the column of a key, as far as the line tells.
 	at := func(key string) int { return 1 + max(0, bytes.Index(line, []byte(strconv.Quote(key)))) }
@@ -63,38 +63,3 @@ func (m *mooncake) Next() (Entry, error) {
 
 // maxMillis is some 290 years, the reach of a time.Duration.
 const maxMillis = 9e12
-
-// explainJSON is where JSON went wrong, in bytes from 1 (0: at the end), and what
-// is wrong there.
-func explainJSON(err error) (offset int, problem string) {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax):
-		return int(syntax.Offset), "malformed JSON, " + syntax.Error()
-	case errors.As(err, &kind) && kind.Field == "":
-		return int(kind.Offset), fmt.Sprintf("a JSON %s where an object should be", kind.Value)
-	case errors.As(err, &kind):
-		return int(kind.Offset), fmt.Sprintf("%s is a JSON %s where %s should be", kind.Field, kind.Value, inWords(kind.Type.Kind().String()))
-	default:
-		return 1, err.Error()
-	}
-}
-
-// inWords is a Go kind in the words of JSON.
-func inWords(kind string) string {
-	switch kind {
-	case "uint64":
-		return "a whole number from 0"
-	case "int":
-		return "a whole number"
-	case "float64":
-		return "a number"
-	case "string":
-		return "a string"
-	case "slice":
-		return "an array"
-	default:
-		return "an object"
-	}
-}

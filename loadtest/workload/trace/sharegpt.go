@@ -3,6 +3,8 @@ package trace
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/tandem-serving/tandem/loadtest/internal/jsonerror"
 )
 
 // shareGPT reads conversations in ShareGPT's form.
@@ -50,8 +52,8 @@ func (s *shareGPT) parse(at object) (Entry, error) {
 		} `json:"conversations"`
 	}
 	if err := json.Unmarshal(at.text, &raw); err != nil {
-		offset, problem := explainJSON(err)
-		return Entry{}, s.objects.failIn(at, offset, "%s: %s", problem, form)
+		offset, problem := jsonerror.Explain(err)
+		return Entry{}, s.objects.failIn(at, int(offset), "%s: %s", problem, form)
 	}
 	if raw.Conversations == nil {
 		return Entry{}, s.objects.failIn(at, 1, "conversations is missing: %s", form)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/workload/trace"
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
 func readAll(r trace.Reader) ([]trace.Entry, error) {
@@ -98,11 +98,11 @@ func TestMalformed(t *testing.T) {
 		{"azure, many fields", trace.Azure, header + "2023-11-16 18:15:46,1,2,3", `t:2:24: the line has more than 3 fields`},
 		{"azure, order", trace.Azure, header + "2023-11-16 18:15:46,1,2\n2023-11-16 18:15:44.5,1,2\n", `t:3:1: this request came 1.5s before the one above: expected the oldest first`},
 		{"azure, long line", trace.Azure, header + long, "t:2:1048577: the line is longer than 1 MiB"},
-		{"mooncake, syntax", trace.Mooncake, `{"timestamp": 1, "input_length": x}`, `t:1:34: malformed JSON, invalid character 'x'`},
-		{"mooncake, cut off", trace.Mooncake, `{"timestamp": 1`, `t:1:15: malformed JSON, unexpected end`},
-		{"mooncake, kind", trace.Mooncake, `{"timestamp": 1, "input_length": "5"}`, `t:1:36: input_length is a JSON string where a whole number should be`},
-		{"mooncake, negative id", trace.Mooncake, `{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [-3]}`, `hash_ids is a JSON number -3 where a whole number from 0 should be`},
-		{"mooncake, array", trace.Mooncake, `[1]`, `t:1:1: a JSON array where an object should be`},
+		{"mooncake, syntax", trace.Mooncake, `{"timestamp": 1, "input_length": x}`, `t:1:34: invalid character 'x'`},
+		{"mooncake, cut off", trace.Mooncake, `{"timestamp": 1`, `t:1:15: unexpected end`},
+		{"mooncake, kind", trace.Mooncake, `{"timestamp": 1, "input_length": "5"}`, `t:1:36: input_length: expected a whole number, not string`},
+		{"mooncake, negative id", trace.Mooncake, `{"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": [-3]}`, `hash_ids: expected a whole number from 0, not number -3`},
+		{"mooncake, array", trace.Mooncake, `[1]`, `t:1:1: expected an object, not array`},
 		{"mooncake, missing", trace.Mooncake, "\n" + `{"timestamp": 1, "output_length": 1}`, `t:2:1: input_length is missing`},
 		{"mooncake, negative", trace.Mooncake, `{"timestamp": 1, "input_length": -5, "output_length": 1}`, `t:1:18: input_length is -5`},
 		{"mooncake, ids", trace.Mooncake, `{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1,2,3]}`, `t:1:59: input_length 600 has 3 hash_ids: expected 2`},
@@ -116,8 +116,8 @@ func TestMalformed(t *testing.T) {
 		{"sharegpt, after", trace.ShareGPT, "[]\n\n5", "t:3:1: '5' after the array"},
 		{"sharegpt, array cut off", trace.ShareGPT, "[", "t:1:2: the file ends inside the array"},
 		{"sharegpt, object cut off", trace.ShareGPT, "[\n {\"conversations\": [", "t:2:2: the object has no end"},
-		{"sharegpt, syntax", trace.ShareGPT, "[\n{\n\"conversations\": [x]}]", "t:3:19: malformed JSON, invalid character 'x'"},
-		{"sharegpt, kind", trace.ShareGPT, `[{"conversations": 5}]`, `t:1:20: conversations is a JSON number where an array should be`},
+		{"sharegpt, syntax", trace.ShareGPT, "[\n{\n\"conversations\": [x]}]", "t:3:19: invalid character 'x'"},
+		{"sharegpt, kind", trace.ShareGPT, `[{"conversations": 5}]`, `t:1:20: conversations: expected an array, not number`},
 		{"sharegpt, missing", trace.ShareGPT, `[ {}]`, `t:1:3: conversations is missing`},
 		{"sharegpt, no value", trace.ShareGPT, `[{"conversations": [{"from": "human"}]}]`, `t:1:2: conversations[0] lacks from or value`},
 		{"sharegpt, speaker", trace.ShareGPT, `[{"conversations": [{"from": "dog", "value": "w"}]}]`, `t:1:2: conversations[0] is from "dog": expected human, gpt or system`},
@@ -213,7 +213,7 @@ func realTrace(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv("TANDEM_TRACES")
 	if dir == "" {
-		dir = "../../../../../../shared/data"
+		dir = "../../../../shared/data"
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {

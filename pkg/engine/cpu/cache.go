@@ -7,17 +7,17 @@ import (
 	"io/fs"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
-	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packed"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packedweights"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 // load packs the weights of m, or reads them where they are kept packed. What is wrong
 // with that folder costs time, not the start.
-func (w *Weights) load(ctx context.Context, m *model.Model, config LoadConfig) error {
-	if config.CacheDir == "" {
+func (w *Weights) load(ctx context.Context, m *model.Model, config Config) error {
+	if config.WeightCache == "" {
 		return w.pack(ctx, m, config.Progress)
 	}
-	folder := packed.Folder{Path: config.CacheDir, Threads: config.Threads}
+	folder := packedweights.Folder{Path: config.WeightCache, Threads: config.Threads}
 	err := w.restore(ctx, folder, config.Progress)
 	switch {
 	case err == nil:
@@ -54,7 +54,7 @@ func (w *Weights) load(ctx context.Context, m *model.Model, config LoadConfig) e
 }
 
 // restore reads the weights that folder keeps.
-func (w *Weights) restore(ctx context.Context, folder packed.Folder, progress func(done, total int64)) error {
+func (w *Weights) restore(ctx context.Context, folder packedweights.Folder, progress func(done, total int64)) error {
 	if err := folder.Read(ctx, w.identity(), w.packed.Parts(), progress); err != nil {
 		return err
 	}
@@ -68,14 +68,14 @@ func (w *Weights) restore(ctx context.Context, folder packed.Folder, progress fu
 
 // identity is what the packed bytes follow from: the instruction set and the number of
 // threads are not among it.
-func (w *Weights) identity() packed.Identity {
+func (w *Weights) identity() packedweights.Identity {
 	s := w.spec
-	return packed.Identity{
+	return packedweights.Identity{
 		Digest: s.Digest, Type: string(w.kind), Packing: kernels.PackingVersion,
 		Shape: fmt.Sprintf("hidden=%d layers=%d heads=%d kvheads=%d headsize=%d ffn=%d vocabulary=%d tied=%t qkvbias=%t qknorm=%t",
 			s.HiddenSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize, s.FFNSize, s.VocabSize, s.TiedEmbeddings, s.QKVBias, s.QKNorm),
 	}
 }
 
-// FromCache reports whether they were read packed, from LoadConfig.CacheDir.
+// FromCache reports whether they were read packed, from Config.WeightCache.
 func (w *Weights) FromCache() bool { return w.cached }

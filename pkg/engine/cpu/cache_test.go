@@ -41,7 +41,7 @@ func modelDir(t *testing.T, shape model.Shape) string {
 }
 
 // loadWith loads and says what was warned of.
-func loadWith(t *testing.T, m *model.Model, config cpu.LoadConfig) (*cpu.Weights, string) {
+func loadWith(t *testing.T, m *model.Model, config cpu.Config) (*cpu.Weights, string) {
 	t.Helper()
 	var warnings []string
 	config.Warn = func(err error) { warnings = append(warnings, err.Error()) }
@@ -65,7 +65,7 @@ func TestCache(t *testing.T) {
 			inEachType(t, func(t *testing.T, kind cpu.WeightType) {
 				dir, cache := modelDir(t, shape), filepath.Join(t.TempDir(), "cache")
 				tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 64, shape.VocabSize)
-				packed, warned := loadWith(t, openModel(t, dir), cpu.LoadConfig{Type: kind, Threads: 1, ISA: "portable", CacheDir: cache})
+				packed, warned := loadWith(t, openModel(t, dir), cpu.Config{Weights: kind, Threads: 1, ISA: "portable", WeightCache: cache})
 				if packed.FromCache() || warned != "" {
 					t.Fatalf("from an empty folder: cached %t, %s", packed.FromCache(), warned)
 				}
@@ -87,7 +87,7 @@ func TestCache(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, set := range kernels.Usable() {
-					cached, warned := loadWith(t, m, cpu.LoadConfig{Type: kind, Threads: 2, ISA: set.Name(), CacheDir: cache})
+					cached, warned := loadWith(t, m, cpu.Config{Weights: kind, Threads: 2, ISA: set.Name(), WeightCache: cache})
 					if !cached.FromCache() || warned != "" {
 						t.Fatalf("%s: cached %t, %s", set.Name(), cached.FromCache(), warned)
 					}
@@ -103,7 +103,7 @@ func TestCacheTypes(t *testing.T) {
 	m, cache := openModel(t, fableDir), t.TempDir()
 	for _, want := range []bool{false, true} {
 		inEachType(t, func(t *testing.T, kind cpu.WeightType) {
-			if w, warned := loadWith(t, m, cpu.LoadConfig{Type: kind, Threads: 1, CacheDir: cache}); w.FromCache() != want || warned != "" {
+			if w, warned := loadWith(t, m, cpu.Config{Weights: kind, Threads: 1, WeightCache: cache}); w.FromCache() != want || warned != "" {
 				t.Errorf("cached %t, want %t; %s", w.FromCache(), want, warned)
 			}
 		})
@@ -114,7 +114,7 @@ func TestCacheTypes(t *testing.T) {
 func TestCacheDamaged(t *testing.T) {
 	inEachType(t, func(t *testing.T, kind cpu.WeightType) {
 		m, cache := openModel(t, fableDir), t.TempDir()
-		config := cpu.LoadConfig{Type: kind, Threads: 2, CacheDir: cache}
+		config := cpu.Config{Weights: kind, Threads: 2, WeightCache: cache}
 		tokens := prompt(40, 4096)
 		packed, _ := loadWith(t, m, config)
 		want := logitsOf(t, newEngine(t, packed, cpu.Config{Blocks: 2}), tokens, table(0, 2))
@@ -149,7 +149,7 @@ func TestCacheUnusable(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, warned := loadWith(t, openModel(t, fableDir), cpu.LoadConfig{Threads: 1, CacheDir: file})
+	w, warned := loadWith(t, openModel(t, fableDir), cpu.Config{Threads: 1, WeightCache: file})
 	if w.FromCache() || !strings.Contains(warned, "next start packs them again") {
 		t.Errorf("cached %t, warned of %q", w.FromCache(), warned)
 	}
@@ -162,7 +162,7 @@ func TestCacheAtOnce(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 2 {
-				w, err := cpu.Load(context.Background(), m, cpu.LoadConfig{Threads: 2, CacheDir: cache, Warn: func(err error) { t.Error(err) }})
+				w, err := cpu.Load(context.Background(), m, cpu.Config{Threads: 2, WeightCache: cache, Warn: func(err error) { t.Error(err) }})
 				if err != nil {
 					t.Error(err)
 					continue
@@ -187,7 +187,7 @@ func TestCacheProgress(t *testing.T) {
 	totals := map[string]int64{}
 	for _, stage := range []string{"pack", "read"} {
 		var last, total int64
-		loaded, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 2, CacheDir: cache, Progress: func(done, all int64) {
+		loaded, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 2, WeightCache: cache, Progress: func(done, all int64) {
 			if done <= last || total != 0 && all != total {
 				t.Errorf("%s: progress went from %d to %d of %d", stage, last, done, all)
 			}
@@ -210,7 +210,7 @@ func TestCacheProgress(t *testing.T) {
 	giveUp := func(what, dir string, after int64) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		_, err := cpu.Load(ctx, m, cpu.LoadConfig{Threads: 1, CacheDir: dir,
+		_, err := cpu.Load(ctx, m, cpu.Config{Threads: 1, WeightCache: dir,
 			Progress: func(done, all int64) {
 				if done > after {
 					cancel()

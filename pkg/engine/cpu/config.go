@@ -1,9 +1,12 @@
 package cpu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -27,11 +30,26 @@ const (
 	OrderInt8 = "k-dt/v-td/s-t/1"
 )
 
-// Config sizes an engine.
+// Config says how Load loads weights and how large NewEngine makes an engine on them. The
+// zero value is bf16 on all cores, and has no KV memory.
 type Config struct {
-	// Threads limits how many of the weights' threads this engine uses; 0 uses
-	// all.
+	// Weights is the type that Load packs matrices in; "" is BF16.
+	Weights WeightType
+	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
+	// types pass no pages to each other.
+	KV KVType
+	// Threads is how many compute threads Load starts, and how many of them an engine
+	// uses; 0 takes the cores that this process may use (affinity and cgroup, as
+	// GOMAXPROCS counts them), and all threads. More threads than cores are slower.
 	Threads int
+	// WeightCache is a folder that keeps packed weights, "" none: Load reads a model and
+	// type that it holds from there, packs others and writes them there, in about as many
+	// bytes as Weights.Bytes says. Whoever may write to it decides what the model says.
+	WeightCache string
+	// ISA is an instruction set by name ("avx512amx", "avx512bf16", "avx512mixed",
+	// "avx512", "avx2", "portable"); "" is the best one, of an engine that of the weights.
+	// It changes speed, never results.
+	ISA string
 	// Blocks is the number of KV blocks; 0 takes what fits in KVBytes.
 	Blocks int
 	// KVBytes is the memory for KV pages, in bytes, where Blocks is 0.
@@ -43,12 +61,47 @@ type Config struct {
 	// MaxSequences is the most sequences of a Step; 0 is 64, or MaxBatchTokens if
 	// that is less.
 	MaxSequences int
-	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
-	// types pass no pages to each other.
-	KV KVType
-	// ISA is an instruction set for this engine; "" is the weights' own. Tests
-	// compare them.
-	ISA string
+	// Progress, if set, is called on Load's goroutine with the bytes that are done: of
+	// the checkpoint, or of what WeightCache has or gets.
+	Progress func(done, total int64)
+	// Warn, if set, is called on Load's goroutine with what is wrong with WeightCache.
+	// Weights are loaded all the same.
+	Warn func(err error)
+}
+
+// RegisterFlags adds the flags of what operators choose, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&c.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	fs.StringVar((*string)(&c.Weights), "cpu-weights", string(BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
+	fs.StringVar((*string)(&c.KV), "cpu-kv", string(KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8, about half the memory and the reading behind long contexts, and slightly other tokens; all workers that pass KV to each other need the same, and --decode-kv-encoding stays native")
+	fs.StringVar(&c.WeightCache, "cpu-weight-cache", "", "CPU engine: folder that keeps the weights as they are in memory, so that only the first start makes them; as much room on disk as in memory for each model and type")
+}
+
+// Validate checks what the flags set.
+func (c *Config) Validate() error {
+	switch {
+	case c.Threads < 0 || c.Threads > 1024:
+		return fmt.Errorf("--threads: %d is outside 0 to 1024", c.Threads)
+	case c.Weights.Validate() != nil:
+		return fmt.Errorf("--cpu-weights: %w", c.Weights.Validate())
+	case c.KV.Validate() != nil:
+		return fmt.Errorf("--cpu-kv: %w", c.KV.Validate())
+	}
+	return nil
+}
+
+// Given are the flags with another value than their default, but for --threads.
+func (c *Config) Given() (flags []string) {
+	if c.Weights != BF16 {
+		flags = append(flags, "--cpu-weights")
+	}
+	if c.KV != KVBF16 {
+		flags = append(flags, "--cpu-kv")
+	}
+	if c.WeightCache != "" {
+		flags = append(flags, "--cpu-weight-cache")
+	}
+	return flags
 }
 
 // maxBlocks is what a block id can name.
@@ -61,9 +114,7 @@ func (c Config) withDefaults(threads int) Config {
 			*field = value
 		}
 	}
-	if c.KV == "" {
-		c.KV = KVBF16
-	}
+	c.Weights, c.KV = cmp.Or(c.Weights, BF16), cmp.Or(c.KV, KVBF16)
 	set(&c.Threads, threads)
 	set(&c.BlockTokens, DefaultBlockTokens)
 	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)

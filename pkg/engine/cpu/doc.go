@@ -10,8 +10,8 @@
 // interface only. Weights own the packed weights and the compute threads, which
 // are C's; an engine owns its KV pages and scratch memory. All of it lies
 // outside the Go heap. Goroutines run only inside Load, where it keeps or reads packed
-// weights (internal/packed).
+// weights (internal/packedweights).
 //
-// Lock order: the pool's turn (turnstile), then an engine's close lock, then the
+// Lock order: the pool's turn, then an engine's close lock, then the
 // weights' mutex. Nothing else is held while C runs.
 package cpu

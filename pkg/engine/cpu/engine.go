@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	"github.com/tandem-serving/tandem/pkg/engine/internal/rotary"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
@@ -21,7 +22,7 @@ type cpuEngine struct {
 	config    Config
 	capacity  engine.Capacity
 	batches   *engine.Validator
-	pages     *pages
+	pages     *hostpages.Pages
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
 	sampler   *sampler.Sampler
@@ -51,14 +52,15 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
 	layout := config.layout(w.spec, w.kind)
-	kv, err := newPages(layout, config.Blocks)
+	memory, err := kernels.Allocate(config.Blocks * layout.PageBytes())
 	if err != nil {
 		w.release()
-		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
+		return nil, fmt.Errorf("new engine for %s: %d KV blocks: %w", w.spec.Name, config.Blocks, err)
 	}
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), kv.memory)
+	free := func() error { memory.Free(); return nil }
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), memory)
 	if err != nil {
-		kv.free()
+		memory.Free()
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
@@ -76,7 +78,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		config:    config,
 		capacity:  capacity,
 		batches:   engine.NewValidator(capacity, w.spec),
-		pages:     kv,
+		pages:     hostpages.Over(layout, config.Blocks, memory.Bytes(), free),
 		workspace: workspace,
 		angles:    rotary.New(w.spec),
 		sampler:   sampler.New(),
@@ -96,31 +98,33 @@ func (e *cpuEngine) Pages() engine.Pages { return e.pages }
 // no longer waits for it, is waited for here: what it computes in is unmapped.
 // Closing twice does nothing.
 func (e *cpuEngine) Close() error {
-	if err := e.weights.turn.enter(context.Background()); err != nil {
+	if err := e.weights.turn.Acquire(context.Background(), 1); err != nil {
 		return fmt.Errorf("close engine: %w", err)
 	}
-	defer e.weights.turn.leave()
-	if e.pages.free() {
-		e.workspace.Free()
-		e.weights.release()
+	defer e.weights.turn.Release(1)
+	if e.pages.Closed() {
+		return nil
 	}
-	return nil
+	err := e.pages.Close()
+	e.workspace.Free()
+	e.weights.release()
+	return err
 }
 
 // Step implements engine.Engine. The context is looked at while waiting for the
 // compute threads and between layers, of which some milliseconds' worth go together.
 func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
-	if e.pages.isClosed() {
+	if e.pages.Closed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
 	if err := e.batches.Validate(batch); err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}
-	if err := e.weights.turn.enter(ctx); err != nil {
+	if err := e.weights.turn.Acquire(ctx, 1); err != nil {
 		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
 	}
-	defer e.weights.turn.leave()
-	if e.pages.isClosed() { // meanwhile
+	defer e.weights.turn.Release(1)
+	if e.pages.Closed() { // meanwhile
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
 	begin := time.Now()
@@ -228,7 +232,7 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 			if r.last && s.Sample != nil {
 				token := e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
 				output.Tokens[r.sequence] = token
-				if s.Sample.Logprobs {
+				if s.Sample.Logprobs && token != sampler.None {
 					output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 				}
 			}

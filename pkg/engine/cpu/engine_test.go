@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -62,7 +61,7 @@ func TestLoadErrors(t *testing.T) {
 		threads int
 		isa     string
 	}{{-1, ""}, {1 << 20, ""}, {1, "mmx"}} {
-		if w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: c.threads, ISA: c.isa}); err == nil {
+		if w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: c.threads, ISA: c.isa}); err == nil {
 			t.Errorf("%d threads, instruction set %q: accepted", c.threads, c.isa)
 			_ = w.Close()
 		}
@@ -76,7 +75,7 @@ func TestLoadProgress(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	var last, total int64
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 1, Progress: func(done, all int64) {
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 1, Progress: func(done, all int64) {
 		if done <= last {
 			t.Errorf("progress went from %d to %d", last, done)
 		}
@@ -221,33 +220,34 @@ func TestWaiting(t *testing.T) {
 func TestCloseWaitsForStep(t *testing.T) {
 	w := loadFable(t, 2)
 	e := newEngine(t, w, cpu.Config{Blocks: 4})
-	inLayer, goOn := make(chan struct{}), make(chan struct{})
-	stepped := make(chan error, 1)
-	go func() {
-		_, err := e.Step(t.Context(), engine.Batch{
-			Sequences: []engine.Sequence{{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1)}},
-			LayerDone: func(layer int) {
-				if layer == 0 {
-					close(inLayer)
-					<-goOn
-				}
-			},
-		})
-		stepped <- err
-	}()
-	<-inLayer
-	closed := make(chan error, 1)
-	go func() { closed <- e.Close() }()
-	select {
-	case <-closed:
-		t.Fatal("closed under a running step")
-	case <-time.After(20 * time.Millisecond):
-	}
-	close(goOn)
-	if err := <-stepped; err != nil {
-		t.Errorf("the step ended with %v", err)
-	}
-	if err := <-closed; err != nil {
-		t.Errorf("close: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		inLayer, goOn := make(chan struct{}), make(chan struct{})
+		stepped := make(chan error, 1)
+		go func() {
+			_, err := e.Step(t.Context(), engine.Batch{
+				Sequences: []engine.Sequence{{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1)}},
+				LayerDone: func(layer int) {
+					if layer == 0 {
+						close(inLayer)
+						<-goOn
+					}
+				},
+			})
+			stepped <- err
+		}()
+		<-inLayer
+		closed := make(chan error, 1)
+		go func() { closed <- e.Close() }()
+		synctest.Wait()
+		if len(closed) != 0 {
+			t.Fatal("closed under a running step")
+		}
+		close(goOn)
+		if err := <-stepped; err != nil {
+			t.Errorf("the step ended with %v", err)
+		}
+		if err := <-closed; err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
 }

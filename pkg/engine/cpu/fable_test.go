@@ -30,7 +30,7 @@ func loadFableAs(t testing.TB, kind cpu.WeightType, threads int) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Type: kind, Threads: threads})
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Weights: kind, Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}

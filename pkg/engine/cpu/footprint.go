@@ -35,12 +35,12 @@ func SliceBytes(s model.Spec, c Config) int {
 	return shapeOf(s, BF16, c.withDefaults(1)).SliceBytes()
 }
 
-// WorkspaceBytes is what an engine on weights of a type allocates to compute in, beside its KV pages:
+// WorkspaceBytes is what an engine allocates to compute in, beside its KV pages:
 // activations of a batch, scratch of the threads, block tables. Threads of 0 are as
 // many as Load takes then. It is 0 for what the engine refuses.
-func WorkspaceBytes(s model.Spec, kind WeightType, c Config) int64 {
+func WorkspaceBytes(s model.Spec, c Config) int64 {
 	c = c.withDefaults(runtime.GOMAXPROCS(0))
-	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, kind, c), c.limits(s))
+	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, c.Weights, c), c.limits(s))
 	if err != nil {
 		return 0
 	}

@@ -49,6 +49,7 @@ func TestFootprint(t *testing.T) {
 				{Blocks: 1, BlockTokens: 256, MaxBatchTokens: 1000, MaxSequences: 999},
 				{Blocks: 4, KV: cpu.KVInt8},
 			} {
+				config.Weights = kind
 				e := newEngine(t, w, config)
 				if got := e.Capacity(); got.BytesPerWeight != kind.BytesPerWeight() || got.Layout.ArithmeticClass != classNames[kind][cmp.Or(config.KV, cpu.KVBF16)] {
 					t.Errorf("%s: %v bytes a weight, class %s", kind, got.BytesPerWeight, got.Layout.ArithmeticClass)
@@ -59,7 +60,7 @@ func TestFootprint(t *testing.T) {
 				if config.Threads == 0 {
 					config.Threads = w.Threads()
 				}
-				if said, took := cpu.WorkspaceBytes(m.Spec(), kind, config), cpu.WorkspaceOf(e); said != took || took < 1<<10 {
+				if said, took := cpu.WorkspaceBytes(m.Spec(), config), cpu.WorkspaceOf(e); said != took || took < 1<<10 {
 					t.Errorf("%s, %s: %d bytes said for a workspace of %+v, %d taken", shape.Name, kind, said, config, took)
 				}
 			}
@@ -69,14 +70,14 @@ func TestFootprint(t *testing.T) {
 
 // TestWorkspaceOfWhatIsRefused: sizes that no engine has take nothing.
 func TestWorkspaceOfWhatIsRefused(t *testing.T) {
-	if got := cpu.WorkspaceBytes(model.Spec{}, cpu.BF16, cpu.Config{}); got != 0 {
+	if got := cpu.WorkspaceBytes(model.Spec{}, cpu.Config{}); got != 0 {
 		t.Errorf("a model without heads: %d bytes", got)
 	}
 	spec := model.Spec{HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512}
-	if got := cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{BlockTokens: 5}); got != 0 {
+	if got := cpu.WorkspaceBytes(spec, cpu.Config{BlockTokens: 5}); got != 0 {
 		t.Errorf("blocks of 5 tokens: %d bytes", got)
 	}
-	one, many := cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{Threads: 1}), cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{Threads: 64})
+	one, many := cpu.WorkspaceBytes(spec, cpu.Config{Threads: 1}), cpu.WorkspaceBytes(spec, cpu.Config{Threads: 64})
 	if one == 0 || many <= one {
 		t.Errorf("%d bytes for one thread, %d for 64", one, many)
 	}

@@ -31,10 +31,10 @@ func (w *Weights) MeasureLimits(ctx context.Context, budget time.Duration) (late
 		return latency.Limits{}, fmt.Errorf("measure limits: %w", err)
 	}
 	defer w.release()
-	if err := w.turn.enter(ctx); err != nil {
+	if err := w.turn.Acquire(ctx, 1); err != nil {
 		return latency.Limits{}, fmt.Errorf("measure limits: wait for the compute threads: %w", err)
 	}
-	defer w.turn.leave()
+	defer w.turn.Release(1)
 	size := limitReadBytes
 	if budget <= 0 {
 		size = quickReadBytes
@@ -62,10 +62,10 @@ func (w *Weights) MeasureBarrier(ctx context.Context, budget time.Duration) (nan
 		return 0, fmt.Errorf("measure the barrier: %w", err)
 	}
 	defer w.release()
-	if err := w.turn.enter(ctx); err != nil {
+	if err := w.turn.Acquire(ctx, 1); err != nil {
 		return 0, fmt.Errorf("measure the barrier: wait for the compute threads: %w", err)
 	}
-	defer w.turn.leave()
+	defer w.turn.Release(1)
 	best := math.Inf(1)
 	for began := time.Now(); ; {
 		best = min(best, w.pool.Barrier(barrierRounds))

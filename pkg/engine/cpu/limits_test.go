@@ -32,7 +32,7 @@ func TestLimitsSeeOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(t.Context(), synthesize(t, shape), cpu.LoadConfig{Threads: runtime.NumCPU()})
+	w, err := cpu.Load(t.Context(), synthesize(t, shape), cpu.Config{Threads: runtime.NumCPU()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestLimitsSeeOthers(t *testing.T) {
 }
 
 func checkLimits(t *testing.T, m *model.Model, isa string) {
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 2, ISA: isa})
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 2, ISA: isa})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestBarrier(t *testing.T) {
 	}
 	m := synthesize(t, shape)
 	for _, threads := range []int{1, 2} {
-		w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: threads})
+		w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: threads})
 		if err != nil {
 			t.Fatal(err)
 		}

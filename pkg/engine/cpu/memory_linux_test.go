@@ -110,7 +110,7 @@ func TestWeightsAreInMemoryOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Type: kind, Threads: 2})
+		w, err := cpu.Load(t.Context(), m, cpu.Config{Weights: kind, Threads: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,10 +42,10 @@ func (w *Weights) NewReading(quick bool) (*Reading, error) {
 // fastest when MeasureLimits ran last (before it has: with any), and returns the bytes
 // per second of the whole window. It takes the threads' turn meanwhile.
 func (r *Reading) Measure(ctx context.Context, budget time.Duration) (bytesPerSecond float64, err error) {
-	if err := r.weights.turn.enter(ctx); err != nil {
+	if err := r.weights.turn.Acquire(ctx, 1); err != nil {
 		return 0, fmt.Errorf("measure reading: wait for the compute threads: %w", err)
 	}
-	defer r.weights.turn.leave()
+	defer r.weights.turn.Release(1)
 	r.weights.mu.Lock()
 	variant := r.weights.reading
 	r.weights.mu.Unlock()

@@ -18,7 +18,7 @@ func TestReading(t *testing.T) {
 	}
 	m := synthesize(t, shape)
 	for _, threads := range []int{1, 3} {
-		w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: threads})
+		w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: threads})
 		if err != nil {
 			t.Fatal(err)
 		}

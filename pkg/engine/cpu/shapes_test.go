@@ -37,7 +37,7 @@ func load(t testing.TB, m *model.Model, threads int) *cpu.Weights {
 
 func loadAs(t testing.TB, m *model.Model, kind cpu.WeightType, threads int) *cpu.Weights {
 	t.Helper()
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Type: kind, Threads: threads})
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Weights: kind, Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}

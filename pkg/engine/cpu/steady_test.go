@@ -23,7 +23,7 @@ func TestSteadyStepsAllocateNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("%d-%s", sequences, c.kv), func(t *testing.T) {
 			const context = 40
 			e := newEngine(t, w, cpu.Config{KV: c.kv, Blocks: 3 * sequences, MaxSequences: sequences})
-			batch := engine.Batch{Room: make([]int32, sequences)}
+			batch := engine.Batch{TokenBuffer: make([]int32, sequences)}
 			for i := range sequences {
 				s := engine.Sequence{Tokens: prompt(context, e.Model().VocabSize), Blocks: table(3*i, 3)}
 				step(t, e, s)
@@ -39,7 +39,7 @@ func TestSteadyStepsAllocateNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if &out.Tokens[0] != &batch.Room[0] {
+				if &out.Tokens[0] != &batch.TokenBuffer[0] {
 					t.Fatal("the tokens are not in the room that was given")
 				}
 				for i := range batch.Sequences {

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -21,8 +23,8 @@ type Weights struct {
 	packed *kernels.Weights
 	pool   *kernels.Pool
 	set    kernels.Set
-	turn   turnstile // who computes
-	cached bool      // read from LoadConfig.CacheDir
+	turn   *semaphore.Weighted // held by who computes; first come, first served
+	cached bool                // read from Config.WeightCache
 
 	mu      sync.Mutex
 	engines int
@@ -31,57 +33,26 @@ type Weights struct {
 	closed  bool
 }
 
-// LoadConfig says how weights are loaded. The zero value is bf16 on all cores.
-type LoadConfig struct {
-	// Type is what the matrices are packed in; "" is BF16.
-	Type WeightType
-	// Threads is how many compute threads are started; 0 takes the cores that this
-	// process may use (affinity and cgroup, as GOMAXPROCS counts them). More threads
-	// than cores are slower, not faster.
-	Threads int
-	// ISA is an instruction set by name ("avx512amx", "avx512bf16", "avx512mixed",
-	// "avx512", "avx2", "portable"), "" the best one: it changes speed, never results.
-	ISA string
-	// CacheDir is a folder that keeps packed weights, "" none: a model and type that it
-	// holds are read from there, others are packed and written there, in about as many bytes as
-	// Weights.Bytes says. Whoever may write to it decides what the model says.
-	CacheDir string
-	// Progress, if set, is called on the caller's goroutine with the bytes that are done:
-	// of the checkpoint, or of what CacheDir has or gets.
-	Progress func(done, total int64)
-	// Warn, if set, is called on the caller's goroutine with what is wrong with CacheDir.
-	// Weights are loaded all the same.
-	Warn func(err error)
-}
-
-// complete checks c and fills in its zeros.
-func (c LoadConfig) complete() (LoadConfig, error) {
-	if c.Type == "" {
-		c.Type = BF16
-	}
-	if err := c.Type.Validate(); err != nil {
-		return c, err
-	}
+// forLoading checks c and fills in the zeros of what Load looks at.
+func (c Config) forLoading() (Config, error) {
 	if c.Threads < 0 {
 		return c, fmt.Errorf("%d threads: use 0 for all cores, or a positive number", c.Threads)
 	}
-	if c.Threads == 0 {
-		c.Threads = runtime.GOMAXPROCS(0)
-	}
+	c = c.withDefaults(runtime.GOMAXPROCS(0))
 	if c.Progress == nil {
 		c.Progress = func(int64, int64) {}
 	}
 	if c.Warn == nil {
 		c.Warn = func(error) {}
 	}
-	return c, nil
+	return c, c.Weights.Validate()
 }
 
 // Load packs the weights of m, or reads them from where they are kept, and starts the
 // compute threads. m is not needed any more once it returns. The context is looked at
 // between layers, and between pieces of a MiB of what is kept.
-func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
-	config, err := config.complete()
+func Load(ctx context.Context, m *model.Model, config Config) (*Weights, error) {
+	config, err := config.forLoading()
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
@@ -94,12 +65,12 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
 	spec := m.Spec()
-	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Type, Config{}.withDefaults(1)), spec.Layers, spec.TiedEmbeddings)
+	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Weights, Config{}.withDefaults(1)), spec.Layers, spec.TiedEmbeddings)
 	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
-	w := &Weights{spec: spec, kind: config.Type, packed: packed, pool: pool, set: set}
+	w := &Weights{spec: spec, kind: config.Weights, packed: packed, pool: pool, set: set, turn: semaphore.NewWeighted(1)}
 	if err := w.load(ctx, m, config); err != nil {
 		packed.Free()
 		pool.Close()

@@ -1,10 +1,14 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
@@ -48,8 +52,35 @@ const Order = "k-td/v-td/1"
 // [token], which is the exponent of a float32, then of values.
 const OrderFP8 = "k-td4/v-td4/s-t/1"
 
-// Config sizes an engine.
+// Config says how Load puts weights on a device and how large NewEngine makes an engine on
+// them. The zero value is bf16 on the first device, and has no KV memory.
 type Config struct {
+	// Driver is the file of the driver's library; "" is libcuda.so.1, wherever the system
+	// has it.
+	Driver string
+	// Device is the device's number, as the driver counts them.
+	Device int
+	// Memory is the device memory that whoever sizes the engines of a process may give
+	// them; bytesize.Auto leaves it to that one. Neither Load nor NewEngine looks at it.
+	Memory bytesize.Size
+	// NVML is the file of NVIDIA's management library, by which the device can be watched;
+	// "" is the system's.
+	NVML string
+	// Weights is what Load keeps the layers' matrices as; "" is BF16.
+	Weights WeightType
+	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
+	// types pass no pages to each other.
+	KV KVType
+	// Products says what computes products of more than 64 rows; "" is Own. Engines that
+	// pass KV to each other have the same.
+	Products Products
+	// CublasLt is the file of cuBLASLt, or a folder that has it, such as Python's
+	// site-packages; "" is libcublasLt.so.13 or .12, wherever the system has it.
+	CublasLt string
+	// CopyRate is the most that is copied between the host and KV pages while a step of the
+	// device runs, over all engines of the weights, in bytes a second: LeastCopyRate at
+	// least. 0 is without a bound.
+	CopyRate int64
 	// Blocks is the number of KV blocks; 0 takes what fits in KVBytes.
 	Blocks int
 	// KVBytes is the device memory for KV pages, in bytes, where Blocks is 0.
@@ -61,20 +92,68 @@ type Config struct {
 	// MaxSequences is the most sequences of a Step; 0 is 64, or MaxBatchTokens if that
 	// is less.
 	MaxSequences int
-	// Products says what computes products of more than 64 rows; "" is Own. Engines that
-	// pass KV to each other have the same.
-	Products Products
-	// CublasLt is the file of cuBLASLt, or a folder that has it, such as Python's
-	// site-packages; "" is libcublasLt.so.13 or .12, wherever the system has it.
-	CublasLt string
-	// KV is the type of keys and values in pages; "" is KVBF16. Engines of different
-	// types pass no pages to each other.
-	KV KVType
 	// NoGraphs launches every kernel of a decode step by itself. Tests compare the two.
 	NoGraphs bool
 	// Yields lets the steps of the device's other engines go first, unless they yield too:
 	// a prefill's, beside decode.
 	Yields bool
+	// Progress, if set, is called on Load's goroutine with the bytes of the checkpoint
+	// that are done.
+	Progress func(done, total int64)
+}
+
+// RegisterFlags adds the flags of what operators choose, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
+	fs.StringVar((*string)(&c.Products), "cuda-products", string(Own), "CUDA engine: what computes products of more than 64 rows: own (its kernels; tokens do not depend on the batch) or cublaslt (faster prompts; tokens may differ with the batch and with how a prompt is cut); all workers that pass KV to each other need the same")
+	fs.StringVar(&c.CublasLt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
+	fs.StringVar(&c.NVML, "nvml", "", "file of NVIDIA's management library, by which the GPU is watched for errors (default: libnvidia-ml.so.1, where the system finds it; without it nothing is watched)")
+	fs.StringVar((*string)(&c.Weights), "cuda-weights", string(BF16), "CUDA engine: type of the layers' weights in device memory: bf16, int8 or fp8; 8 bits take about half the memory and time of decode, and give slightly other tokens; all workers that pass KV to each other need the same")
+	fs.StringVar((*string)(&c.KV), "cuda-kv", string(KVBF16), "CUDA engine: type of keys and values in device memory: bf16 or fp8; 8 bits hold nearly twice the context, and give slightly other tokens; all workers that pass KV to each other need the same")
+	fs.Var(&c.Memory, "gpu-memory", "device memory that this process may take, such as 40GiB; auto: nine tenths of what is free at the start")
+	fs.Int64Var(&c.CopyRate, "gpu-copy-rate", 0, "most bytes a second that are copied between the host's memory and KV pages of a GPU while it computes a step, 16777216 or more; 0: without a bound. Copies within the device do not count")
+}
+
+// Validate checks what the flags set.
+func (c *Config) Validate() error {
+	switch {
+	case c.Memory < 0:
+		return fmt.Errorf("--gpu-memory: %v is negative", c.Memory.String())
+	case c.Weights.Validate() != nil:
+		return fmt.Errorf("--cuda-weights: %w", c.Weights.Validate())
+	case c.KV.Validate() != nil:
+		return fmt.Errorf("--cuda-kv: %w", c.KV.Validate())
+	case c.CopyRate != 0 && c.CopyRate < LeastCopyRate:
+		return fmt.Errorf("--gpu-copy-rate: %d is neither 0, which is without a bound, nor %d or more", c.CopyRate, LeastCopyRate)
+	case c.Products != Own && c.Products != CublasLt:
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", c.Products, Own, CublasLt)
+	case c.Products == CublasLt && c.Weights != BF16:
+		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", BF16, CublasLt)
+	case c.Products == Own && c.CublasLt != "":
+		return fmt.Errorf("--cublaslt: nothing computes by that library without --cuda-products %s: pass it too, or leave this out", CublasLt)
+	}
+	return nil
+}
+
+// Given are the flags with another value than their default, types with that value.
+func (c *Config) Given() (flags []string) {
+	for _, f := range []struct {
+		flag  string
+		given bool
+	}{
+		{"--gpu-memory", c.Memory != bytesize.Auto},
+		{"--gpu-copy-rate", c.CopyRate != 0},
+		{"--cuda-driver", c.Driver != ""},
+		{"--nvml", c.NVML != ""},
+		{"--cuda-products " + string(c.Products), c.Products != Own},
+		{"--cuda-weights " + string(c.Weights), c.Weights != BF16},
+		{"--cuda-kv " + string(c.KV), c.KV != KVBF16},
+	} {
+		if f.given {
+			flags = append(flags, f.flag)
+		}
+	}
+	return flags
 }
 
 // maxBlocks is what a block id can name.
@@ -90,12 +169,7 @@ func (c Config) withDefaults() Config {
 	set(&c.BlockTokens, DefaultBlockTokens)
 	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
 	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
-	if c.Products == "" {
-		c.Products = Own
-	}
-	if c.KV == "" {
-		c.KV = KVBF16
-	}
+	c.Weights, c.KV, c.Products = cmp.Or(c.Weights, BF16), cmp.Or(c.KV, KVBF16), cmp.Or(c.Products, Own)
 	return c
 }
 

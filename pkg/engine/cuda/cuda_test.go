@@ -7,9 +7,10 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -28,17 +29,25 @@ func library(t testing.TB) string {
 	if gpu != "" {
 		return gpu
 	}
-	return emulation.Library(t)
+	return emulationtest.Library(t)
+}
+
+// long skips a test that takes long on the emulated GPU, unless tests may.
+func long(t testing.TB) {
+	t.Helper()
+	if gpu == "" {
+		longtest.Only(t)
+	}
 }
 
 // emulated skips tests of what only an emulated driver can be made to do.
-func emulated(t testing.TB) (path string, control *emulation.Control) {
+func emulated(t testing.TB) (path string, control *emulationtest.Control) {
 	t.Helper()
 	if gpu != "" {
 		t.Skip("a GPU cannot be made to do that")
 	}
-	path = emulation.Library(t)
-	return path, emulation.NewControl(t, path)
+	path = emulationtest.Library(t)
+	return path, emulationtest.NewControl(t, path)
 }
 
 func load(t testing.TB, dir string) *cuda.Weights {
@@ -52,8 +61,8 @@ func loadAs(t testing.TB, dir string, kind cuda.WeightType) *cuda.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, device := emulation.GPU(t)
-	w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: library(t), Device: device, Weights: kind})
+	_, device := emulationtest.GPU(t)
+	w, err := cuda.Load(t.Context(), m, cuda.Config{Driver: library(t), Device: device, Weights: kind})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +112,9 @@ func step(t testing.TB, e engine.Engine, sequences ...engine.Sequence) engine.Ou
 func TestConformance(t *testing.T) {
 	for _, kind := range cuda.WeightTypes() {
 		t.Run(string(kind), func(t *testing.T) {
+			if kind != cuda.BF16 {
+				long(t)
+			}
 			w := loadAs(t, filepath.Join(familiesDir, "llama-llama3"), kind)
 			fresh := func(t *testing.T) engine.Engine {
 				return newEngine(t, w, cuda.Config{Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
@@ -120,7 +132,10 @@ func TestReferences(t *testing.T) {
 		prompts = 1
 	}
 	t.Run("logits", func(t *testing.T) { enginetest.RunReferenceLogits(t, fableDir, e) })
-	t.Run("continuations", func(t *testing.T) { enginetest.RunReferenceContinuations(t, fableDir, e, prompts) })
+	t.Run("continuations", func(t *testing.T) {
+		long(t)
+		enginetest.RunReferenceContinuations(t, fableDir, e, prompts)
+	})
 }
 
 // familySlack is how many times the error of rounding to bf16 the engine's may be.

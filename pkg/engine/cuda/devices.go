@@ -14,7 +14,7 @@ const leastCapability = 80
 
 // Device is a GPU that engines can run on.
 type Device struct {
-	// Number is what LoadConfig.Device calls it.
+	// Number is what Config.Device calls it.
 	Number int
 	// Name is the product's.
 	Name string
@@ -24,7 +24,7 @@ type Device struct {
 	Memory int64
 }
 
-// Devices are the GPUs that engines can run on. library is as in LoadConfig. Without any
+// Devices are the GPUs that engines can run on. library is as in Config.Driver. Without any
 // the error says what is missing: a driver's library, a driver that is new enough, or a
 // device.
 func Devices(library string) ([]Device, error) { return devices(library, checkDevice) }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -105,6 +105,9 @@ func TestEightBitsAreExact(t *testing.T) {
 	for i, family := range []string{"llama", "mistral-nemo", "qwen2", "qwen3"} {
 		for _, kind := range eightBits {
 			t.Run(family+"/"+string(kind), func(t *testing.T) {
+				if family != "qwen3" {
+					long(t)
+				}
 				dir := exactly(t, filepath.Join(familiesDir, family), kind)
 				plain, eight := loadAs(t, dir, cuda.BF16), loadAs(t, dir, kind)
 				r := rand.New(rand.NewPCG(11, uint64(i)))
@@ -135,7 +138,7 @@ func TestEightBitsFootprint(t *testing.T) {
 			t.Fatal(err)
 		}
 		var done, total int64
-		w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path, Weights: kind, Progress: func(d, n int64) { done, total = d, n }})
+		w, err := cuda.Load(t.Context(), m, cuda.Config{Driver: path, Weights: kind, Progress: func(d, n int64) { done, total = d, n }})
 		if err := errors.Join(err, m.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +177,7 @@ func TestEightBitsLeakNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path, Weights: cuda.FP8})
+			w, err := cuda.Load(t.Context(), m, cuda.Config{Driver: path, Weights: cuda.FP8})
 			if err := m.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -191,7 +194,7 @@ func TestEightBitsLeakNothing(t *testing.T) {
 			case !strings.Contains(err.Error(), call):
 				t.Errorf("%s fails: %v does not name it", call, err)
 			}
-			if live := control.Live(); live != (emulation.Live{}) {
+			if live := control.Live(); live != (emulationtest.Live{}) {
 				t.Fatalf("failure of %s leaves %+v", call, live)
 			}
 			if w != nil { // it is called less often
@@ -212,7 +215,7 @@ func TestEightBitsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = cuda.Load(t.Context(), m, cuda.LoadConfig{Library: library(t), Weights: "int4"})
+	_, err = cuda.Load(t.Context(), m, cuda.Config{Driver: library(t), Weights: "int4"})
 	if err == nil || !strings.Contains(err.Error(), `"int4" is not a type of weights on a GPU: use one of [bf16 int8 fp8]`) {
 		t.Errorf("int4: %v", err)
 	}

@@ -111,8 +111,8 @@ func (c Config) checkWeights(kind WeightType) error {
 // usesFast says whether an engine has products that are not its own.
 func (c Config) usesFast() bool { return c.Products == CublasLt && c.MaxBatchTokens > fastRows }
 
-// room is how many rows buffers have for a step of so many.
-func (c Config) room(rows int) int {
+// bufferRows is how many rows buffers have for a step of so many.
+func (c Config) bufferRows(rows int) int {
 	if c.usesFast() && rows > fastRows {
 		return bucket(rows)
 	}

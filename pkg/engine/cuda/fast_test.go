@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
 )
 
@@ -36,12 +36,14 @@ func cublaslt(t testing.TB, config cuda.Config) cuda.Config {
 }
 
 func TestFastConformance(t *testing.T) {
+	long(t)
 	w := load(t, filepath.Join(familiesDir, "llama-llama3"))
 	config := cublaslt(t, cuda.Config{Blocks: 40, MaxBatchTokens: 200, MaxSequences: 6})
 	enginetest.Run(t, func(t *testing.T) engine.Engine { return newEngine(t, w, config) })
 }
 
 func TestFastReferences(t *testing.T) {
+	long(t)
 	e := newEngine(t, load(t, fableDir), cublaslt(t, cuda.Config{Blocks: 16, MaxBatchTokens: 512}))
 	enginetest.RunReferenceLogits(t, fableDir, e)
 }
@@ -50,6 +52,7 @@ func TestFastReferences(t *testing.T) {
 const fastSlack = 1.2
 
 func TestFastFamilies(t *testing.T) {
+	long(t)
 	for _, dir := range enginetest.Families(t, familiesDir) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			enginetest.RunFamily(t, dir, newEngine(t, load(t, dir), cublaslt(t, cuda.Config{Blocks: 8, MaxBatchTokens: 256})), fastSlack)
@@ -145,7 +148,7 @@ func TestFastNothingLeaks(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if live := control.Live(); live != (emulation.Live{}) {
+			if live := control.Live(); live != (emulationtest.Live{}) {
 				t.Fatalf("failure of %s leaves %+v", call, live)
 			}
 		}
@@ -201,7 +204,7 @@ func TestFastDeviceLost(t *testing.T) {
 		}
 	}
 	_ = closeAll() // the driver's errors do not matter any more
-	if live := control.Live(); live != (emulation.Live{}) {
+	if live := control.Live(); live != (emulationtest.Live{}) {
 		t.Errorf("left: %+v", live)
 	}
 }

@@ -100,7 +100,7 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 			token = e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
 		}
 		output.Tokens[r.sequence] = token
-		if s.Sample.Logprobs {
+		if s.Sample.Logprobs && token != sampler.None {
 			output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 		}
 	}

@@ -68,7 +68,7 @@ type Health struct {
 type eccCounts struct{ corrected, uncorrected uint64 }
 
 // CheckHealth says why a device cannot be watched; nil if it can. libraries are as in
-// LoadConfig and HealthConfig.
+// Config.Driver and HealthConfig.
 func CheckHealth(library string, device int, nvmlLibrary string) error {
 	opened, err := driver.Open(library)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 // gpuIsLost is what NVML answers of a device that is off the bus.
@@ -15,7 +15,7 @@ const gpuIsLost = 15
 
 // watched is an engine on weights whose device is watched, and what is told of it. The
 // second engine is one more on the same weights.
-func watched(t *testing.T) (control *emulation.Control, engines [2]engine.Engine, health *cuda.Health, events chan cuda.HealthEvent) {
+func watched(t *testing.T) (control *emulationtest.Control, engines [2]engine.Engine, health *cuda.Health, events chan cuda.HealthEvent) {
 	t.Helper()
 	path, control := emulated(t)
 	w := load(t, familiesDir+"/llama")
@@ -57,24 +57,24 @@ func TestFatalEvents(t *testing.T) {
 		fatal       bool
 		says        string
 	}{
-		"a bug in some kernel":      {emulation.EventXid, 13, cuda.HealthXid, false, "kernel"},
-		"another's page fault":      {emulation.EventXid, 31, cuda.HealthXid, false, "page fault"},
-		"a process was stopped":     {emulation.EventXid, 43, cuda.HealthXid, false, "a process"},
-		"a process ended":           {emulation.EventXid, 45, cuda.HealthXid, false, "a process"},
-		"memory":                    {emulation.EventXid, 48, cuda.HealthXid, true, "reset the GPU"},
-		"a row to remap":            {emulation.EventXid, 63, cuda.HealthXid, false, "next reset"},
-		"a row not remapped":        {emulation.EventXid, 64, cuda.HealthXid, true, "could not be remapped"},
-		"NVLink":                    {emulation.EventXid, 74, cuda.HealthXid, false, "NVLink"},
-		"off the bus":               {emulation.EventXid, 79, cuda.HealthXid, true, "fell off the bus"},
-		"memory, contained":         {emulation.EventXid, 94, cuda.HealthXid, false, "contained to one process"},
-		"memory, not contained":     {emulation.EventXid, 95, cuda.HealthXid, true, "not contained"},
-		"firmware":                  {emulation.EventXid, 119, cuda.HealthXid, true, "firmware"},
-		"something new":             {emulation.EventXid, 12345, cuda.HealthXid, false, "catalogue"},
-		"an error put right by ECC": {emulation.EventSingleBit, 0, cuda.HealthCorrected, false, "was corrected"},
-		"an error not put right":    {emulation.EventDoubleBit, 0, cuda.HealthUncorrected, true, "could not correct"},
+		"a bug in some kernel":      {emulationtest.EventXid, 13, cuda.HealthXid, false, "kernel"},
+		"another's page fault":      {emulationtest.EventXid, 31, cuda.HealthXid, false, "page fault"},
+		"a process was stopped":     {emulationtest.EventXid, 43, cuda.HealthXid, false, "a process"},
+		"a process ended":           {emulationtest.EventXid, 45, cuda.HealthXid, false, "a process"},
+		"memory":                    {emulationtest.EventXid, 48, cuda.HealthXid, true, "reset the GPU"},
+		"a row to remap":            {emulationtest.EventXid, 63, cuda.HealthXid, false, "next reset"},
+		"a row not remapped":        {emulationtest.EventXid, 64, cuda.HealthXid, true, "could not be remapped"},
+		"NVLink":                    {emulationtest.EventXid, 74, cuda.HealthXid, false, "NVLink"},
+		"off the bus":               {emulationtest.EventXid, 79, cuda.HealthXid, true, "fell off the bus"},
+		"memory, contained":         {emulationtest.EventXid, 94, cuda.HealthXid, false, "contained to one process"},
+		"memory, not contained":     {emulationtest.EventXid, 95, cuda.HealthXid, true, "not contained"},
+		"firmware":                  {emulationtest.EventXid, 119, cuda.HealthXid, true, "firmware"},
+		"something new":             {emulationtest.EventXid, 12345, cuda.HealthXid, false, "catalogue"},
+		"an error put right by ECC": {emulationtest.EventSingleBit, 0, cuda.HealthCorrected, false, "was corrected"},
+		"an error not put right":    {emulationtest.EventDoubleBit, 0, cuda.HealthUncorrected, true, "could not correct"},
 	}
 	s := engine.Sequence{Tokens: []int32{1, 2, 3}, Blocks: table(0, 1), Sample: &engine.Sample{}}
-	try := func(t *testing.T, name string, control *emulation.Control, engines [2]engine.Engine, events chan cuda.HealthEvent) {
+	try := func(t *testing.T, name string, control *emulationtest.Control, engines [2]engine.Engine, events chan cuda.HealthEvent) {
 		t.Helper()
 		c := cases[name]
 		slice := make([]byte, engines[0].Capacity().Layout.SliceBytes)
@@ -144,7 +144,7 @@ func TestLaterEngines(t *testing.T) {
 	if _, err := w.Watch(cuda.HealthConfig{Library: path}); err == nil {
 		t.Error("it is watched twice")
 	}
-	control.Raise(emulation.EventXid, 79)
+	control.Raise(emulationtest.EventXid, 79)
 	<-told
 	if e := newEngine(t, w, small()); !isLost(e) {
 		t.Error("it is not lost")
@@ -168,9 +168,9 @@ func TestECC(t *testing.T) {
 	if right, wrong, known := health.ECC(); right != 0 || wrong != 0 || !known {
 		t.Errorf("%d, %d, %v at the start", right, wrong, known)
 	}
-	control.Set(emulation.Corrected, 3)
-	control.Set(emulation.Uncorrected, 1)
-	control.Raise(emulation.EventSingleBit, 0)
+	control.Set(emulationtest.Corrected, 3)
+	control.Set(emulationtest.Uncorrected, 1)
+	control.Raise(emulationtest.EventSingleBit, 0)
 	<-events
 	if right, wrong, known := health.ECC(); right != 3 || wrong != 1 || !known {
 		t.Errorf("%d, %d, %v after an event", right, wrong, known)
@@ -193,7 +193,7 @@ func TestECC(t *testing.T) {
 
 func TestCheckHealth(t *testing.T) {
 	path, control := emulated(t)
-	if err := cuda.CheckHealth(path, 0, path); err != nil || control.Live() != (emulation.Live{}) {
+	if err := cuda.CheckHealth(path, 0, path); err != nil || control.Live() != (emulationtest.Live{}) {
 		t.Errorf("%v, left %+v", err, control.Live())
 	}
 	for _, c := range []struct {

@@ -76,6 +76,9 @@ func TestBits(t *testing.T) {
 		{"qwen2-window", cuda.Int8}, {"llama", cuda.FP8},
 	} {
 		t.Run(of.family+"/"+string(of.kind), func(t *testing.T) {
+			if of.kind != cuda.BF16 || of.family == "mistral" || of.family == "qwen3-yarn-window" {
+				long(t)
+			}
 			w := loadAs(t, filepath.Join(familiesDir, of.family), of.kind)
 			r := rand.New(rand.NewPCG(9, uint64(i)))
 			n := min(w.Spec().ContextTokens, 400)
@@ -103,6 +106,7 @@ func TestBits(t *testing.T) {
 // TestLongContext: one token behind more than two splits of attention, which several
 // thread blocks share, has the bits of the prompt computed whole.
 func TestLongContext(t *testing.T) {
+	long(t)
 	w := load(t, fableDir)
 	r := rand.New(rand.NewPCG(3, 1))
 	const n = 700

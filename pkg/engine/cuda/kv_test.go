@@ -14,6 +14,7 @@ import (
 )
 
 func TestFP8KVConformance(t *testing.T) {
+	long(t)
 	w := load(t, filepath.Join(familiesDir, "qwen3"))
 	fresh := func(t *testing.T) engine.Engine {
 		return newEngine(t, w, cuda.Config{KV: cuda.KVFP8, Blocks: 40, MaxBatchTokens: 64, MaxSequences: 6})
@@ -28,6 +29,7 @@ func TestFP8KVConformance(t *testing.T) {
 const fp8Slack = 16
 
 func TestFP8KVFamilies(t *testing.T) {
+	long(t)
 	for _, dir := range enginetest.Families(t, familiesDir) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			w := load(t, dir)
@@ -57,6 +59,9 @@ func TestFP8KVFamilies(t *testing.T) {
 func TestFP8KVBits(t *testing.T) {
 	for i, family := range []string{"llama", "mistral-nemo", "qwen2-window", "qwen3-yarn-window"} {
 		t.Run(family, func(t *testing.T) {
+			if family != "llama" {
+				long(t)
+			}
 			w := load(t, filepath.Join(familiesDir, family))
 			r := rand.New(rand.NewPCG(9, uint64(i)))
 			n := min(w.Spec().ContextTokens, 400)
@@ -100,6 +105,7 @@ func TestFP8KVBits(t *testing.T) {
 
 // TestFP8KVLongContext is TestLongContext for keys and values in fp8.
 func TestFP8KVLongContext(t *testing.T) {
+	long(t)
 	w := load(t, fableDir)
 	r := rand.New(rand.NewPCG(3, 1))
 	const n = 700

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -36,13 +36,13 @@ func openForLaunches(t *testing.T, dir string) *cudaEngine {
 	t.Helper()
 	library := os.Getenv("TANDEM_CUDA_DRIVER")
 	if library == "" {
-		library = emulation.Library(t)
+		library = emulationtest.Library(t)
 	}
 	m, err := model.Open(dir, model.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := Load(t.Context(), m, LoadConfig{Library: library})
+	w, err := Load(t.Context(), m, Config{Driver: library})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ type weightAddresses struct {
 	layers            []layerAddresses
 }
 
-// takeMatrix takes room for so many rows, padded to whole tiles, and for their scales.
+// takeMatrix takes space for so many rows, padded to whole tiles, and for their scales.
 func (a *arena) takeMatrix(kind kernels.Weights, rows, ld int) matrix {
 	m := matrix{ld: ld, kind: kind}
 	m.rows = a.take(int64(padded(rows, kernels.Tile)) * int64(m.rowBytes()))

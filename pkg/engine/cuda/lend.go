@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -19,7 +19,7 @@ func (p *pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64,
 	if err := p.at.CheckAll(layer, blocks, len(blocks)*p.at.Layout.SliceBytes); err != nil {
 		return 0, fmt.Errorf("lend KV pages: %w", err)
 	}
-	loan, err := p.book.Lend(loans.Loan[*pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
+	loan, err := p.book.Lend(pageloans.Loan[*pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
 	if err != nil {
 		return 0, fmt.Errorf("lend KV pages: %w", err)
 	}
@@ -42,7 +42,7 @@ func (p *pages) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
 	return nil
 }
 
-func (p *pages) take(lent *loans.Loan[*pages], layer int, blocks []kvcache.BlockID) error {
+func (p *pages) take(lent *pageloans.Loan[*pages], layer int, blocks []kvcache.BlockID) error {
 	from := lent.From
 	if err := p.at.CheckAll(layer, blocks, len(blocks)*p.at.Layout.SliceBytes); err != nil {
 		return err

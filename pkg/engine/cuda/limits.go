@@ -30,7 +30,7 @@ type Limits struct {
 }
 
 const (
-	meterBytes   = 1 << 30   // of each half of the memory, where there is room
+	meterBytes   = 1 << 30   // of each half of the memory, where there is memory
 	leastMeter   = 128 << 10 // what a product of 128 by 128 by 128 takes
 	pinnedBytes  = 64 << 20
 	mostSide     = 8192 // of the product of many rows
@@ -70,7 +70,7 @@ type Meter struct {
 	scratch driver.Address
 }
 
-// NewMeter makes a meter, for which there has to be room on the device.
+// NewMeter makes a meter, for which the device has to have memory.
 func (w *Weights) NewMeter(config MeterConfig) (_ *Meter, err error) {
 	bytes := config.Bytes
 	free, err := w.FreeBytes()
@@ -103,7 +103,7 @@ func productBytes(side int) int64 { return 8 * int64(side) * int64(side) }
 func (m *Meter) open() (err error) {
 	device := m.weights.device
 	bytes := 2*m.bytes + alignment + kernels.PartsBytes(kernels.Store, m.side, m.side)
-	if err := m.weights.checkRoom(bytes, "measuring its memory"); err != nil {
+	if err := m.weights.checkFree(bytes, "measuring its memory"); err != nil {
 		return err
 	}
 	if m.from, err = device.Allocate(bytes); err != nil {

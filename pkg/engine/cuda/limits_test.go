@@ -57,7 +57,7 @@ func TestMeterLeaksNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path})
+	w, err := cuda.Load(t.Context(), m, cuda.Config{Driver: path})
 	if err := errors.Join(err, m.Close()); err != nil {
 		t.Fatal(err)
 	}

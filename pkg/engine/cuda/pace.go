@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// LeastCopyRate is the least that LoadConfig.CopyRate may be, beside 0, in bytes a second:
+// LeastCopyRate is the least that Config.CopyRate may be, beside 0, in bytes a second:
 // with less a chunk of a transfer would wait longer than its peer's patience allows.
 const LeastCopyRate = 16 << 20
 

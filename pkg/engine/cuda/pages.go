@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -23,7 +23,7 @@ type pages struct {
 	memory driver.Address
 	idle   chan *copier // those that nobody uses
 	movers chan *mover  // likewise
-	book   *loans.Book[*pages]
+	book   *pageloans.Book[*pages]
 	pace   *pace
 	loss   *loss
 
@@ -39,7 +39,7 @@ func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pag
 		book: w.book, pace: w.pace, loss: loss, closing: make(chan struct{}),
 	}
 	bytes := int64(p.at.Bytes())
-	if err := w.checkRoom(bytes, fmt.Sprintf("%d KV blocks", blocks)); err != nil {
+	if err := w.checkFree(bytes, fmt.Sprintf("%d KV blocks", blocks)); err != nil {
 		return nil, err
 	}
 	defer func() {

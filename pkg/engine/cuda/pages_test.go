@@ -10,7 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -196,7 +196,7 @@ func pair(t *testing.T, path string) (w *cuda.Weights, from, to engine.Engine) {
 		t.Fatal(err)
 	}
 	defer func() { _ = m.Close() }()
-	if w, err = cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path}); err != nil {
+	if w, err = cuda.Load(t.Context(), m, cuda.Config{Driver: path}); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []*engine.Engine{&from, &to} {
@@ -230,7 +230,7 @@ func TestTakeOfClosed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if live := control.Live(); live != (emulation.Live{}) {
+	if live := control.Live(); live != (emulationtest.Live{}) {
 		t.Errorf("left: %+v", live)
 	}
 }

@@ -21,7 +21,7 @@ func (w *work) reset() { w.thin, w.tall, w.joins, w.slots = w.thin[:0], w.tall[:
 type planner struct {
 	group  int // heads that share a KV head
 	window int // of the layer with the widest one; 0: some layer sees all
-	slots  int // results that there is room for
+	slots  int // results that fit
 	// Thread blocks that keep the device busy, for one KV head.
 	thinBlocks, tallBlocks int
 }
@@ -109,7 +109,7 @@ func (p planner) each(runs []rows, visit func(part rows, tall bool)) {
 }
 
 // add makes the items of rows that fit one: one of all their splits, or one for each if
-// they are more than share and there is room for the results.
+// they are more than share and the results fit.
 func (p planner) add(w *work, r rows, tall bool, share int) {
 	first, last := p.first(r), p.last(r)
 	item := kernels.Item{

@@ -94,6 +94,7 @@ func compare(t *testing.T, what string, exact, got [][]float32, ids []int32, mos
 // changes it by 2.6% on average, to a 127th of its row's largest by 0.7% of the row's size
 // if that is normal: divergences, which are as the squares, may differ by 16.
 func TestQualityOfWeights(t *testing.T) {
+	long(t)
 	ids := heldOut(t)
 	exact := heldOutLogits(t, loadAs(t, fableDir, cuda.BF16), cuda.KVBF16, ids)
 	for kind, most := range map[cuda.WeightType]float64{cuda.Int8: 0.0004, cuda.FP8: 0.003} {
@@ -106,6 +107,7 @@ func TestQualityOfWeights(t *testing.T) {
 // what numbers are off, and rounding activations and KV to bf16 makes 1.9e-5 (README.md of
 // the model).
 func TestQualityOfKV(t *testing.T) {
+	long(t)
 	ids := heldOut(t)
 	w := load(t, fableDir)
 	compare(t, "KV in fp8", heldOutLogits(t, w, cuda.KVBF16, ids), heldOutLogits(t, w, cuda.KVFP8, ids), ids, fp8Slack*fp8Slack*1.9e-5)

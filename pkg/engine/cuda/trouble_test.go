@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -28,7 +28,7 @@ func open(t *testing.T, path string, config cuda.Config) (close func() error, e 
 		t.Fatal(err)
 	}
 	defer func() { _ = m.Close() }()
-	w, err := cuda.Load(t.Context(), m, cuda.LoadConfig{Library: path})
+	w, err := cuda.Load(t.Context(), m, cuda.Config{Driver: path})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,7 +48,7 @@ func TestNothingLeaks(t *testing.T) {
 	path, control := emulated(t)
 	free := func(what string) {
 		t.Helper()
-		if live := control.Live(); live != (emulation.Live{}) {
+		if live := control.Live(); live != (emulationtest.Live{}) {
 			t.Fatalf("%s leaves %+v", what, live)
 		}
 	}
@@ -90,10 +90,10 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// TestNoRoom: what does not fit is refused before anything is copied, in words.
-func TestNoRoom(t *testing.T) {
+// TestNotEnoughMemory: what does not fit is refused before anything is copied, in words.
+func TestNotEnoughMemory(t *testing.T) {
 	path, control := emulated(t)
-	control.Set(emulation.Memory, 1<<20)
+	control.Set(emulationtest.Memory, 1<<20)
 	if _, _, err := open(t, path, small()); err == nil || !strings.Contains(err.Error(), "smaller model") {
 		t.Errorf("weights: %v", err)
 	}
@@ -132,7 +132,7 @@ func TestDeviceLost(t *testing.T) {
 			if err := closeAll(); err != nil {
 				t.Error(err)
 			}
-			if live := control.Live(); live != (emulation.Live{}) {
+			if live := control.Live(); live != (emulationtest.Live{}) {
 				t.Errorf("left: %+v", live)
 			}
 		})
@@ -226,7 +226,7 @@ func TestStartDoesNotWaitForFailure(t *testing.T) {
 func TestSteadyState(t *testing.T) {
 	e := newEngine(t, load(t, filepath.Join(familiesDir, "llama")), small())
 	sequences := []engine.Sequence{{Tokens: []int32{1}, Blocks: table(0, 1), Sample: &engine.Sample{}}, {Tokens: []int32{2}, Blocks: table(1, 1), Sample: &engine.Sample{}}}
-	batch := engine.Batch{Sequences: sequences, Room: make([]int32, 2)}
+	batch := engine.Batch{Sequences: sequences, TokenBuffer: make([]int32, 2)}
 	run := func() {
 		if _, err := e.Step(t.Context(), batch); err != nil {
 			t.Fatal(err)

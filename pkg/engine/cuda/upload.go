@@ -99,9 +99,9 @@ func (u *uploader) close() error {
 	return errors.Join(errs...)
 }
 
-// room is free memory of the current buffer, of at least so many bytes, for what goes to
+// reserve gives free memory of the current buffer, of at least so many bytes, for what goes to
 // the address.
-func (u *uploader) room(to driver.Address, bytes int) ([]byte, error) {
+func (u *uploader) reserve(to driver.Address, bytes int) ([]byte, error) {
 	follows := u.used > 0 && u.rows == 0 && u.to+driver.Address(u.used) == to
 	if !follows || u.used+bytes > stagingBytes {
 		if err := u.send(); err != nil {
@@ -109,22 +109,22 @@ func (u *uploader) room(to driver.Address, bytes int) ([]byte, error) {
 		}
 		u.to = to
 	}
-	room := u.halves[u.current].buffer.Bytes()[u.used : u.used+bytes]
+	staged := u.halves[u.current].buffer.Bytes()[u.used : u.used+bytes]
 	u.used += bytes
-	return room, nil
+	return staged, nil
 }
 
-// roomFor is free memory of the current buffer for so many rows of bf16, which become the
+// reserveRows gives free memory of the current buffer for so many rows of bf16, which become the
 // first rows of a matrix.
-func (u *uploader) roomFor(to matrix, rows int) ([]byte, error) {
+func (u *uploader) reserveRows(to matrix, rows int) ([]byte, error) {
 	if to.kind == kernels.BF16 {
-		return u.room(to.rows, rows*to.rowBytes())
+		return u.reserve(to.rows, rows*to.rowBytes())
 	}
 	if err := u.send(); err != nil {
 		return nil, err
 	}
 	u.rows, u.into = rows, to
-	return u.room(u.staging, 2*rows*to.ld)
+	return u.reserve(u.staging, 2*rows*to.ld)
 }
 
 // send starts the copy of the current buffer and waits until the other one is free.
@@ -176,15 +176,15 @@ func (u *uploader) spread(to matrix, t model.Tensor, group, stride int) error {
 	}
 	for first := 0; first < rows; first += most {
 		n := min(most, rows-first)
-		room, err := u.roomFor(to.from(first), n)
+		staged, err := u.reserveRows(to.from(first), n)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
 		if t.DType == model.BF16 && to.ld == columns && group == stride {
-			copy(room, t.Data[first*row:])
+			copy(staged, t.Data[first*row:])
 		} else {
 			for i := range n {
-				at, dst := (first+i)*columns, room[i*row:(i+1)*row]
+				at, dst := (first+i)*columns, staged[i*row:(i+1)*row]
 				clear(dst)
 				for g := range columns / group {
 					if err := bf16Row(dst[2*g*stride:], t, at+g*group, group); err != nil {
@@ -240,12 +240,12 @@ func (u *uploader) vector(to driver.Address, t model.Tensor) error {
 func (u *uploader) floats(to driver.Address, values []float32) error {
 	for len(values) > 0 {
 		n := min(len(values), stagingBytes/4)
-		room, err := u.room(to, 4*n)
+		staged, err := u.reserve(to, 4*n)
 		if err != nil {
 			return err
 		}
 		for i, v := range values[:n] {
-			binary.LittleEndian.PutUint32(room[4*i:], math.Float32bits(v))
+			binary.LittleEndian.PutUint32(staged[4*i:], math.Float32bits(v))
 		}
 		values, to = values[n:], to+driver.Address(4*n)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -27,8 +27,8 @@ type Weights struct {
 	version string // of CUDA, that the driver supports
 	memory  driver.Address
 	at      weightAddresses
-	book    *loans.Book[*pages] // what its engines' pages have lent each other
-	pace    *pace               // of copies to and from its engines' pages
+	book    *pageloans.Book[*pages] // what its engines' pages have lent each other
+	pace    *pace                   // of copies to and from its engines' pages
 
 	mu      sync.Mutex
 	engines int
@@ -39,30 +39,11 @@ type Weights struct {
 	watched bool
 }
 
-// LoadConfig says where weights go. The zero value is the first device.
-type LoadConfig struct {
-	// Library is the driver's library; "" is libcuda.so.1, wherever the system has it.
-	Library string
-	// Device is the device's number, as the driver counts them.
-	Device int
-	// Weights is what the layers' matrices are kept as; "" is BF16.
-	Weights WeightType
-	// Progress, if set, is called on the caller's goroutine with the bytes of the
-	// checkpoint that are done.
-	Progress func(done, total int64)
-	// CopyRate is the most that is copied between the host and KV pages while a step of the
-	// device runs, over all engines of these weights, in bytes a second: LeastCopyRate at
-	// least. 0 is without a bound.
-	CopyRate int64
-}
-
 // Load copies the weights of m to a device. m is not needed any more once it returns.
 // Without a driver, a device or enough memory the error says which, and what to do.
-func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, error) {
+func Load(ctx context.Context, m *model.Model, config Config) (*Weights, error) {
 	spec := m.Spec()
-	if config.Weights == "" {
-		config.Weights = BF16
-	}
+	config = config.withDefaults()
 	if err := config.Weights.Validate(); err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
@@ -73,11 +54,11 @@ func Load(ctx context.Context, m *model.Model, config LoadConfig) (*Weights, err
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	book, err := loans.NewBook[*pages]()
+	book, err := pageloans.NewBook[*pages]()
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	library, err := driver.Open(config.Library)
+	library, err := driver.Open(config.Driver)
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
@@ -105,7 +86,7 @@ func (w *Weights) load(ctx context.Context, m *model.Model, progress func(done, 
 		return err
 	}
 	bytes := WeightBytes(w.spec, w.kind)
-	if err := w.checkRoom(bytes+stagingOf(w.kind), "weights"); err != nil {
+	if err := w.checkFree(bytes+stagingOf(w.kind), "weights"); err != nil {
 		return err
 	}
 	if w.memory, err = w.device.Allocate(bytes); err != nil {
@@ -136,8 +117,8 @@ func (w *Weights) load(ctx context.Context, m *model.Model, progress func(done, 
 	return errors.Join(err, u.close())
 }
 
-// checkRoom refuses what the device has no memory for.
-func (w *Weights) checkRoom(bytes int64, what string) error {
+// checkFree refuses what the device has no memory for.
+func (w *Weights) checkFree(bytes int64, what string) error {
 	free, total, err := w.device.Memory()
 	if err != nil {
 		return err

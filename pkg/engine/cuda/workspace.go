@@ -45,7 +45,7 @@ type buffers struct {
 
 // layBuffers takes them from an arena.
 func layBuffers(a *arena, s shape, c Config) buffers {
-	rows, head := c.room(c.MaxBatchTokens), c.room(c.headRows())
+	rows, head := c.bufferRows(c.MaxBatchTokens), c.bufferRows(c.headRows())
 	matrix := func(rows, ld, element int) driver.Address { return a.take(int64(rows) * int64(ld) * int64(element)) }
 	// Products read whole tiles of rows.
 	tiled := padded(max(rows, head), kernels.Tile)
@@ -112,13 +112,13 @@ type workspace struct {
 
 func newWorkspace(w *Weights, c Config) (_ *workspace, err error) {
 	bytes := WorkspaceBytes(w.spec, c)
-	if err := w.checkRoom(bytes, "an engine's activations"); err != nil {
+	if err := w.checkFree(bytes, "an engine's activations"); err != nil {
 		return nil, err
 	}
 	k := &workspace{device: w.device}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("room for a batch of %d tokens: %w", c.MaxBatchTokens, err), k.free())
+			err = errors.Join(fmt.Errorf("memory for a batch of %d tokens: %w", c.MaxBatchTokens, err), k.free())
 		}
 	}()
 	if k.begin, err = w.device.Allocate(bytes); err != nil {

@@ -1,4 +1,4 @@
-package mesh
+package engines
 
 import (
 	"fmt"
@@ -15,30 +15,27 @@ import (
 // values of a label.
 const knownXids = 1000
 
-// watchGPU watches the GPU that the process computes on, if it does: what the driver
-// reports is logged and counted, and the workers leave where that is fatal. Without NVML
-// only what calls say is known of it, which is an error if one was named. A process whose
-// GPU is lost ends, even if a call of the driver never returns.
-func (p *process) watchGPU() error {
-	weights := p.engines.gpuWeights
-	if weights == nil {
+// Watch watches the GPU that the engines compute on, if they do: what the driver reports is
+// logged and counted in metrics, and the workers leave where that is fatal. Then lost is
+// called with why, also if no call of the driver ever returns. Without NVML only what calls
+// say is known of the GPU, which is an error if a file of it was named.
+func (s *Set) Watch(registry prometheus.Registerer, logger *slog.Logger, lost func(why error)) error {
+	if s.gpuWeights == nil {
 		return nil
 	}
-	stop := p.options.StopTimeout + stuckGrace
-	p.engines.watch = func(made engine.Losing) { p.stuck.once(made, stop) }
 	xids := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_gpu_xid_total", Help: "Errors that the GPU's driver reported, by Xid, from whichever process.",
 	}, []string{"xid"})
-	device, library := p.engines.options.Device, p.engines.options.NVML
-	health, err := weights.Watch(cuda.HealthConfig{
+	device, library := s.config.Device, s.config.CUDA.NVML
+	health, err := s.gpuWeights.Watch(cuda.HealthConfig{
 		Library: library,
 		Event: func(event cuda.HealthEvent) {
 			if event.Kind == cuda.HealthXid {
 				xids.WithLabelValues(xidLabel(event.Xid)).Inc()
 			}
-			logHealth(p.logger, device, event)
+			logHealth(logger, device, event)
 			if event.Fatal {
-				p.stuck.within(stop, fmt.Errorf("%w: a call of its driver does not return: %s", engine.ErrDeviceLost, event.Means))
+				lost(fmt.Errorf("%w: a call of its driver does not return: %s", engine.ErrDeviceLost, event.Means))
 			}
 		},
 	})
@@ -46,10 +43,10 @@ func (p *process) watchGPU() error {
 	case err != nil && library != "":
 		return fmt.Errorf("--nvml: %w", err)
 	case err != nil:
-		p.logger.Info("the GPU's health is not watched", slog.String("device", device), slog.String("why", err.Error()))
+		logger.Info("the GPU's health is not watched", slog.String("device", device), slog.String("why", err.Error()))
 		return nil
 	}
-	p.engines.health = health
+	s.health = health
 	collectors := []prometheus.Collector{xids}
 	if _, _, known := health.ECC(); known {
 		collectors = append(collectors,
@@ -57,7 +54,7 @@ func (p *process) watchGPU() error {
 			eccGauge("uncorrected", func() uint64 { _, n, _ := health.ECC(); return n }))
 	}
 	for _, c := range collectors {
-		if err := p.registry.Register(c); err != nil {
+		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("metrics of the GPU: %w", err)
 		}
 	}

@@ -1,4 +1,4 @@
-package mesh_test
+package engines_test
 
 import (
 	"bytes"
@@ -8,19 +8,24 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 // TestWeightCache: the log says where the weights came from and how long it took, and
 // what is wrong with the cache.
 func TestWeightCache(t *testing.T) {
-	o := upOptions(t).Options
-	o.Engine.Name, o.Engine.Threads, o.Engine.CPUWeightCache = mesh.EngineCPU, 1, filepath.Join(t.TempDir(), "cache")
+	config := defaults()
+	config.Name, config.KVMemory, config.CPU.Threads, config.CPU.WeightCache = engines.CPU, 1<<20, 1, filepath.Join(t.TempDir(), "cache")
 	load := func() string {
 		t.Helper()
 		var log bytes.Buffer
-		if err := mesh.LoadEngines(t.Context(), o, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+		set, err := engines.Load(t.Context(), config, filepath.Join("..", "..", "..", "models", "fable"), model.Options{}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
 			t.Fatal(err)
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
 		}
 		return log.String()
 	}
@@ -29,7 +34,7 @@ func TestWeightCache(t *testing.T) {
 			t.Errorf("the log does not say %s, or warns: %s", want, log)
 		}
 	}
-	kept, err := filepath.Glob(filepath.Join(o.Engine.CPUWeightCache, "*"))
+	kept, err := filepath.Glob(filepath.Join(config.CPU.WeightCache, "*"))
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("the cache has %v (%v)", kept, err)
 	}

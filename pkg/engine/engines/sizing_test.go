@@ -1,13 +1,16 @@
-package mesh_test
+package engines_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -47,38 +50,47 @@ const threads = 2
 // least of it, 64 MiB, has to be there.
 const rest = 192 * mib
 
-// bare has room for the weights and for workers to compute, and not for one block.
+// bare is enough for the weights and for workers to compute, and not for one block.
 func bare(spec model.Spec, workers int64) int64 {
-	e := mesh.DefaultOptions().Engine
-	return rest + mib + cpu.WeightBytes(spec, cpu.BF16) + workers*cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{
+	e := defaults()
+	return rest + mib + cpu.WeightBytes(spec, cpu.BF16) + workers*cpu.WorkspaceBytes(spec, cpu.Config{
 		Threads: threads, BlockTokens: e.BlockTokens, MaxBatchTokens: e.MaxBatchTokens, MaxSequences: e.MaxSequences,
 	})
 }
 
-func TestRoomForModel(t *testing.T) {
+// size sizes c where so many bytes are free; 0: nobody knows how many.
+func size(c *engines.Config, spec model.Spec, workers int, free int64) (warning string, err error) {
+	left := memory.Left{Bytes: free, By: "/limit"}
+	if free == 0 {
+		left.Bytes = math.MaxInt64
+	}
+	return c.Size(spec, workers, left)
+}
+
+func TestMemoryForModel(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		spec    model.Spec
-		kv      mesh.ByteSize
+		kv      bytesize.Size
 		workers int
 		left    int64 // 0: nobody knows
 		// wantKV is what each worker gets; 0: it is refused.
-		wantKV mesh.ByteSize
+		wantKV bytesize.Size
 		// says are parts of the error or of the warning.
 		says []string
 	}{
-		{"plenty", fable(), mesh.Auto, 2, 24 * gib, gib, nil},
-		{"nobody knows how much there is", llama8B(), mesh.Auto, 2, 0, 16 * gib, nil},
-		{"a small container takes less", fable(), mesh.Auto, 2, rest + 216*mib, 48 * mib, nil},
-		{"a full context at least", fable(), mesh.Auto, 2, rest + 40*mib, 4 * mib, nil},
-		{"the weights do not fit", llama8B(), mesh.Auto, 2, 8 * gib, 0, []string{
+		{"plenty", fable(), bytesize.Auto, 2, 24 * gib, gib, nil},
+		{"nobody knows how much there is", llama8B(), bytesize.Auto, 2, 0, 16 * gib, nil},
+		{"a small container takes less", fable(), bytesize.Auto, 2, rest + 216*mib, 48 * mib, nil},
+		{"a full context at least", fable(), bytesize.Auto, 2, rest + 40*mib, 4 * mib, nil},
+		{"the weights do not fit", llama8B(), bytesize.Auto, 2, 8 * gib, 0, []string{
 			"llama-8b does not fit", "weights take 15.0GiB", "may take 8.0GiB (/limit)", "smaller model", "cannot be divided",
 		}},
-		{"full contexts may not fit", llama8B(), mesh.Auto, 2, 32 * gib, 16 * gib, []string{
+		{"full contexts may not fit", llama8B(), bytesize.Auto, 2, 32 * gib, 16 * gib, []string{
 			"may take 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
 		}},
-		{"not even a block may fit", llama8B(), mesh.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.4GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
-		{"a shorter context fits", capped(32768), mesh.Auto, 2, 32 * gib, 4 * gib, nil},
+		{"not even a block may fit", llama8B(), bytesize.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.4GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
+		{"a shorter context fits", capped(32768), bytesize.Auto, 2, 32 * gib, 4 * gib, nil},
 		{"what is asked for fits", capped(32768), 8 * gib, 2, 32 * gib, 8 * gib, nil},
 		{"what is asked for does not", capped(32768), 16 * gib, 2, 32 * gib, 0, []string{
 			"--kv-memory: 16GiB for each of 2 workers", "15.0GiB of weights", "may take 32.0GiB (/limit)", "pass 8.", "GiB or less",
@@ -88,9 +100,10 @@ func TestRoomForModel(t *testing.T) {
 		{"less than a full context is asked for", llama8B(), 4 * gib, 2, 64 * gib, 0, []string{"4GiB holds 32768 tokens", "16GiB or more, or --context-tokens 32768"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o := mesh.DefaultOptions()
-			o.Engine.Name, o.Engine.KVMemory, o.Engine.Threads = mesh.EngineCPU, test.kv, threads
-			kv, text, err := mesh.CheckModel(o, test.spec, test.workers, test.left)
+			config := defaults()
+			config.Name, config.KVMemory, config.CPU.Threads = engines.CPU, test.kv, threads
+			text, err := size(&config, test.spec, test.workers, test.left)
+			kv := config.KVMemory
 			if err != nil {
 				text = err.Error()
 			}
@@ -111,18 +124,18 @@ func TestRoomForModel(t *testing.T) {
 	}
 }
 
-// TestSimulatedNeedsNoRoom: it has neither weights nor pages.
-func TestSimulatedNeedsNoRoom(t *testing.T) {
-	o := mesh.DefaultOptions()
-	o.Engine.Name = mesh.EngineSimulated
-	if kv, warning, err := mesh.CheckModel(o, llama8B(), 64, mib); err != nil || warning != "" || kv != 16*gib {
-		t.Errorf("%s, %q, %v", kv.String(), warning, err)
+// TestSimulatedNeedsNoMemory: it has neither weights nor pages.
+func TestSimulatedNeedsNoMemory(t *testing.T) {
+	config := defaults()
+	config.Name = engines.Simulated
+	if warning, err := size(&config, llama8B(), 64, mib); err != nil || warning != "" || config.KVMemory != 16*gib {
+		t.Errorf("%s, %q, %v", config.KVMemory.String(), warning, err)
 	}
 }
 
-// TestRoomForFewerBytes: a model that does not fit in one type of weights does in another,
+// TestFewerBytesAWeight: a model that does not fit in one type of weights does in another,
 // which the error names.
-func TestRoomForFewerBytes(t *testing.T) {
+func TestFewerBytesAWeight(t *testing.T) {
 	for _, c := range []struct {
 		weights cpu.WeightType
 		left    int64
@@ -137,9 +150,9 @@ func TestRoomForFewerBytes(t *testing.T) {
 		{cpu.BF16, 5 * gib, "use a smaller model", "--cpu-weights"},
 		{cpu.Int4, 5 * gib, "use a smaller model", "--cpu-weights"},
 	} {
-		o := mesh.DefaultOptions()
-		o.Engine.Name, o.Engine.Threads, o.Engine.CPUWeights = mesh.EngineCPU, threads, c.weights
-		_, _, err := mesh.CheckModel(o, llama8B(), 1, c.left)
+		config := defaults()
+		config.Name, config.CPU.Threads, config.CPU.Weights = engines.CPU, threads, c.weights
+		_, err := size(&config, llama8B(), 1, c.left)
 		if c.says == "" {
 			if err != nil {
 				t.Errorf("%s in %d bytes: %v", c.weights, c.left, err)
@@ -152,9 +165,9 @@ func TestRoomForFewerBytes(t *testing.T) {
 	}
 }
 
-// TestRoomForKVInInt8: where a full context does not fit in bf16 and does in int8, errors and
+// TestMemoryForKVInInt8: where a full context does not fit in bf16 and does in int8, errors and
 // warnings say so; elsewhere they do not.
-func TestRoomForKVInInt8(t *testing.T) {
+func TestMemoryForKVInInt8(t *testing.T) {
 	for _, c := range []struct {
 		kv      cpu.KVType
 		left    int64
@@ -165,37 +178,37 @@ func TestRoomForKVInInt8(t *testing.T) {
 		{cpu.KVInt8, 22 * gib, false},
 		{cpu.KVBF16, 64 * gib, false}, // it fits as it is
 	} {
-		o := mesh.DefaultOptions()
-		o.Engine.Name, o.Engine.Threads, o.Engine.CPUKV = mesh.EngineCPU, threads, c.kv
-		_, warning, err := mesh.CheckModel(o, llama8B(), 1, c.left)
+		config := defaults()
+		config.Name, config.CPU.Threads, config.CPU.KV = engines.CPU, threads, c.kv
+		warning, err := size(&config, llama8B(), 1, c.left)
 		if err != nil || strings.Contains(warning, "--cpu-kv int8") != c.offered {
 			t.Errorf("KV in %s, %d bytes: warning %q, error %v", c.kv, c.left, warning, err)
 		}
-		o.Engine.KVMemory = 16 * gib
-		_, _, err = mesh.CheckModel(o, llama8B(), 1, c.left)
+		config.KVMemory = 16 * gib
+		_, err = size(&config, llama8B(), 1, c.left)
 		if said := err != nil && strings.Contains(err.Error(), "--cpu-kv int8"); said != c.offered {
 			t.Errorf("KV in %s, %d bytes, 16 GiB asked for: %v", c.kv, c.left, err)
 		}
 	}
 }
 
-// TestAutoIsWithinRoom: what Auto stands for holds a full context, is whole blocks,
+// TestAutoIsWithinMemory: what Auto stands for holds a full context, is whole blocks,
 // and either fits or is warned about; and it is refused only if the weights alone
 // are too much.
-func TestAutoIsWithinRoom(t *testing.T) {
+func TestAutoIsWithinMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := llama8B()
 		spec.Layers = rapid.IntRange(1, 64).Draw(t, "layers")
 		spec.ContextTokens = rapid.IntRange(1, 1<<20).Draw(t, "context")
 		workers := rapid.IntRange(1, 16).Draw(t, "workers")
 		left := rapid.Int64Range(1, 1<<40).Draw(t, "left")
-		o := mesh.DefaultOptions()
-		o.Engine.Name = mesh.EngineCPU
-		kv, warning, err := mesh.CheckModel(o, spec, workers, left)
-		weights := cpu.WeightBytes(spec, cpu.BF16)
+		config := defaults()
+		config.Name = engines.CPU
+		warning, err := size(&config, spec, workers, left)
+		kv, weights := config.KVMemory, cpu.WeightBytes(spec, cpu.BF16)
 		if err != nil {
-			if fixed := 64*mib + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.BF16, cpu.Config{
-				BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences,
+			if fixed := 64*mib + weights + int64(workers)*cpu.WorkspaceBytes(spec, cpu.Config{
+				BlockTokens: config.BlockTokens, MaxBatchTokens: config.MaxBatchTokens, MaxSequences: config.MaxSequences,
 			}); fixed <= left {
 				t.Fatalf("refused %d of %d bytes: %v", fixed, left, err)
 			}

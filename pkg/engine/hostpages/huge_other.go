@@ -1,6 +1,6 @@
 //go:build !linux
 
-package store
+package hostpages
 
 // adviseHuge does nothing where there is no such advice.
 func adviseHuge([]byte) {}

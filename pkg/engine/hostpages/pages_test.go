@@ -1,15 +1,21 @@
-package store_test
+package hostpages_test
 
 import (
 	"bytes"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/store"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+)
+
+const (
+	layers     = 3
+	sliceBytes = 1000
 )
 
 func TestPages(t *testing.T) {
-	p, err := store.NewPages(layout(), 4)
+	p, err := hostpages.Map(kvtransfertest.Layout(layers, sliceBytes), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +56,7 @@ func TestPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p.Write(0, []kvcache.BlockID{0}, make([]byte, sliceBytes)) == nil || p.Read(0, []kvcache.BlockID{0}, make([]byte, sliceBytes)) == nil || p.View(0, 0) != nil {
+	if p.Write(0, []kvcache.BlockID{0}, make([]byte, sliceBytes)) == nil || p.Read(0, []kvcache.BlockID{0}, make([]byte, sliceBytes)) == nil || p.View(0, 0) != nil || !p.Closed() {
 		t.Error("closed pages can be used")
 	}
 }

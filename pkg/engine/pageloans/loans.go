@@ -1,6 +1,6 @@
-// Package loans keeps what the Pages of one memory have lent each other, for
+// Package pageloans keeps what the Pages of one memory have lent each other, for
 // implementations of engine.Lending. It starts no goroutines.
-package loans
+package pageloans
 
 import (
 	"crypto/rand"
@@ -58,7 +58,7 @@ func (b *Book[P]) Lend(l Loan[P]) (uint64, error) {
 	}
 }
 
-// Take strikes a loan out and gives it to the caller, who owes it a call of Ended. False:
+// Take removes a loan and gives it to the caller, who owes it a call of Ended. False:
 // there is none of this number.
 func (b *Book[P]) Take(number uint64) (*Loan[P], bool) {
 	b.mu.Lock()

@@ -1,16 +1,16 @@
-package loans_test
+package pageloans_test
 
 import (
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 )
 
-func newBook(t *testing.T) *loans.Book[string] {
+func newBook(t *testing.T) *pageloans.Book[string] {
 	t.Helper()
-	book, err := loans.NewBook[string]()
+	book, err := pageloans.NewBook[string]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func TestLoan(t *testing.T) {
 	book := newBook(t)
 	ended := 0
 	lend := func() uint64 {
-		number, err := book.Lend(loans.Loan[string]{From: "pages", Layer: 3, Ended: func() { ended++ }})
+		number, err := book.Lend(pageloans.Loan[string]{From: "pages", Layer: 3, Ended: func() { ended++ }})
 		if err != nil || number == 0 {
 			t.Fatalf("number %d: %v", number, err)
 		}
@@ -52,7 +52,7 @@ func TestNumbersDiffer(t *testing.T) {
 	if first.Memory() == second.Memory() || first.Memory() == 0 {
 		t.Errorf("memories %#x and %#x", first.Memory(), second.Memory())
 	}
-	number, err := first.Lend(loans.Loan[string]{Ended: func() { t.Error("it ended") }})
+	number, err := first.Lend(pageloans.Loan[string]{Ended: func() { t.Error("it ended") }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestTakeAndRecall(t *testing.T) {
 	book := newBook(t)
 	for range 200 {
 		var ended atomic.Int32
-		number, err := book.Lend(loans.Loan[string]{Ended: func() { ended.Add(1) }})
+		number, err := book.Lend(pageloans.Loan[string]{Ended: func() { ended.Add(1) }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,11 +9,31 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
-	"github.com/tandem-serving/tandem/pkg/pace"
 )
 
-// Config describes a simulated device.
+// Config describes a simulated device. Operators choose what RegisterFlags sets.
 type Config struct {
+	// StepTime says how long a step takes, where there is no Profile. Zero: no time at
+	// all.
+	StepTime latency.Model
+	// Transfer is the bandwidth at which KV arrives at a worker, such as 10GB/s;
+	// empty: that of the real connection alone. For makes LinkBytesPerSecond of it.
+	Transfer string
+	// RealPages lets For choose pages as large as a real engine's, so that transfers
+	// send as many bytes. Otherwise they hold records of 8 bytes a token and layer.
+	RealPages bool
+	// ShareDevice asks whoever makes the engines of a process for one Device, so that
+	// they take turns, as CPU engines do.
+	ShareDevice bool
+	// Jitter is the spread of step times; below 0: the profile's. For makes Trouble of
+	// it, of Seed, and of the lists.
+	Jitter float64
+	// Seed of what is drawn.
+	Seed uint64
+	// Slow, Fail, Stall and Die are troubles of single workers: ID=FACTOR,
+	// ID=PROBABILITY, ID=AT+FOR and ID=AT. The ID * is every worker.
+	Slow, Fail, Stall, Die []string
+
 	// Spec is the model that it pretends to run.
 	Spec model.Spec
 	// Blocks and BlockTokens size the KV memory.
@@ -26,9 +46,6 @@ type Config struct {
 	SliceBytes int
 	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
 	Profile *latency.Profile
-	// StepTime says how long a step takes, in the simple form. Zero: no time at
-	// all.
-	StepTime latency.Model
 	// Trouble is what goes wrong.
 	Trouble Trouble
 	// Device, if set, is what engines share: their steps take turns on it.
@@ -36,42 +53,41 @@ type Config struct {
 	// LinkBytesPerSecond is the bandwidth at which KV arrives in the pages, counted
 	// in the bytes of a real engine, whatever SliceBytes is. 0: at once.
 	LinkBytesPerSecond float64
-	// Precise ends steps within some tens of µs of their time, on Linux, where Go's
-	// timers can be a millisecond late. It is not for virtual time. Close must be
-	// called.
-	Precise bool
-	// Wait waits, for tests that hold a step. Default: a timer.
+	// NewTimer makes what steps and the link wait by; Close closes it. Default: Go's
+	// timers, which can be a millisecond late, and run on virtual time.
+	NewTimer func() Timer
+	// Wait waits instead, for tests that hold a step.
 	Wait func(ctx context.Context, d time.Duration) error
 }
 
 // complete checks the configuration and fills in its zeros.
-func (cfg *Config) complete() error {
+func (c *Config) complete() error {
 	switch {
-	case cfg.Blocks <= 0 || cfg.BlockTokens <= 0 || cfg.MaxBatchTokens <= 0 || cfg.MaxSequences <= 0:
+	case c.Blocks <= 0 || c.BlockTokens <= 0 || c.MaxBatchTokens <= 0 || c.MaxSequences <= 0:
 		return errors.New("blocks, block tokens, batch tokens and sequences must be above 0")
-	case cfg.Spec.Layers <= 0 || cfg.Spec.VocabSize <= 1:
+	case c.Spec.Layers <= 0 || c.Spec.VocabSize <= 1:
 		return errors.New("the model has no layers or no vocabulary")
-	case !hasPlainToken(cfg.Spec):
-		return fmt.Errorf("all %d tokens of the vocabulary begin or end a text, so none can be drawn", cfg.Spec.VocabSize)
+	case !hasPlainToken(c.Spec):
+		return fmt.Errorf("all %d tokens of the vocabulary begin or end a text, so none can be drawn", c.Spec.VocabSize)
 	}
-	if cfg.SliceBytes == 0 {
-		cfg.SliceBytes = cfg.BlockTokens * recordBytes
+	if c.SliceBytes == 0 {
+		c.SliceBytes = c.BlockTokens * recordBytes
 	}
 	switch {
-	case cfg.SliceBytes < cfg.BlockTokens*recordBytes:
-		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", cfg.SliceBytes, cfg.BlockTokens, recordBytes)
-	case !(cfg.LinkBytesPerSecond >= 0) || math.IsInf(cfg.LinkBytesPerSecond, 1): // NaN too
-		return fmt.Errorf("a link of %v bytes a second", cfg.LinkBytesPerSecond)
-	case cfg.LinkBytesPerSecond > 0 && cfg.sliceSeconds() > maxSliceSeconds:
+	case c.SliceBytes < c.BlockTokens*recordBytes:
+		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", c.SliceBytes, c.BlockTokens, recordBytes)
+	case !(c.LinkBytesPerSecond >= 0) || math.IsInf(c.LinkBytesPerSecond, 1): // NaN too
+		return fmt.Errorf("a link of %v bytes a second", c.LinkBytesPerSecond)
+	case c.LinkBytesPerSecond > 0 && c.sliceSeconds() > maxSliceSeconds:
 		return fmt.Errorf("a link of %v bytes a second takes more than an hour for a slice of %d bytes: make it faster",
-			cfg.LinkBytesPerSecond, SliceBytes(cfg.Spec, cfg.BlockTokens))
+			c.LinkBytesPerSecond, SliceBytes(c.Spec, c.BlockTokens))
 	}
-	if cfg.Profile != nil {
-		if err := cfg.Profile.Validate(); err != nil {
+	if c.Profile != nil {
+		if err := c.Profile.Validate(); err != nil {
 			return fmt.Errorf("profile: %w", err)
 		}
 	}
-	return cfg.Trouble.Validate()
+	return c.Trouble.Validate()
 }
 
 // maxSliceSeconds bounds the time of one slice on the link, so that the time of all
@@ -79,18 +95,18 @@ func (cfg *Config) complete() error {
 const maxSliceSeconds = 3600
 
 // sliceSeconds is the time of one slice on the link.
-func (cfg *Config) sliceSeconds() float64 {
-	return float64(SliceBytes(cfg.Spec, cfg.BlockTokens)) / cfg.LinkBytesPerSecond
+func (c *Config) sliceSeconds() float64 {
+	return float64(SliceBytes(c.Spec, c.BlockTokens)) / c.LinkBytesPerSecond
 }
 
-func (cfg *Config) newSleeper() sleeper {
+func (c *Config) newTimer() Timer {
 	switch {
-	case cfg.Wait != nil:
-		return given(cfg.Wait)
-	case cfg.Precise:
-		return paced{pace.New()}
+	case c.Wait != nil:
+		return waitFunc(c.Wait)
+	case c.NewTimer != nil:
+		return c.NewTimer()
 	}
-	return paced{pace.Portable()}
+	return waitFunc(wait)
 }
 
 // hasPlainToken says whether draw can end.

@@ -12,7 +12,7 @@ type Device struct{ turn chan struct{} }
 // NewDevice makes a device.
 func NewDevice() *Device { return &Device{turn: make(chan struct{}, 1)} }
 
-// enter waits for the turn; a nil device has room for all.
+// enter waits for the turn; a nil device takes all at once.
 func (d *Device) enter(ctx context.Context) error {
 	if d == nil {
 		return ctx.Err()

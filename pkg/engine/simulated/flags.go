@@ -1,49 +1,73 @@
-package mesh
+package simulated
 
 import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// SimulatedOptions say how a simulated engine differs from a perfect one.
-type SimulatedOptions struct {
-	// Transfer is the bandwidth at which KV arrives at a worker, such as 10GB/s;
-	// empty: that of the real connection alone.
-	Transfer string
-	// RealPages makes pages as large as a real engine's, so that transfers send as
-	// many bytes. Otherwise they hold records of 8 bytes a token and layer.
-	RealPages bool
-	// ShareDevice lets the workers of a process take turns, as CPU engines do.
-	ShareDevice bool
-	// Jitter is the spread of step times; below 0: the profile's.
-	Jitter float64
-	// Seed of what is drawn.
-	Seed uint64
-	// Slow, Fail, Stall and Die are troubles of single workers: ID=FACTOR,
-	// ID=PROBABILITY, ID=AT+FOR and ID=AT. The ID * is every worker.
-	Slow, Fail, Stall, Die []string
+// RegisterFlags adds the flags of what operators choose, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.Float64Var(&c.StepTime.BaseMs, "simulated-base-ms", 5, "simulated engine: milliseconds of any step")
+	fs.Float64Var(&c.StepTime.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: milliseconds more for each token computed")
+	fs.Float64Var(&c.StepTime.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: milliseconds more for each token of context")
+	fs.StringVar(&c.Transfer, "simulated-transfer", "", "simulated engine: bandwidth at which KV arrives at a worker, counted in a real engine's bytes, such as 10GB/s (default: as fast as the connection)")
+	fs.BoolVar(&c.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine does")
+	fs.BoolVar(&c.ShareDevice, "simulated-share-device", false, "simulated engine: the workers of this process take turns, as those of the CPU engine do")
+	fs.Float64Var(&c.Jitter, "simulated-jitter", -1, "simulated engine: spread of step times, such as 0.1 (-1: as in the profile)")
+	fs.Uint64Var(&c.Seed, "simulated-seed", 0, "simulated engine: seed of jitter and failures")
+	fs.StringSliceVar(&c.Slow, "simulated-slow", nil, "simulated engine: ID=FACTOR, a worker that takes so many times as long, such as decode-2=3; * is every worker")
+	fs.StringSliceVar(&c.Fail, "simulated-fail", nil, "simulated engine: ID=PROBABILITY of each step to fail")
+	fs.StringSliceVar(&c.Stall, "simulated-stall", nil, "simulated engine: ID=AT+FOR, a worker that stands still for a while, such as prefill-1=30s+2s after its start")
+	fs.StringSliceVar(&c.Die, "simulated-die", nil, "simulated engine: ID=AFTER, a worker whose steps fail from then on, such as decode-1=1m")
 }
 
-func (s *SimulatedOptions) registerFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Transfer, "simulated-transfer", "", "simulated engine: bandwidth at which KV arrives at a worker, counted in a real engine's bytes, such as 10GB/s (default: as fast as the connection)")
-	fs.BoolVar(&s.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine does")
-	fs.BoolVar(&s.ShareDevice, "simulated-share-device", false, "simulated engine: the workers of this process take turns, as those of the CPU engine do")
-	fs.Float64Var(&s.Jitter, "simulated-jitter", -1, "simulated engine: spread of step times, such as 0.1 (-1: as in the profile)")
-	fs.Uint64Var(&s.Seed, "simulated-seed", 0, "simulated engine: seed of jitter and failures")
-	fs.StringSliceVar(&s.Slow, "simulated-slow", nil, "simulated engine: ID=FACTOR, a worker that takes so many times as long, such as decode-2=3; * is every worker")
-	fs.StringSliceVar(&s.Fail, "simulated-fail", nil, "simulated engine: ID=PROBABILITY of each step to fail")
-	fs.StringSliceVar(&s.Stall, "simulated-stall", nil, "simulated engine: ID=AT+FOR, a worker that stands still for a while, such as prefill-1=30s+2s after its start")
-	fs.StringSliceVar(&s.Die, "simulated-die", nil, "simulated engine: ID=AFTER, a worker whose steps fail from then on, such as decode-1=1m")
+// maxStepMs bounds each term of StepTime.
+const maxStepMs = 1e6
+
+// Validate checks what the flags set.
+func (c *Config) Validate() error {
+	for _, f := range []struct {
+		flag string
+		ms   float64
+	}{{"base", c.StepTime.BaseMs}, {"per-token", c.StepTime.PerTokenMs}, {"per-context-token", c.StepTime.PerContextTokenMs}} {
+		if !(f.ms >= 0 && f.ms <= maxStepMs) { // so that NaN is refused too
+			return fmt.Errorf("--simulated-%s-ms: %v is outside 0 to %v", f.flag, f.ms, maxStepMs)
+		}
+	}
+	if !(c.Jitter == -1 || c.Jitter >= 0 && c.Jitter <= latency.MaxJitter) { // NaN too
+		return fmt.Errorf("--simulated-jitter: %v is outside 0 to %d", c.Jitter, latency.MaxJitter)
+	}
+	if _, err := c.bandwidth(); err != nil {
+		return err
+	}
+	_, err := c.trouble("")
+	return err
+}
+
+// For is c for the worker of an id: what was asked to go wrong with it, the link and the
+// pages that it has. Spec, Profile and BlockTokens are set before.
+func (c Config) For(id string) (_ Config, err error) {
+	if c.Trouble, err = c.trouble(id); err != nil {
+		return c, err
+	}
+	if c.Profile != nil && c.Jitter < 0 {
+		c.Trouble.Jitter = c.Profile.Jitter
+	}
+	if c.RealPages {
+		// Records need 8 bytes a token, which the KV of a tiny model has not.
+		c.SliceBytes = max(SliceBytes(c.Spec, c.BlockTokens), LeastSliceBytes(c.BlockTokens))
+	}
+	c.LinkBytesPerSecond, err = c.bandwidth()
+	return c, err
 }
 
 // everyWorker is the id that stands for all.
@@ -53,32 +77,32 @@ const everyWorker = "*"
 const maxTroubleTime = 30 * 24 * time.Hour
 
 // trouble is what was asked to go wrong with a worker.
-func (s *SimulatedOptions) trouble(id string) (simulated.Trouble, error) {
+func (c *Config) trouble(id string) (Trouble, error) {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(id)) // never fails
-	t := simulated.Trouble{Seed: s.Seed ^ hash.Sum64(), Jitter: max(s.Jitter, 0)}
+	t := Trouble{Seed: c.Seed ^ hash.Sum64(), Jitter: max(c.Jitter, 0)}
 	for _, option := range []struct {
 		flag, form string
 		list       []string
 		set        func(value string) error
 	}{
-		{"slow", "ID=FACTOR, such as decode-2=3", s.Slow, func(value string) (err error) {
+		{"slow", "ID=FACTOR, such as decode-2=3", c.Slow, func(value string) (err error) {
 			t.Slow, err = strconv.ParseFloat(value, 64)
 			if err == nil && t.Slow == 0 { // which would mean that none was asked for
 				err = errors.New("the factor is 0")
 			}
 			return err
 		}},
-		{"fail", "ID=PROBABILITY, such as decode-2=0.01", s.Fail, func(value string) (err error) {
+		{"fail", "ID=PROBABILITY, such as decode-2=0.01", c.Fail, func(value string) (err error) {
 			t.FailProbability, err = strconv.ParseFloat(value, 64)
 			return err
 		}},
-		{"stall", "ID=AT+FOR, such as prefill-1=30s+2s", s.Stall, func(value string) error {
+		{"stall", "ID=AT+FOR, such as prefill-1=30s+2s", c.Stall, func(value string) error {
 			at, length, found := strings.Cut(value, "+")
 			if !found {
 				return errors.New("there is no +")
 			}
-			var stall simulated.Stall
+			var stall Stall
 			var err error
 			if stall.At, err = troubleTime(at); err != nil {
 				return err
@@ -89,7 +113,7 @@ func (s *SimulatedOptions) trouble(id string) (simulated.Trouble, error) {
 			t.Stalls = append(t.Stalls, stall)
 			return nil
 		}},
-		{"die", "ID=AFTER, such as decode-1=1m", s.Die, func(value string) (err error) {
+		{"die", "ID=AFTER, such as decode-1=1m", c.Die, func(value string) (err error) {
 			t.DiesAt, err = troubleTime(value)
 			t.Dies = true
 			return err
@@ -125,33 +149,21 @@ func troubleTime(text string) (time.Duration, error) {
 }
 
 // bandwidth is Transfer in bytes a second; 0: not limited.
-func (s *SimulatedOptions) bandwidth() (float64, error) {
-	if s.Transfer == "" {
+func (c *Config) bandwidth() (float64, error) {
+	if c.Transfer == "" {
 		return 0, nil
 	}
-	var size ByteSize
-	number, found := strings.CutSuffix(s.Transfer, "/s")
-	if !found || number == auto || size.Set(number) != nil {
-		return 0, fmt.Errorf("--simulated-transfer: %q is not a bandwidth: write 10GB/s or 500MB/s", s.Transfer)
+	var size bytesize.Size
+	number, found := strings.CutSuffix(c.Transfer, "/s")
+	if !found || number == "auto" || size.Set(number) != nil {
+		return 0, fmt.Errorf("--simulated-transfer: %q is not a bandwidth: write 10GB/s or 500MB/s", c.Transfer)
 	}
 	return float64(size), nil
 }
 
-// validate checks everything but the profile, which is read with the model.
-func (s *SimulatedOptions) validate() error {
-	if !(s.Jitter == -1 || s.Jitter >= 0 && s.Jitter <= latency.MaxJitter) { // NaN too
-		return fmt.Errorf("--simulated-jitter: %v is outside 0 to %d", s.Jitter, latency.MaxJitter)
-	}
-	if _, err := s.bandwidth(); err != nil {
-		return err
-	}
-	_, err := s.trouble("")
-	return err
-}
-
-// checkTroubled refuses trouble for workers that this process does not have: it
+// CheckWorkers refuses trouble for workers that this process does not have: it
 // would silently not happen.
-func (s *SimulatedOptions) checkTroubled(workers []string) error {
+func (c *Config) CheckWorkers(workers []string) error {
 	known := make(map[string]bool, len(workers))
 	for _, id := range workers {
 		known[id] = true
@@ -159,7 +171,7 @@ func (s *SimulatedOptions) checkTroubled(workers []string) error {
 	for _, option := range []struct {
 		flag string
 		list []string
-	}{{"slow", s.Slow}, {"fail", s.Fail}, {"stall", s.Stall}, {"die", s.Die}} {
+	}{{"slow", c.Slow}, {"fail", c.Fail}, {"stall", c.Stall}, {"die", c.Die}} {
 		for _, text := range option.list {
 			if name, _, _ := strings.Cut(text, "="); name != everyWorker && !known[name] {
 				return fmt.Errorf("--simulated-%s: %q: no worker of this process is called %s", option.flag, text, name)
@@ -167,18 +179,4 @@ func (s *SimulatedOptions) checkTroubled(workers []string) error {
 		}
 	}
 	return nil
-}
-
-// readProfile reads the profile's file.
-func readProfile(path string) (*latency.Profile, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("--profile: %w", err)
-	}
-	defer file.Close()
-	profile, err := latency.ReadProfile(file)
-	if err != nil {
-		return nil, fmt.Errorf("--profile: %s: %w", path, err)
-	}
-	return profile, nil
 }

@@ -18,7 +18,7 @@ func SliceBytes(spec model.Spec, blockTokens int) int {
 	return 2 * spec.KVHeads * spec.HeadSize * blockTokens * kvElementBytes
 }
 
-// LeastSliceBytes is the smallest that Config.SliceBytes may be: room for records.
+// LeastSliceBytes is the smallest that Config.SliceBytes may be: enough for records.
 func LeastSliceBytes(blockTokens int) int { return blockTokens * recordBytes }
 
 // link is the modelled way into a worker's KV memory: what arrives is served one
@@ -31,7 +31,7 @@ type link struct {
 	// go on while somebody waits for one.
 	turn   chan struct{}
 	freeAt time.Time
-	sleep  sleeper
+	timer  Timer
 }
 
 // ahead is how far the link's time may run before the clock: a shorter wait would
@@ -48,16 +48,16 @@ func (l *link) carry(slices int) error {
 	}
 	l.freeAt = l.freeAt.Add(time.Duration(slices) * l.slice)
 	if left := l.freeAt.Sub(now); left > ahead {
-		if err := l.sleep.wait(l.ctx, left); err != nil {
+		if err := l.timer.Wait(l.ctx, left); err != nil {
 			return fmt.Errorf("the simulated link is closed: %w", err)
 		}
 	}
 	return nil
 }
 
-// close frees the sleeper. The context has ended, so no later wait uses it.
+// close frees the timer. The context has ended, so no later wait uses it.
 func (l *link) close() error {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
-	return l.sleep.close()
+	return l.timer.Close()
 }

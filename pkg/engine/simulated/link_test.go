@@ -3,11 +3,10 @@ package simulated_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
@@ -70,56 +69,59 @@ func TestCloseEndsTheLink(t *testing.T) {
 	})
 }
 
-// TestPrecise: steps end in real time, cancelling ends them at once, and nothing
-// is left after Close. How exact they are is a matter of the machine:
-// docs/benchmarks.md.
-func TestPrecise(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	cfg := config()
-	cfg.Precise = true
-	cfg.StepTime = latency.Model{BaseMs: 2}
-	cfg.LinkBytesPerSecond = 1e6
-	e, err := simulated.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	const steps = 10
-	for range steps {
-		step(t, e, sequence(5))
-	}
-	if took := time.Since(began); took < steps*2*ms {
-		t.Errorf("%d steps of 2 ms took %v", steps, took)
-	}
-	if err := e.Pages().Write(0, []kvcache.BlockID{0}, make([]byte, e.Pages().Layout().SliceBytes)); err != nil {
-		t.Error(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 3 {
-		if _, err := e.Step(ctx, engine.Batch{Sequences: []engine.Sequence{sequence(5)}}); err == nil {
-			t.Error("a cancelled step succeeded")
-		}
-	}
-	if err := e.Close(); err != nil {
-		t.Error(err)
-	}
+// timer counts what waits and what is closed.
+type timer struct{ waits, closed *atomic.Int64 }
 
-	cfg.StepTime = latency.Model{BaseMs: 1e6} // hangs unless it can be cancelled
-	slow, err := simulated.New(cfg)
-	if err != nil {
-		t.Fatal(err)
+func (t timer) Wait(ctx context.Context, d time.Duration) error {
+	t.waits.Add(1)
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
-	for range 2 { // the second finds the timer as new
-		ctx, cancel := context.WithTimeout(t.Context(), ms)
-		if _, err := slow.Step(ctx, engine.Batch{Sequences: []engine.Sequence{sequence(5)}}); err == nil {
-			t.Error("a cancelled step succeeded")
+	return ctx.Err()
+}
+
+func (t timer) Close() error {
+	t.closed.Add(1)
+	return nil
+}
+
+// TestNewTimer: steps and link wait by the timers that were given, cancelling ends
+// them at once, and Close closes them.
+func TestNewTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config()
+		var waits, closed atomic.Int64
+		cfg.NewTimer = func() simulated.Timer { return timer{&waits, &closed} }
+		cfg.StepTime = latency.Model{BaseMs: 1e6}
+		cfg.LinkBytesPerSecond = 1e6
+		e, err := simulated.New(cfg)
+		if err != nil {
+			t.Fatal(err)
 		}
-		cancel()
-	}
-	if err := slow.Close(); err != nil {
-		t.Error(err)
-	}
+		step(t, e, sequence(5))
+		afterStep := waits.Load()
+		if err := e.Pages().Write(0, []kvcache.BlockID{0}, make([]byte, e.Pages().Layout().SliceBytes)); err != nil {
+			t.Error(err)
+		}
+		if afterStep == 0 || waits.Load() == afterStep {
+			t.Errorf("the step waited %d times, the link %d", afterStep, waits.Load()-afterStep)
+		}
+		for _, timeout := range []time.Duration{0, ms, ms} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			began := time.Now()
+			if _, err := e.Step(ctx, engine.Batch{Sequences: []engine.Sequence{sequence(5)}}); err == nil {
+				t.Error("a cancelled step succeeded")
+			}
+			if took := time.Since(began); took != timeout {
+				t.Errorf("a step that was cancelled after %v took %v", timeout, took)
+			}
+			cancel()
+		}
+		if err := e.Close(); err != nil || closed.Load() != 2 {
+			t.Errorf("%d of two timers are closed, %v", closed.Load(), err)
+		}
+	})
 }
 
 // TestProfileGivesTheTime: prompts and single tokens have times of their own.

@@ -12,14 +12,30 @@ import (
 // recordBytes is the size of what one token leaves in one slice.
 const recordBytes = 8
 
+// notFinite is the record that stands for a NaN.
+const notFinite = ^uint64(0)
+
+// NotFinite implements engine.Checking.
+func (e *Engine) NotFinite(slice []byte, n int) int {
+	for i := range n {
+		if binary.LittleEndian.Uint64(slice[i*recordBytes:]) == notFinite {
+			return i
+		}
+	}
+	return n
+}
+
 // write leaves the records of one sequence's tokens in one layer.
 func (e *Engine) write(layer int, s engine.Sequence) {
 	state := uint64(layer) + 1
 	if s.Start > 0 {
 		state = e.record(layer, s.Blocks, s.Start-1)
 	}
+	spoilt := state == notFinite
 	for i, token := range s.Tokens {
-		state = mix(state ^ uint64(uint32(token))<<20)
+		if state = mix(state ^ uint64(uint32(token))<<20); spoilt {
+			state = notFinite
+		}
 		position := s.Start + i
 		slice := e.pages.View(layer, s.Blocks[position/e.cfg.BlockTokens])
 		binary.LittleEndian.PutUint64(slice[position%e.cfg.BlockTokens*recordBytes:], state)
@@ -33,15 +49,23 @@ func (e *Engine) record(layer int, table []kvcache.BlockID, position int) uint64
 
 // draw makes a token of the last record of every block of the context in every
 // layer. Tokens that begin or end a text are left out, so that texts have the length
-// that was asked for.
+// that was asked for. sampler.None if there is a record that is none.
 func (e *Engine) draw(s engine.Sequence) int32 {
 	length := s.Start + len(s.Tokens)
 	var all uint64
+	spoilt := false
+	take := func(record uint64) {
+		all = mix(all ^ record)
+		spoilt = spoilt || record == notFinite
+	}
 	for layer := range e.cfg.Spec.Layers {
 		for end := e.cfg.BlockTokens; end < length; end += e.cfg.BlockTokens {
-			all = mix(all ^ e.record(layer, s.Blocks, end-1))
+			take(e.record(layer, s.Blocks, end-1))
 		}
-		all = mix(all ^ e.record(layer, s.Blocks, length-1))
+		take(e.record(layer, s.Blocks, length-1))
+	}
+	if spoilt {
+		return sampler.None
 	}
 	if s.Sample.Params.Temperature > 0 {
 		random := sampler.Philox(

@@ -6,7 +6,8 @@
 // It is honest about KV. Each token leaves a record in its page for every layer,
 // made from the record before it, and the token drawn depends on records of every
 // block of the context: a block that was lost, mixed up or written late changes
-// the tokens, as it would with a real model.
+// the tokens, as it would with a real model. A record of ones alone stands for a NaN: what
+// is made from it is one, too, and no token can be drawn from it.
 //
 // Things can be asked to go wrong (Trouble): jitter, slowness, stalls, failures
 // and death, all drawn from a seed.
@@ -51,7 +52,7 @@ type Engine struct {
 	capacity engine.Capacity
 	pages    pages
 	profile  *latency.Profile
-	sleep    sleeper
+	timer    Timer
 	fate     *misfortune
 	closing  context.Context
 	endLink  context.CancelFunc
@@ -84,7 +85,7 @@ func New(cfg Config) (*Engine, error) {
 		pages:   pages{layout: layout, blocks: make([]atomic.Pointer[[]byte], cfg.Blocks)},
 		profile: cfg.Profile,
 		fate:    newMisfortune(cfg.Trouble),
-		sleep:   cfg.newSleeper(),
+		timer:   cfg.newTimer(),
 	}
 	e.batches = engine.NewValidator(e.capacity, cfg.Spec)
 	e.closing, e.endLink = context.WithCancel(context.Background())
@@ -93,7 +94,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.LinkBytesPerSecond > 0 {
 		slice := time.Duration(cfg.sliceSeconds() * float64(time.Second))
-		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), sleep: cfg.newSleeper()}
+		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), timer: cfg.newTimer()}
 	}
 	return e, nil
 }
@@ -124,7 +125,7 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.endLink()
-	err := e.sleep.close()
+	err := e.timer.Close()
 	if l := e.pages.link; l != nil {
 		err = errors.Join(err, l.close())
 	}
@@ -164,7 +165,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 			continue
 		}
 		out.Tokens[i] = e.draw(s)
-		if s.Sample.Logprobs {
+		if s.Sample.Logprobs && out.Tokens[i] != sampler.None {
 			if out.Logprobs == nil {
 				out.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
 			}
@@ -231,7 +232,7 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 // does not add up, or for the time between if a caller's function waits.
 func (e *Engine) pass(ctx context.Context, from, until time.Time) error {
 	if e.cfg.Wait != nil {
-		return e.sleep.wait(ctx, until.Sub(from))
+		return e.timer.Wait(ctx, until.Sub(from))
 	}
-	return e.sleep.wait(ctx, time.Until(until))
+	return e.timer.Wait(ctx, time.Until(until))
 }

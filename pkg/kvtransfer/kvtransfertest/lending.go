@@ -4,14 +4,14 @@ import (
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // NewDevice makes pages of one device, that is, of one memory: they lend each other their
 // slices, and are otherwise as those of NewPages.
 func NewDevice() (newPages func(layout kvcache.Layout, blocks int) *Pages, err error) {
-	book, err := loans.NewBook[*Pages]()
+	book, err := pageloans.NewBook[*Pages]()
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +35,10 @@ func (p *Pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64,
 	if fault := p.fault.Load(); fault != nil {
 		return 0, *fault
 	}
-	at := kvcache.PageMap{Layout: p.layout, Blocks: p.blocks}
-	if err := at.CheckAll(layer, blocks, len(blocks)*p.layout.SliceBytes); err != nil {
+	if err := p.at.CheckAll(layer, blocks, len(blocks)*p.at.Layout.SliceBytes); err != nil {
 		return 0, err
 	}
-	return p.book.Lend(loans.Loan[*Pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
+	return p.book.Lend(pageloans.Loan[*Pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
 }
 
 // Recall implements engine.Lending.
@@ -56,9 +55,9 @@ func (p *Pages) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
 	if lent.Layer != layer || len(lent.Blocks) != len(blocks) {
 		return fmt.Errorf("%d slices of layer %d were lent, %d of layer %d are taken", len(lent.Blocks), lent.Layer, len(blocks), layer)
 	}
-	room := make([]byte, len(blocks)*p.layout.SliceBytes)
-	if err := lent.From.Read(layer, lent.Blocks, room); err != nil {
+	buffer := make([]byte, len(blocks)*p.at.Layout.SliceBytes)
+	if err := lent.From.Read(layer, lent.Blocks, buffer); err != nil {
 		return err
 	}
-	return p.Write(layer, blocks, room)
+	return p.Write(layer, blocks, buffer)
 }

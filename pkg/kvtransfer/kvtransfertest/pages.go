@@ -1,15 +1,15 @@
-// Package kvtransfertest has pages in memory for the tests of whoever sends or
-// receives KV. Only tests may import it. It starts no goroutines.
+// Package kvtransfertest has pages in memory, and a block store, for the tests of
+// whoever sends or receives KV. Only tests may import it. It starts no goroutines but
+// those of a store's Receiver and Sender, which end with its Run.
 package kvtransfertest
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/engine/loans"
+	"github.com/tandem-serving/tandem/pkg/engine/pageloans"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -27,10 +27,9 @@ func Layout(layers, sliceBytes int) kvcache.Layout {
 // reports what tests do wrong and not what they watch; but whoever has a View of
 // pages in the host's memory is watched.
 type Pages struct {
-	layout kvcache.Layout
-	blocks int
+	at     kvcache.PageMap
 	inHost bool
-	book   *loans.Book[*Pages] // nil: they neither lend nor take
+	book   *pageloans.Book[*Pages] // nil: they neither lend nor take
 
 	fault atomic.Pointer[error]
 	hook  atomic.Pointer[func()]
@@ -46,7 +45,7 @@ var (
 
 // NewPages is blocks pages of a device, all zero: they are copied by Read and Write.
 func NewPages(layout kvcache.Layout, blocks int) *Pages {
-	return &Pages{layout: layout, blocks: blocks, memory: make([]byte, blocks*layout.PageBytes())}
+	return &Pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, memory: make([]byte, blocks*layout.PageBytes())}
 }
 
 // NewHostPages is the same in the host's memory: they are reached by View, and Read
@@ -58,18 +57,14 @@ func NewHostPages(layout kvcache.Layout, blocks int) *Pages {
 }
 
 // Layout implements engine.Pages.
-func (p *Pages) Layout() kvcache.Layout { return p.layout }
+func (p *Pages) Layout() kvcache.Layout { return p.at.Layout }
 
 // View implements engine.Pages.
 func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
-	if !p.inHost || layer < 0 || layer >= p.layout.Layers || block < 0 || int(block) >= p.blocks {
+	if !p.inHost || p.at.Check(layer, block) != nil || p.begin() != nil {
 		return nil
 	}
-	if p.begin() != nil {
-		return nil
-	}
-	at := int(block)*p.layout.PageBytes() + layer*p.layout.SliceBytes
-	return p.memory[at : at+p.layout.SliceBytes : at+p.layout.SliceBytes]
+	return p.at.Slice(p.memory, layer, block)
 }
 
 // Read implements engine.Pages.
@@ -132,7 +127,7 @@ func (p *Pages) Page(block kvcache.BlockID) []byte {
 }
 
 func (p *Pages) page(block kvcache.BlockID) []byte {
-	size := p.layout.PageBytes()
+	size := p.at.Layout.PageBytes()
 	return p.memory[int(block)*size : (int(block)+1)*size]
 }
 
@@ -145,17 +140,14 @@ func (p *Pages) each(layer int, blocks []kvcache.BlockID, buffer []byte, do func
 	if p.inHost {
 		return errInHost
 	}
+	if err := p.at.CheckAll(layer, blocks, len(buffer)); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	size := p.layout.SliceBytes
-	if layer < 0 || layer >= p.layout.Layers || len(buffer) != len(blocks)*size {
-		return fmt.Errorf("%d bytes for layer %d of %d blocks", len(buffer), layer, len(blocks))
-	}
+	size := p.at.Layout.SliceBytes
 	for i, block := range blocks {
-		if block < 0 || int(block) >= p.blocks {
-			return fmt.Errorf("block %d of %d", block, p.blocks)
-		}
-		do(p.page(block)[layer*size:(layer+1)*size], buffer[i*size:(i+1)*size])
+		do(p.at.Slice(p.memory, layer, block), buffer[i*size:(i+1)*size])
 	}
 	return nil
 }

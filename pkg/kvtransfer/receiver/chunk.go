@@ -3,8 +3,8 @@ package receiver
 import (
 	"fmt"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // check turns a chunk into its stream's write, or says what is wrong with it:

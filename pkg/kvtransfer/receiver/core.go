@@ -2,13 +2,14 @@ package receiver
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/deadline"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
 )
 
 // Config is what a core has to know. All of it is set, but where it says so.
@@ -187,14 +188,14 @@ func (c *Core) tick() {
 			c.step(t, onDeadline, input{})
 		}
 		if s := c.streams[due.stream]; s != nil && due.stream != 0 {
-			c.closeStream(s, Silence, "the greetings of all of its session's streams did not come within the lease")
+			c.closeStream(s, Silence, "the SenderHello of all of its session's streams did not come within the lease")
 		}
 	}
 }
 
 func (c *Core) shutdown() {
 	c.closed = true
-	for _, t := range c.sortedTransfers() {
+	for _, t := range byID(c.transfers) {
 		c.step(t, onShutdown, input{
 			reason: kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN,
 			detail: "the receiver shuts down",
@@ -217,24 +218,12 @@ func (c *Core) forget(t *transfer) {
 	}
 }
 
-// sortedTransfers are all of them by id: the actions of one event have one
-// order, so that a simulation can be run again.
-func (c *Core) sortedTransfers() []*transfer { return byID(c.transfers) }
-
+// byID sorts: the actions of one event have one order, so that a simulation can be run
+// again.
 func byID(m map[uint64]*transfer) []*transfer {
-	all := make([]*transfer, 0, len(m))
-	for _, t := range m {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b *transfer) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(maps.Values(m), func(a, b *transfer) int { return cmp.Compare(a.id, b.id) })
 }
 
 func (c *Core) sortedStreams() []*stream {
-	all := make([]*stream, 0, len(c.streams))
-	for _, s := range c.streams {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *stream) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(maps.Values(c.streams), func(a, b *stream) int { return cmp.Compare(a.id, b.id) })
 }

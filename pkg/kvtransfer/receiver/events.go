@@ -2,8 +2,8 @@ package receiver
 
 import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // StreamID names a stream of this receiver. The driver draws it; it is never
@@ -123,6 +123,8 @@ type (
 	// Committed tells the owner that everything is in its pages.
 	Committed struct {
 		ID uint64
+		// Sender is the worker id that its SenderHello says.
+		Sender string
 		// Sampled are the tokens that the sender sampled, in order.
 		Sampled []int32
 		// Bytes is the payload that was moved.
@@ -176,12 +178,12 @@ const (
 	Silence
 	// Closing: the receiver shuts down.
 	Closing
-	// Crowded: there are too many streams.
-	Crowded
+	// Full: there are too many streams.
+	Full
 	// Version: no version of the protocol is spoken by both.
 	Version
-	// Severed: another stream of the session has ended.
-	Severed
+	// SessionOver: another stream of the session has ended.
+	SessionOver
 )
 
 // reason is what transfers on a stream that ends for this cause fail with.
@@ -189,7 +191,7 @@ func (c Cause) reason() kvtransferv1.FailReason {
 	switch c {
 	case Silence:
 		return kvtransferv1.FailReason_FAIL_REASON_EXPIRED
-	case Closing, Crowded:
+	case Closing, Full:
 		return kvtransferv1.FailReason_FAIL_REASON_SHUTDOWN
 	default:
 		return kvtransferv1.FailReason_FAIL_REASON_PROTOCOL

@@ -7,9 +7,9 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // step does one thing; most are right.

@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 )
 
 // cut is the stream that actions close because there are too many; 0: none.
 func cut(actions []receiver.Action) receiver.StreamID {
 	for _, a := range actions {
-		if c, is := a.(receiver.CloseStream); is && c.Cause == receiver.Crowded {
+		if c, is := a.(receiver.CloseStream); is && c.Cause == receiver.Full {
 			return c.Stream
 		}
 	}
@@ -19,8 +19,8 @@ func cut(actions []receiver.Action) receiver.StreamID {
 }
 
 // Senders that greet and then say nothing do not shut others out: the one that is idle
-// for longest makes room. One with a transfer does not.
-func TestIdleSessionsMakeRoom(t *testing.T) {
+// for longest gives way. One with a transfer does not.
+func TestIdleSessionsGiveWay(t *testing.T) {
 	c := opened() // stream 1, with a transfer, of 2 at most
 	greet := func(at time.Time, id receiver.StreamID) receiver.StreamID {
 		t.Helper()
@@ -33,7 +33,7 @@ func TestIdleSessionsMakeRoom(t *testing.T) {
 	}
 	for _, step := range []struct {
 		opens, closes receiver.StreamID
-	}{{2, 0}, {3, 2}, {4, 3}, {5, 5}} { // at 5, two that close have not ended: no more room than that
+	}{{2, 0}, {3, 2}, {4, 3}, {5, 5}} { // at 5, two that close have not ended: no more than that
 		if got := greet(start, step.opens); got != step.closes {
 			t.Fatalf("when stream %d comes, stream %d is closed, not %d", step.opens, got, step.closes)
 		}
@@ -43,6 +43,6 @@ func TestIdleSessionsMakeRoom(t *testing.T) {
 	}
 	handle(c, start, received(1, chunk(0, 0, sliceBytes, 1, 1)))
 	if got := greet(start.Add(time.Millisecond), 6); got != 4 {
-		t.Errorf("stream %d makes room, not the idle 4", got)
+		t.Errorf("stream %d gives way, not the idle 4", got)
 	}
 }

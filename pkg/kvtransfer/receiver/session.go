@@ -16,9 +16,9 @@ const MaxStripes = 8
 type phase int
 
 const (
-	// greeting: SenderHello is awaited; of a session, that of some of its streams.
-	greeting phase = iota
-	// ready: all have greeted.
+	// awaitsHello: SenderHello is awaited; of a session, that of some of its streams.
+	awaitsHello phase = iota
+	// ready: all have come.
 	ready
 	// closing: CloseStream was asked for. What still arrives is dropped.
 	closing
@@ -28,7 +28,7 @@ const (
 type stream struct {
 	id      StreamID
 	phase   phase
-	session *session // nil before the greeting
+	session *session // nil before SenderHello
 	stripe  int
 	// outstanding is the payload that the sender has used of its credit, and
 	// landed the part of it that could be granted again.
@@ -43,9 +43,9 @@ type session struct {
 	sender        string
 	epoch, layout uint64
 	phase         phase
-	streams       []*stream // by stripe; nil: it has not greeted
-	greeted       int
-	left          int       // streams that have greeted and not ended
+	streams       []*stream // by stripe; nil: its SenderHello has not come
+	joined        int       // streams whose SenderHello came
+	left          int       // of those that joined, streams that have not ended
 	heard         time.Time // when a message came or a copy ended last, on any of its streams
 	writing       int       // copies under way
 	transfers     map[uint64]*transfer
@@ -55,23 +55,23 @@ func (s *session) lead() *stream { return s.streams[0] }
 
 func (c *Core) openStream(id StreamID) {
 	s := &stream{id: id}
-	crowded := !c.makeRoom()
+	admitted := c.admitStream()
 	c.streams[id] = s
 	switch {
 	case c.closed:
 		c.closeStream(s, Closing, "the receiver shuts down")
-	case crowded:
-		c.closeStream(s, Crowded, fmt.Sprintf("%d streams are open already", c.cfg.MaxStreams))
+	case !admitted:
+		c.closeStream(s, Full, fmt.Sprintf("%d streams are open already", c.cfg.MaxStreams))
 	default:
 		c.deadlines.Set(timer{stream: id}, c.now.Add(c.cfg.Lease))
 	}
 }
 
-// makeRoom says whether one more stream may come. If all places are taken, the session
+// admitStream says whether one more stream may come. If all places are taken, the session
 // that was idle for longest gives its own up: senders keep sessions that they do not
 // need, and nobody shuts others out by that. What is closing counts until it has ended,
-// so that streams never hold more than twice the room.
-func (c *Core) makeRoom() bool {
+// so that there are never more than twice as many streams.
+func (c *Core) admitStream() bool {
 	if len(c.streams) < c.cfg.MaxStreams {
 		return true
 	}
@@ -94,21 +94,21 @@ func (c *Core) makeRoom() bool {
 		return false
 	}
 	if live >= c.cfg.MaxStreams {
-		c.closeSession(idlest, Crowded, "the session was idle, and its place is needed: begin another when there is something to send")
+		c.closeSession(idlest, Full, "the session was idle, and its place is needed: begin another when there is something to send")
 	}
 	return true
 }
 
-// greet gives a stream its place in its session, a new one if it is the first.
+// join gives a stream its place in its session, a new one if it is the first.
 // One that does not fit is ended alone: it cannot harm a session that it is not
 // part of.
-func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
+func (c *Core) join(s *stream, hello *kvtransferv1.SenderHello) {
 	if hello.GetVersion() < version {
 		c.closeStream(s, Version, fmt.Sprintf("the sender speaks the protocol up to version %d, this side version %d", hello.GetVersion(), version))
 		return
 	}
 	if of := c.sessions[hello.GetSession()]; of != nil && of.phase == closing {
-		c.closeStream(s, Severed, "another stream of the session has ended")
+		c.closeStream(s, SessionOver, "another stream of the session has ended")
 		return
 	}
 	of, misfit := c.sessionOf(hello)
@@ -118,10 +118,10 @@ func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
 	}
 	s.session, s.stripe, s.phase = of, int(hello.GetStripe()), ready
 	of.streams[s.stripe] = s
-	of.greeted++
+	of.joined++
 	of.left++
 	c.deadlines.Set(timer{stream: s.id}, c.now.Add(c.cfg.Lease))
-	if of.greeted == len(of.streams) {
+	if of.joined == len(of.streams) {
 		of.phase = ready
 		for _, each := range of.streams {
 			c.deadlines.Clear(timer{stream: each.id})
@@ -137,7 +137,7 @@ func (c *Core) greet(s *stream, hello *kvtransferv1.SenderHello) {
 	}}})
 }
 
-// sessionOf finds or makes the session of a greeting, or says why it has none.
+// sessionOf finds or makes the session of a SenderHello, or says why it has none.
 func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit string) {
 	id, stripe, stripes := hello.GetSession(), hello.GetStripe(), max(hello.GetStripes(), 1)
 	switch {
@@ -156,14 +156,14 @@ func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit st
 		if id != 0 {
 			c.sessions[id] = of
 		}
-	case of.phase != greeting:
+	case of.phase != awaitsHello:
 		return nil, fmt.Sprintf("session %#x is complete", id)
 	case len(of.streams) != int(stripes):
 		return nil, fmt.Sprintf("session %#x has %d streams, not %d", id, len(of.streams), stripes)
 	case of.sender != hello.GetSender() || of.epoch != hello.GetEpoch() || of.layout != hello.GetLayoutDigest():
 		return nil, fmt.Sprintf("session %#x is that of another sender, start or layout", id)
 	case of.streams[stripe] != nil:
-		return nil, fmt.Sprintf("stripe %d of session %#x has greeted before", stripe, id)
+		return nil, fmt.Sprintf("stripe %d of session %#x has said hello before", stripe, id)
 	}
 	return of, ""
 }
@@ -221,7 +221,7 @@ func (c *Core) loseStream(id StreamID) {
 		of.phase = closing
 		for _, other := range of.streams {
 			if other != nil {
-				c.shut(other, Severed, "another stream of the session has ended")
+				c.shut(other, SessionOver, "another stream of the session has ended")
 			}
 		}
 		for _, t := range byID(of.transfers) {

@@ -3,8 +3,8 @@ package receiver_test
 import (
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 )
 
 // stripe is the greeting of one stream of session 5, which has three.
@@ -85,7 +85,7 @@ func TestSessionsThatStayIncomplete(t *testing.T) {
 	if len(streams) != 2 || cause != receiver.Silence {
 		t.Fatalf("streams %v are closed for %v", streams, cause)
 	}
-	if streams, cause := closed(join(c, 3, stripe(1))); len(streams) != 1 || cause != receiver.Severed {
+	if streams, cause := closed(join(c, 3, stripe(1))); len(streams) != 1 || cause != receiver.SessionOver {
 		t.Errorf("the late stream: %v are closed for %v", streams, cause)
 	}
 	for i := range receiver.StreamID(3) {
@@ -109,7 +109,7 @@ func TestMessagesHaveTheirStripe(t *testing.T) {
 	}{
 		{"open on the second", true, 2, open(), receiver.Breach},
 		{"renew on the second", true, 2, renew, receiver.Breach},
-		{"open before the third has greeted", false, 1, open(), receiver.Severed},
+		{"open before the third has greeted", false, 1, open(), receiver.SessionOver},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := wideCore()

@@ -3,8 +3,8 @@ package receiver_test
 import (
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
 )
 
 // A sender that says nothing at all for a lease is not waited for a second one; one

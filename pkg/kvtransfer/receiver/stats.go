@@ -5,9 +5,9 @@ type Stats struct {
 	// Reserved, Open and Ending count the transfers that nobody came for yet, that
 	// are under way, and that are over but not drained.
 	Reserved, Open, Ending int
-	// QuarantinedBlocks counts the blocks of Ending.
+	// QuarantinedBlocks are those of Ending: nobody may have them yet.
 	QuarantinedBlocks int
-	// Streams counts the streams.
+	// Streams counts the senders' streams.
 	Streams int
 	// Totals are counts since the start.
 	Totals

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // The steps that the table names. Each leaves the transfer in one of its states
@@ -102,7 +102,7 @@ func (c *Core) landLast(t *transfer, _ input) {
 		return
 	}
 	c.totals.Committed++
-	c.emit(Committed{ID: t.id, Sampled: t.sampled, Bytes: t.bytes, Approximate: !isExact(t.encoding)})
+	c.emit(Committed{ID: t.id, Sender: t.session.sender, Sampled: t.sampled, Bytes: t.bytes, Approximate: !isExact(t.encoding)})
 	c.answer(t.session, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Committed{
 		Committed: &kvtransferv1.Committed{TransferId: t.id}}})
 	c.forget(t)

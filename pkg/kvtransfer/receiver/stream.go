@@ -3,20 +3,20 @@ package receiver
 import (
 	"fmt"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 func (c *Core) receive(s *stream, ev Received) {
-	hello, greets := ev.Message.GetMessage().(*kvtransferv1.SenderMessage_Hello)
+	hello, isHello := ev.Message.GetMessage().(*kvtransferv1.SenderMessage_Hello)
 	switch {
-	case greets != (s.phase == greeting):
-		c.closeStream(s, Breach, "the greeting is the first message, and only the first")
-	case greets:
-		c.greet(s, hello.Hello)
-	case s.session.phase == greeting:
-		// One of them may have greeted and ended, which the sender did not know.
-		c.closeStream(s, Severed, "a session begins when all of its streams have greeted, and one of them has not, or has ended")
+	case isHello != (s.phase == awaitsHello):
+		c.closeStream(s, Breach, "SenderHello is the first message, and only the first")
+	case isHello:
+		c.join(s, hello.Hello)
+	case s.session.phase == awaitsHello:
+		// One of them may have joined and ended, which the sender did not know.
+		c.closeStream(s, SessionOver, "a session begins when all of its streams have said hello, and one of them has not, or has ended")
 	case ev.Message == nil && ev.Chunk != nil:
 		s.session.heard = c.now
 		c.receiveChunk(s, ev.Chunk)

@@ -1,8 +1,8 @@
 package receiver
 
 import (
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // state is the state of a transfer.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/transitions"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transitions"
 )
 
 // Transition is one step of a transfer.

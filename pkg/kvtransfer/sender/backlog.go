@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 // maxRuns is the most runs that a chunk may have.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
 
 // A receiver that grants too little to go on is waited for no longer than one that

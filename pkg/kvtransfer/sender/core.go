@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/deadline"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
 )
 
 // Config is what a core has to know. All of it is set, but where it says so.
@@ -17,7 +18,7 @@ type Config struct {
 	// LayoutDigest, Layers and SliceBytes describe the pages.
 	LayoutDigest       uint64
 	Layers, SliceBytes int
-	// CreditBytes are the receiver's, from its greetings, one for each stream of the
+	// CreditBytes are the receiver's, from its ReceiverHellos, one for each stream of the
 	// session, and a chunk at least. MaxChunkBytes is its too, a slice at least.
 	CreditBytes   []int
 	MaxChunkBytes int
@@ -30,7 +31,7 @@ type Config struct {
 	Observe func(Transition)
 }
 
-// Core is the state machine of one session whose streams have all been greeted. It
+// Core is the state machine of one session whose streams all had a ReceiverHello. It
 // is not safe for concurrent use.
 type Core struct {
 	cfg       Config
@@ -103,7 +104,7 @@ type transfer struct {
 	reading    int    // chunks whose pages are being read
 	result     Result // decided once End is not zero
 	released   bool   // Released was said
-	settled    bool   // Ended was said
+	told       bool   // Ended was said
 }
 
 // lane is what of a transfer went over one stripe.
@@ -320,7 +321,7 @@ func (c *Core) lose(err error) {
 
 // forget takes a transfer out of the tables, as the last step of its life.
 func (c *Core) forget(t *transfer) {
-	c.settle(t, input{})
+	c.tellEnd(t, input{})
 	t.state = over
 	delete(c.transfers, t.id())
 	c.deadlines.Clear(timer{transfer: t.id()})
@@ -338,10 +339,5 @@ func (c *Core) awaitAnswer(t *transfer) {
 // sorted are the transfers by id: the actions of one event have one order, so
 // that a simulation can be run again.
 func (c *Core) sorted() []*transfer {
-	all := make([]*transfer, 0, len(c.transfers))
-	for _, t := range c.transfers {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b *transfer) int { return cmp.Compare(a.id(), b.id()) })
-	return all
+	return slices.SortedFunc(maps.Values(c.transfers), func(a, b *transfer) int { return cmp.Compare(a.id(), b.id()) })
 }

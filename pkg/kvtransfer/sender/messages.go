@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // note is a message that is built when its turn comes, if it still holds then.
@@ -140,7 +140,7 @@ func (c *Core) grant(of int, bytes uint64) {
 	}
 	s.credit += int(bytes)
 	s.granted += int(bytes)
-	if len(c.ring) == 0 || max(c.room(of), s.granted) >= c.need() {
+	if len(c.ring) == 0 || max(c.sendable(of), s.granted) >= c.need() {
 		c.deadlines.Clear(timer{what: creditTimer, stripe: of})
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
 // What was read out of the pages is released, though the end is the receiver's to say.

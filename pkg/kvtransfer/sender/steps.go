@@ -112,7 +112,7 @@ func (c *Core) committedFirst(t *transfer, in input) {
 		return
 	}
 	t.result = Result{End: EndCommitted}
-	c.settle(t, in)
+	c.tellEnd(t, in)
 }
 
 func (c *Core) failed(t *transfer, in input) {
@@ -163,7 +163,7 @@ func (c *Core) beginAbort(t *transfer, reason kvtransferv1.AbortReason) {
 			c.note(i, noteAbort, t)
 		}
 	}
-	c.settle(t, input{})
+	c.tellEnd(t, input{})
 }
 
 func (c *Core) abortSent(t *transfer, in input) {
@@ -230,13 +230,13 @@ func (c *Core) release(t *transfer) {
 	c.emit(Released{ID: t.id()})
 }
 
-// settle says Ended, once, when the end is known and no page is being read.
-func (c *Core) settle(t *transfer, _ input) {
+// tellEnd says Ended, once, when the end is known and no page is being read.
+func (c *Core) tellEnd(t *transfer, _ input) {
 	c.release(t)
-	if t.settled || t.reading > 0 || t.result.End == 0 {
+	if t.told || t.reading > 0 || t.result.End == 0 {
 		return
 	}
-	t.settled = true
+	t.told = true
 	c.emit(Ended{ID: t.id(), Result: t.result})
 }
 

@@ -3,7 +3,7 @@ package sender
 import (
 	"slices"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 // next gives a stripe's writer one thing to write, if there is one: what is not a
@@ -41,7 +41,7 @@ func (c *Core) wake() {
 			if need == 0 {
 				need = c.need()
 			}
-			if c.room(i) < need {
+			if c.sendable(i) < need {
 				c.awaitCredit(i)
 			} else if !called {
 				due, called = true, true
@@ -92,24 +92,24 @@ func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) 
 // on every stripe.
 const chunkShare = 4
 
-func (c *Core) crowded() bool { return len(c.ring) > 1 }
+func (c *Core) contended() bool { return len(c.ring) > 1 }
 
 // limit is the most slices in a chunk.
 func (c *Core) limit(t *transfer) int {
-	if c.crowded() {
+	if c.contended() {
 		return max(c.cfg.MaxChunkBytes/chunkShare/len(c.stripes)/t.sliceBytes, 1)
 	}
 	return c.cfg.MaxChunkBytes / t.sliceBytes
 }
 
-// room is the payload that may be sent over a stripe now. While several transfers have
+// sendable is the payload that may be sent over a stripe now. While several transfers have
 // something to send, all stripes together have no more on their way than one has by
 // itself: it is before whatever comes next. That one's whole credit is used, since with
 // less sender and receiver wait for each other; and where nothing is on its way a chunk
 // may go, however large.
-func (c *Core) room(of int) int {
+func (c *Core) sendable(of int) int {
 	s := &c.stripes[of]
-	if !c.crowded() || s.credit == s.most {
+	if !c.contended() || s.credit == s.most {
 		return s.credit
 	}
 	return s.credit - (s.most - s.most/len(c.stripes))
@@ -121,7 +121,7 @@ func (c *Core) nextChunk(of int) Action {
 	}
 	i := c.pick()
 	t := c.ring[i]
-	if c.room(of) < c.size(t) {
+	if c.sendable(of) < c.size(t) {
 		c.awaitCredit(of)
 		return nil
 	}

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
 
 const (

@@ -1,6 +1,12 @@
-package store
+// Package storeclient puts blocks into KV block stores and fetches them.
+//
+// Workers import it: the stores are services/kvtransfer, and docs/kv-store.md explains
+// them. A [Client] starts no goroutine; connections.mu guards its table of connections
+// and is held across no call.
+package storeclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // What a zero field of a ClientConfig stands for.
@@ -97,17 +103,11 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.CallTimeout == 0 {
-		cfg.CallTimeout = DefaultCallTimeout
-	}
-	if cfg.OfferTimeout == 0 {
-		cfg.OfferTimeout = DefaultOfferTimeout
-	}
-	if cfg.MaxPeers == 0 {
-		cfg.MaxPeers = DefaultMaxPeers
-	}
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, DefaultCallTimeout)
+	cfg.OfferTimeout = cmp.Or(cfg.OfferTimeout, DefaultOfferTimeout)
+	cfg.MaxPeers = cmp.Or(cfg.MaxPeers, DefaultMaxPeers)
 	return &Client{
-		cfg: cfg, layout: layoutMessage(cfg.Layout), digest: cfg.Layout.Digest(),
+		cfg: cfg, layout: cfg.Layout.Proto(), digest: cfg.Layout.Digest(),
 		conns: &connections{dial: cfg.Dial, max: cfg.MaxPeers, peers: make(map[string]*peerConns)},
 	}, nil
 }
@@ -142,38 +142,11 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 	if err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
-	err = sendAll(ctx, transfer, c.cfg.Layout.Layers, int(ticket.GetHeldBlocks()), blocks)
+	err = transfer.SendAll(ctx, c.cfg.Layout.Layers, int(ticket.GetHeldBlocks()), blocks)
 	if err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
 	return transfer.Stats().Bytes, nil
-}
-
-// sendAll sends whole blocks, but for the held first ones, and commits. It returns
-// when no page is read any more; after the end of ctx it does not wait for the store,
-// which may yet commit.
-func sendAll(ctx context.Context, transfer *kvtransfer.Transfer, layers, held int, blocks []kvcache.BlockID) error {
-	if held < len(blocks) {
-		for layer := range layers {
-			transfer.Send(layer, held, blocks[held:])
-		}
-	}
-	transfer.Commit(nil)
-	select {
-	case <-transfer.Done():
-		return transfer.Err()
-	case <-ctx.Done():
-	}
-	transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
-	<-transfer.Released()
-	select {
-	case <-transfer.Done():
-		if transfer.Err() == nil {
-			return nil // it was committed all the same
-		}
-	default:
-	}
-	return context.Cause(ctx)
 }
 
 // Fetch gets the blocks of a prefix from the store: blocks are their pages here,

@@ -1,4 +1,4 @@
-package store
+package storeclient
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // maxAddresses bounds how many addresses of a store are tried.

@@ -1,4 +1,4 @@
-package store
+package storeclient
 
 import (
 	"errors"
@@ -10,34 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
-
-// Reasons of the errors that a store answers with, as rpc.Reason gives them,
-// besides worker.ReasonWrongEpoch, worker.ReasonDraining, and those of transfers.
-const (
-	// ReasonHeld: the store has all the blocks already, or another worker is putting
-	// all that it lacks at the moment.
-	ReasonHeld = "BLOCKS_HELD"
-	// ReasonArriving: another worker is putting some of them at the moment.
-	ReasonArriving = "BLOCKS_ARRIVING"
-	// ReasonMissing: the store does not have all the blocks. The metadata "blocks"
-	// is how many leading ones it has.
-	ReasonMissing = "BLOCKS_MISSING"
-	// ReasonLayout: the store holds blocks of another layout.
-	ReasonLayout = "LAYOUT_MISMATCH"
-	// ReasonTooSmall: not one block of the layout fits into the store.
-	ReasonTooSmall = "STORE_TOO_SMALL"
-	// ReasonFull: no room, since what is held is being written or read.
-	ReasonFull = "STORE_FULL"
-	// ReasonBusy: too many calls at a time.
-	ReasonBusy = "STORE_BUSY"
-)
-
-// metadataBlocks is the key of ReasonMissing's metadata.
-const metadataBlocks = "blocks"
 
 // ErrHeld says that the store has all the blocks already, or that another worker
 // is putting them at the moment: there is nothing to do.
@@ -77,7 +53,7 @@ func (e *BusyError) Error() string { return fmt.Sprintf("the store is busy: %v",
 func (e *BusyError) Unwrap() error { return e.Err }
 
 // LayoutError says that the store takes no blocks of this layout: it holds those of
-// another one, or not one of these fits (ReasonTooSmall of Err).
+// another one, or not one of these fits (api.ReasonStoreTooSmall of Err).
 type LayoutError struct {
 	// Err is what it said.
 	Err error
@@ -98,15 +74,15 @@ func callError(peer Peer, err error) error {
 	}
 	after, _ := rpc.RetryAfter(err)
 	switch rpc.Reason(err) {
-	case ReasonHeld:
+	case api.ReasonBlocksHeld:
 		return ErrHeld
-	case ReasonArriving, ReasonFull, ReasonBusy, rpc.ReasonRateLimited, worker.ReasonDraining:
+	case api.ReasonBlocksArriving, api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonRateLimited, api.ReasonWorkerDraining:
 		return &BusyError{RetryAfter: after, Err: err}
-	case ReasonLayout, ReasonTooSmall:
+	case api.ReasonLayoutMismatch, api.ReasonStoreTooSmall:
 		return &LayoutError{Err: err}
-	case worker.ReasonWrongEpoch:
+	case api.ReasonWrongEpoch:
 		return ErrRestarted
-	case ReasonMissing:
+	case api.ReasonBlocksMissing:
 		return &MissingError{Blocks: missingBlocks(err)}
 	}
 	if unreachable(err) {
@@ -120,11 +96,12 @@ func unreachable(err error) bool {
 	return status.Code(err) == codes.Unavailable && rpc.Reason(err) == ""
 }
 
-// missing is NOT_FOUND for a store that has only so many leading blocks.
-func missing(held, asked int) error {
+// MissingStatus is the status with which a store answers that has only so many leading
+// blocks of those that were asked for: callers get a *MissingError.
+func MissingStatus(held, asked int) error {
 	bare := status.Newf(codes.NotFound, "the store has %d of the %d blocks: fetch those, or compute", held, asked)
 	full, err := bare.WithDetails(&errdetails.ErrorInfo{
-		Reason: ReasonMissing, Domain: rpc.Domain, Metadata: map[string]string{metadataBlocks: strconv.Itoa(held)},
+		Reason: api.ReasonBlocksMissing, Domain: api.ErrorDomain, Metadata: map[string]string{api.MetadataBlocks: strconv.Itoa(held)},
 	})
 	if err != nil { // only for codes.OK, or a detail that does not marshal
 		return bare.Err()
@@ -132,11 +109,11 @@ func missing(held, asked int) error {
 	return full.Err()
 }
 
-// missingBlocks is what missing said was held; 0 for a store that does not say.
+// missingBlocks is what a store said it holds; 0 for a store that does not say.
 func missingBlocks(err error) int {
 	for _, detail := range status.Convert(err).Details() {
 		if info, is := detail.(*errdetails.ErrorInfo); is {
-			blocks, _ := strconv.Atoi(info.GetMetadata()[metadataBlocks])
+			blocks, _ := strconv.Atoi(info.GetMetadata()[api.MetadataBlocks])
 			return max(blocks, 0)
 		}
 	}

@@ -3,8 +3,8 @@ package wire
 import (
 	"encoding/binary"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
 )
 
 // CommitChecksum is that of a Commit, as the proto file says.

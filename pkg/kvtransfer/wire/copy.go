@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
 // CopyTo checks the chunk's checksum and copies its payload into the slices of

@@ -26,8 +26,8 @@ func newCursor(message mem.BufferSlice) cursor {
 	return c
 }
 
-// settle goes to the next buffer that has bytes left, if there is one.
-func (c *cursor) settle() {
+// advance goes to the next buffer that has bytes left, if there is one.
+func (c *cursor) advance() {
 	for len(c.data) == 0 && len(c.buffers) > 1 {
 		c.buffers = c.buffers[1:]
 		c.data = c.buffers[0].ReadOnlyData()
@@ -43,7 +43,7 @@ func (c *cursor) skip(n int) bool {
 	for n > len(c.data) {
 		n -= len(c.data)
 		c.data = nil
-		c.settle()
+		c.advance()
 	}
 	c.data = c.data[n:]
 	return true
@@ -56,7 +56,7 @@ func (c *cursor) read(p []byte) bool {
 	}
 	c.left -= len(p)
 	for len(p) > 0 {
-		c.settle()
+		c.advance()
 		n := copy(p, c.data)
 		p, c.data = p[n:], c.data[n:]
 	}
@@ -71,7 +71,7 @@ func (c *cursor) varint() (uint64, bool) {
 	}
 	var v uint64
 	for shift := uint(0); shift < 64 && c.left > 0; shift += 7 {
-		c.settle()
+		c.advance()
 		b := c.data[0]
 		c.data = c.data[1:]
 		c.left--
@@ -112,7 +112,7 @@ func (c *cursor) fixed64() (uint64, bool) {
 
 // place is where the next byte is: in the first of some buffers, at an offset.
 func (c *cursor) place() (mem.BufferSlice, int) {
-	c.settle()
+	c.advance()
 	return c.buffers, c.buffers[0].Len() - len(c.data)
 }
 

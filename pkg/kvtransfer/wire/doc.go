@@ -10,6 +10,6 @@
 // is copied once, from the buffers that the connection filled into the pages, and
 // summed on the way.
 //
-// Only services/kvtransfer may import it. It starts no goroutines. Its buffers are
+// Those who move KV import it, and nobody else. It starts no goroutines. Its buffers are
 // pooled: who is handed one gives it back, as the functions say.
 package wire

@@ -98,12 +98,12 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 			return false
 		}
 	}
-	return in.settleLoan(lentBytes)
+	return in.countLoan(lentBytes)
 }
 
-// settleLoan has what is lent count as payload, and refuses a chunk with both, or with half
+// countLoan has what is lent count as payload, and refuses a chunk with both, or with half
 // a loan.
-func (in *Inbound) settleLoan(bytes uint32) bool {
+func (in *Inbound) countLoan(bytes uint32) bool {
 	if in.Chunk.Loan == 0 && bytes == 0 {
 		return true
 	}

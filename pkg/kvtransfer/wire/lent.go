@@ -8,7 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
 // lentTextBytes is the size of what appendLentText appends.

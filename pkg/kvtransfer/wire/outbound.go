@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
 // Numbers of the fields that are written and read by hand.
@@ -56,24 +56,24 @@ func (out *Outbound) encode(p *pool) (*buffer, error) {
 		each = out.Coding.EncodedBytes()
 	}
 	payload := len(out.Blocks) * each
-	room := maxFixedBytes + maxRunBytes*len(out.Chunk.Runs) + textBytes(len(out.Chunk.Runs))
-	room = (room + lineBytes - 1) / lineBytes * lineBytes
-	b := p.get(room + payload + sumBytes)
+	headBytes := maxFixedBytes + maxRunBytes*len(out.Chunk.Runs) + textBytes(len(out.Chunk.Runs))
+	headBytes = (headBytes + lineBytes - 1) / lineBytes * lineBytes
+	b := p.get(headBytes + payload + sumBytes)
 
 	// Everything before the payload is written to the front and then moved to where
-	// it ends in front of the payload, which begins at room.
-	header := appendHeader(b.all[:0:room], out.Chunk, 1+protowire.SizeBytes(payload)+sumBytes)
+	// it ends in front of the payload, which begins at headBytes.
+	header := appendHeader(b.all[:0:headBytes], out.Chunk, 1+protowire.SizeBytes(payload)+sumBytes)
 	header = protowire.AppendTag(header, fieldPayload, protowire.BytesType)
 	header = protowire.AppendVarint(header, uint64(payload))
-	text := appendText(b.all[len(header):len(header):room], &out.Chunk)
-	sum, err := out.copyPages(p, b.all[room:room+payload], checksum.Update(0, text))
+	text := appendText(b.all[len(header):len(header):headBytes], &out.Chunk)
+	sum, err := out.copyPages(p, b.all[headBytes:headBytes+payload], checksum.Update(0, text))
 	if err != nil {
 		p.put(b)
 		return nil, err
 	}
-	start := room - len(header)
-	copy(b.all[start:room], header)
-	tail := protowire.AppendTag(b.all[:room+payload], fieldCRC32C, protowire.Fixed32Type)
+	start := headBytes - len(header)
+	copy(b.all[start:headBytes], header)
+	tail := protowire.AppendTag(b.all[:headBytes+payload], fieldCRC32C, protowire.Fixed32Type)
 	tail = protowire.AppendFixed32(tail, sum)
 	b.used = tail[start:]
 	return b, nil

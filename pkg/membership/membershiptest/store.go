@@ -25,7 +25,7 @@ type Store struct {
 	up        chan struct{} // closed while the store answers
 	revision  int64
 	compacted int64
-	entries   map[string]entry
+	entries   map[string]membership.Entry
 	history   []membership.Event
 	leases    map[int64]*lease
 	nextLease int64
@@ -34,11 +34,6 @@ type Store struct {
 
 	// Counts of calls that were answered.
 	grants, renewals, puts int
-}
-
-type entry struct {
-	membership.Entry
-	lease int64
 }
 
 type lease struct {
@@ -71,7 +66,11 @@ func (s *Store) Down() {
 func (s *Store) Up() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.up)
+	select {
+	case <-s.up:
+	default:
+		close(s.up)
+	}
 	s.wake()
 }
 
@@ -108,11 +107,42 @@ func (s *Store) LoseLeases() {
 	}
 }
 
-// Set writes a key as somebody else would.
-func (s *Store) Set(key, value string) {
+// Set writes a key without a lease, as somebody else would, whether or not the
+// store answers.
+func (s *Store) Set(key, value string) { s.SetUnder(0, key, value) }
+
+// SetUnder is Set under a lease; one that does not live is none.
+func (s *Store) SetUnder(lease int64, key, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.put(key, []byte(value), 0)
+	if s.leases[lease] == nil {
+		lease = 0
+	}
+	s.put(key, []byte(value), lease)
+}
+
+// GrantNow makes a lease, as Grant does, whether or not the store answers.
+func (s *Store) GrantNow(ttl time.Duration) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.grant(ttl)
+}
+
+// RenewNow renews a lease that lives, whether or not the store answers.
+func (s *Store) RenewNow(id int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.leases[id]; l != nil {
+		l.expiry.Reset(l.ttl)
+	}
+}
+
+// RevokeNow ends a lease and removes what is under it, whether or not the store
+// answers.
+func (s *Store) RevokeNow(id int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(id)
 }
 
 // Delete removes a key as somebody else would.
@@ -122,11 +152,14 @@ func (s *Store) Delete(key string) {
 	s.remove(key)
 }
 
-// Get is the value of a key; "" if there is none.
-func (s *Store) Get(key string) string {
+// Value is the value of a key; "" if there is none.
+func (s *Store) Value(key string) string { return string(s.Entry(key).Value) }
+
+// Entry is a key as it is; without a revision if there is none.
+func (s *Store) Entry(key string) membership.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return string(s.entries[key].Value)
+	return s.entries[key]
 }
 
 // Counts is how many leases were granted and renewed, and how many keys written
@@ -144,6 +177,15 @@ func (s *Store) Leases() int {
 	return len(s.leases)
 }
 
+// Get implements membership.Store.
+func (s *Store) Get(ctx context.Context, key string) (membership.Entry, error) {
+	if err := s.answer(ctx); err != nil {
+		return membership.Entry{}, err
+	}
+	defer s.mu.Unlock()
+	return s.entries[key], nil
+}
+
 // List implements membership.Store.
 func (s *Store) List(ctx context.Context, prefix string) (membership.Listing, error) {
 	if err := s.answer(ctx); err != nil {
@@ -153,7 +195,7 @@ func (s *Store) List(ctx context.Context, prefix string) (membership.Listing, er
 	listing := membership.Listing{Revision: s.revision}
 	for key, e := range s.entries {
 		if strings.HasPrefix(key, prefix) {
-			listing.Entries = append(listing.Entries, e.Entry)
+			listing.Entries = append(listing.Entries, e)
 		}
 	}
 	return listing, nil
@@ -246,14 +288,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (int64, time.Durat
 	}
 	defer s.mu.Unlock()
 	s.grants++
-	s.nextLease++
-	id := s.nextLease
-	s.leases[id] = &lease{ttl: ttl, expiry: time.AfterFunc(ttl, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.end(id)
-	})}
-	return id, ttl, nil
+	return s.grant(ttl), ttl, nil
 }
 
 // Renew implements membership.Leases.
@@ -311,7 +346,18 @@ func (s *Store) wipe() {
 		l.expiry.Stop()
 	}
 	s.revision, s.compacted, s.history = 1, 0, nil
-	s.entries, s.leases = map[string]entry{}, map[int64]*lease{}
+	s.entries, s.leases = map[string]membership.Entry{}, map[int64]*lease{}
+}
+
+func (s *Store) grant(ttl time.Duration) int64 {
+	s.nextLease++
+	id := s.nextLease
+	s.leases[id] = &lease{ttl: ttl, expiry: time.AfterFunc(ttl, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.end(id)
+	})}
+	return id
 }
 
 func (s *Store) wake() {
@@ -321,8 +367,11 @@ func (s *Store) wake() {
 
 func (s *Store) put(key string, value []byte, lease int64) int64 {
 	s.revision++
-	e := membership.Entry{Key: key, Value: slices.Clone(value), Revision: s.revision}
-	s.entries[key] = entry{Entry: e, lease: lease}
+	e := membership.Entry{Key: key, Value: slices.Clone(value), Revision: s.revision, Created: s.revision, Lease: lease}
+	if before, ok := s.entries[key]; ok {
+		e.Created = before.Created
+	}
+	s.entries[key] = e
 	s.history = append(s.history, membership.Event{Entry: e})
 	s.wake()
 	return s.revision
@@ -346,7 +395,7 @@ func (s *Store) end(id int64) {
 	l.expiry.Stop()
 	delete(s.leases, id)
 	for key, e := range s.entries {
-		if e.lease == id {
+		if e.Lease == id {
 			s.remove(key)
 		}
 	}

@@ -20,8 +20,9 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // Stage is a place where a worker can be told to fail.
@@ -56,6 +57,7 @@ type Net struct {
 
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
+	conns     map[string][]net.Conn // that were dialled, by address
 	transfers map[uint64]chan committed
 	last      uint64
 }
@@ -68,7 +70,7 @@ type committed struct {
 
 // NewNet returns a net without workers.
 func NewNet(next Next) *Net {
-	return &Net{Next: next, StepTime: time.Millisecond, listeners: make(map[string]*bufconn.Listener), transfers: make(map[uint64]chan committed)}
+	return &Net{Next: next, StepTime: time.Millisecond, listeners: make(map[string]*bufconn.Listener), conns: make(map[string][]net.Conn), transfers: make(map[uint64]chan committed)}
 }
 
 // Listen makes an address that Dial reaches.
@@ -89,8 +91,25 @@ func (n *Net) Dial(address string) (*grpc.ClientConn, error) {
 		if l == nil {
 			return nil, fmt.Errorf("nobody listens on %s", address)
 		}
-		return l.DialContext(ctx)
+		conn, err := l.DialContext(ctx)
+		if err == nil {
+			n.mu.Lock()
+			n.conns[address] = append(n.conns[address], conn)
+			n.mu.Unlock()
+		}
+		return conn, err
 	}})
+}
+
+// Cut breaks every connection to an address. Who listens there goes on.
+func (n *Net) Cut(address string) {
+	n.mu.Lock()
+	conns := n.conns[address]
+	delete(n.conns, address)
+	n.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close() // it may be closed already
+	}
 }
 
 // Worker is one worker.
@@ -241,6 +260,10 @@ func (s *workerServer) Drain(_ *workerv1.DrainRequest, stream grpc.ServerStreami
 	}
 }
 
+func (s *workerServer) Identify(context.Context, *workerv1.IdentifyRequest) (*workerv1.IdentifyResponse, error) {
+	return &workerv1.IdentifyResponse{Record: s.w.Record}, nil
+}
+
 func (s *workerServer) ListBlocks(context.Context, *workerv1.ListBlocksRequest) (*workerv1.ListBlocksResponse, error) {
 	return s.w.Blocks, nil
 }
@@ -252,7 +275,7 @@ type decodeServer struct {
 
 func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) error {
 	w, task, ctx := s.w, q.GetTask(), stream.Context()
-	if err := worker.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
+	if err := membership.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
 		return err
 	}
 	defer w.begin(task)()
@@ -272,7 +295,7 @@ func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		select {
 		case c := <-transfer:
 			if c.finished {
-				return rpc.Error(codes.Canceled, worker.ReasonFinishedAtPrefill, "the first token was the last", 0)
+				return rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "the first token was the last", 0)
 			}
 			offset++
 		case <-ctx.Done():
@@ -329,7 +352,7 @@ type prefillServer struct {
 
 func (s *prefillServer) Run(q *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) error {
 	w, task, ctx := s.w, q.GetTask(), stream.Context()
-	if err := worker.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
+	if err := membership.CheckEpoch(q.GetWorkerEpoch(), w.Record.GetEpoch()); err != nil {
 		return err
 	}
 	defer w.begin(task)()

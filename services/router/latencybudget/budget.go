@@ -1,4 +1,8 @@
-package router
+// Package latencybudget compares what requests took with the latency budget that is declared:
+// in metrics, in the report that operators ask for, and request by request.
+//
+// The router's packages import it. It starts no goroutines.
+package latencybudget
 
 import (
 	"fmt"
@@ -11,35 +15,37 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
-// BudgetConfig declares how long requests may take, and how far back is measured
+// Config declares how long requests may take, and how far back is measured
 // what they took.
-type BudgetConfig struct {
+type Config struct {
 	// Declared is the budget; what is 0 is not declared.
 	Declared latency.Budget
 	// Window is how far back spent times are kept.
 	Window time.Duration
 }
 
-// DefaultBudget declares nothing.
-func DefaultBudget() BudgetConfig { return BudgetConfig{Window: 5 * time.Minute} }
+// DefaultConfig declares nothing.
+func DefaultConfig() Config { return Config{Window: 5 * time.Minute} }
 
 // RegisterFlags adds the flags, each name after prefix, with c's present values as
-// defaults. A zero BudgetConfig gets those of DefaultBudget.
-func (c *BudgetConfig) RegisterFlags(fs *pflag.FlagSet, prefix string) {
-	if *c == (BudgetConfig{}) {
-		*c = DefaultBudget()
+// defaults. A zero Config gets those of DefaultConfig.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
+	if *c == (Config{}) {
+		*c = DefaultConfig()
 	}
 	add := func(value *time.Duration, name, usage string) {
 		fs.DurationVar(value, prefix+strings.ReplaceAll(name, "_", "-"), *value, "latency budget: "+usage+" (default: none)")
 	}
-	for stage, usage := range [latency.NumStages]string{
+	for stage, usage := range [api.NumStages]string{
 		"checking a request and turning its text into tokens", "waiting for workers and in the worker's queue", "choosing the workers",
 		"reserving KV blocks", "computing the prompt", "the part of the KV transfer that nothing hides", "decoding, for each token after the first",
 	} {
-		add(&c.Declared.Stages[stage], latency.Stage(stage).String(), usage)
+		add(&c.Declared.Stages[stage], api.Stage(stage).String(), usage)
 	}
 	for total, usage := range [latency.NumTotals]string{"time to the first token", "time for each token after the first", "the whole request"} {
 		add(&c.Declared.Totals[total], latency.Total(total).String(), usage)
@@ -49,37 +55,32 @@ func (c *BudgetConfig) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 
 // Validate checks ranges and that stages fit into their totals. Its error begins
 // with a flag's name.
-func (c BudgetConfig) Validate() error {
+func (c Config) Validate() error {
 	if c.Window < time.Second || c.Window > 24*time.Hour {
 		return fmt.Errorf("budget-window is %v: it has to be from 1s to 24h", c.Window)
 	}
 	return c.Declared.Validate()
 }
 
-// spentOf is the budget of a response in the form that it is compared in.
-func spentOf(t *inferencev1.Timings, tokens int) *latency.Spent {
-	s := &latency.Spent{
-		TTFT: time.Duration(t.GetTtftNs()), TPOT: time.Duration(t.GetTpotNs()), E2E: time.Duration(t.GetTotalNs()), Tokens: tokens,
+// SpentOf is the budget of a response in the form that it is compared in.
+func SpentOf(t *inferencev1.Timings, tokens int) *latency.Spent {
+	return &latency.Spent{
+		Stages: api.StagesOf(t),
+		TTFT:   time.Duration(t.GetTtftNs()), TPOT: time.Duration(t.GetTpotNs()), E2E: time.Duration(t.GetTotalNs()), Tokens: tokens,
 	}
-	for stage, ns := range [latency.NumStages]int64{
-		t.GetTokenizeNs(), t.GetQueueNs(), t.GetDecideNs(), t.GetReserveNs(), t.GetPrefillNs(), t.GetTransferExposedNs(), t.GetDecodeNs(),
-	} {
-		s.Stages[stage] = time.Duration(ns)
-	}
-	return s
 }
 
-// spending is what the requests of the last while spent of their budget. It is a
+// Spending is what the requests of the last while spent of their budget. It is a
 // Prometheus collector, and safe for concurrent use.
-type spending struct {
-	config   BudgetConfig
-	stages   [latency.NumStages]*latency.Window // StageDecode: per token
+type Spending struct {
+	config   Config
+	stages   [api.NumStages]*latency.Window // StageDecode: per token
 	totals   [latency.NumTotals]*latency.Window
 	second   *latency.Window
 	fetch    *latency.Window // part of StagePrefill, of the requests that had it
 	gaps     *latency.Window // of all requests, token by token
 	counts   *latency.Counts // of the kinds below
-	breaches [latency.NumStages]prometheus.Counter
+	breaches [api.NumStages]prometheus.Counter
 }
 
 // Kinds of events that are counted beside the windows; then those of each stage
@@ -89,14 +90,18 @@ const (
 	countFailed
 	countBroken
 	countStages
-	countTotals = countStages + int(latency.NumStages)
+	countTotals = countStages + int(api.NumStages)
 	countKinds  = countTotals + int(latency.NumTotals)
 )
 
-func newSpending(config Config, breaches *prometheus.CounterVec) *spending {
-	length := config.Budget.Window
-	s := &spending{
-		config: config.Budget,
+// NewSpending returns one that has seen no request and is shown in metrics; a nil
+// registerer shows it to nobody.
+func NewSpending(config Config, registerer prometheus.Registerer) (*Spending, error) {
+	set := metricset.New(registerer)
+	breaches := set.Counters("tandem_budget_breaches_total", "Requests that exceeded their latency budget, by the stage that broke it.", "stage")
+	length := config.Window
+	s := &Spending{
+		config: config,
 		second: latency.NewWindow(length),
 		fetch:  latency.NewWindow(length),
 		gaps:   latency.NewWindow(length),
@@ -104,21 +109,25 @@ func newSpending(config Config, breaches *prometheus.CounterVec) *spending {
 	}
 	for stage := range s.stages {
 		s.stages[stage] = latency.NewWindow(length)
-		s.breaches[stage] = breaches.WithLabelValues(latency.Stage(stage).String())
+		s.breaches[stage] = breaches.WithLabelValues(api.Stage(stage).String())
 	}
 	for total := range s.totals {
 		s.totals[total] = latency.NewWindow(length)
 	}
-	return s
+	set.Add(s)
+	return s, set.Err()
 }
 
-// failed counts a request that did not end well.
-func (s *spending) failed(now time.Time) { s.counts.Add(now, countFailed) }
+// Gap takes in the time between two tokens.
+func (s *Spending) Gap(now time.Time, took time.Duration) { s.gaps.Record(now, took) }
 
-// finished takes in a request that ended well; second and fetch are its times to
+// Failed counts a request that did not end well.
+func (s *Spending) Failed(now time.Time) { s.counts.Add(now, countFailed) }
+
+// Finished takes in a request that ended well; second and fetch are its times to
 // the second token and of fetching blocks, 0 if it had none.
-func (s *spending) finished(now time.Time, spent *latency.Spent, second, fetch time.Duration) {
-	for stage := range latency.NumStages {
+func (s *Spending) Finished(now time.Time, spent *latency.Spent, second, fetch time.Duration) {
+	for stage := range api.NumStages {
 		if took, ok := stageTime(stage, spent); ok {
 			s.stages[stage].Record(now, took)
 		}
@@ -149,9 +158,9 @@ func (s *spending) finished(now time.Time, spent *latency.Spent, second, fetch t
 
 // stageTime is what a request spent on a stage, in the unit that it is declared
 // in: decode per token after the first, of which there has to be one.
-func stageTime(stage latency.Stage, spent *latency.Spent) (time.Duration, bool) {
+func stageTime(stage api.Stage, spent *latency.Spent) (time.Duration, bool) {
 	took := spent.Stages[stage]
-	if stage != latency.StageDecode {
+	if stage != api.StageDecode {
 		return took, true
 	}
 	if spent.Tokens < 2 {
@@ -173,14 +182,14 @@ var (
 )
 
 // Describe says what Collect sends.
-func (s *spending) Describe(out chan<- *prometheus.Desc) {
+func (s *Spending) Describe(out chan<- *prometheus.Desc) {
 	out <- declaredDesc
 	out <- spentDesc
 	out <- ratioDesc
 }
 
 // Collect sends the budget as it is now.
-func (s *spending) Collect(out chan<- prometheus.Metric) {
+func (s *Spending) Collect(out chan<- prometheus.Metric) {
 	now := time.Now()
 	line := func(name string, declared time.Duration, d *latency.Distribution) {
 		if declared > 0 {
@@ -201,7 +210,7 @@ func (s *spending) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for stage, window := range s.stages {
-		line(latency.Stage(stage).String(), s.config.Declared.Stages[stage], window.Snapshot(now))
+		line(api.Stage(stage).String(), s.config.Declared.Stages[stage], window.Snapshot(now))
 	}
 	line(partFetch, 0, s.fetch.Snapshot(now))
 	for total, window := range s.totals {

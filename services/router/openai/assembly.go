@@ -4,17 +4,19 @@ import (
 	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // assembly makes OpenAI's objects of the events of a call.
 type assembly struct {
-	call         *call
-	exchange     *exchange
-	created      int64
-	model        string
-	fingerprint  string
-	answers      []progress
-	fingerprints func(model string) string
+	held        *held // the call's part of the memory
+	call        *call
+	exchange    *exchange
+	created     int64
+	model       string
+	fingerprint string
+	answers     []progress
 }
 
 // progress is how far one answer is.
@@ -30,17 +32,7 @@ type progress struct {
 }
 
 func (h *Handler) newAssembly(e *exchange, c *call) *assembly {
-	return &assembly{call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices)), fingerprints: h.fingerprint}
-}
-
-// fingerprint names the weights that answer: with the same one, the same seed
-// gives the same text.
-func (h *Handler) fingerprint(model string) string {
-	m, err := h.backend.Model(model)
-	if err != nil || len(m.GetDigest()) < 12 {
-		return ""
-	}
-	return "fp_" + m.GetDigest()[:12]
+	return &assembly{call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}
 }
 
 // note takes in what an event says of the call itself. The text is for others.
@@ -52,29 +44,37 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		if id := event.GetAccepted().GetRequestId(); id != "" && index == 0 {
 			a.exchange.id = id // another one, if a request had that already
 		}
+		a.exchange.secret = event.GetAccepted().GetSecret()
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
-			a.fingerprint = a.fingerprints(a.model)
+			a.fingerprint = event.GetAccepted().GetSystemFingerprint()
 		}
 	case event.GetTokens() != nil:
 		p.count += uint32(len(event.GetTokens().GetTokenIds()))
 	case event.GetFinished() != nil:
-		p.finished = reasonText(event.GetFinished().GetReason())
+		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
 	}
 }
 
-func reasonText(reason inferencev1.FinishReason) string {
-	if reason == inferencev1.FinishReason_FINISH_REASON_STOP {
-		return "stop"
-	}
-	return "length"
-}
+// What an answer that is sent as a whole takes for each token, and each alternative
+// of it, until it is written, about: as values and as JSON, bytes.
+const (
+	tokenBytes       = 128
+	alternativeBytes = 192
+)
 
-// collect takes in an event of an answer that is sent as a whole.
+// collect takes in an event of an answer that is sent as a whole, if there is memory for it.
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
+	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
+	for _, l := range event.GetTokens().GetLogprobs() {
+		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	}
+	if !a.held.take(bytes) {
+		return full()
+	}
 	p := &a.answers[index]
 	p.text.WriteString(event.GetTokens().GetText())
 	p.text.WriteString(event.GetFinished().GetText())

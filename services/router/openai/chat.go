@@ -21,6 +21,8 @@ func parseChat(body []byte) (*call, error) {
 	chatLogprobs(f, c, q)
 	modalities(f)
 	tools(f)
+	f.notSupported("is the server's to choose: start it with --chat-template FILE, and leave this out; chat_template_kwargs gives that template variables", "chat_template")
+	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
 	if conversation.ContinueLastMessage, err = continues(f); err != nil {
 		f.wrong(err)

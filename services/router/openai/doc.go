@@ -3,8 +3,7 @@
 // and owns no request: what a request means, and whether it is let in, is for the
 // Backend, which is the router.
 //
-// The router imports it. It stands beside the router's internal packages, not
-// among them, since those do no input or output.
+// The router imports it.
 //
 // A Handler starts no goroutine for a request with one choice. For several it
 // starts one each, which have ended before its ServeHTTP returns. docs/openai.md

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -98,9 +99,9 @@ func FailureOf(err error) *Failure {
 		f.Status, f.Type = kind.status, kind.kind
 	}
 	switch rpc.Reason(err) {
-	case rpc.ReasonInvalidField:
+	case api.ReasonInvalidField:
 		f.Code = codeValue
-	case rpc.ReasonContextLength:
+	case api.ReasonContextLengthExceeded:
 		// Clients look for the words that OpenAI's message begins with.
 		f.Message = strings.TrimPrefix(f.Message, f.Param+": ")
 	}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // exchange is one request and its answer.
@@ -18,6 +18,7 @@ type exchange struct {
 	request *http.Request
 	arrived time.Time
 	id      string
+	secret  string // of what was accepted; "": nothing was yet
 	timeout time.Duration
 	status  int  // of the answer; 0: nothing was said yet
 	events  bool // the answer is a stream of events
@@ -35,12 +36,18 @@ func marshal(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
+// secretHeader tells a caller what proves that the request is theirs.
+const secretHeader = "X-Tandem-Secret"
+
 // begin sends the headers.
 func (e *exchange) begin(status int, contentType string) {
 	e.status = status
 	header := e.writer.Header()
 	header.Set("Content-Type", contentType)
-	header.Set(rpc.RequestIDKey, e.id)
+	header.Set(api.HeaderRequestID, e.id)
+	if e.secret != "" {
+		header.Set(secretHeader, e.secret)
+	}
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
 	e.writer.WriteHeader(status)

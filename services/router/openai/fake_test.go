@@ -41,7 +41,7 @@ type fake struct {
 	ended int
 }
 
-func (f *fake) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+func (f *fake) Generate(ctx context.Context, _ openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	f.mu.Lock()
 	f.asked = append(f.asked, proto.CloneOf(q))
 	f.ids = append(f.ids, rpc.RequestID(ctx))
@@ -57,7 +57,7 @@ func (f *fake) Generate(ctx context.Context, q *inferencev1.GenerateRequest, sen
 	if f.panics {
 		panic("what nobody should see")
 	}
-	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1}
+	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1, SystemFingerprint: "fp_0123456789ab"}
 	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
 	for i, word := range f.words {
 		delta := &inferencev1.TokenDelta{TokenIds: []uint32{uint32(i)}, Text: word}

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +14,7 @@ import (
 
 // generate serves a completion or a chat.
 func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error {
-	held := h.room.hold()
+	held := &held{left: &h.left}
 	defer held.release()
 	body, err := h.body(e, held)
 	if err != nil {
@@ -27,6 +28,7 @@ func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error
 		return full()
 	}
 	a := h.newAssembly(e, c)
+	a.held = held
 	// Once a request is admitted its prompt is in tokens, and the rest is not needed.
 	admitted := func(to receive) receive {
 		return func(index int, event *inferencev1.GenerateEvent) error {
@@ -44,8 +46,13 @@ func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error
 		}
 		return s.finish()
 	}
-	if err := h.run(e.request.Context(), c, admitted(a.collect)); err != nil {
-		return rename(err, c.name)
+	// The backend takes whatever ends the events for a client that is gone.
+	var unkept error
+	if err := h.run(e.request.Context(), c, admitted(func(index int, event *inferencev1.GenerateEvent) error {
+		unkept = a.collect(index, event)
+		return unkept
+	})); err != nil {
+		return rename(cmp.Or(unkept, err), c.name)
 	}
 	return e.reply(http.StatusOK, a.whole())
 }

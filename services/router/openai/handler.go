@@ -1,9 +1,8 @@
 package openai
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,12 +11,14 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -26,7 +27,7 @@ import (
 type Backend interface {
 	// Generate calls send with each event of one request, from this goroutine. An
 	// error of send, or the end of ctx, ends the request.
-	Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+	Generate(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Plan checks a request as Generate does, and serves nothing.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
 	// MaxAnswers is how many requests this API may have served at a time.
@@ -35,6 +36,15 @@ type Backend interface {
 	Models() []*inferencev1.Model
 	// Model is the one that is meant by a name, which may be an alias.
 	Model(name string) (*inferencev1.Model, error)
+}
+
+// Origin is the HTTP request that asks for an answer.
+type Origin struct {
+	// Route of it: RouteChat or RouteCompletions.
+	Route string
+	// Secret proves that its caller made the requests. All answers of one call have the
+	// same, which the headers tell once a request was accepted with it.
+	Secret string
 }
 
 // Plan is what Generate would serve.
@@ -78,7 +88,7 @@ type Handler struct {
 	config  Config
 	log     *slog.Logger
 	metrics *metrics
-	room    *room
+	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
 }
 
@@ -90,48 +100,38 @@ func New(config Config) (*Handler, error) {
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}
-	if config.MaxBodyBytes <= 0 {
-		config.MaxBodyBytes = DefaultMaxBodyBytes
-	}
-	if config.MaxHeldBytes <= 0 {
-		config.MaxHeldBytes = DefaultMaxHeldBytes
-	}
-	if config.ReadTimeout <= 0 {
-		config.ReadTimeout = DefaultReadTimeout
-	}
-	if config.WriteTimeout <= 0 {
-		config.WriteTimeout = DefaultWriteTimeout
-	}
+	config.MaxBodyBytes = cmp.Or(config.MaxBodyBytes, DefaultMaxBodyBytes)
+	config.MaxHeldBytes = cmp.Or(config.MaxHeldBytes, DefaultMaxHeldBytes)
+	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
+	config.WriteTimeout = cmp.Or(config.WriteTimeout, DefaultWriteTimeout)
 	m, err := newMetrics(config.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	return &Handler{
-		backend: config.Backend, config: config, log: config.Logger, metrics: m, room: newRoom(config.MaxHeldBytes), started: time.Now(),
-	}, nil
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now()}
+	h.left.Store(config.MaxHeldBytes)
+	return h, nil
 }
 
-// RouteChat is the route of chats; see Route.
-const RouteChat = "/v1/chat/completions"
-
-// Routes, as metrics and log lines name them.
+// Routes, as metrics, log lines and spans name them.
 const (
-	routeModels      = "/v1/models"
-	routeModel       = "/v1/models/{model}"
-	routeCompletions = "/v1/completions"
-	routeNone        = "none"
+	RouteChat        = "/v1/chat/completions"
+	RouteCompletions = "/v1/completions"
+
+	routeModels = "/v1/models"
+	routeModel  = "/v1/models/{model}"
+	routeNone   = "none"
 )
 
 // ServeHTTP answers one request. All paths are also there without /v1.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	arrived := time.Now()
-	id := r.Header.Get(rpc.RequestIDKey)
+	id := r.Header.Get(api.HeaderRequestID)
 	if !rpc.ValidRequestID(id) {
-		id = newID()
+		id = rpc.NewID()
 	}
 	ctx := rpc.HTTPTrace(rpc.WithRequestID(r.Context(), id), r.Header)
 	route, allowed, serve := h.route(r.URL)
-	ctx = context.WithValue(ctx, routeKey{}, route)
 	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, request: r.WithContext(ctx), arrived: arrived, id: id, timeout: h.config.WriteTimeout}
 	defer func() {
 		if p := recover(); p != nil {
@@ -154,26 +154,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-type routeKey struct{}
-
-// Route is the route of a request whose context came from a Handler; "" for others.
-func Route(ctx context.Context) string {
-	route, _ := ctx.Value(routeKey{}).(string)
-	return route
-}
-
 // panicked logs a panic, from the deferred function that recovered it, and is what
 // the client is told.
 func (h *Handler) panicked(ctx context.Context, p any) error {
 	h.log.ErrorContext(ctx, "handler panicked", slog.String("request_id", rpc.RequestID(ctx)), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	return &Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: its log says why", Type: typeServer, Code: "panic"}
-}
-
-// newID draws the id of a request.
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // route finds what serves a path; nil if nothing does.
@@ -187,7 +172,7 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 	case "/models":
 		return routeModels, read, h.listModels
 	case "/completions":
-		return routeCompletions, write, func(e *exchange) error { return h.generate(e, parseCompletion) }
+		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, parseCompletion) }
 	case "/chat/completions":
 		return RouteChat, write, func(e *exchange) error { return h.generate(e, parseChat) }
 	}

@@ -5,10 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// buckets of durations, in seconds: each twice the one before.
-var buckets = prometheus.ExponentialBuckets(.001, 2, 20)
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+)
 
 // metrics count requests over HTTP. Labels are bounded: routes are this package's,
 // codes those that it answers.
@@ -18,23 +17,15 @@ type metrics struct {
 }
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	set := metricset.New(registerer)
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_http_requests_total", Help: "Requests to the HTTP API that ended, by route and status code.",
 		}, []string{"route", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tandem_http_request_seconds", Help: "How long requests to the HTTP API took, streams from begin to end, in seconds.", Buckets: buckets,
-		}, []string{"route"}),
+		seconds: set.Histograms("tandem_http_request_seconds", "How long requests to the HTTP API took, streams from begin to end, in seconds.", "route", .001, 20),
 	}
-	if registerer == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds} {
-		if err := registerer.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	set.Add(m.requests)
+	return m, set.Err()
 }
 
 func (m *metrics) ended(route string, status int, took time.Duration) {

@@ -39,11 +39,12 @@ type call struct {
 	limit string
 }
 
-// refused are fields of OpenAI and vLLM that change what is generated and that
+// refused are fields of vLLM that change what is generated or said of it, and that
 // nothing here obeys. They are refused unless they ask for nothing.
 var refused = []string{
-	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "use_beam_search", "bad_words",
+	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "use_beam_search", "bad_words", "allowed_token_ids",
 	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
+	"thinking_token_budget", "return_token_ids", "return_tokens_as_token_ids",
 }
 
 // common translates what chats and completions have in common: how tokens are
@@ -68,12 +69,20 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
 		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
 	}
-	for _, name := range refused {
-		if raw, given := f.raw(name); given && asksForSomething(raw) {
-			f.wrong(unsupported(name, "is not supported in this version; leave it out"))
-		}
+	f.notSupported("is not supported in this version; leave it out", refused...)
+	if skip, given := f.boolean("skip_special_tokens"); given && !skip {
+		f.wrong(unsupported("skip_special_tokens", "cannot be false: special tokens are never part of the text; leave it out"))
 	}
 	return q
+}
+
+// notSupported keeps, as a problem, a field that asks for something.
+func (f *fields) notSupported(why string, names ...string) {
+	for _, name := range names {
+		if raw, given := f.raw(name); given && asksForSomething(raw) {
+			f.wrong(unsupported(f.at+name, why))
+		}
+	}
 }
 
 // asksForSomething is false for a value that switches a field off.

@@ -21,9 +21,15 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 // that fails ends the others. A request with one answer is served on the
 // caller's goroutine.
 func (h *Handler) run(ctx context.Context, c *call, to receive) error {
-	generate := h.backend.Generate
-	if c.empty {
-		generate = h.nothing
+	from := Origin{Route: RouteCompletions, Secret: rpc.NewID()}
+	if c.chat {
+		from.Route = RouteChat
+	}
+	generate := func(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+		if c.empty {
+			return h.nothing(ctx, q, send)
+		}
+		return h.backend.Generate(ctx, from, q, send)
 	}
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,5 +164,36 @@ func TestHeldBytes(t *testing.T) {
 				t.Errorf("%.60s: %d %+v %v", body, w.Code, e, w.Header())
 			}
 		}
+	}
+}
+
+// Answers that are sent as a whole take of the same memory.
+func TestWholeAnswersAreHeld(t *testing.T) {
+	h, err := openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 1000)}, MaxHeldBytes: 32 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		for body, want := range map[string]int{
+			`{` + hi + `}`:                     http.StatusOK,
+			`{` + hi + `,"n":4}`:               http.StatusServiceUnavailable,
+			`{` + hi + `,"n":4,"stream":true}`: http.StatusOK,
+		} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
+			if w.Code != want {
+				t.Errorf("%s: %d, want %d: %.200s", body, w.Code, want, w.Body)
+			}
+		}
+	}
+	// With one answer the backend itself sees that its events are not taken.
+	h, err = openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 4000)}, MaxHeldBytes: 32 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(`{`+hi+`}`)))
+	if e := errorOf(t, w.Body.String()); w.Code != http.StatusServiceUnavailable || e.Code != "overloaded" {
+		t.Errorf("%d %+v", w.Code, e)
 	}
 }

@@ -1,4 +1,4 @@
-package router
+package preprocess
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // Bounds of conversations, as inference.proto states them.
@@ -24,7 +25,7 @@ const (
 )
 
 // renderConversation makes a prompt of a conversation with the model's template.
-func renderConversation(ctx context.Context, c *inferencev1.Conversation, m Model) (string, error) {
+func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Model) (string, error) {
 	if m.Chat == nil {
 		problem := chat.ErrNone
 		if m.ChatError != nil {
@@ -44,7 +45,7 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m Mode
 	case err == nil:
 		return prompt, nil
 	case ctx.Err() != nil:
-		return "", gone(ctx)
+		return "", clienterr.Gone(ctx)
 	case errors.As(err, &problem) && problem.Raised:
 		return "", rpc.InvalidArgument("conversation", "the model's chat template refuses it: "+problem.Message)
 	case errors.As(err, &problem):

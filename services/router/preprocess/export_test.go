@@ -1,4 +1,4 @@
-package router
+package preprocess
 
 import "github.com/tandem-serving/tandem/pkg/chat"
 

@@ -1,10 +1,14 @@
-package router
+// Package preprocess checks a request and turns it into a plan: defaults are filled in, the
+// conversation is rendered and the prompt is made into tokens. It knows the models that can
+// be asked for, and no worker.
+//
+// The router and the binary, which checks aliases, import it. It starts no goroutines.
+package preprocess
 
 import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -13,7 +17,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
 // Bounds of requests, as inference.proto states them.
@@ -29,37 +33,32 @@ const (
 	maxDetokenizeID = 1 << 20
 )
 
-// plan is a request that was checked: every default filled in, the prompt in
+// Plan is a request that was checked: every default filled in, the prompt in
 // tokens.
-type plan struct {
-	id         string
-	renames    bool // the id may be changed if it is taken
-	model      Model
-	tokens     []int32 // the prompt
-	maxTokens  int     // to generate; prompt and these fit into the context
-	stopTokens []int32
-	stops      []string
-	sampling   *inferencev1.Sampling // every field set
-	logprobs   *uint32               // nil: say nothing
-	envelope   *inferencev1.Envelope
-	resumable  time.Duration
-	arrived    time.Time
-	tokenized  time.Time
-	deadline   time.Time
-	spans      *requestTrace // nil: not sampled
+type Plan struct {
+	Model      *Model
+	Tokens     []int32 // the prompt
+	MaxTokens  int     // to generate; prompt and these fit into the context
+	StopTokens []int32 // that end it, the model's own included
+	Stops      []string
+	Sampling   *inferencev1.Sampling // every field set
+	Logprobs   *uint32               // nil: say nothing
+	Envelope   *inferencev1.Envelope // without a request id
+	Resumable  time.Duration         // after its client is gone; 0: not
+	Arrived    time.Time
+	Tokenized  time.Time
+	Deadline   time.Time
 }
 
-// planOf checks a request completely before anything is spent on it; the prompt
+// Plan checks a request completely before anything is spent on it; the prompt
 // is tokenized last. Its errors are statuses that name the field.
-func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *inferencev1.GenerateRequest) (*plan, error) {
-	m, err := s.model(q.GetModel())
+func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*Plan, error) {
+	m, err := s.Model(q.GetModel())
 	if err != nil {
 		return nil, err
 	}
-	// Over HTTP proxies and clients send an id again with what they try again, and get
-	// the one that counts with the answer.
-	p := &plan{id: id, renames: openai.Route(ctx) != "", model: m, arrived: arrived, stops: q.GetStop(), logprobs: q.Logprobs, resumable: q.GetResumableFor().AsDuration()}
-	if p.sampling, err = samplingOf(q.GetSampling(), s.sampling[m.Spec.Name], m.Spec); err != nil {
+	p := &Plan{Model: m, Arrived: arrived, Stops: q.GetStop(), Logprobs: q.Logprobs, Resumable: q.GetResumableFor().AsDuration()}
+	if p.Sampling, err = samplingOf(q.GetSampling(), m.sampling, m.Spec); err != nil {
 		return nil, err
 	}
 	if err := checkLogprobs(q); err != nil {
@@ -68,46 +67,37 @@ func (s *Service) planOf(ctx context.Context, arrived time.Time, id string, q *i
 	if err := checkStops(q.GetStop()); err != nil {
 		return nil, err
 	}
-	if p.stopTokens, err = stopTokensOf(q, m); err != nil {
+	if p.StopTokens, err = stopTokensOf(q, m); err != nil {
 		return nil, err
 	}
-	if p.envelope, err = envelopeOf(id, q); err != nil {
+	if p.Envelope, err = envelopeOf(q); err != nil {
 		return nil, err
 	}
-	if err := checkDuration("resumable_for", q.GetResumableFor()); err != nil {
+	if err := CheckDuration("resumable_for", q.GetResumableFor()); err != nil {
 		return nil, err
 	}
-	if p.resumable > maxResumable {
-		return nil, rpc.InvalidArgument("resumable_for", fmt.Sprintf("%s is more than %s", p.resumable, maxResumable))
+	if p.Resumable > maxResumable {
+		return nil, rpc.InvalidArgument("resumable_for", fmt.Sprintf("%s is more than %s", p.Resumable, maxResumable))
 	}
 	if q.MaxTokens != nil && (q.GetMaxTokens() == 0 || q.GetMaxTokens() > math.MaxInt32) {
 		return nil, rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is outside 1 to %d", q.GetMaxTokens(), math.MaxInt32))
 	}
 	// To render and tokenize the prompt takes of the request's time as well.
-	p.deadline = arrived.Add(s.config.MaxRequestTime)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.deadline) {
-		p.deadline = deadline
+	p.Deadline = arrived.Add(s.maxRequestTime)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.Deadline) {
+		p.Deadline = deadline
 	}
-	ctx, cancel := context.WithDeadline(ctx, p.deadline)
+	ctx, cancel := context.WithDeadline(ctx, p.Deadline)
 	defer cancel()
-	if p.tokens, err = promptOf(ctx, q, m); err != nil {
+	if p.Tokens, err = promptOf(ctx, q, m); err != nil {
 		return nil, err
 	}
-	p.maxTokens = m.Spec.ContextTokens - len(p.tokens)
+	p.MaxTokens = m.Spec.ContextTokens - len(p.Tokens)
 	if q.MaxTokens != nil {
-		p.maxTokens = min(p.maxTokens, int(q.GetMaxTokens()))
+		p.MaxTokens = min(p.MaxTokens, int(q.GetMaxTokens()))
 	}
-	p.tokenized = time.Now()
+	p.Tokenized = time.Now()
 	return p, nil
-}
-
-// shorten keeps what a client sent from filling messages and logs.
-func shorten(text string) string {
-	const most = 64
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 func checkStops(stops []string) error {
@@ -129,7 +119,7 @@ func checkStops(stops []string) error {
 }
 
 // stopTokensOf is the tokens that end the request, the model's own included.
-func stopTokensOf(q *inferencev1.GenerateRequest, m Model) ([]int32, error) {
+func stopTokensOf(q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
 	if n := len(q.GetStopTokenIds()); n > maxStopTokens {
 		return nil, rpc.InvalidArgument("stop_token_ids", fmt.Sprintf("%d tokens are more than %d", n, maxStopTokens))
 	}
@@ -146,13 +136,13 @@ func stopTokensOf(q *inferencev1.GenerateRequest, m Model) ([]int32, error) {
 	return out, nil
 }
 
-func outside(id uint32, m Model) string {
+func outside(id uint32, m *Model) string {
 	return fmt.Sprintf("token %d is outside the vocabulary of %d", id, m.Spec.VocabSize)
 }
 
-func envelopeOf(id string, q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
+func envelopeOf(q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
 	e := &inferencev1.Envelope{
-		RequestId: id, Tenant: q.GetTenant(), Priority: q.GetPriority(), Slo: q.GetSlo(), Mode: q.GetMode(), CacheSalt: q.GetCacheSalt(),
+		Tenant: q.GetTenant(), Priority: q.GetPriority(), Slo: q.GetSlo(), Mode: q.GetMode(), CacheSalt: q.GetCacheSalt(),
 	}
 	if e.Tenant == "" {
 		e.Tenant = "default"
@@ -172,13 +162,14 @@ func envelopeOf(id string, q *inferencev1.GenerateRequest) (*inferencev1.Envelop
 	if e.Priority < -maxPriority || e.Priority > maxPriority {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside %d to %d", e.Priority, -maxPriority, maxPriority))
 	}
-	if err := checkDuration("slo.ttft", q.GetSlo().GetTtft()); err != nil {
+	if err := CheckDuration("slo.ttft", q.GetSlo().GetTtft()); err != nil {
 		return nil, err
 	}
-	return e, checkDuration("slo.tpot", q.GetSlo().GetTpot())
+	return e, CheckDuration("slo.tpot", q.GetSlo().GetTpot())
 }
 
-func checkDuration(field string, d *durationpb.Duration) error {
+// CheckDuration refuses a duration of a field that is negative or none; nil is fine.
+func CheckDuration(field string, d *durationpb.Duration) error {
 	switch {
 	case d == nil:
 		return nil
@@ -188,4 +179,19 @@ func checkDuration(field string, d *durationpb.Duration) error {
 		return rpc.InvalidArgument(field, fmt.Sprintf("%s is negative", d.AsDuration()))
 	}
 	return nil
+}
+
+func checkLogprobs(q *inferencev1.GenerateRequest) error {
+	if n := q.GetLogprobs(); n > sampler.MaxTopLogprobs {
+		return rpc.InvalidArgument("logprobs", fmt.Sprintf("%d is outside 0 to %d", n, sampler.MaxTopLogprobs))
+	}
+	return nil
+}
+
+// TopLogprobs is how many of the likeliest tokens the request wants to see.
+func (p *Plan) TopLogprobs() int {
+	if p.Logprobs == nil {
+		return 0
+	}
+	return int(*p.Logprobs)
 }

@@ -1,4 +1,4 @@
-package router
+package preprocess
 
 import (
 	"context"
@@ -10,10 +10,11 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// promptOf is the prompt in tokens: at least one, and room for one more.
-func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]int32, error) {
+// promptOf is the prompt in tokens: at least one, and few enough that one more fits.
+func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
 	limit := m.Spec.ContextTokens
 	switch input := q.GetInput().(type) {
 	case *inferencev1.GenerateRequest_TokenIds:
@@ -52,14 +53,14 @@ func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m Model) ([]i
 }
 
 // encode makes tokens of text. What spells a special token becomes that token.
-func encode(ctx context.Context, field, text string, addSpecial bool, m Model) ([]int32, error) {
+func encode(ctx context.Context, field, text string, addSpecial bool, m *Model) ([]int32, error) {
 	limit := m.Spec.ContextTokens
-	tokens, err := m.Tokenizer.EncodeContext(ctx, text, addSpecial, limit-1)
+	tokens, err := m.encode(ctx, text, addSpecial, limit-1)
 	switch {
 	case errors.Is(err, tokenizer.ErrTooLong):
 		return nil, tooLong(field, fmt.Sprintf("%d bytes of text and more than %d tokens", len(text), limit-1), limit)
 	case ctx.Err() != nil:
-		return nil, gone(ctx)
+		return nil, clienterr.Gone(ctx)
 	case err != nil:
 		return nil, rpc.InvalidArgument(field, err.Error())
 	case len(tokens) == 0:
@@ -71,4 +72,21 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m Model) (
 // tooLong refuses a prompt as OpenAI does, whose words clients look for.
 func tooLong(field, what string, limit int) error {
 	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt, of %s, and one token at least to generate do not fit; shorten it", limit, what))
+}
+
+// longText is the length from which on texts are made into tokens by as many at a time
+// as there are processors: each takes several times its length meanwhile. Bytes.
+const longText = 64 << 10
+
+// encode is the tokenizer's EncodeContext, in turn if the text is long.
+func (m *Model) encode(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
+	if len(text) > longText {
+		select {
+		case m.encodes <- struct{}{}:
+			defer func() { <-m.encodes }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return m.Tokenizer.EncodeContext(ctx, text, addSpecial, most)
 }

@@ -1,4 +1,4 @@
-package router_test
+package preprocess_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
-	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // slow is a template that renders until it is let go on.
@@ -30,7 +30,7 @@ func (s *slow) Render(context.Context, chat.Conversation) (string, error) {
 func TestFewConversationsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{released: make(chan struct{})}
-		bounded := router.BoundedChat(s, 2)
+		bounded := preprocess.BoundedChat(s, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wait sync.WaitGroup
 		for range 5 {

@@ -1,4 +1,4 @@
-package router
+package preprocess
 
 import (
 	"errors"
@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
-	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // Values of Config.GenerationConfig.
@@ -78,6 +77,6 @@ func checkSampling(s *inferencev1.Sampling, spec model.Spec) error {
 	case s.GetRepetitionPenalty() == 0:
 		return &sampler.FieldError{Field: "repetition_penalty", Problem: fmt.Sprintf("0 cannot divide; give 1 for none, or another number above 0 to %d", sampler.MaxRepetitionPenalty)}
 	}
-	_, err := worker.ParseSampling(s, spec)
+	_, err := sampler.Parse(s, spec.VocabSize)
 	return err
 }

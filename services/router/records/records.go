@@ -1,4 +1,8 @@
-package router
+// Package records keeps how the last requests were routed, for those who ask: operators,
+// and each caller for its own, by the secret that only that caller has.
+//
+// The router's packages import it. It starts no goroutines.
+package records
 
 import (
 	"cmp"
@@ -14,54 +18,77 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
 )
 
-// Bounds of what Explain knows, as control.proto states them: requests, tries of
-// each and workers looked at in each try.
+// Kept is how many requests Explain knows, as control.proto states it; tries of each and
+// workers looked at in each try are bounded too.
 const (
-	keptRecords    = 4096
+	Kept           = 4096
 	keptDecisions  = 4
 	keptCandidates = 64
 )
 
-// records is how the last requests were routed: a ring.
-type records struct {
+// Ring is how the last requests were routed. It is safe for concurrent use.
+type Ring struct {
 	mu   sync.Mutex
-	byID map[string]*record
+	byID map[string]*Record
 	ring []string
 	next int
 }
 
-// record is how one request was routed.
-type record struct {
-	records *records
+// Record is how one request was routed. It is safe for concurrent use.
+type Record struct {
+	records *Ring
+	secret  SecretHash                 // that its caller has
 	value   *controlv1.ExplainResponse // under records.mu
 	tokens  int                        // generated; as endedAt, set when it ended well
 	endedAt time.Time
 }
 
-func newRecords() *records {
-	return &records{byID: make(map[string]*record), ring: make([]string, keptRecords)}
+// New returns a ring without records.
+func New() *Ring {
+	return &Ring{byID: make(map[string]*Record), ring: make([]string, Kept)}
 }
 
-func (s *records) add(id string, arrived time.Time) *record {
-	r := &record{records: s, value: &controlv1.ExplainResponse{RequestId: id, Arrived: timestamppb.New(arrived)}}
+// Add begins the record of a request, whose id no record may have.
+func (s *Ring) Add(id string, secret SecretHash, arrived time.Time) *Record {
+	r := &Record{records: s, secret: secret, value: &controlv1.ExplainResponse{RequestId: id, Arrived: timestamppb.New(arrived)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byID[id] == nil {
-		delete(s.byID, s.ring[s.next])
-		s.ring[s.next] = id
-		s.next = (s.next + 1) % len(s.ring)
-	}
+	delete(s.byID, s.ring[s.next])
+	s.ring[s.next] = id
+	s.next = (s.next + 1) % len(s.ring)
 	s.byID[id] = r
 	return r
 }
 
-// get returns a copy of a request's record, nil if there is none.
-func (s *records) get(id string) *controlv1.ExplainResponse {
+// Has reports whether there is a record of a request.
+func (s *Ring) Has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id] != nil
+}
+
+// GetOwn is Get for who has the request's secret, nil for others.
+func (s *Ring) GetOwn(id, secret string) *controlv1.ExplainResponse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, hash := s.byID[id], SecretHash{}
+	if r != nil {
+		hash = r.secret
+	}
+	if !hash.Proves(secret) {
+		return nil
+	}
+	return proto.CloneOf(r.value)
+}
+
+// Get returns a copy of a request's record, nil if there is none.
+func (s *Ring) Get(id string) *controlv1.ExplainResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.byID[id]; r != nil {
@@ -70,7 +97,8 @@ func (s *records) get(id string) *controlv1.ExplainResponse {
 	return nil
 }
 
-func (r *record) decided(d *controlv1.Decision) {
+// Decided adds a decision, which the record owns from then on.
+func (r *Record) Decided(d *controlv1.Decision) {
 	d.Candidates = foremost(d)
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
@@ -112,11 +140,12 @@ func foremost(d *controlv1.Decision) []*controlv1.Candidate {
 	return out
 }
 
-func (r *record) failed(failures []fleet.Failure, err error) {
+// Failed adds to the last decision why its try failed.
+func (r *Record) Failed(failures []routing.Failure, err error) {
 	ids := make([]string, len(failures))
 	for i, f := range failures {
 		ids[i] = f.Worker.ID
-		if f.Unreached != (fleet.Ref{}) {
+		if f.Unreached != (routing.Ref{}) {
 			ids[i] += " to " + f.Unreached.ID
 		}
 	}
@@ -124,14 +153,15 @@ func (r *record) failed(failures []fleet.Failure, err error) {
 	defer r.records.mu.Unlock()
 	if n := len(r.value.Decisions); n > 0 {
 		s := status.Convert(err)
-		r.value.Decisions[n-1].Failure = strings.Join(ids, ", ") + ": " + codeName(err) + ": " + s.Message()
+		r.value.Decisions[n-1].Failure = strings.Join(ids, ", ") + ": " + rpc.CodeName(status.Code(err)) + ": " + s.Message()
 	}
 }
 
-func (r *record) ended(now time.Time, err error, f joining.Finish) {
+// Ended adds how the request ended: with the status err, or if that is nil as f says.
+func (r *Record) Ended(now time.Time, err error, f joining.Finish) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	r.value.Status = codeName(err)
+	r.value.Status = rpc.CodeName(status.Code(err))
 	r.value.Timings = f.Timings
 	if err == nil {
 		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now
@@ -141,14 +171,8 @@ func (r *record) ended(now time.Time, err error, f joining.Finish) {
 	}
 }
 
-// finished is a request that ended well.
-type finished struct {
-	id    string
-	spent *latency.Spent
-}
-
-// finished is the kept requests that ended well, since a time.
-func (s *records) finished(since time.Time) []finished {
+// Finished is the kept requests that ended well, since a time.
+func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 	type kept struct {
 		id      string
 		timings *inferencev1.Timings // not changed any more
@@ -162,25 +186,9 @@ func (s *records) finished(since time.Time) []finished {
 		}
 	}
 	s.mu.Unlock()
-	out := make([]finished, len(all))
+	out := make([]latencybudget.Request, len(all))
 	for i, r := range all {
-		out[i] = finished{r.id, spentOf(r.timings, r.tokens)}
+		out[i] = latencybudget.Request{ID: r.id, Spent: latencybudget.SpentOf(r.timings, r.tokens)}
 	}
-	return out
-}
-
-// rank sorts the requests that have a latency by it, those that are equal by id.
-func rank(requests []finished, by func(*latency.Spent) (time.Duration, bool)) []finished {
-	var out []finished
-	for _, r := range requests {
-		if _, ok := by(r.spent); ok {
-			out = append(out, r)
-		}
-	}
-	slices.SortFunc(out, func(a, b finished) int {
-		x, _ := by(a.spent)
-		y, _ := by(b.spent)
-		return cmp.Or(cmp.Compare(x, y), strings.Compare(a.id, b.id))
-	})
 	return out
 }

@@ -1,4 +1,4 @@
-package router
+package serving
 
 import (
 	"context"
@@ -8,7 +8,9 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
 )
 
 // NewText is the text of a request, for tests with tokenizers of other models.
@@ -21,15 +23,16 @@ func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string) interface {
 
 // TokenCounter is what counts one token, for tests of what that costs.
 func TokenCounter(registerer prometheus.Registerer) (func(now, last time.Time), error) {
-	m, err := newMetrics(registerer, DefaultConfig())
+	spending, err := latencybudget.NewSpending(latencybudget.DefaultConfig(), nil)
 	if err != nil {
 		return nil, err
 	}
-	return func(now, last time.Time) { m.token(inferencev1.Mode_MODE_DISAGGREGATED, now, last) }, nil
+	set := metricset.New(registerer)
+	m := newMetrics(set, spending)
+	return func(now, last time.Time) { m.token(inferencev1.Mode_MODE_DISAGGREGATED, now, last) }, set.Err()
 }
 
 // Traces says whether a request would be traced, for tests of what that costs.
 func Traces(ctx context.Context, tracing Tracing) bool {
-	s := &Service{deps: Deps{Tracing: tracing}}
-	return s.traceRequest(ctx, time.Time{}, "id", nil) != nil
+	return traceRequest(ctx, tracing, time.Time{}, "id", Caller{}, nil) != nil
 }

@@ -1,4 +1,4 @@
-package router
+package serving
 
 import (
 	"context"
@@ -9,33 +9,33 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // task is what workers are told of the request after some tokens of it were
 // generated.
 func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	p := r.plan
-	ids := make([]uint32, 0, len(p.tokens)+len(generated))
-	for _, tokens := range [][]int32{p.tokens, generated} {
+	ids := make([]uint32, 0, len(p.Tokens)+len(generated))
+	for _, tokens := range [][]int32{p.Tokens, generated} {
 		for _, id := range tokens {
 			ids = append(ids, uint32(id))
 		}
 	}
-	stop := make([]uint32, len(p.stopTokens))
-	for i, id := range p.stopTokens {
+	stop := make([]uint32, len(p.StopTokens))
+	for i, id := range p.StopTokens {
 		stop[i] = uint32(id)
 	}
 	return &workerv1.Task{
 		Envelope:     r.envelopeFor(attempt),
-		Model:        p.model.Spec.Name,
-		ModelDigest:  r.modelDigest,
+		Model:        p.Model.Spec.Name,
+		ModelDigest:  r.version.Digest,
 		TokenIds:     ids,
 		Generated:    uint32(len(generated)),
-		MaxTokens:    uint32(p.maxTokens),
-		Sampling:     p.sampling,
-		Logprobs:     p.logprobs,
+		MaxTokens:    uint32(p.MaxTokens),
+		Sampling:     p.Sampling,
+		Logprobs:     p.Logprobs,
 		StopTokenIds: stop,
 	}
 }
@@ -67,15 +67,17 @@ type receiver[E any] interface{ Recv() (*E, error) }
 
 // read opens a stream and hands its messages, then its one end, to the request,
 // whose goroutine takes them until every stream has ended.
-func read[E any](r *request, stream joining.Stream, worker fleet.Ref, fullMethod string,
+func read[E any](r *request, stream joining.Stream, worker routing.Ref, fullMethod string,
 	open func(context.Context, *grpc.ClientConn) (receiver[E], error), wrap func(*E) joining.Event,
 ) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.streams[stream] = cancel
 	ctx, span := r.spans.call(ctx, fullMethod, worker)
-	r.service.wait.Go(func() {
+	r.requests.wait.Go(func() {
+		var connection uint64
 		err := func() error {
-			conn, release, err := r.service.pool.acquire(worker)
+			conn, number, release, err := r.requests.deps.Dispatcher.Acquire(worker)
+			connection = number
 			if err != nil {
 				return err
 			}
@@ -96,6 +98,6 @@ func read[E any](r *request, stream joining.Stream, worker fleet.Ref, fullMethod
 			err = nil
 		}
 		endCall(span, err)
-		r.inbox <- joining.Closed{Stream: stream, Err: err}
+		r.inbox <- joining.Closed{Stream: stream, Err: err, Connection: connection}
 	})
 }

@@ -1,4 +1,4 @@
-package router
+package serving
 
 import (
 	"github.com/tandem-serving/tandem/pkg/tokenizer"

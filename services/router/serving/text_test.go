@@ -1,4 +1,4 @@
-package router_test
+package serving_test
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
-	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // llama2Forms are the ways in which tokenizer.json of Llama 2 and Mistral have the
@@ -27,7 +27,7 @@ var llama2Forms = map[string]map[string]any{
 // The text of an answer continues the prompt: its first space is there, stop texts
 // that begin with it are found, and prompt and answer are the whole text.
 func TestTextContinuesThePrompt(t *testing.T) {
-	data, err := os.ReadFile("../../pkg/tokenizer/testdata/sentencepiece-words.json")
+	data, err := os.ReadFile("../../../pkg/tokenizer/testdata/sentencepiece-words.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestTextContinuesThePrompt(t *testing.T) {
 			{prompt, []string{" one"}, " is", " one"},
 			{prompt[:1], []string{" is"}, "is one of the two", ""}, // a start token only: the text begins here
 		} {
-			text := router.NewText(tok, c.prompt, c.stops)
+			text := serving.NewText(tok, c.prompt, c.stops)
 			got, hit := "", ""
 			for _, token := range out {
 				var more string
@@ -88,7 +88,7 @@ func TestTextContinuesThePrompt(t *testing.T) {
 // A stop text of a line break is found when the line break comes, and not with the
 // token behind it, where a line break is a token that stands in for a byte.
 func TestStopAtALineBreak(t *testing.T) {
-	data, err := os.ReadFile("../../pkg/tokenizer/testdata/sentencepiece-words.json")
+	data, err := os.ReadFile("../../../pkg/tokenizer/testdata/sentencepiece-words.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestStopAtALineBreak(t *testing.T) {
 	if !ok {
 		t.Fatal("no token for a line break")
 	}
-	text := router.NewText(tok, tok.Encode("There", true), []string{"\n"})
+	text := serving.NewText(tok, tok.Encode("There", true), []string{"\n"})
 	if out, stop := text.Push(line); out != "" || stop != "\n" {
 		t.Errorf("a line break gives %q and the stop %q", out, stop)
 	}

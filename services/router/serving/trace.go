@@ -1,21 +1,23 @@
-package router
+package serving
 
 import (
 	"context"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/internal/fleet"
-	"github.com/tandem-serving/tandem/services/router/internal/joining"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // Tracing says how requests are traced. The zero value traces none.
@@ -37,7 +39,7 @@ type requestTrace struct {
 	arrived time.Time
 	ctx     context.Context // of the root
 	root    trace.Span
-	http    bool // the request came over HTTP
+	status  func(error) int // of HTTP; nil: the request came over gRPC
 
 	decision *controlv1.Decision // the last one
 	try      trace.Span          // nil while none is on
@@ -46,43 +48,43 @@ type requestTrace struct {
 
 // traceRequest decides whether a request is sampled: as its caller did, or by
 // chance. What is not sampled costs no more than the question.
-func (s *Service) traceRequest(ctx context.Context, arrived time.Time, id string, q *inferencev1.GenerateRequest) *requestTrace {
-	if s.deps.Tracing.Tracer == nil {
+func traceRequest(ctx context.Context, tracing Tracing, arrived time.Time, id string, c Caller, q *inferencev1.GenerateRequest) *requestTrace {
+	if tracing.Tracer == nil {
 		return nil
 	}
 	parent := trace.SpanContextFromContext(ctx)
-	if parent.IsValid() && !parent.IsSampled() || !parent.IsValid() && rand.Float64() >= s.deps.Tracing.Share {
+	if parent.IsValid() && !parent.IsSampled() || !parent.IsValid() && rand.Float64() >= tracing.Share {
 		return nil
 	}
 	// Not the call's context: a request may outlive its call.
-	t := &requestTrace{tracer: s.deps.Tracing.Tracer, tenant: s.deps.Tracing.Tenant, arrived: arrived}
+	t := &requestTrace{tracer: tracing.Tracer, tenant: tracing.Tenant, arrived: arrived}
 	t.ctx, t.root = t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "tandem.generate",
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(arrived), trace.WithAttributes(
-			attribute.String("gen_ai.operation.name", operation(ctx, q)),
+			attribute.String("gen_ai.operation.name", operation(c, q)),
 			attribute.String("gen_ai.provider.name", "tandem"),
 			attribute.String("tandem.request_id", id),
 		))
-	t.transport(ctx)
+	t.transport(c)
 	return t
 }
 
 // planned adds what is asked. The prompt stays out, and so does the tenant
 // unless it is allowed.
-func (t *requestTrace) planned(p *plan) {
+func (t *requestTrace) planned(id string, p *preprocess.Plan) {
 	if t == nil {
 		return
 	}
 	t.root.SetAttributes(
-		attribute.String("tandem.request_id", p.id), // which may have changed
-		attribute.String("gen_ai.request.model", p.model.Spec.Name),
-		attribute.Int("gen_ai.request.max_tokens", p.maxTokens),
-		attribute.Float64("gen_ai.request.temperature", float64(p.sampling.GetTemperature())),
-		attribute.Float64("gen_ai.request.top_p", float64(p.sampling.GetTopP())),
-		attribute.Int("gen_ai.usage.input_tokens", len(p.tokens)),
-		attribute.Int("tandem.priority", int(p.envelope.GetPriority())),
+		attribute.String("tandem.request_id", id), // which may have changed
+		attribute.String("gen_ai.request.model", p.Model.Spec.Name),
+		attribute.Int("gen_ai.request.max_tokens", p.MaxTokens),
+		attribute.Float64("gen_ai.request.temperature", float64(p.Sampling.GetTemperature())),
+		attribute.Float64("gen_ai.request.top_p", float64(p.Sampling.GetTopP())),
+		attribute.Int("gen_ai.usage.input_tokens", len(p.Tokens)),
+		attribute.Int("tandem.priority", int(p.Envelope.GetPriority())),
 	)
 	if t.tenant {
-		t.root.SetAttributes(attribute.String("tandem.tenant", p.envelope.GetTenant()))
+		t.root.SetAttributes(attribute.String("tandem.tenant", p.Envelope.GetTenant()))
 	}
 }
 
@@ -108,7 +110,7 @@ func (t *requestTrace) began(attempt, generated int) {
 	t.tryCtx, t.try = t.tracer.Start(t.ctx, "attempt", trace.WithAttributes(
 		attribute.Int("tandem.attempt", attempt),
 		attribute.Int("tandem.generated_tokens", generated),
-		attribute.String("tandem.mode", modeText(t.decision.GetMode())),
+		attribute.String("tandem.mode", api.Name(t.decision.GetMode())),
 		attribute.String("tandem.reason", t.decision.GetReason()),
 		attribute.String("tandem.prefill_worker", t.decision.GetPrefill()),
 		attribute.String("tandem.decode_worker", t.decision.GetDecode()),
@@ -127,7 +129,7 @@ func (t *requestTrace) released(err error) {
 		return
 	}
 	if err != nil {
-		t.try.SetStatus(codes.Error, codeName(err))
+		t.try.SetStatus(codes.Error, rpc.CodeName(status.Code(err)))
 		if reason := rpc.Reason(err); reason != "" {
 			t.try.SetAttributes(attribute.String("tandem.failure", reason))
 		}
@@ -138,7 +140,7 @@ func (t *requestTrace) released(err error) {
 
 // call starts the span of a worker stream, which the context then carries to the
 // worker. The stream's goroutine ends it.
-func (t *requestTrace) call(ctx context.Context, fullMethod string, worker fleet.Ref) (context.Context, trace.Span) {
+func (t *requestTrace) call(ctx context.Context, fullMethod string, worker routing.Ref) (context.Context, trace.Span) {
 	if t == nil || t.try == nil {
 		return ctx, nil
 	}
@@ -172,11 +174,11 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 	}
 	x := f.Timings
 	t.root.SetAttributes(
-		attribute.StringSlice("gen_ai.response.finish_reasons", []string{finishText(f.Reason)}),
+		attribute.StringSlice("gen_ai.response.finish_reasons", []string{api.Name(f.Reason)}),
 		attribute.Int("gen_ai.usage.output_tokens", int(f.Usage.GetCompletionTokens())),
 		attribute.Int("gen_ai.usage.cache_read.input_tokens", int(f.Usage.GetCachedTokens())),
 		attribute.Float64("gen_ai.response.time_to_first_chunk", time.Duration(x.GetTtftNs()).Seconds()),
-		attribute.String("tandem.mode", modeText(f.Route.GetMode())),
+		attribute.String("tandem.mode", api.Name(f.Route.GetMode())),
 		attribute.String("tandem.prefill_worker", f.Route.GetPrefill()),
 		attribute.String("tandem.decode_worker", f.Route.GetDecode()),
 		attribute.Int("tandem.retries", int(f.Route.GetRetries())),
@@ -191,16 +193,6 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 	t.end(nil, trace.WithTimestamp(t.arrived.Add(time.Duration(x.GetTotalNs()))))
 }
 
-// finishText is a reason as other servers write it.
-func finishText(reason inferencev1.FinishReason) string {
-	return strings.ToLower(strings.TrimPrefix(reason.String(), "FINISH_REASON_"))
-}
-
-// modeText is a mode as clients write it.
-func modeText(mode inferencev1.Mode) string {
-	return strings.ToLower(strings.TrimPrefix(mode.String(), "MODE_"))
-}
-
 // stage is one stage of the latency budget, since the request's arrival.
 type stage struct {
 	name        string
@@ -212,31 +204,27 @@ type stage struct {
 // a stage of its own where it lies: so "queue" and "prefill_queue" together are
 // queue_ns.
 func stagesOf(t *inferencev1.Timings, mode inferencev1.Mode) []stage {
-	own := t.GetPrefillQueueNs()
-	all := []struct {
-		name string
-		ns   int64
-	}{
-		{"tokenize", t.GetTokenizeNs()},
-		{"queue", t.GetQueueNs() - own},
-		{"decide", t.GetDecideNs()},
-		{"reserve", t.GetReserveNs()},
-		{"prefill_queue", own},
-		{"prefill", t.GetPrefillNs()},
-		{"transfer_exposed", t.GetTransferExposedNs()},
-		{"decode", t.GetDecodeNs()},
-	}
-	if mode != inferencev1.Mode_MODE_DISAGGREGATED {
-		// The worker reserves when its queue lets the sequence go.
-		all[3], all[4] = all[4], all[3]
-	}
-	stages := make([]stage, 0, len(all))
+	var stages []stage
 	at := time.Duration(0)
-	for _, s := range all {
-		if s.ns > 0 {
-			stages = append(stages, stage{s.name, at, time.Duration(s.ns)})
-			at += time.Duration(s.ns)
+	add := func(name string, takes time.Duration) {
+		if takes > 0 {
+			stages = append(stages, stage{name, at, takes})
+			at += takes
 		}
+	}
+	own := time.Duration(t.GetPrefillQueueNs())
+	waits := api.StageReserve // the worker reserves when its queue lets the sequence go
+	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
+		waits = api.StagePrefill
+	}
+	for i, takes := range api.StagesOf(t) {
+		switch s := api.Stage(i); s {
+		case api.StageQueue:
+			takes -= own
+		case waits:
+			add("prefill_queue", own)
+		}
+		add(api.Stage(i).String(), takes)
 	}
 	return stages
 }

@@ -1,7 +1,6 @@
-package router
+package serving
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,42 +12,40 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
 // operation is what a request asks for, in the words of OpenTelemetry's
 // conventions for generative AI. What came over HTTP may have its prompt in tokens
 // already.
-func operation(ctx context.Context, q *inferencev1.GenerateRequest) string {
-	if q.GetConversation() != nil || openai.Route(ctx) == openai.RouteChat {
+func operation(c Caller, q *inferencev1.GenerateRequest) string {
+	if q.GetConversation() != nil || c.Chat {
 		return "chat"
 	}
 	return "text_completion"
 }
 
 // transport adds how the request came.
-func (t *requestTrace) transport(ctx context.Context) {
-	route := openai.Route(ctx)
-	if t.http = route != ""; !t.http {
+func (t *requestTrace) transport(c Caller) {
+	if t.status = c.HTTPStatus; t.status == nil {
 		t.root.SetAttributes(
 			attribute.String("rpc.system.name", "grpc"),
 			attribute.String("rpc.method", strings.TrimPrefix(inferencev1.Inference_Generate_FullMethodName, "/")),
 		)
 		return
 	}
-	t.root.SetAttributes(attribute.String("http.request.method", http.MethodPost), attribute.String("http.route", route))
+	t.root.SetAttributes(attribute.String("http.request.method", http.MethodPost), attribute.String("http.route", c.Route))
 }
 
 // end ends the root with what the client was told. As rpc.EndSpan has it, what
 // the client did is no error of the span.
 func (t *requestTrace) end(err error, options ...trace.SpanEndOption) {
-	if !t.http {
+	if t.status == nil {
 		rpc.EndSpan(t.root, err, options...)
 		return
 	}
 	status := http.StatusOK
 	if err != nil {
-		status = openai.FailureOf(err).Status
+		status = t.status(err)
 		reason := rpc.Reason(err)
 		if reason != "" {
 			t.root.SetAttributes(attribute.String("tandem.reason", reason))

@@ -44,7 +44,7 @@ func loadAs(t *testing.T, kind cpu.WeightType) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Type: kind, Threads: 1})
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Weights: kind, Threads: 1})
 	if err := errors.Join(err, m.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,9 @@ func PrefillFLOPs(spec model.Spec, prompt, chunk int) (counted, computed float64
 }
 
 // DecodeBytes are those of all steps of a plan.
-func DecodeBytes(spec model.Spec, p Plan) float64 { return decodeBytes(spec, p) }
+func DecodeBytes(spec model.Spec, p Plan) float64 {
+	return decodeBytes(spec, p) * float64(p.DecodeSteps)
+}
 
 // Prepare computes the contexts that decode begins with, and gives their block tables.
 func Prepare(ctx context.Context, e engine.Engine, p Plan) ([][]kvcache.BlockID, error) {
@@ -26,8 +28,9 @@ func Prepare(ctx context.Context, e engine.Engine, p Plan) ([][]kvcache.BlockID,
 		return nil, err
 	}
 	var tables [][]kvcache.BlockID
-	for _, s := range r.next.Sequences {
-		tables = append(tables, s.Blocks)
+	first, each := blocksFor(p.PromptTokens), blocksFor(p.ContextTokens+p.DecodeSteps)
+	for i := range p.Batch {
+		tables = append(tables, batches.Table(first+i*each, each))
 	}
 	return tables, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 const (
@@ -76,10 +76,18 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		Plan: p, Model: w.Spec().Name, ISA: w.ISA(), Threads: w.Threads(), ChunkTokens: e.Capacity().MaxBatchTokens,
 		WeightBytes: w.Bytes(), BarrierNs: barrier,
 	}
-	result.DecodeStepBytes = decodeBytes(w.Spec(), p) / float64(p.DecodeSteps)
+	result.DecodeStepBytes = decodeBytes(w.Spec(), p)
 	result.PrefillFLOPs, result.PrefillFLOPsComputed = batches.PrefillFLOPs(w.Spec(), r.prompt)
 	result.sum(rounds, after)
 	return result, nil
+}
+
+// decodeBytes is what a step reads, the mean over them: the weights once, as they are
+// packed, and the KV of each sequence.
+func decodeBytes(spec model.Spec, p Plan) float64 {
+	config := p.Config()
+	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight()).WithKV(float64(cpu.SliceBytes(spec, config)) / float64(config.BlockTokens))
+	return batches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps)
 }
 
 // round is one of each.
@@ -96,21 +104,15 @@ type run struct {
 	engine engine.Engine
 	plan   Plan
 	prompt []engine.Batch
-	next   engine.Batch // of decode
+	next   *batches.Decoder
 }
 
 func newRun(e engine.Engine, p Plan) *run {
 	size, vocabulary := e.Capacity().MaxBatchTokens, e.Model().VocabSize
 	r := &run{engine: e, plan: p}
-	r.next.Room = make([]int32, p.Batch)
 	first := blocksFor(p.PromptTokens)
 	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, vocabulary), batches.Table(0, first), size, true)
-	each := blocksFor(p.ContextTokens + p.DecodeSteps)
-	for i := range p.Batch {
-		r.next.Sequences = append(r.next.Sequences, engine.Sequence{
-			Tokens: make([]int32, 1), Blocks: batches.Table(first+i*each, each), Sample: batches.Greedy(),
-		})
-	}
+	r.next = batches.NewDecoder(e, p.Batch, first, blocksFor(p.ContextTokens+p.DecodeSteps))
 	return r
 }
 
@@ -118,31 +120,15 @@ func newRun(e engine.Engine, p Plan) *run {
 // that every page of memory is there. The sequences have one context, each in blocks of
 // its own.
 func (r *run) prepare(ctx context.Context) error {
-	blocks := r.next.Sequences[0].Blocks
-	for _, b := range batches.Chunks(batches.Prompt(r.plan.ContextTokens, r.engine.Model().VocabSize), blocks, r.engine.Capacity().MaxBatchTokens, false) {
-		if _, err := r.engine.Step(ctx, b); err != nil {
-			return fmt.Errorf("compute the context: %w", err)
-		}
-	}
-	slice := make([]byte, r.engine.Pages().Layout().SliceBytes)
-	for layer := range r.engine.Model().Layers {
-		for b, from := range blocks {
-			if err := r.engine.Pages().Read(layer, []kvcache.BlockID{from}, slice); err != nil {
-				return fmt.Errorf("copy the context: %w", err)
-			}
-			for _, s := range r.next.Sequences[1:] {
-				if err := r.engine.Pages().Write(layer, s.Blocks[b:b+1], slice); err != nil {
-					return fmt.Errorf("copy the context: %w", err)
-				}
-			}
-		}
+	if err := r.next.Prepare(ctx, r.plan.ContextTokens, blocksFor(r.plan.ContextTokens)); err != nil {
+		return err
 	}
 	if _, err := r.prefill(ctx); err != nil {
 		return err
 	}
-	r.begin()
+	r.next.Begin(r.plan.ContextTokens)
 	for range min(warmSteps, r.plan.DecodeSteps) {
-		if err := r.step(ctx); err != nil {
+		if err := r.next.Step(ctx); err != nil {
 			return err
 		}
 	}
@@ -158,26 +144,4 @@ func (r *run) prefill(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	return time.Since(began), nil
-}
-
-// begin puts the decoded sequences back to their context.
-func (r *run) begin() {
-	for i := range r.next.Sequences {
-		s := &r.next.Sequences[i]
-		s.Start, s.Tokens[0] = r.plan.ContextTokens, int32((i*31+7)%r.engine.Model().VocabSize)
-	}
-}
-
-// step decodes one token of each sequence.
-func (r *run) step(ctx context.Context) error {
-	out, err := r.engine.Step(ctx, r.next)
-	if err != nil {
-		return fmt.Errorf("decode: %w", err)
-	}
-	for i := range r.next.Sequences {
-		s := &r.next.Sequences[i]
-		s.Start++
-		s.Tokens[0] = out.Tokens[i]
-	}
-	return nil
 }

@@ -75,6 +75,7 @@ func (p Plan) ValidateFor(name string, contextTokens int) error {
 // Config is the engine that the plan needs. The plan is valid for its model.
 func (p Plan) Config() cpu.Config {
 	return cpu.Config{
+		Weights:        p.DType,
 		KV:             p.KV,
 		Blocks:         blocksFor(p.PromptTokens) + p.Batch*blocksFor(p.ContextTokens+p.DecodeSteps),
 		BlockTokens:    cpu.DefaultBlockTokens,
@@ -95,7 +96,7 @@ const limitBytes = 1 << 30
 func (p Plan) Bytes(spec model.Spec) int64 {
 	config := p.Config()
 	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, p.DType, config) + kv + limitBytes
+	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, config) + kv + limitBytes
 }
 
 func blocksFor(tokens int) int {

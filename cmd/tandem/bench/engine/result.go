@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/profile"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -105,7 +106,7 @@ func (r *Result) sum(rounds []round, after latency.Limits) {
 	r.PrefillGFLOPS, r.PrefillGFLOPSComputed = r.PrefillFLOPs*prompts, r.PrefillFLOPsComputed*prompts
 	r.PrefillOfPeak, r.PrefillOfPeakComputed = r.PrefillGFLOPS/r.PeakGFLOPS, r.PrefillGFLOPSComputed/r.PeakGFLOPS
 	r.DecodeGBytes = r.DecodeStepBytes * r.DecodeTokens / float64(r.Batch) / 1e9
-	r.DecodeOfRead, r.DecodePairs = middle(shares), len(shares)
+	r.DecodeOfRead, r.DecodePairs = stats.Median(shares), len(shares)
 	r.DecodeOfBestRead = r.DecodeGBytes / r.ReadGBytes
 
 	slices.Sort(steps)

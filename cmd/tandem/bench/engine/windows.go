@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -28,17 +26,9 @@ func ofRead(windows []window, stepBytes float64) []float64 {
 	return shares
 }
 
-// middle is the median of values, one at least; of an even number it is the mean of the
-// two in the middle. It sorts them.
-func middle(values []float64) float64 {
-	slices.Sort(values)
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
-}
-
 // decode is one round of it, into the round: its windows in turns with reading.
 func (r *run) decode(ctx context.Context, reading *cpu.Reading, now *round) error {
-	r.begin()
+	r.next.Begin(r.plan.ContextTokens)
 	now.steps = make([]time.Duration, 0, r.plan.DecodeSteps)
 	before, err := reading.Measure(ctx, r.plan.window())
 	if err != nil {
@@ -68,10 +58,8 @@ func (r *run) warm(ctx context.Context, done []time.Duration) error {
 	if n := len(done); r.plan.window() == 0 || n > 0 && done[n-1] >= r.plan.window() {
 		return nil
 	}
-	if _, err := r.engine.Step(ctx, r.next); err != nil {
-		return fmt.Errorf("decode: %w", err)
-	}
-	return nil
+	_, err := r.next.Compute(ctx)
+	return err
 }
 
 // decodeWindow decodes for a window, one step at least, and counts what it allocates.
@@ -80,7 +68,7 @@ func (r *run) decodeWindow(ctx context.Context, now *round) (w window, err error
 	runtime.ReadMemStats(&before)
 	for w.steps == 0 || w.took < r.plan.window() && len(now.steps) < r.plan.DecodeSteps {
 		began := time.Now()
-		if err := r.step(ctx); err != nil {
+		if err := r.next.Step(ctx); err != nil {
 			return w, err
 		}
 		took := time.Since(began)

@@ -16,7 +16,7 @@ type reader struct {
 	pages  engine.Pages
 	layers int
 	blocks []kvcache.BlockID
-	room   []byte
+	buffer []byte
 }
 
 func newReader(e engine.Engine, blocks []kvcache.BlockID) *reader {
@@ -26,14 +26,14 @@ func newReader(e engine.Engine, blocks []kvcache.BlockID) *reader {
 // once copies all slices of the prompt.
 func (r *reader) once() error {
 	for layer := range r.layers {
-		if err := r.pages.Read(layer, r.blocks, r.room); err != nil {
+		if err := r.pages.Read(layer, r.blocks, r.buffer); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *reader) bytes() int { return r.layers * len(r.room) }
+func (r *reader) bytes() int { return r.layers * len(r.buffer) }
 
 // readAlone is how many bytes a second readers copy together while nothing else runs,
 // each the prompt once after all have done so.

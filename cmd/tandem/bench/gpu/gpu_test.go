@@ -72,7 +72,7 @@ func TestNothingStaysOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = gpu.Measure(t.Context(), m, p, gpu.Options{
-			Load: cuda.LoadConfig{Library: device.Driver}, LimitBytes: 1,
+			Load: cuda.Config{Driver: device.Driver}, LimitBytes: 1,
 			Progress: func(done, _ int64) {
 				if lost && done == 1 {
 					device.Lose()

@@ -16,7 +16,7 @@ import (
 // Options say on what to measure.
 type Options struct {
 	// Load says which device, and hears of the weights. The plan says of which type they are.
-	Load cuda.LoadConfig
+	Load cuda.Config
 	// LimitBytes of each of two pieces of device memory are for measuring it; 0 and little
 	// are as cuda.Weights.NewMeter says.
 	LimitBytes int64
@@ -119,7 +119,7 @@ func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
 // prepare computes the contexts, and everything once.
 func (r *run) prepare(ctx context.Context) error {
 	for _, d := range r.decoders {
-		if err := d.prepare(ctx); err != nil {
+		if err := d.Prepare(ctx, d.context, blocksFor(d.context)); err != nil {
 			return fmt.Errorf("a batch of %d behind %d tokens: %w", d.batch, d.context, err)
 		}
 	}

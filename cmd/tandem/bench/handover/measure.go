@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -12,7 +11,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // Progress is told, in one line, what was just done.
@@ -45,26 +46,30 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, mesh.Stop()) }()
-	conn, err := rpc.Dial(mesh.Address, rpc.ClientConfig{Name: "tandem-bench"})
+	apart, err := client.NewTandem(client.TandemConfig{Address: mesh.Address, Mode: inferencev1.Mode_MODE_DISAGGREGATED})
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	client := inferencev1.NewInferenceClient(conn)
+	defer apart.Close()
+	together, err := client.NewTandem(client.TandemConfig{Address: mesh.Address, Mode: inferencev1.Mode_MODE_AGGREGATED})
+	if err != nil {
+		return nil, err
+	}
+	defer together.Close()
 
 	var tail, head, exposed, second, ttft, whole []time.Duration
 	way := &Way{Transport: transport, Requests: p.Requests}
 	prompts := rand.New(rand.NewPCG(p.Seed, 1))
 	for i := range p.Warmup + p.Requests {
 		prompt := p.prompt(prompts)
-		a, err := p.generate(ctx, client, prompt, "", inferencev1.Mode_MODE_DISAGGREGATED)
+		tokens, r, err := p.generate(ctx, apart, prompt, "", inferencev1.Mode_MODE_DISAGGREGATED)
 		if err != nil {
 			return nil, errors.Join(err, mesh.Failed())
 		}
 		if i < p.Warmup {
 			continue
 		}
-		t := a.timings
+		t := r.Timings
 		tail, exposed, second = append(tail, time.Duration(t.GetTransferTailNs())), append(exposed, time.Duration(t.GetTransferExposedNs())), append(second, time.Duration(t.GetSecondTokenNs()))
 		head = append(head, tail[len(tail)-1]-exposed[len(exposed)-1])
 		ttft, whole = append(ttft, time.Duration(t.GetTtftNs())), append(whole, time.Duration(t.GetTransferNs()))
@@ -74,15 +79,15 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 			continue
 		}
 		// The decode worker has the KV that came: under another salt it does not find it.
-		again, err := p.generate(ctx, client, prompt, "again", inferencev1.Mode_MODE_AGGREGATED)
+		again, r, err := p.generate(ctx, together, prompt, "again", inferencev1.Mode_MODE_AGGREGATED)
 		if err != nil {
 			return nil, errors.Join(err, mesh.Failed())
 		}
-		if cached := again.usage.GetCachedTokens(); cached != 0 {
-			return nil, fmt.Errorf("the request to compare with found %d tokens in a prefix cache and says nothing: this is a bug", cached)
+		if r.CachedTokens != 0 {
+			return nil, fmt.Errorf("the request to compare with found %d tokens in a prefix cache and says nothing: this is a bug", r.CachedTokens)
 		}
-		if !slices.Equal(a.tokens, again.tokens) {
-			return nil, fmt.Errorf("served apart a prompt gives the tokens %v, on one worker %v: this is a bug", a.tokens, again.tokens)
+		if !slices.Equal(tokens, again) {
+			return nil, fmt.Errorf("served apart a prompt gives the tokens %v, on one worker %v: this is a bug", tokens, again)
 		}
 		way.Checked++
 	}
@@ -99,37 +104,22 @@ func (p Plan) prompt(from *rand.Rand) []uint32 {
 	return tokens
 }
 
-// answer is what one request gave.
-type answer struct {
-	tokens  []uint32
-	timings *inferencev1.Timings
-	usage   *inferencev1.Usage
-}
-
-func (p Plan) generate(ctx context.Context, client inferencev1.InferenceClient, prompt []uint32, salt string, mode inferencev1.Mode) (*answer, error) {
-	most, greedy := uint32(p.OutputTokens), float32(0)
-	stream, err := client.Generate(ctx, &inferencev1.GenerateRequest{
-		Input:     &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: prompt}},
-		MaxTokens: &most, Mode: mode, Sampling: &inferencev1.Sampling{Temperature: &greedy}, IgnoreEos: true, CacheSalt: salt,
-	})
-	if err != nil {
-		return nil, err
+// generate gives the tokens of one request, which mode was asked for.
+func (p Plan) generate(ctx context.Context, to client.Client, prompt []uint32, salt string, mode inferencev1.Mode) ([]uint32, *record.Record, error) {
+	r := new(record.Record)
+	answer := to.Do(ctx, &workload.Request{
+		Prompt: workload.Prompt{TokenIDs: prompt}, MaxTokens: p.OutputTokens, Exact: true, CacheSalt: salt,
+		Then: func(workload.Answer) (*workload.Request, time.Duration) { return nil, 0 }, // keeps the answer
+	}, client.NewClock(time.Now()), r)
+	switch got := r.Route.GetMode(); {
+	case ctx.Err() != nil:
+		return nil, nil, ctx.Err()
+	case r.Outcome != record.Completed:
+		return nil, nil, fmt.Errorf("%s: %s", r.Code, r.Error)
+	case got != mode:
+		return nil, nil, fmt.Errorf("a request was served %v instead of %v: %s", got, mode, r.Route.GetReason())
+	case r.Timings == nil:
+		return nil, nil, errors.New("the router sent no timings")
 	}
-	a := new(answer)
-	for {
-		event, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF) && a.timings != nil:
-			return a, nil
-		case err != nil:
-			return nil, err
-		}
-		a.tokens = append(a.tokens, event.GetTokens().GetTokenIds()...)
-		if finished := event.GetFinished(); finished != nil {
-			a.timings, a.usage = finished.GetTimings(), finished.GetUsage()
-			if got := finished.GetRoute().GetMode(); got != mode {
-				return nil, fmt.Errorf("a request was served %v instead of %v: %s", got, mode, finished.GetRoute().GetReason())
-			}
-		}
-	}
+	return answer.TokenIDs, r, nil
 }

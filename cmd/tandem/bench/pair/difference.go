@@ -5,8 +5,9 @@ import (
 	"io"
 	"math"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Difference is one figure on both sides: the median over rounds. Its JSON is public.
@@ -53,7 +54,7 @@ func (r *Result) Differences() []Difference {
 			}
 			d := Difference{Latency: l.name, Percentile: p.name, Rounds: len(sides[0])}
 			for i, values := range sides {
-				d.Milliseconds[i] = median(values)
+				d.Milliseconds[i] = stats.Median(values)
 				d.Range[i] = [2]float64{math.Inf(1), math.Inf(-1)}
 				for _, v := range values {
 					d.Range[i] = [2]float64{min(d.Range[i][0], v), max(d.Range[i][1], v)}

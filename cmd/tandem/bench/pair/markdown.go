@@ -7,9 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // WriteMarkdown writes the tables of both sides: latency at each rate, where the time
@@ -78,14 +79,14 @@ func (r *Result) latencies(out *strings.Builder) {
 				if len(values) == 0 {
 					return "n/a"
 				}
-				return milliseconds(median(values))
+				return milliseconds(stats.Median(values))
 			}
 			mean := func(of func(*report.Figures) float64) string {
 				var values []float64
 				for _, f := range figures {
 					values = append(values, of(f))
 				}
-				return fmt.Sprintf("%.3g", median(values))
+				return fmt.Sprintf("%.3g", stats.Median(values))
 			}
 			p50 := func(d *measure.Distribution) *float64 { return d.P50 }
 			p99 := func(d *measure.Distribution) *float64 { return d.P99 }

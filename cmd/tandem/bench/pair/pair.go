@@ -10,15 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // Side is one of the two.
@@ -33,7 +32,7 @@ type Side struct {
 // Options say how to compare.
 type Options struct {
 	// Load is what is sent in a step; its Rate and Sweep are not used.
-	Load serve.Config
+	Load loadtest.Config
 	// Rates to measure; nil: those of serve.Rates around the larger capacity of the
 	// two.
 	Rates []float64
@@ -51,7 +50,7 @@ type Result struct {
 	// Steps in the order in which they were measured.
 	Steps []Step
 	// Outcomes are the reports of the sides.
-	Outcomes [2]*serve.Outcome
+	Outcomes [2]*loadtest.Outcome
 	// Interrupted: it was ended early.
 	Interrupted bool
 }
@@ -70,8 +69,8 @@ type Step struct {
 type side struct {
 	Side
 	mesh    *rig.Mesh
-	target  target.Target
-	session *serve.Session
+	client  client.Client
+	session *loadtest.Session
 }
 
 // ErrInterrupted is the error if the end of a context came before any step was whole.
@@ -79,7 +78,7 @@ var ErrInterrupted = errors.New("interrupted before a rate was measured on both 
 
 // Run starts both meshes, measures and stops them. An end of ctx ends it early, with
 // the steps that are whole; if there is none the error is ErrInterrupted.
-func Run(ctx context.Context, sides [2]Side, o Options, progress serve.Progress) (_ *Result, err error) {
+func Run(ctx context.Context, sides [2]Side, o Options, progress loadtest.Progress) (_ *Result, err error) {
 	var running [2]*side
 	defer func() {
 		for _, s := range running {
@@ -144,7 +143,7 @@ func (o Options) rates(ctx context.Context, running [2]*side, result *Result) ([
 	if o.Share > 0 {
 		return []float64{o.Share * result.Capacity[0]}, nil
 	}
-	return serve.Rates(max(result.Capacity[0], result.Capacity[1])), nil
+	return loadtest.Rates(max(result.Capacity[0], result.Capacity[1])), nil
 }
 
 // both takes one step; first says which side begins. It is not whole if ctx ended
@@ -180,15 +179,15 @@ func (r *Result) finish(running [2]*side) {
 	}
 }
 
-func start(ctx context.Context, wanted Side, load serve.Config, progress serve.Progress) (*side, error) {
+func start(ctx context.Context, wanted Side, load loadtest.Config, progress loadtest.Progress) (*side, error) {
 	mesh, err := rig.Start(ctx, wanted.Plan)
 	if err != nil {
 		return nil, err
 	}
 	s := &side{Side: wanted, mesh: mesh}
-	s.target, err = target.NewTandem(target.TandemConfig{Address: mesh.Address, Mode: wanted.Mode})
+	s.client, err = client.NewTandem(client.TandemConfig{Address: mesh.Address, Mode: wanted.Mode})
 	if err == nil {
-		s.session, err = serve.NewSession(ctx, load, s.target, progress)
+		s.session, err = loadtest.NewSession(ctx, load, s.client, progress)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.stop())
@@ -198,23 +197,16 @@ func start(ctx context.Context, wanted Side, load serve.Config, progress serve.P
 
 func (s *side) stop() error {
 	var errs []error
-	if s.target != nil {
-		errs = append(errs, s.target.Close())
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
 	}
 	return errors.Join(append(errs, s.mesh.Stop())...)
 }
 
 // named puts a side's name before what a run says of itself.
 type named struct {
-	serve.Progress
+	loadtest.Progress
 	name string
 }
 
 func (n named) Begin(what string, total time.Duration) { n.Progress.Begin(n.name+", "+what, total) }
-
-// median of values, of which there is at least one.
-func median(values []float64) float64 {
-	values = slices.Sorted(slices.Values(values))
-	n := len(values)
-	return (values[(n-1)/2] + values[n/2]) / 2
-}

@@ -15,15 +15,15 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report/reporttest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tail"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
+	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
 // child makes this test binary the tandem that a rig starts.
@@ -48,7 +48,7 @@ func measured(rates []float64, rounds int) *pair.Result {
 	const duration = time.Minute // enough requests for a p99
 	r := &pair.Result{Capacity: [2]float64{18, 19.5}}
 	for i, name := range [2]string{"aggregated", "disaggregated"} {
-		r.Outcomes[i] = &serve.Outcome{Report: reporttest.Sweep(name, servers[i], rates, duration)}
+		r.Outcomes[i] = &loadtest.Outcome{Report: reporttest.Sweep(name, servers[i], rates, duration)}
 	}
 	for round := range rounds {
 		for n, rate := range rates {
@@ -236,9 +236,9 @@ func sides() [2]pair.Side {
 	}
 }
 
-func load(t *testing.T) serve.Config {
+func load(t *testing.T) loadtest.Config {
 	t.Helper()
-	var c serve.Config
+	var c loadtest.Config
 	fs := pflag.NewFlagSet("load", pflag.ContinueOnError)
 	c.RegisterRunFlags(fs)
 	if err := fs.Parse([]string{"--duration", "500ms", "--warmup", "100ms", "--prompt-tokens", "8", "--output-tokens", "4"}); err != nil {

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
 // process is one part of a mesh.
@@ -71,8 +71,8 @@ type saying struct{ p *process }
 func (s saying) Write(b []byte) (int, error) {
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
-	if room := maxSaid - s.p.stderr.Len(); room > 0 {
-		s.p.stderr.Write(b[:min(len(b), room)])
+	if left := maxSaid - s.p.stderr.Len(); left > 0 {
+		s.p.stderr.Write(b[:min(len(b), left)])
 	}
 	return len(b), nil
 }

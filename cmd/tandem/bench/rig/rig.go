@@ -12,12 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
 // Plan says what a mesh is made of.
@@ -41,7 +43,7 @@ type Mesh struct {
 	// Address is the router's.
 	Address string
 
-	dir   string
+	dir   *tempfolder.Folder
 	etcd  *embedded.Etcd
 	nats  *embedded.NATS
 	parts []*process
@@ -67,10 +69,10 @@ func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
 			err = errors.Join(err, m.Stop())
 		}
 	}()
-	if m.dir, err = os.MkdirTemp("", "tandem-bench-"); err != nil {
+	if m.dir, err = tempfolder.Make("bench"); err != nil {
 		return nil, err
 	}
-	if m.etcd, err = embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: m.dir}); err != nil {
+	if m.etcd, err = embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: filepath.Join(m.dir.Path, "data")}); err != nil {
 		return nil, err
 	}
 	if m.nats, err = embedded.StartNATS(embedded.NATSConfig{}); err != nil {
@@ -91,15 +93,17 @@ func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
 		}
 	}
 	// Last, so that it is ready only when it has workers.
-	if err := m.add(ctx, plan.Binary, "router", "router-1", plan.RouterCores, plan.Arguments); err != nil {
+	arguments := slices.Concat(plan.Arguments, []string{"--control", "127.0.0.1:0"})
+	if err := m.add(ctx, plan.Binary, "router", "router-1", plan.RouterCores, arguments); err != nil {
 		return nil, err
 	}
 	router := m.parts[len(m.parts)-1]
 	m.Address = router.value("grpc")
-	if m.Address == "" {
+	control := router.value("control")
+	if m.Address == "" || control == "" {
 		return nil, fmt.Errorf("the router did not say where it listens: %s", router.said())
 	}
-	if err := waitWorkers(ctx, m.Address, plan.Prefill+plan.Decode); err != nil {
+	if err := waitWorkers(ctx, control, plan.Prefill+plan.Decode); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -156,10 +160,7 @@ func (m *Mesh) Stop() error {
 	if m.etcd != nil {
 		m.etcd.Close()
 	}
-	if m.dir != "" {
-		errs = append(errs, os.RemoveAll(m.dir))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.dir.Remove())...)
 }
 
 // Threads are the arguments for workers of n threads.

@@ -9,10 +9,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// waitWorkers waits until a router is connected to so many workers and has heard
-// how busy they are.
-func waitWorkers(ctx context.Context, address string, wanted int) error {
-	conn, err := rpc.Dial(address, rpc.ClientConfig{Name: "tandem-bench"})
+// waitWorkers waits until the router that serves operators at control is connected to
+// so many workers and has heard how busy they are.
+func waitWorkers(ctx context.Context, control string, wanted int) error {
+	conn, err := rpc.Dial(control, rpc.ClientConfig{Name: "tandem-bench"})
 	if err != nil {
 		return err
 	}

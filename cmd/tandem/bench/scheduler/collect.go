@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -38,13 +39,13 @@ type collector struct {
 	gaps, stalls                      time.Duration // sums
 	ended                             time.Duration // of the last step
 
-	ttft, ttftShort, ttftLong, itl, stall, added, before, during *latency.Histogram
+	ttft, ttftShort, ttftLong, itl, stall, added, before, during *stats.Histogram
 }
 
 func newCollector(p Plan, policy Policy, a alone) *collector {
 	c := &collector{plan: p, policy: policy, scene: newScene(p), alone: a, byID: make(map[scheduler.SequenceID]*request)}
-	for _, h := range []**latency.Histogram{&c.ttft, &c.ttftShort, &c.ttftLong, &c.itl, &c.stall, &c.added, &c.before, &c.during} {
-		*h = latency.NewHistogram()
+	for _, h := range []**stats.Histogram{&c.ttft, &c.ttftShort, &c.ttftLong, &c.itl, &c.stall, &c.added, &c.before, &c.during} {
+		*h = stats.NewHistogram()
 	}
 	return c
 }

@@ -37,7 +37,7 @@ func (p Plan) engineConfig() cpu.Config {
 func (p Plan) Bytes(spec model.Spec) int64 {
 	config := p.engineConfig()
 	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, cpu.BF16, config) + kv
+	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, config) + kv
 }
 
 // Real runs every policy of the plan on an engine on weights, which nobody else uses

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Result is what was measured.
@@ -125,7 +125,7 @@ func newResult(p Plan, clock string) *Result {
 	return &Result{Plan: p, Clock: clock}
 }
 
-func percentiles(h *latency.Histogram) Percentiles {
+func percentiles(h *stats.Histogram) Percentiles {
 	at := func(q float64) float64 { return milliseconds(h.Quantile(q)) }
 	return Percentiles{at(.5), at(.9), at(.95), at(.99), at(.999), milliseconds(h.Max())}
 }

@@ -256,7 +256,7 @@ func load(t *testing.T) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 1})
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 1})
 	if err := errors.Join(err, m.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,7 @@ package tracecost
 import (
 	"context"
 
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/loadtest/client"
 )
 
 // StudentT is studentT.
@@ -13,8 +13,8 @@ func StudentT(v float64) float64 { return studentT(v) }
 func IntervalOf(values []float64) Interval { return intervalOf(values) }
 
 // Send sends a block of two requests as the options say.
-func Send(ctx context.Context, o Options, client inferencev1.InferenceClient) error {
+func Send(ctx context.Context, o Options, to client.Client) error {
 	return block{
 		requests: 2, concurrency: 1, promptTokens: o.PromptTokens, maxTokens: o.OutputTokens, vocabulary: 10, timeout: o.requestTimeout(),
-	}.send(ctx, client)
+	}.send(ctx, to)
 }

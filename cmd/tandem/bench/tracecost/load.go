@@ -2,17 +2,15 @@ package tracecost
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 // block is some requests that are sent to one mesh. Blocks of equal numbers are
@@ -28,7 +26,7 @@ type block struct {
 }
 
 // send sends them all, so many at a time, and returns the first error.
-func (b block) send(ctx context.Context, client inferencev1.InferenceClient) error {
+func (b block) send(ctx context.Context, to client.Client) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -36,7 +34,7 @@ func (b block) send(ctx context.Context, client inferencev1.InferenceClient) err
 	for range b.concurrency {
 		senders.Go(func() {
 			for i := next.Add(1); i <= int64(b.requests) && ctx.Err() == nil; i = next.Add(1) {
-				if err := b.one(ctx, client, uint64(i)); err != nil {
+				if err := b.one(ctx, to, uint64(i)); err != nil {
 					cancel(fmt.Errorf("request %d: %w", i, err))
 				}
 			}
@@ -47,8 +45,8 @@ func (b block) send(ctx context.Context, client inferencev1.InferenceClient) err
 }
 
 // one sends a request and reads its answer.
-func (b block) one(ctx context.Context, client inferencev1.InferenceClient, i uint64) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("it had not ended after %s", b.timeout))
+func (b block) one(ctx context.Context, to client.Client, i uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	// Prompts differ, so that no prefix cache helps.
 	random := rand.New(rand.NewPCG(b.number, i))
@@ -56,21 +54,13 @@ func (b block) one(ctx context.Context, client inferencev1.InferenceClient, i ui
 	for k := range ids {
 		ids[k] = uint32(random.IntN(b.vocabulary))
 	}
-	stream, err := client.Generate(ctx, &inferencev1.GenerateRequest{
-		Input:     &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}},
-		MaxTokens: proto.Uint32(uint32(b.maxTokens)),
-		IgnoreEos: true,
-		Mode:      inferencev1.Mode_MODE_DISAGGREGATED,
-		Sampling:  &inferencev1.Sampling{Temperature: proto.Float32(0), Seed: proto.Uint64(1)},
-	})
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if errors.Is(err, io.EOF) {
+	var r record.Record
+	to.Do(ctx, &workload.Request{Prompt: workload.Prompt{TokenIDs: ids}, MaxTokens: b.maxTokens, Exact: true, Seed: 1}, client.NewClock(time.Now()), &r)
+	switch r.Outcome {
+	case record.Completed:
 		return nil
+	case record.TimedOut:
+		return fmt.Errorf("it had not ended after %s", b.timeout)
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
+	return fmt.Errorf("%s: %s", r.Code, r.Error)
 }

@@ -7,12 +7,10 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
-
+	"github.com/tandem-serving/tandem/loadtest/client"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // Options say what is measured.
@@ -80,8 +78,7 @@ type Result struct {
 // side is one of the two meshes.
 type side struct {
 	mesh   *rig.Mesh
-	conn   *grpc.ClientConn
-	client inferencev1.InferenceClient
+	client client.Client
 }
 
 const startTimeout = time.Minute
@@ -91,14 +88,14 @@ func startSide(ctx context.Context, arguments []string) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := rpc.Dial(m.Address, rpc.ClientConfig{Name: "tandem-bench"})
+	c, err := client.NewTandem(client.TandemConfig{Address: m.Address, Mode: inferencev1.Mode_MODE_DISAGGREGATED})
 	if err != nil {
 		return nil, errors.Join(err, m.Stop())
 	}
-	return &side{mesh: m, conn: conn, client: inferencev1.NewInferenceClient(conn)}, nil
+	return &side{m, c}, nil
 }
 
-func (s *side) stop() error { return errors.Join(s.conn.Close(), s.mesh.Stop()) }
+func (s *side) stop() error { return errors.Join(s.client.Close(), s.mesh.Stop()) }
 
 // cpuSeconds is what the mesh has used, all parts together.
 func (s *side) cpuSeconds() (float64, error) {
@@ -165,10 +162,11 @@ func Measure(ctx context.Context, o Options) (_ *Result, err error) {
 
 // compare sends the pairs of blocks, the first of which warms up.
 func (o Options) compare(ctx context.Context, sides [2]*side) (*Result, error) {
-	vocabulary, err := vocabularyOf(ctx, sides[0].client)
+	served, err := sides[0].client.Describe(ctx)
 	if err != nil {
 		return nil, err
 	}
+	vocabulary := max(1, served.VocabularySize-16) // the last ones may be special
 	var traced, untraced, apart []float64
 	var before [2]float64
 	began := time.Now()
@@ -211,17 +209,4 @@ func (o Options) compare(ctx context.Context, sides [2]*side) (*Result, error) {
 func (o Options) requestTimeout() time.Duration {
 	steps := 10 * o.StepMs * float64(o.PromptTokens+o.OutputTokens) * float64(time.Millisecond)
 	return time.Minute + time.Duration(min(steps, float64(1000*time.Hour)))
-}
-
-// vocabularyOf is the number of tokens of the model that is served. The last
-// ones are left out: they may be special.
-func vocabularyOf(ctx context.Context, client inferencev1.InferenceClient) (int, error) {
-	models, err := client.ListModels(ctx, &inferencev1.ListModelsRequest{})
-	if err != nil {
-		return 0, fmt.Errorf("ask for the model: %w", err)
-	}
-	if len(models.GetModels()) != 1 {
-		return 0, fmt.Errorf("%d models are served, not one", len(models.GetModels()))
-	}
-	return max(1, int(models.GetModels()[0].GetVocabularySize())-16), nil
 }

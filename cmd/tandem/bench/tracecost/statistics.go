@@ -2,7 +2,8 @@ package tracecost
 
 import (
 	"math"
-	"slices"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // z is the 97.5% quantile of the normal distribution.
@@ -38,7 +39,5 @@ func intervalOf(values []float64) Interval {
 		squares += (v - mean) * (v - mean)
 	}
 	half := studentT(n-1) * math.Sqrt(squares/(n-1)/n)
-	sorted := slices.Sorted(slices.Values(values))
-	median := (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-	return Interval{Mean: mean, Low: mean - half, High: mean + half, Median: median}
+	return Interval{Mean: mean, Low: mean - half, High: mean + half, Median: stats.Median(values)}
 }

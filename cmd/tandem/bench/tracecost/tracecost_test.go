@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
 )
@@ -33,11 +33,12 @@ func TestInterval(t *testing.T) {
 }
 
 // mute is a server that never answers.
-type mute struct{ inferencev1.InferenceClient }
+type mute struct{ client.Client }
 
-func (mute) Generate(ctx context.Context, _ *inferencev1.GenerateRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[inferencev1.GenerateEvent], error) {
+func (mute) Do(ctx context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
 	<-ctx.Done()
-	return nil, ctx.Err()
+	r.Outcome = record.TimedOut
+	return workload.Answer{}
 }
 
 // A request that hangs ends the block, after a time that its steps could not take.

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
+	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -19,9 +20,10 @@ type Progress func(line string)
 type Bench struct {
 	plan     Plan
 	layout   kvcache.Layout
-	from, to *pages
-	prompts  int    // whose KV the pages hold
-	dir      string // for sockets
+	from, to *hostpages.Pages
+	prompts  int // whose KV the pages hold
+	folder   *tempfolder.Folder
+	dir      string // for sockets: folder's
 	child    Child
 	said     Progress
 }
@@ -45,9 +47,10 @@ func New(plan Plan, child Child, said Progress) (_ *Bench, err error) {
 	}()
 	bytes := int64(plan.blocks() * b.layout.PageBytes())
 	b.prompts = int(max(lanes, min(poolBytes, plan.Bytes)/bytes))
-	if b.dir, err = os.MkdirTemp("", "tandem-bench-"); err != nil {
+	if b.folder, err = tempfolder.Make("bench"); err != nil {
 		return nil, fmt.Errorf("make a folder for sockets: %w", err)
 	}
+	b.dir = b.folder.Path
 	if b.from, err = newPages(b.layout, b.prompts*plan.blocks(), 1); err != nil {
 		return nil, err
 	}
@@ -60,14 +63,12 @@ func New(plan Plan, child Child, said Progress) (_ *Bench, err error) {
 // Close gives pages and sockets back. No measurement may be running.
 func (b *Bench) Close() error {
 	var errs []error
-	for _, p := range []*pages{b.from, b.to} {
+	for _, p := range []*hostpages.Pages{b.from, b.to} {
 		if p != nil {
-			errs = append(errs, p.close())
+			errs = append(errs, p.Close())
 		}
 	}
-	if b.dir != "" {
-		errs = append(errs, os.RemoveAll(b.dir))
-	}
+	errs = append(errs, b.folder.Remove())
 	return errors.Join(errs...)
 }
 

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 )
 
 // ServeChild is one side of a transfer in a process of its own, for FigureKill. A
@@ -31,7 +33,7 @@ func ServeChild(ctx context.Context, p Plan, side string, in io.Reader, out io.W
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, memory.close()) }()
+	defer func() { err = errors.Join(err, memory.Close()) }()
 	lines := bufio.NewReader(in)
 	switch side {
 	case SideReceiver:
@@ -42,13 +44,13 @@ func ServeChild(ctx context.Context, p Plan, side string, in io.Reader, out io.W
 	return fmt.Errorf("no side of a transfer is called %q", side)
 }
 
-func (p Plan) serveReceiver(memory *pages, in io.Reader, out io.Writer) error {
-	dir, err := os.MkdirTemp("", "tandem-bench-")
+func (p Plan) serveReceiver(memory *hostpages.Pages, in io.Reader, out io.Writer) error {
+	dir, err := tempfolder.Make("bench")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	s, err := newSink(memory.layout, memory, p.Transport, dir, p.Lease)
+	defer func() { _ = dir.Remove() }()
+	s, err := newSink(memory.Layout(), memory, p.Transport, dir.Path, p.Lease)
 	if err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (p Plan) serveReceiver(memory *pages, in io.Reader, out io.Writer) error {
 	return err
 }
 
-func (p Plan) serveSender(ctx context.Context, memory *pages, in *bufio.Reader, out io.Writer) error {
+func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufio.Reader, out io.Writer) error {
 	if _, err := fmt.Fprintln(out, SideSender); err != nil {
 		return err
 	}
@@ -81,7 +83,7 @@ func (p Plan) serveSender(ctx context.Context, memory *pages, in *bufio.Reader, 
 	if err := protojson.Unmarshal([]byte(text), ticket); err != nil {
 		return fmt.Errorf("read the ticket: %w", err)
 	}
-	sender, err := newSource(memory.layout, memory, p.Connections)
+	sender, err := newSource(memory.Layout(), memory, p.Connections)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (p Plan) serveSender(ctx context.Context, memory *pages, in *bufio.Reader, 
 		defer cancel()
 		_ = sender.Close(closing) // who is told of its end is gone
 	}()
-	if _, err := sendUntil(ctx, sender, ticket, memory.layout.Layers, phase); err != nil {
+	if _, err := sendUntil(ctx, sender, ticket, memory.Layout().Layers, phase); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(out, phase); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )

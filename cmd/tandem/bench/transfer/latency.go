@@ -7,7 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
 // Behind is a transfer of one block while others have the connection. Times are from
@@ -44,7 +45,7 @@ func (b *Bench) behind(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	r.Behind = &Behind{AloneMs: median(alone), AloneP90Ms: ninthOfTen(alone), BehindMs: median(behind), BehindP90Ms: ninthOfTen(behind)}
+	r.Behind = &Behind{AloneMs: stats.Median(alone), AloneP90Ms: ninthOfTen(alone), BehindMs: stats.Median(behind), BehindP90Ms: ninthOfTen(behind)}
 	r.Behind.Ratio = r.Behind.BehindMs / r.Behind.AloneMs
 	r.Behind.WorstMs = slices.Max(behind)
 	b.said("a block behind large transfers was measured")
@@ -127,7 +128,7 @@ func (b *Bench) exposed(ctx context.Context, r *Result) error {
 	if err != nil {
 		return err
 	}
-	prefill := 2 * median(first)
+	prefill := 2 * stats.Median(first)
 	computing := func(ctx context.Context) (float64, error) {
 		var last time.Time
 		m, err := l.move(ctx, blocks, func(t *kvtransfer.Transfer) error {
@@ -158,7 +159,7 @@ func (b *Bench) exposed(ctx context.Context, r *Result) error {
 		}
 	}
 	r.Exposed = &Exposed{
-		AfterMs: median(again), AfterP90Ms: ninthOfTen(again), PrefillMs: prefill, ExposedMs: median(exposed), ExposedP90Ms: ninthOfTen(exposed),
+		AfterMs: stats.Median(again), AfterP90Ms: ninthOfTen(again), PrefillMs: prefill, ExposedMs: stats.Median(exposed), ExposedP90Ms: ninthOfTen(exposed),
 	}
 	r.Exposed.Ratio = r.Exposed.ExposedMs / r.Exposed.AfterMs
 	b.said("exposed transfers were measured")

@@ -10,11 +10,12 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer"
 )
 
 // Epochs of the two sides of every measurement.
@@ -39,7 +40,7 @@ type sink struct {
 func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration) (*sink, error) {
 	address := "127.0.0.1:0"
 	if transport == Unix {
-		address = "unix://" + filepath.Join(dir, "kv.sock")
+		address = api.UnixScheme + filepath.Join(dir, "kv.sock")
 	}
 	listener, err := kvtransfer.Listen(address)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
+	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Rate is how fast one way of moving bytes was in this run.
@@ -82,19 +83,11 @@ func compete(ctx context.Context, contestants []contestant, rounds int, said Pro
 }
 
 func (r *Rate) summarize(name string, tried float64, cpu []float64) {
-	r.Name, r.GBytesPerS, r.Median = name, max(tried, slices.Max(r.rounds)), median(r.rounds)
+	r.Name, r.GBytesPerS, r.Median = name, max(tried, slices.Max(r.rounds)), stats.Median(r.rounds)
 	r.Spread = 1 - r.Median/r.GBytesPerS
 	if len(cpu) > 0 {
 		r.CPUNsPerByte = slices.Min(cpu)
 	}
-}
-
-// median is the middle one of some numbers, the mean of the middle two of an even
-// count.
-func median(of []float64) float64 {
-	sorted := slices.Sorted(slices.Values(of))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 // lanes is how many transfers are under way at a time while a rate is measured: the
@@ -108,7 +101,7 @@ func (b *Bench) ours(l *link, transport string) contestant {
 	blocks := int(min(prompts, int64(b.prompts))) * b.plan.blocks()
 	return contestant{
 		name:    "transfer " + transport,
-		prepare: func() { b.to.wipe(blocks) },
+		prepare: func() { clear(first(b.to, blocks)) },
 		run: func(ctx context.Context) (int64, time.Duration, error) {
 			began := time.Now()
 			err := b.movePrompts(ctx, l, prompts)

@@ -134,7 +134,7 @@ func (b *Bench) plain(ctx context.Context, transport string) (best []contestant,
 	}()
 	var all []contestant
 	for _, write := range rawWrites() {
-		r, err := newRaw(ctx, b.from.memory, b.to.memory, transport, b.dir, b.plan.Connections, write)
+		r, err := newRaw(ctx, b.from.Bytes(), b.to.Bytes(), transport, b.dir, b.plan.Connections, write)
 		if err != nil {
 			return nil, nil, err
 		}

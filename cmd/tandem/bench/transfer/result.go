@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Result is what was measured. What was not asked for is left out.
@@ -124,5 +126,5 @@ func medianRatio(rates []Rate, chosen *Rate) float64 {
 		}
 		ratios[round] = chosen.rounds[round] / plain
 	}
-	return median(ratios)
+	return stats.Median(ratios)
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/calibrate"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/standin"
+	"github.com/tandem-serving/tandem/loadtest/calibrate"
+	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 )
 
 func newBenchClientCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "client",
 		Short: "Measure the load generator itself: its own error and how much it can hold",
-		Long: `Starts a stand-in server, which computes nothing and sends tokens at moments
+		Long: `Starts a fake server, which computes nothing and sends tokens at moments
 laid down before, and a load generator, each as a process with a core of its own
-where there are two. What the generator reports is held against what the stand-in
+where there are two. What the generator reports is held against what the fake server
 was told to send and when it did.
 
 --find-max raises the number of streams until the dispatch delay, from when a
@@ -51,8 +50,8 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		out := &benchClientOutput{out: cmd.OutOrStdout(), json: *asJSON}
 		measure := func(ctx context.Context, p calibrate.Plan) (*calibrate.Result, error) {
 			r, err := calibrate.Measure(ctx, p, calibrate.Processes{
-				Binary:  binary,
-				Standin: func(p calibrate.Plan) []string { return []string{"bench", "client", "standin", planText(p)} },
+				Binary: binary,
+				Server: func(p calibrate.Plan) []string { return []string{"bench", "client", "server", planText(p)} },
 				Load: func(p calibrate.Plan, address string) []string {
 					return []string{"bench", "client", "load", address, planText(p)}
 				},
@@ -82,13 +81,13 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(newBenchClientPart("standin PLAN", "Be the stand-in of 'bench client'",
+	cmd.AddCommand(newBenchClientPart("server PLAN", "Be the fake server of 'bench client'",
 		func(cmd *cobra.Command, args []string) error {
 			p, err := parsePlan(args[0])
 			if err != nil {
 				return err
 			}
-			return calibrate.Standin(cmd.Context(), p, cmd.InOrStdin(), cmd.OutOrStdout())
+			return calibrate.Serve(cmd.Context(), p, cmd.InOrStdin(), cmd.OutOrStdout())
 		}, "the PLAN"))
 	cmd.AddCommand(newBenchClientPart("load ADDRESS PLAN", "Be the generator of 'bench client'",
 		func(cmd *cobra.Command, args []string) error {
@@ -106,7 +105,7 @@ func newBenchClientPart(use, short string, run func(*cobra.Command, []string) er
 	return &cobra.Command{
 		Use: use, Short: short, Hidden: true, Args: exactly(args...),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			defer drive.DeferCollector()()
+			defer deferCollector()()
 			return run(cmd, args)
 		},
 		Example: "  tandem bench client --streams 2000",
@@ -130,11 +129,11 @@ func (f *benchClientFlags) add(cmd *cobra.Command) {
 	fs.IntVar(&f.tokens, "tokens", 100, "tokens of a stream")
 	fs.IntVar(&f.promptTokens, "prompt-tokens", 256, "tokens of a prompt")
 	fs.Float64Var(&f.tokenRate, "token-rate", 10, "tokens a second of a stream, unless --itl is given")
-	fs.DurationVar(&f.ttft, "ttft", 200*time.Millisecond, "time to the first token that the stand-in injects")
+	fs.DurationVar(&f.ttft, "ttft", 200*time.Millisecond, "time to the first token that the fake server injects")
 	fs.DurationVar(&f.ttftJitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the stand-in injects; 0: from --token-rate")
+	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the fake server injects; 0: from --token-rate")
 	fs.DurationVar(&f.itlJitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.coalesce, "coalesce", 0, "how long the stand-in may keep a token to send more together: with thousands of streams it has no time for each")
+	fs.DurationVar(&f.coalesce, "coalesce", 0, "how long the fake server may keep a token to send more together: with thousands of streams it has no time for each")
 	fs.IntVar(&f.connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
 	fs.BoolVar(&f.http, "http", false, "by OpenAI's HTTP API instead of gRPC")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of arrivals and jitter")
@@ -150,7 +149,7 @@ func (f *benchClientFlags) plan() (calibrate.Plan, error) {
 	}
 	p := calibrate.Plan{
 		Streams: f.streams, Duration: f.duration, TokensPerStream: f.tokens, PromptTokens: f.promptTokens,
-		TTFT: standin.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: standin.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
+		TTFT: fakeserver.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: fakeserver.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
 		Coalesce: f.coalesce, Connections: f.connections, HTTP: f.http, Seed: f.seed,
 	}
 	return p, p.Validate()
@@ -186,10 +185,10 @@ func (o *benchClientOutput) print(r *calibrate.Result) error {
 	p := r.Plan
 	fmt.Fprintf(o.out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
 		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
-	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the stand-in used %.1f s of CPU\n",
+	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
 		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
 	if !r.Pinned {
-		fmt.Fprintln(o.out, "generator and stand-in share their cores: the figures are worse than with a core each")
+		fmt.Fprintln(o.out, "generator and fake server share their cores: the figures are worse than with a core each")
 	}
 	table := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(cells ...any) {
@@ -200,7 +199,7 @@ func (o *benchClientOutput) print(r *calibrate.Result) error {
 		name   string
 		spread calibrate.Spread
 	}{
-		{"dispatch delay", r.DispatchDelay}, {"sending", r.SendTime}, {"token sent to seen", r.Delivery}, {"stand-in late", r.ServerLateness},
+		{"dispatch delay", r.DispatchDelay}, {"sending", r.SendTime}, {"token sent to seen", r.Delivery}, {"fake server late", r.ServerLateness},
 		{"TTFT injected", r.TTFT.Injected}, {"TTFT sent", r.TTFT.Sent}, {"TTFT reported", r.TTFT.Reported}, {"error of each TTFT", r.TTFT.Each},
 		{"ITL injected", r.ITL.Injected}, {"ITL sent", r.ITL.Sent}, {"ITL reported", r.ITL.Reported}, {"error of each ITL", r.ITL.Each},
 	} {

@@ -18,7 +18,7 @@ func TestBenchClientMistakes(t *testing.T) {
 		{[]string{"--streams=100000", "--duration=1h"}, 2, "give fewer streams or a shorter duration"},
 		{[]string{"extra"}, 2, `takes no argument "extra"`},
 		{[]string{"load", "127.0.0.1:1"}, 2, "needs the PLAN"},
-		{[]string{"standin", "{"}, 1, "this command is for 'tandem bench client'"},
+		{[]string{"server", "{"}, 1, "this command is for 'tandem bench client'"},
 	}
 	for _, c := range cases {
 		got := run(t.Context(), "", nil, append([]string{"bench", "client"}, c.args...)...)

@@ -2,9 +2,14 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 // argumentsKey is of the process's arguments in a command's context.
@@ -66,4 +71,25 @@ func withoutSecret(flag, value string) string {
 		rest = hidden + rest[user:]
 	}
 	return scheme + rest
+}
+
+// deferCollector keeps Go's collector out of a measurement where memory allows.
+func deferCollector() (restore func()) {
+	available, known := memory.Available(os.DirFS("/"))
+	if !known {
+		return func() {}
+	}
+	return drive.DeferCollector(available.Bytes)
+}
+
+// measured prints what a benchmark found, as one JSON object or by write; without a result
+// it says why.
+func measured[T any](cmd *cobra.Command, asJSON bool, result T, err error, write func(io.Writer, T) error) error {
+	switch {
+	case err != nil:
+		return interruptedOr(cmd.Context(), err)
+	case asJSON:
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+	}
+	return write(cmd.OutOrStdout(), result)
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/compare"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
+	"github.com/tandem-serving/tandem/loadtest/compare"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 func newBenchCompareCommand() *cobra.Command {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -101,13 +100,7 @@ start says how long it takes from there to the first step.`,
 			return usageError(cmd, err.Error())
 		}
 		result, err := f.measure(cmd.Context(), cmd.ErrOrStderr())
-		if err != nil {
-			return interruptedOr(cmd.Context(), err)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-		}
-		return printBenchEngine(cmd.OutOrStdout(), result)
+		return measured(cmd, *asJSON, result, err, printBenchEngine)
 	}
 	return cmd
 }
@@ -145,8 +138,8 @@ func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (resul
 }
 
 // load says how the weights are loaded, if plan and memory allow.
-func (f *benchEngineFlags) load(m *model.Model) (cpu.LoadConfig, error) {
-	config := cpu.LoadConfig{Type: f.plan.DType, Threads: f.threads, ISA: f.isa, CacheDir: f.cache}
+func (f *benchEngineFlags) load(m *model.Model) (cpu.Config, error) {
+	config := cpu.Config{Weights: f.plan.DType, Threads: f.threads, ISA: f.isa, WeightCache: f.cache}
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
 		return config, err

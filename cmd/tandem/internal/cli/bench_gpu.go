@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/gpu"
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -31,28 +30,28 @@ type benchGPUFlags struct {
 
 func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&g.device, "device", mesh.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
+	fs.StringVar(&g.device, "device", engines.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
 	fs.StringVar(&g.driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
 	fs.IntVar(&g.chunk, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
 	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
 	fs.StringVar(&g.products, "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
 	fs.StringVar(&g.cublaslt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
-	fs.StringVar(&g.weights, "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: "+mesh.Listed(cuda.WeightTypes()))
-	fs.StringVar(&g.kv, "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: "+mesh.Listed(cuda.KVTypes()))
+	fs.StringVar(&g.weights, "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: bf16, int8 or fp8")
+	fs.StringVar(&g.kv, "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: bf16 or fp8")
 	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
-	oneOf(cmd, "device", mesh.DeviceCPU, "cuda:0")
+	oneOf(cmd, "device", engines.DeviceCPU, "cuda:0")
 }
 
 // onGPU says whether a GPU is measured, and finds flags that contradict it.
 func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
-	number, err := mesh.GPU(f.gpu.device)
+	number, err := engines.GPU(f.gpu.device)
 	if err != nil {
 		return false, err
 	}
-	if number < 0 && f.gpu.device != mesh.DeviceCPU {
-		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, mesh.DeviceCPU)
+	if number < 0 && f.gpu.device != engines.DeviceCPU {
+		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
 	}
 	f.gpu.number = number
 	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
@@ -81,13 +80,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 		return usageError(cmd, err.Error())
 	}
 	result, err := f.measureGPU(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr(), plan)
-	if err != nil {
-		return interruptedOr(cmd.Context(), err)
-	}
-	if asJSON {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-	}
-	return printBenchGPU(cmd.OutOrStdout(), result)
+	return measured(cmd, asJSON, result, err, printBenchGPU)
 }
 
 // checkGPU finds mistakes on the command line.
@@ -122,8 +115,8 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	}
 	return gpu.Measure(ctx, m, plan, gpu.Options{
 		LimitBytes: bytes, CublasLt: f.gpu.cublaslt,
-		Load: cuda.LoadConfig{
-			Library: f.gpu.driver, Device: f.gpu.number,
+		Load: cuda.Config{
+			Driver: f.gpu.driver, Device: f.gpu.number,
 			Progress: func(done, total int64) { p.report("pack", done, total) },
 		},
 		Progress: func(done, total int64) { p.report("profile", done, total) },

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"text/tabwriter"
 
@@ -14,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -65,12 +64,12 @@ Without --model, one of random weights is made first and removed at the end.`,
 			if err != nil {
 				return usageError(cmd, "--preset: "+err.Error())
 			}
-			made, err := os.MkdirTemp("", "tandem-bench-")
+			made, err := tempfolder.Make("bench")
 			if err != nil {
 				return fmt.Errorf("make a folder for the model: %w", err)
 			}
-			defer func() { _ = os.RemoveAll(made) }() // nobody is helped by an error of it
-			dir = filepath.Join(made, preset)
+			defer func() { _ = made.Remove() }() // nobody is helped by an error of it
+			dir = filepath.Join(made.Path, preset)
 			if err := synthesize(cmd.Context(), cmd.ErrOrStderr(), dir, shape); err != nil {
 				return interruptedOr(cmd.Context(), err)
 			}
@@ -87,13 +86,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 			}
 		}
 		result, err := handover.Measure(cmd.Context(), plan, said)
-		if err != nil {
-			return interruptedOr(cmd.Context(), err)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-		}
-		return printHandover(cmd.OutOrStdout(), result)
+		return measured(cmd, *asJSON, result, err, printHandover)
 	}
 	return cmd
 }

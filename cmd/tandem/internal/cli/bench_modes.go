@@ -8,13 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/telemetry"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 // pairStartTimeout bounds the start of a mesh, the loading of its model included.
@@ -22,7 +22,7 @@ const pairStartTimeout = 2 * time.Minute
 
 func newBenchModesCommand() *cobra.Command {
 	var (
-		load                serve.Config
+		load                loadtest.Config
 		rates               string
 		html, markdown, out string
 		model               string
@@ -91,7 +91,7 @@ report says how much each part used.`,
 				Prefill: 1, Decode: 1, Worker: worker, Arguments: all, StartTimeout: pairStartTimeout,
 			}},
 		}
-		defer drive.DeferCollector()()
+		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		result, err := pair.Run(cmd.Context(), sides, pair.Options{Load: load, Rates: given, Rounds: rounds}, live)
 		live.finish()
@@ -99,7 +99,8 @@ report says how much each part used.`,
 			return pairFailure(cmd.Context(), err)
 		}
 		for i := range result.Outcomes {
-			result.Outcomes[i].Report.Command = command(cmd)
+			r := result.Outcomes[i].Report
+			r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
 		}
 		errs := []error{writeOutputs(files(result))}
 		if *asJSON {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // loadProgress shows a load test as it runs: on a terminal one line that is written

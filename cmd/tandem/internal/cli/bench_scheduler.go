@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,13 +117,7 @@ what decodes would have taken without prompts is fitted to the steps that had no
 			measure = f.onEngine
 		}
 		result, err := measure(cmd.Context(), cmd.ErrOrStderr())
-		if err != nil {
-			return interruptedOr(cmd.Context(), err)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-		}
-		return printBenchScheduler(cmd.OutOrStdout(), result)
+		return measured(cmd, *asJSON, result, err, printBenchScheduler)
 	}
 	return cmd
 }
@@ -261,8 +254,8 @@ func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (r
 }
 
 // load says how the weights are loaded, if plan and memory allow.
-func (f *benchSchedulerFlags) load(m *model.Model) (cpu.LoadConfig, error) {
-	config := cpu.LoadConfig{Threads: f.threads, ISA: f.isa}
+func (f *benchSchedulerFlags) load(m *model.Model) (cpu.Config, error) {
+	config := cpu.Config{Threads: f.threads, ISA: f.isa}
 	spec := m.Spec()
 	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
 		return config, err

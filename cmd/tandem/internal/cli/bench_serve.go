@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 func newBenchServeCommand() *cobra.Command {
 	var (
-		config  serve.Config
+		config  loadtest.Config
 		server  benchTarget
 		outputs benchOutputs
 	)
@@ -69,9 +69,9 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 		if err != nil {
 			return usageError(cmd, err.Error())
 		}
-		defer drive.DeferCollector()()
+		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
-		out, err := serve.Run(cmd.Context(), config, to, live)
+		out, err := loadtest.Run(cmd.Context(), config, to, live)
 		live.finish()
 		if closeErr := to.Close(); err == nil && closeErr != nil {
 			err = closeErr
@@ -82,7 +82,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 			}
 			return err
 		}
-		out.Report.Name, out.Report.Command = outputs.name, command(cmd)
+		out.Report.Name, out.Report.Command, out.Report.Version = outputs.name, command(cmd), telemetry.ReadBuild().String()
 		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
 			return err
 		}

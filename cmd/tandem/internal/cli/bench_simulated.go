@@ -8,16 +8,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/processor"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
 func newBenchSimulatedCommand() *cobra.Command {
 	var (
-		load           serve.Config
+		load           loadtest.Config
 		model, profile string
 		mode           string
 		share          float64
@@ -85,7 +84,7 @@ the cores that this process may use to itself, and the router the others.`,
 		simulated := actual
 		simulated.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
 		simulated.Worker = []string{"--profile", profile}
-		defer drive.DeferCollector()()
+		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		result, err := pair.Run(cmd.Context(), [2]pair.Side{
 			{Name: "cpu", Plan: actual, Mode: wanted},

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/measure"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/record"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/report"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // What was whole before an interruption is printed in the form that was asked for.
@@ -18,7 +18,7 @@ func TestBenchSimulatedInterrupted(t *testing.T) {
 	result := &pair.Result{Steps: []pair.Step{{Rate: 3}}, Capacity: [2]float64{4, 5}, Interrupted: true}
 	for i := range result.Steps[0].Figures {
 		result.Steps[0].Figures[i].Summary = *measure.Summarize(&record.Run{}, measure.Options{})
-		result.Outcomes[i] = &serve.Outcome{Report: &report.Report{}}
+		result.Outcomes[i] = &loadtest.Outcome{Report: &report.Report{}}
 	}
 	var asJSON, table strings.Builder
 	for _, err := range []error{cli.PrintSimulated(&asJSON, result, 0.75, true), cli.PrintSimulated(&table, result, 0.75, false)} {

@@ -10,10 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/search"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/serve"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target"
-	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/api"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -23,7 +24,7 @@ type benchTarget struct {
 	connections       int
 	sendSLO           bool
 	ttft, tpot        time.Duration // what requests ask of the router; 0: nothing
-	openai            target.OpenAIConfig
+	openai            client.OpenAIConfig
 }
 
 func (b *benchTarget) add(cmd *cobra.Command) {
@@ -31,7 +32,7 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.StringVar(&b.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
 	fs.StringVar(&b.model, "model", "", "name of the model (default: the only one that is served)")
 	fs.StringVar(&b.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
-	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
+	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	fs.BoolVar(&b.sendSLO, "send-slo", false, "tell the router the bounds that --slo or --preset has for ttft and tpot, with each request")
 	b.openai.RegisterFlags(fs)
@@ -39,14 +40,14 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 }
 
 // promise takes the bounds that the router is told from an SLO.
-func (b *benchTarget) promise(config serve.Config) error {
+func (b *benchTarget) promise(config loadtest.Config) error {
 	if !b.sendSLO {
 		return nil
 	}
 	if b.openai.URL != "" {
 		return errors.New("--send-slo is for a router: OpenAI's API has no place for an SLO")
 	}
-	var slo latency.SLO
+	var slo measure.SLO
 	if config.Preset != "" {
 		preset, err := search.FindPreset(config.Preset)
 		if err != nil {
@@ -56,13 +57,13 @@ func (b *benchTarget) promise(config serve.Config) error {
 	}
 	if config.SLO != "" {
 		var err error
-		if slo, err = latency.ParseSLO(config.SLO); err != nil {
+		if slo, err = measure.ParseSLO(config.SLO); err != nil {
 			return err
 		}
 	}
 	// Of several bounds on one latency it is the highest percentile's that nearly all
 	// requests have to keep.
-	slices.SortStableFunc(slo.Terms, func(a, b latency.Term) int { return cmp.Compare(a.Percentile, b.Percentile) })
+	slices.SortStableFunc(slo.Terms, func(a, b measure.Term) int { return cmp.Compare(a.Percentile, b.Percentile) })
 	for _, term := range slo.Terms {
 		switch term.Latency {
 		case "ttft":
@@ -77,8 +78,8 @@ func (b *benchTarget) promise(config serve.Config) error {
 	return nil
 }
 
-// open makes the target, which the caller closes.
-func (b *benchTarget) open() (target.Target, error) {
+// open makes the client, which the caller closes.
+func (b *benchTarget) open() (client.Client, error) {
 	if b.openai.URL != "" {
 		if b.openai.APIKey == "" {
 			b.openai.APIKey = os.Getenv("OPENAI_API_KEY")
@@ -86,23 +87,18 @@ func (b *benchTarget) open() (target.Target, error) {
 		if b.openai.Model == "" {
 			b.openai.Model = b.model
 		}
-		return target.NewOpenAI(b.openai)
+		return client.NewOpenAI(b.openai)
 	}
 	mode, err := benchMode(b.mode)
 	if err != nil {
 		return nil, err
 	}
-	return target.NewTandem(target.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
+	return client.NewTandem(client.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
 }
 
 func benchMode(name string) (inferencev1.Mode, error) {
-	switch name {
-	case "auto":
-		return inferencev1.Mode_MODE_AUTO, nil
-	case "disaggregated":
-		return inferencev1.Mode_MODE_DISAGGREGATED, nil
-	case "aggregated":
-		return inferencev1.Mode_MODE_AGGREGATED, nil
+	if mode, ok := api.Parse[inferencev1.Mode](name); ok {
+		return mode, nil
 	}
 	return 0, fmt.Errorf("--mode: %q is none of auto, disaggregated and aggregated", name)
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenrate"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // maxBenchTextBytes bounds the text that bench tokenizer reads.
@@ -52,7 +52,7 @@ Seconds are of processor time on Linux, so that what else runs does not count.`,
 				return err
 			}
 		}
-		opened, err := modeldir.OpenTokenizer(dir)
+		opened, err := tokenizer.Open(dir)
 		if err != nil {
 			return err
 		}
@@ -60,20 +60,18 @@ Seconds are of processor time on Linux, so that what else runs does not count.`,
 			return err
 		}
 		r, err := tokenrate.Measure(cmd.Context(), opened, plan)
-		if err != nil {
-			return interruptedOr(cmd.Context(), err)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
-		}
-		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintf(w, "encode\t%.2f M tokens/s\t%.1f MB/s\t%.3f of a scan\n", r.Encode/1e6, r.EncodeBytes, r.EncodeShare)
-		fmt.Fprintf(w, "decode\t%.2f M tokens/s\t%.1f MB/s\t\n", r.Decode/1e6, r.DecodeBytes)
-		fmt.Fprintf(w, "scan\t\t%.1f MB/s\t\n", r.Scan)
-		fmt.Fprintf(w, "\t\t\tone core of %d, %s time; %d bytes, %d tokens\n", r.Threads, r.Clock, r.TextBytes, r.TextTokens)
-		return w.Flush()
+		return measured(cmd, *asJSON, r, err, printTokenRate)
 	}
 	return cmd
+}
+
+func printTokenRate(out io.Writer, r *tokenrate.Result) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "encode\t%.2f M tokens/s\t%.1f MB/s\t%.3f of a scan\n", r.Encode/1e6, r.EncodeBytes, r.EncodeShare)
+	fmt.Fprintf(w, "decode\t%.2f M tokens/s\t%.1f MB/s\t\n", r.Decode/1e6, r.DecodeBytes)
+	fmt.Fprintf(w, "scan\t\t%.1f MB/s\t\n", r.Scan)
+	fmt.Fprintf(w, "\t\t\tone core of %d, %s time; %d bytes, %d tokens\n", r.Threads, r.Clock, r.TextBytes, r.TextTokens)
+	return w.Flush()
 }
 
 // benchText reads the text to measure with.

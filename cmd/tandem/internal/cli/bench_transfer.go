@@ -11,14 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/drive"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/transfer"
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 )
 
 func newBenchTransferCommand() *cobra.Command {
 	plan := transfer.Plan{}
-	bytes := mesh.ByteSize(2 << 30)
+	bytes := bytesize.Size(2 << 30)
 	cmd := &cobra.Command{
 		Use:   "transfer",
 		Short: "Measure the KV transfer, beside plain copies over the same connections",
@@ -70,7 +69,7 @@ rate and unix has none to judge by and says neither.`,
 		if *asJSON {
 			said = nil
 		}
-		defer drive.DeferCollector()()
+		defer deferCollector()()
 		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: transferChild}, said)
 		if err != nil {
 			return err
@@ -79,13 +78,7 @@ rate and unix has none to judge by and says neither.`,
 		if closeErr := bench.Close(); err == nil {
 			err = closeErr
 		}
-		if err != nil {
-			return interruptedOr(cmd.Context(), err)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-		}
-		return printTransfer(cmd.OutOrStdout(), result)
+		return measured(cmd, *asJSON, result, err, printTransfer)
 	}
 	cmd.AddCommand(newBenchTransferPart())
 	return cmd

@@ -89,17 +89,17 @@ decode and tpot are times for each token after the first.`,
 		Example: "  tandem budget\n  tandem budget --json",
 		Args:    exactly(),
 	}
-	addr := addAddr(cmd)
+	router := addControl(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, parts, totals, overruns")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		conn, err := dial(*addr)
+		conn, err := router.dial()
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
 		response, err := controlv1.NewControlClient(conn).GetBudget(cmd.Context(), &controlv1.GetBudgetRequest{})
 		if err != nil {
-			return routerFailure(err, *addr, false)
+			return router.failure(err, false)
 		}
 		budget := budgetOf(response)
 		if *asJSON {

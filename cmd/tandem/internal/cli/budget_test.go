@@ -42,7 +42,7 @@ func overBudget() *controlv1.GetBudgetResponse {
 func TestBudget(t *testing.T) {
 	router := &fakeRouter{budget: overBudget()}
 	addr := router.start(t)
-	got := run(t.Context(), "", nil, "budget", "--addr", addr)
+	got := run(t.Context(), "", nil, "budget", "--control", addr)
 	want := `the last 5m0s: 1000 requests ended well, 40 of them over the budget; 2 failed and are not in the table
 
                   MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
@@ -59,7 +59,7 @@ slowest reserve 31.5 ms of 30.0 ms (tandem explain r3)
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
 	}
-	got = run(t.Context(), "", nil, "budget", "--json", "--addr", addr)
+	got = run(t.Context(), "", nil, "budget", "--json", "--control", addr)
 	var budget map[string]any
 	if err := json.Unmarshal([]byte(got.stdout), &budget); err != nil || got.status != 0 {
 		t.Fatalf("%v in %+v", err, got)
@@ -89,7 +89,7 @@ func TestBudgetSaysWhatThereIsToSay(t *testing.T) {
 		{&controlv1.GetBudgetResponse{}, "no budget is declared: start the router with --budget-ttft"},
 		{&controlv1.GetBudgetResponse{Requests: 1, Lines: []*controlv1.BudgetLine{{Name: "ttft", Total: true, Declared: durationpb.New(time.Second)}}}, "the budget holds"},
 	} {
-		got := run(t.Context(), "", nil, "budget", "--addr", (&fakeRouter{budget: test.budget}).start(t))
+		got := run(t.Context(), "", nil, "budget", "--control", (&fakeRouter{budget: test.budget}).start(t))
 		if got.status != 0 || !strings.Contains(got.stdout, test.want) {
 			t.Errorf("%+v lacks %q", got, test.want)
 		}
@@ -111,7 +111,7 @@ func TestExplainSlowest(t *testing.T) {
 		}, nil
 	}}
 	addr := router.start(t)
-	got := run(t.Context(), "", nil, "explain", "--slowest", "p99", "--addr", addr)
+	got := run(t.Context(), "", nil, "explain", "--slowest", "p99", "--control", addr)
 	if got.status != 0 || asked.GetPercentile() != 99 || asked.GetBy() != controlv1.RankBy_RANK_BY_TTFT {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
@@ -120,11 +120,11 @@ func TestExplainSlowest(t *testing.T) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
 		}
 	}
-	got = run(t.Context(), "", nil, "explain", "--slowest", "max", "--by", "e2e", "--json", "--addr", addr)
+	got = run(t.Context(), "", nil, "explain", "--slowest", "max", "--by", "e2e", "--json", "--control", addr)
 	if got.status != 0 || asked.GetPercentile() != 100 || asked.GetBy() != controlv1.RankBy_RANK_BY_E2E || !strings.Contains(got.stdout, `"rank":2,"ranked":150`) {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p50", "--addr", addr), 1, "no request has ended well")
+	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p50", "--control", addr), 1, "no request has ended well")
 	for _, c := range []struct {
 		args []string
 		want string
@@ -136,7 +136,7 @@ func TestExplainSlowest(t *testing.T) {
 		{[]string{"--slowest", "p99", "--by", "tpot"}, `"tpot" is neither ttft nor e2e`},
 		{[]string{"r1", "--by", "e2e"}, "pass --slowest p99 too"},
 	} {
-		checkFailure(t, run(t.Context(), "", nil, append([]string{"explain", "--addr", addr}, c.args...)...), 2, c.want)
+		checkFailure(t, run(t.Context(), "", nil, append([]string{"explain", "--control", addr}, c.args...)...), 2, c.want)
 	}
 }
 

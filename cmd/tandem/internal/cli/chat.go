@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -68,18 +69,17 @@ func (c *chatFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&c.arguments, "template-argument", nil, "variable of the chat template, such as enable_thinking=false; may be repeated")
 	fs.BoolVar(&c.noStats, "no-stats", false, "do not say what answers cost")
 	fs.BoolVar(&c.json, "json", false, "print one JSON object for each answer")
-	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
+	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	onlyOnCommandLine(cmd, "system", "max-tokens", "stop", "mode", "model", "template-argument", "no-stats", "json")
 }
 
 // request is what all turns have in common.
 func (c *chatFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
-	mode, ok := inferencev1.Mode_value["MODE_"+strings.ToUpper(c.mode)]
-	if !ok || mode == 0 {
-		return nil, rpc.InvalidArgument("mode", fmt.Sprintf("%q is not a mode: pass auto, disaggregated or aggregated", c.mode))
+	mode, err := parseMode(c.mode)
+	if err != nil {
+		return nil, err
 	}
-	request := &inferencev1.GenerateRequest{Model: c.model, Stop: c.stop, Mode: inferencev1.Mode(mode), Tenant: c.tenant}
-	var err error
+	request := &inferencev1.GenerateRequest{Model: c.model, Stop: c.stop, Mode: mode, Tenant: c.tenant}
 	if request.Sampling, err = c.sampling.sampling(cmd); err != nil {
 		return nil, err
 	}

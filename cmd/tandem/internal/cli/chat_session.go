@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -196,7 +197,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 			fmt.Fprintln(s.stats, "[stopped]")
 		}
 		return g.result.Text, errInterrupted
-	case rpc.Reason(err) == rpc.ReasonContextLength:
+	case rpc.Reason(err) == api.ReasonContextLengthExceeded:
 		return g.result.Text, fmt.Errorf("%w; the conversation is too long: /clear begins a new one", failed)
 	case failed != nil:
 		return g.result.Text, failed

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -48,13 +49,13 @@ func oneOf(cmd *cobra.Command, flag string, choices ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeWorker completes the id of a worker that the router at *addr knows.
-func completeWorker(addr *string) cobra.CompletionFunc {
+// completeWorker completes the id of a worker that the router knows.
+func completeWorker(router *operator) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		conn, err := dial(*addr)
+		conn, err := dial(router.address())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -68,7 +69,7 @@ func completeWorker(addr *string) cobra.CompletionFunc {
 		var ids []cobra.Completion
 		for _, worker := range response.GetWorkers() {
 			record := worker.GetRecord()
-			ids = append(ids, cobra.CompletionWithDesc(record.GetId(), roleName(record.GetRole())+", "+stateName(record.GetState())))
+			ids = append(ids, cobra.CompletionWithDesc(record.GetId(), api.Name(record.GetRole())+", "+api.Name(record.GetState())))
 		}
 		return ids, cobra.ShellCompDirectiveNoFileComp
 	}

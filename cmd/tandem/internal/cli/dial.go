@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -15,11 +14,6 @@ const defaultAddr = "127.0.0.1:7070"
 // maxMessageBytes is the largest message that a command takes from a router: a
 // view of thousands of workers is a few megabytes.
 const maxMessageBytes = 64 << 20
-
-// addAddr adds --addr to a command that calls the router.
-func addAddr(cmd *cobra.Command) *string {
-	return cmd.Flags().String("addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
-}
 
 // dial makes a connection to addr, which the caller closes. It does not wait for
 // the other side: the first call fails if nobody is there.

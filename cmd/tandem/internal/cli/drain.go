@@ -25,32 +25,34 @@ func newDrainCommand() *cobra.Command {
 		Use:   "drain ID",
 		Short: "Let a worker finish what it has and leave",
 		Long: `Tells the worker ID to take nothing new, and waits until what it has is done.
-Ctrl-C ends the wait, not the drain.`,
+Ctrl-C ends the wait, not the drain; 'tandem undrain' takes it back. The last worker
+of a role that serves is drained with --force only.`,
 		Example: `  tandem drain decode-2f9c
   tandem drain decode-2f9c --grace 30s`,
 		Args: exactly("the ID of a worker, see 'tandem workers'"),
 	}
-	addr := addAddr(cmd)
-	cmd.ValidArgsFunction = completeWorker(addr)
+	router := addControl(cmd)
+	cmd.ValidArgsFunction = completeWorker(router)
 	grace := cmd.Flags().Duration("grace", 0, "start what still runs after this long again elsewhere; 0: wait until it is done")
 	asJSON := addJSON(cmd, "print one JSON object a line: worker, sequences, transfers, drained")
-	onlyOnCommandLine(cmd, "grace")
+	force := cmd.Flags().Bool("force", false, "drain it even if no other worker of its role serves")
+	onlyOnCommandLine(cmd, "grace", "force")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *grace < 0 {
 			return usageError(cmd, fmt.Sprintf("--grace %s is negative", *grace))
 		}
-		conn, err := dial(*addr)
+		conn, err := router.dial()
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		request := &controlv1.DrainRequest{WorkerId: args[0]}
+		request := &controlv1.DrainRequest{WorkerId: args[0], Force: *force}
 		if *grace > 0 {
 			request.Grace = durationpb.New(*grace)
 		}
 		stream, err := controlv1.NewControlClient(conn).Drain(cmd.Context(), request)
 		if err != nil {
-			return routerFailure(err, *addr, false)
+			return router.failure(err, false)
 		}
 		lines, out := json.NewEncoder(cmd.OutOrStdout()), cmd.OutOrStdout()
 		for answered := false; ; answered = true {
@@ -62,7 +64,7 @@ Ctrl-C ends the wait, not the drain.`,
 				_, err := fmt.Fprintf(out, "%s is drained\n", args[0])
 				return err
 			case err != nil:
-				return routerFailure(err, *addr, answered)
+				return router.failure(err, answered)
 			}
 			if *asJSON {
 				err = lines.Encode(drainJSON{Worker: args[0], Sequences: progress.GetSequences(), Transfers: progress.GetTransfers()})

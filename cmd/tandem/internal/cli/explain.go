@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -67,16 +68,26 @@ func newExplainCommand() *cobra.Command {
 each term of its cost, and the stages that its latency is made of. The router
 keeps the last few thousand requests.
 
+Operators ask the router's --control. Who made a request asks where clients do, at
+--addr, with the secret that stands beside the id: in the last line of
+'generate --json', over HTTP in the header X-Tandem-Secret.
+
 With --slowest it is the request at a percentile of those that ended well: of p99
 the one that 99 of 100 were not slower than, of max the slowest.`,
-		Example: "  tandem explain 4f1c2a90d3\n  tandem explain --slowest p99\n  tandem explain --slowest max --by e2e",
+		Example: `  tandem explain 4f1c2a90d3
+  tandem explain 4f1c2a90d3 --secret 0f9be2… --addr router:7070
+  tandem explain --slowest p99
+  tandem explain --slowest max --by e2e`,
 	}
-	addr := addAddr(cmd)
+	router := addControl(cmd)
+	addr := cmd.Flags().Lookup("addr")
+	addr.Usage = "with --secret, gRPC address of the router (default " + defaultAddr + "); without, deprecated: as --control"
+	secret := cmd.Flags().String("secret", "", "what proves that the request is yours: ask as its caller, at --addr")
 	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
 	by := cmd.Flags().String("by", "ttft", "with --slowest, what is compared: ttft or e2e")
 	oneOf(cmd, "by", "ttft", "e2e")
-	onlyOnCommandLine(cmd, "slowest", "by")
+	onlyOnCommandLine(cmd, "slowest", "by", "secret")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if *slowest == "" {
 			return exactly("the REQUEST-ID that 'generate --json' prints and logs carry, or --slowest p99")(cmd, args)
@@ -88,14 +99,14 @@ the one that 99 of 100 were not slower than, of max the slowest.`,
 		if err != nil {
 			return err
 		}
-		conn, err := dial(*addr)
+		var response *controlv1.ExplainResponse
+		if cmd.Flags().Changed("secret") {
+			response, err = explainOwn(cmd, orElse(addr.Value.String(), defaultAddr), request, *secret)
+		} else {
+			response, err = explainAny(cmd, router, request)
+		}
 		if err != nil {
 			return err
-		}
-		defer conn.Close()
-		response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), request)
-		if err != nil {
-			return routerFailure(err, *addr, false)
 		}
 		explained := explanationOf(response)
 		if *asJSON {
@@ -104,6 +115,35 @@ the one that 99 of 100 were not slower than, of max the slowest.`,
 		return printExplanation(cmd.OutOrStdout(), explained)
 	}
 	return cmd
+}
+
+// explainAny asks as an operator.
+func explainAny(cmd *cobra.Command, router *operator, request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+	conn, err := router.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), request)
+	return response, router.failure(err, false)
+}
+
+// explainOwn asks as who made the request.
+func explainOwn(cmd *cobra.Command, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
+	if request.GetSlowest() != nil {
+		return nil, usageError(cmd, "--secret is of one request, and --slowest looks at all: leave one of them out")
+	}
+	if onCommandLine(cmd, "control") {
+		return nil, usageError(cmd, "--control is for operators, who need no secret: leave one of them out")
+	}
+	conn, err := dial(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	own := &controlv1.ExplainOwnRequest{RequestId: request.GetRequestId(), Secret: secret}
+	response, err := controlv1.NewRequestsClient(conn).Explain(cmd.Context(), own)
+	return response, routerFailure(err, addr, false)
 }
 
 // explainRequest is what the command line asks for.
@@ -159,7 +199,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 		}
 		for _, c := range d.GetCandidates() {
 			decision.Candidates = append(decision.Candidates, candidateJSON{
-				Worker: c.GetWorkerId(), Role: roleName(c.GetRole()), Excluded: c.GetExcluded(),
+				Worker: c.GetWorkerId(), Role: api.Name(c.GetRole()), Excluded: c.GetExcluded(),
 				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
 				CachedTokens: c.GetCachedTokens(), FetchTokens: c.GetFetchTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
 			})

@@ -14,7 +14,10 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -26,12 +29,18 @@ type fakeRouter struct {
 	inferencev1.UnimplementedInferenceServer
 	controlv1.UnimplementedControlServer
 
+	explainOwn func(*controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error)
+
 	generate func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error
 	workers  []*controlv1.ListWorkersResponse
 	drain    func(*controlv1.DrainRequest, grpc.ServerStreamingServer[controlv1.DrainProgress]) error
+	undrain  func(*controlv1.UndrainRequest) error
 	explain  func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)
 	budget   *controlv1.GetBudgetResponse
 	health   *health.Server
+	policy   *controlv1.Policy
+
+	clientsOnly bool // Control is served elsewhere
 }
 
 func (f *fakeRouter) Generate(r *inferencev1.GenerateRequest, s grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
@@ -59,12 +68,43 @@ func (f *fakeRouter) Drain(r *controlv1.DrainRequest, s grpc.ServerStreamingServ
 	return f.drain(r, s)
 }
 
+func (f *fakeRouter) Undrain(_ context.Context, r *controlv1.UndrainRequest) (*controlv1.UndrainResponse, error) {
+	return &controlv1.UndrainResponse{}, f.undrain(r)
+}
+
 func (f *fakeRouter) Explain(_ context.Context, r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 	return f.explain(r)
 }
 
 func (f *fakeRouter) GetBudget(context.Context, *controlv1.GetBudgetRequest) (*controlv1.GetBudgetResponse, error) {
 	return f.budget, nil
+}
+
+// fakeRequests is what callers ask; its Explain is another than Control's.
+type fakeRequests struct {
+	controlv1.UnimplementedRequestsServer
+	fake *fakeRouter
+}
+
+func (f fakeRequests) Explain(_ context.Context, r *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+	return f.fake.explainOwn(r)
+}
+
+func (f *fakeRouter) GetPolicy(context.Context, *controlv1.GetPolicyRequest) (*controlv1.GetPolicyResponse, error) {
+	force := &controlv1.Policy{TenantMaxRequests: proto.Uint32(256), Versions: []*controlv1.ModelVersion{{Model: "fable", ModelDigest: "0123456789abcdef", ArithmeticClass: "cpu/bf16/3"}}}
+	if len(f.policy.GetVersions()) > 0 {
+		force.Versions = nil
+	}
+	proto.Merge(force, f.policy)
+	return &controlv1.GetPolicyResponse{Policy: f.policy, InForce: force}, nil
+}
+
+func (f *fakeRouter) SetPolicy(_ context.Context, r *controlv1.SetPolicyRequest) (*controlv1.SetPolicyResponse, error) {
+	if r.GetPolicy().GetTenantMaxRequests() == 7 {
+		return nil, rpc.InvalidArgument("policy.tenant_max_requests", "7 is none")
+	}
+	f.policy = r.GetPolicy()
+	return &controlv1.SetPolicyResponse{Policy: f.policy}, nil
 }
 
 // start serves until the test ends and returns the address.
@@ -76,7 +116,10 @@ func (f *fakeRouter) start(t *testing.T) string {
 	}
 	server := grpc.NewServer()
 	inferencev1.RegisterInferenceServer(server, f)
-	controlv1.RegisterControlServer(server, f)
+	controlv1.RegisterRequestsServer(server, fakeRequests{fake: f})
+	if !f.clientsOnly {
+		controlv1.RegisterControlServer(server, f)
+	}
 	f.health = health.NewServer()
 	healthv1.RegisterHealthServer(server, f.health)
 	ended := make(chan struct{})

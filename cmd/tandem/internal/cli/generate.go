@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -120,9 +121,9 @@ func (g *generation) handle(event *inferencev1.GenerateEvent, request *inference
 	switch e := event.GetEvent().(type) {
 	case *inferencev1.GenerateEvent_Accepted:
 		g.accepted = true
-		g.result.RequestID = e.Accepted.GetRequestId()
+		g.result.RequestID, g.result.Secret = e.Accepted.GetRequestId(), e.Accepted.GetSecret()
 		g.result.Model = e.Accepted.GetModel()
-		g.result.Seed = e.Accepted.GetSeed()
+		g.result.Seed, g.result.SystemFingerprint = e.Accepted.GetSeed(), e.Accepted.GetSystemFingerprint()
 		g.result.Usage.PromptTokens = e.Accepted.GetPromptTokens()
 		return nil
 	case *inferencev1.GenerateEvent_Tokens:
@@ -209,7 +210,7 @@ func (g *generation) printed(err error) error {
 }
 
 func (g *generation) finish(f *inferencev1.Finished) {
-	g.result.FinishReason = finishName(f.GetReason())
+	g.result.FinishReason = api.Name(f.GetReason())
 	g.result.Stop = f.GetStop()
 	g.result.Usage = usageJSON{
 		PromptTokens:     f.GetUsage().GetPromptTokens(),

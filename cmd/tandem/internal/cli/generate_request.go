@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -49,29 +50,36 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.Int64Var(&g.priority, "priority", 0, "-100 to 100; higher is served first")
 	fs.StringVar(&g.cacheSalt, "cache-salt", "", "share cached prefixes only with requests of the same salt")
 	fs.BoolVar(&g.ignoreEOS, "ignore-eos", false, "go on after the model's end-of-sequence tokens")
-	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain' (default: one that the router makes)")
+	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain', which the router adds to if another request has it (default: one that the router makes)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
-	oneOf(cmd, "mode", "auto", "disaggregated", "aggregated")
+	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	onlyOnCommandLine(cmd, "prompt", "token-ids", "max-tokens", "logprobs", "stop", "mode", "model", "priority", "cache-salt", "ignore-eos", "request-id", "no-special", "json")
+}
+
+func parseMode(name string) (inferencev1.Mode, error) {
+	mode, ok := api.Parse[inferencev1.Mode](strings.ToLower(name))
+	if !ok {
+		return 0, rpc.InvalidArgument("mode", fmt.Sprintf("%q is not a mode: pass auto, disaggregated or aggregated", name))
+	}
+	return mode, nil
 }
 
 // request builds what is sent. What would not survive the way to the router is
 // refused here, under the names of fields that the router uses.
 func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
-	mode, ok := inferencev1.Mode_value["MODE_"+strings.ToUpper(g.mode)]
-	if !ok || mode == 0 {
-		return nil, rpc.InvalidArgument("mode", fmt.Sprintf("%q is not a mode: pass auto, disaggregated or aggregated", g.mode))
+	mode, err := parseMode(g.mode)
+	if err != nil {
+		return nil, err
 	}
 	if g.priority < -100 || g.priority > 100 {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside -100 to 100", g.priority))
 	}
 	request := &inferencev1.GenerateRequest{
-		Model: g.model, Stop: g.stop, IgnoreEos: g.ignoreEOS, Mode: inferencev1.Mode(mode), Tenant: g.tenant,
+		Model: g.model, Stop: g.stop, IgnoreEos: g.ignoreEOS, Mode: mode, Tenant: g.tenant,
 		Priority: int32(g.priority), CacheSalt: g.cacheSalt, NoSpecialTokens: g.noSpecial,
 	}
-	var err error
 	if request.Sampling, err = g.sampling.sampling(cmd); err != nil {
 		return nil, err
 	}

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -29,10 +27,14 @@ type resultJSON struct {
 	Route        routeJSON  `json:"route"`
 	TimingMs     timingJSON `json:"timing_ms"`
 	RequestID    string     `json:"request_id"`
-	Model        string     `json:"model"`
-	Seed         uint64     `json:"seed"`
-	Stop         string     `json:"stop"`
-	Error        *errorJSON `json:"error,omitempty"`
+	// Secret is what 'explain --secret' wants; "" if the request was not accepted.
+	Secret string `json:"secret"`
+	Model  string `json:"model"`
+	Seed   uint64 `json:"seed"`
+	Stop   string `json:"stop"`
+	// SystemFingerprint names the weights and arithmetic that the tokens come from.
+	SystemFingerprint string     `json:"system_fingerprint"`
+	Error             *errorJSON `json:"error,omitempty"`
 }
 
 type usageJSON struct {
@@ -101,8 +103,10 @@ type errorJSON struct {
 func milliseconds(ns int64) float64 { return float64(ns) / float64(time.Millisecond) }
 
 func timingOf(t *inferencev1.Timings) timingJSON {
-	stages := t.GetTokenizeNs() + t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs() +
-		t.GetPrefillNs() + t.GetTransferExposedNs() + t.GetDecodeNs()
+	other := t.GetTotalNs()
+	for _, took := range api.StagesOf(t) {
+		other -= took.Nanoseconds()
+	}
 	return timingJSON{
 		Queue:           milliseconds(t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs()),
 		Tokenize:        milliseconds(t.GetTokenizeNs()),
@@ -112,7 +116,7 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 		TransferExposed: milliseconds(t.GetTransferExposedNs()),
 		Decode:          milliseconds(t.GetDecodeNs()),
 		Tpot:            milliseconds(t.GetTpotNs()),
-		Other:           milliseconds(t.GetTotalNs() - stages),
+		Other:           milliseconds(other),
 		Total:           milliseconds(t.GetTotalNs()),
 		Detail: timingDetailJSON{
 			Decide:         milliseconds(t.GetDecideNs()),
@@ -131,30 +135,11 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 
 // errorOf is an error as programs read it; message is the line that people get.
 func errorOf(err error, message string) *errorJSON {
-	e := &errorJSON{Code: codeName(statusOf(err).Code()), Reason: rpc.Reason(err), Message: message, Field: rpc.Field(err)}
+	e := &errorJSON{Code: rpc.CodeName(statusOf(err).Code()), Reason: rpc.Reason(err), Message: message, Field: rpc.Field(err)}
 	if wait, ok := rpc.RetryAfter(err); ok {
 		e.RetryAfterMs = float64(wait) / float64(time.Millisecond)
 	}
 	return e
-}
-
-// codeNames are the codes' names in the gRPC specification, which grpc-go's
-// String does not give.
-var codeNames = [...]string{
-	codes.OK: "OK", codes.Canceled: "CANCELLED", codes.Unknown: "UNKNOWN",
-	codes.InvalidArgument: "INVALID_ARGUMENT", codes.DeadlineExceeded: "DEADLINE_EXCEEDED",
-	codes.NotFound: "NOT_FOUND", codes.AlreadyExists: "ALREADY_EXISTS",
-	codes.PermissionDenied: "PERMISSION_DENIED", codes.ResourceExhausted: "RESOURCE_EXHAUSTED",
-	codes.FailedPrecondition: "FAILED_PRECONDITION", codes.Aborted: "ABORTED",
-	codes.OutOfRange: "OUT_OF_RANGE", codes.Unimplemented: "UNIMPLEMENTED", codes.Internal: "INTERNAL",
-	codes.Unavailable: "UNAVAILABLE", codes.DataLoss: "DATA_LOSS", codes.Unauthenticated: "UNAUTHENTICATED",
-}
-
-func codeName(c codes.Code) string {
-	if int(c) < len(codeNames) {
-		return codeNames[c]
-	}
-	return c.String()
 }
 
 // modeName is a mode as flags spell it; "" if none is set.
@@ -162,9 +147,5 @@ func modeName(m inferencev1.Mode) string {
 	if m == inferencev1.Mode_MODE_UNSPECIFIED {
 		return ""
 	}
-	return strings.ToLower(strings.TrimPrefix(m.String(), "MODE_"))
-}
-
-func finishName(r inferencev1.FinishReason) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "FINISH_REASON_"))
+	return api.Name(m)
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -26,7 +27,7 @@ type stream = grpc.ServerStreamingServer[inferencev1.GenerateEvent]
 
 func accepted() *inferencev1.GenerateEvent {
 	return &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
-		RequestId: "r1", Model: "fable", PromptTokens: 5, Seed: 42,
+		RequestId: "r1", Model: "fable", PromptTokens: 5, Seed: 42, SystemFingerprint: "fp_0123456789ab", Secret: "s1",
 	}}}
 }
 
@@ -68,7 +69,7 @@ const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[
 	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true,"transport":"tcp"},` +
 	`"timing_ms":{"queue":9,"tokenize":1,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
 	`"decode":7,"tpot":3.5,"other":0.5,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
-	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","model":"fable","seed":42,"stop":""}` + "\n"
+	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"
 
 func TestGenerateJSON(t *testing.T) {
 	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), tokens(1, " tale ", 8, 9), tokens(3, "", 10), finished(4, "é"))}
@@ -249,7 +250,7 @@ func TestGenerateRequest(t *testing.T) {
 			var got *inferencev1.GenerateRequest
 			var ids []string
 			router := &fakeRouter{generate: func(r *inferencev1.GenerateRequest, s stream) error {
-				got, ids = r, metadata.ValueFromIncomingContext(s.Context(), rpc.RequestIDKey)
+				got, ids = r, metadata.ValueFromIncomingContext(s.Context(), api.HeaderRequestID)
 				return s.Send(finished(0, ""))
 			}}
 			args := append([]string{"generate", "--request-id=mine", "--addr", router.start(t)}, c.args...)
@@ -286,7 +287,7 @@ func TestGenerateEndsBadly(t *testing.T) {
 		}, nil, "too busy (try again in 1.5s)", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
 		{"bad field", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
-		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "sampling.top_p", 0, 0},
+		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},
 		{"no workers", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
 		}, nil, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
@@ -299,16 +300,16 @@ func TestGenerateEndsBadly(t *testing.T) {
 			<-s.Context().Done()
 			return s.Context().Err()
 		}, []string{"--timeout=30ms"}, "not done within --timeout 30ms", "DEADLINE_EXCEEDED", "", "", 0, 0},
-		{"mode", nil, []string{"--mode=both"}, "mode: \"both\" is not a mode", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "mode", 0, 0},
-		{"mode in capitals of the protocol", nil, []string{"--mode=unspecified"}, "is not a mode", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "mode", 0, 0},
-		{"max tokens", nil, []string{"--max-tokens=-1"}, "max_tokens: -1", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "max_tokens", 0, 0},
-		{"top k", nil, []string{"--top-k=99999999999"}, "sampling.top_k", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "sampling.top_k", 0, 0},
-		{"priority", nil, []string{"--priority=101"}, "-100 to 100", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "priority", 0, 0},
-		{"token ids", nil, []string{"--token-ids=1,-2"}, "\"-2\" is not a token id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "", 0, 0},
-		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "token_ids.ids[1]: \"\" is not a token id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
-		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "prompt: is not UTF-8", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "prompt", 0, 0},
-		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "stop[1]: is not UTF-8", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "stop[1]", 0, 0},
-		{"request id", nil, []string{"--request-id=a b"}, "request_id", "INVALID_ARGUMENT", rpc.ReasonInvalidField, "request_id", 0, 0},
+		{"mode", nil, []string{"--mode=both"}, "mode: \"both\" is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
+		{"mode in capitals of the protocol", nil, []string{"--mode=unspecified"}, "is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
+		{"max tokens", nil, []string{"--max-tokens=-1"}, "max_tokens: -1", "INVALID_ARGUMENT", api.ReasonInvalidField, "max_tokens", 0, 0},
+		{"top k", nil, []string{"--top-k=99999999999"}, "sampling.top_k", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_k", 0, 0},
+		{"priority", nil, []string{"--priority=101"}, "-100 to 100", "INVALID_ARGUMENT", api.ReasonInvalidField, "priority", 0, 0},
+		{"token ids", nil, []string{"--token-ids=1,-2"}, "\"-2\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "", 0, 0},
+		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "token_ids.ids[1]: \"\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
+		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "prompt: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "prompt", 0, 0},
+		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "stop[1]: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "stop[1]", 0, 0},
+		{"request id", nil, []string{"--request-id=a b"}, "request_id", "INVALID_ARGUMENT", api.ReasonInvalidField, "request_id", 0, 0},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -352,13 +353,21 @@ func TestGenerateEndsBadly(t *testing.T) {
 }
 
 func TestUnreachableRouter(t *testing.T) {
-	for _, args := range [][]string{
-		{"generate", "--prompt=x"}, {"workers"}, {"workers", "--watch"}, {"drain", "w"}, {"explain", "r"},
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"generate", "--prompt=x"}, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr"},
+		{[]string{"workers"}, "cannot reach a router at 127.0.0.1:2: start one with 'tandem up', or pass --control"},
+		{[]string{"workers", "--watch"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"drain", "w"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"explain", "r"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"budget"}, "cannot reach a router at 127.0.0.1:2"},
 	} {
-		got := run(t.Context(), "", []string{"TANDEM_ADDR=127.0.0.1:1"}, args...)
-		checkFailure(t, got, 1, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr")
+		got := run(t.Context(), "", []string{"TANDEM_ADDR=127.0.0.1:1", "TANDEM_CONTROL=127.0.0.1:2"}, c.args...)
+		checkFailure(t, got, 1, c.want)
 		if got.stdout != "" {
-			t.Errorf("%v prints %q", args, got.stdout)
+			t.Errorf("%v prints %q", c.args, got.stdout)
 		}
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -20,7 +21,7 @@ type measuredModel struct {
 	name  string // a folder, or what modeldir.Find knows; "" for a shape
 	shape func() (model.Shape, error)
 	// load says how its weights are loaded, or why they cannot be.
-	load func(m *model.Model) (cpu.LoadConfig, error)
+	load func(m *model.Model) (cpu.Config, error)
 }
 
 // measure opens and loads the model, hands its weights to use with a way to report what
@@ -64,12 +65,12 @@ func (mm measuredModel) directory(ctx context.Context, p *progress) (dir string,
 	if err != nil {
 		return "", nil, err
 	}
-	parent, err := os.MkdirTemp("", "tandem-measure-")
+	parent, err := tempfolder.Make("measure")
 	if err != nil {
-		return "", nil, fmt.Errorf("make room for the random weights: %w", err)
+		return "", nil, fmt.Errorf("make a folder for the random weights: %w", err)
 	}
-	remove = func() error { return os.RemoveAll(parent) }
-	dir = filepath.Join(parent, shape.Name)
+	remove = parent.Remove
+	dir = filepath.Join(parent.Path, shape.Name)
 	if err := model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: p.report}); err != nil {
 		return "", nil, errors.Join(err, remove())
 	}

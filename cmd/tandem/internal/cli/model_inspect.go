@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // inspectJSON is what `model inspect --json` prints. Sizes are in bytes.
@@ -117,7 +117,7 @@ prints its shape, its digest and the memory it needs.`,
 			return err
 		}
 		// Before the weights, which take longer.
-		if _, err := modeldir.OpenTokenizer(dir); err != nil {
+		if _, err := tokenizer.Open(dir); err != nil {
 			return err
 		}
 		progress, finish := terminalProgress(cmd.ErrOrStderr())

@@ -57,7 +57,7 @@ empty or not exist.`,
 		finish()
 		var path *fs.PathError
 		if errors.As(err, &path) {
-			return fmt.Errorf("%w: name a directory that you may write to, on a disk with room, with --out", err)
+			return fmt.Errorf("%w: name a directory that you may write to, on a disk with enough space, with --out", err)
 		}
 		if err != nil {
 			return err

@@ -6,8 +6,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-
-	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // maxTokenizeBytes bounds what model tokenize reads: the ids take some ten times as
@@ -31,7 +30,7 @@ tokenizer.json in DIR (default: the bundled model's).`,
 		if err != nil {
 			return err
 		}
-		opened, err := modeldir.OpenTokenizer(dir)
+		opened, err := tokenizer.Open(dir)
 		if err != nil {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/cmd/tandem/profile"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -26,7 +26,7 @@ type profileFlags struct {
 	weights              cpu.WeightType
 	kv                   cpu.KVType
 	threads, blockTokens int
-	kvMemory             mesh.ByteSize
+	kvMemory             bytesize.Size
 	maxContext, maxChunk int
 	maxSequences         int
 	duration             time.Duration
@@ -137,7 +137,7 @@ func (f *profileFlags) check() error {
 		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", f.maxSequences)
 	case f.maxChunk < 2 || f.maxChunk > 1<<20:
 		return fmt.Errorf("--max-chunk: %d is outside 2 to %d", f.maxChunk, 1<<20)
-	case f.kvMemory == mesh.Auto:
+	case f.kvMemory == bytesize.Auto:
 		return errors.New("--kv-memory: give a size, such as 1GiB")
 	}
 	return nil
@@ -170,8 +170,8 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 }
 
 // load says how the weights are loaded.
-func (f *profileFlags) load(*model.Model) (cpu.LoadConfig, error) {
-	return cpu.LoadConfig{Type: f.weights, Threads: f.threads, CacheDir: f.cache}, nil
+func (f *profileFlags) load(*model.Model) (cpu.Config, error) {
+	return cpu.Config{Weights: f.weights, Threads: f.threads, WeightCache: f.cache}, nil
 }
 
 // with profiles an engine on loaded weights.

@@ -3,13 +3,16 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/memory"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 func newServeCommand() *cobra.Command {
@@ -46,10 +49,14 @@ mesh and exits.`,
 		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
 			progress.finish()
 			memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
-			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%-9s %s\n%-9s %s\nready\n", options.Target, part.ID, "grpc", part.Advertise)
+			text := fmt.Sprintf("%-9s %s\n%-9s %s\n", options.Target, part.ID, "grpc", part.Advertise)
+			if part.Control != "" {
+				text += fmt.Sprintf("%-9s %s\n", "control", part.Control)
+			}
+			_, _ = io.WriteString(cmd.OutOrStdout(), text+"ready\n") // nobody left to tell
 		})
 	}
-	oneOf(cmd, "target", "router", "prefill", "decode", "kvtransfer")
+	oneOf(cmd, "target", api.Names[controlv1.Role]()...)
 	completeMeshFlags(cmd)
 	return cmd
 }

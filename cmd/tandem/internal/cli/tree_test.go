@@ -30,8 +30,8 @@ func TestEveryCommandHelps(t *testing.T) {
 		"tandem up":         "runs until it is stopped",
 		"tandem serve":      "runs until it is stopped",
 		// Parts of `tandem bench client`, which reads what they write.
-		"tandem bench client standin": "runs until it is stopped",
-		"tandem bench client load":    "writes for its parent",
+		"tandem bench client server": "runs until it is stopped",
+		"tandem bench client load":   "writes for its parent",
 		// The same of `tandem bench transfer`.
 		"tandem bench transfer part": "runs until it is killed",
 	}
@@ -60,7 +60,7 @@ func TestEveryCommandHelps(t *testing.T) {
 	}
 }
 
-// What is asked for once must not come out of an environment by accident.
+// What is asked for once must not come out of an environment unasked.
 func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
 	walk(cli.NewRoot(nil), func(cmd *cobra.Command) {
 		if cmd.Name() != "generate" {
@@ -159,7 +159,7 @@ func TestCompletionScripts(t *testing.T) {
 
 func TestCompletionKnowsWorkers(t *testing.T) {
 	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
-	got := run(t.Context(), "", nil, "__complete", "drain", "--addr", router.start(t), "")
+	got := run(t.Context(), "", nil, "__complete", "drain", "--control", router.start(t), "")
 	if !strings.Contains(got.stdout, "p1\tprefill, serving\n") || !strings.Contains(got.stdout, "d1\tdecode, draining\n") {
 		t.Errorf("got %+v", got)
 	}

@@ -11,9 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/memory"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 func newUpCommand() *cobra.Command {
@@ -24,9 +25,8 @@ func newUpCommand() *cobra.Command {
 		Long: `Runs the router, prefill workers, decode workers and, with --kvstore, block
 stores in one process, each behind its own gRPC server, with an embedded etcd
 and an embedded NATS server. It prints where it listens and then "ready". Ctrl-C
-lets running requests finish; a second one ends it at once, and leaves the folder
-of the embedded etcd, tandem-… in the folder for temporary files, to be removed
-by hand.`,
+lets running requests finish; a second one ends it at once, and leaves folders
+tandem-… in the folder for temporary files, which the next start removes.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --prefill 2 --kvstore 1 --store-memory 2GiB
@@ -59,8 +59,8 @@ by hand.`,
 
 // completeMeshFlags completes what mesh.Options takes from a list.
 func completeMeshFlags(cmd *cobra.Command) {
-	oneOf(cmd, "engine", mesh.EngineAuto, mesh.EngineCPU, mesh.EngineCUDA, mesh.EngineSimulated)
-	oneOf(cmd, "device", mesh.DeviceAuto, mesh.DeviceCPU, "cuda:0")
+	oneOf(cmd, "engine", engines.Auto, engines.CPU, engines.CUDA, engines.Simulated)
+	oneOf(cmd, "device", engines.DeviceAuto, engines.DeviceCPU, "cuda:0")
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
@@ -96,6 +96,9 @@ func announce(out io.Writer, program string, up mesh.Up) {
 	line("etcd", "%s%s", strings.Join(up.Etcd, ", "), kind(up.EmbeddedEtcd))
 	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))
 	line("grpc", "%s", up.Address)
+	if up.Control != "" {
+		line("control", "%s", up.Control)
+	}
 	if up.HTTP != "" {
 		line("http", "http://%s/v1 (OpenAI's API), http://%s/readyz", up.HTTP, up.HTTP)
 	}

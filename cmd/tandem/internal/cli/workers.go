@@ -12,25 +12,39 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // workerJSON is one worker in `workers --json`.
 type workerJSON struct {
-	ID         string   `json:"id"`
-	Role       string   `json:"role"`
-	State      string   `json:"state"`
-	Addresses  []string `json:"addresses"`
-	Engine     string   `json:"engine"`
-	Model      string   `json:"model"`
-	Version    string   `json:"version"`
-	Host       string   `json:"host"`
-	Epoch      string   `json:"epoch"`
-	Connected  bool     `json:"connected"`
-	Registered bool     `json:"registered"`
-	InFlight   uint32   `json:"in_flight"`
+	ID        string   `json:"id"`
+	Role      string   `json:"role"`
+	State     string   `json:"state"`
+	Addresses []string `json:"addresses"`
+	Engine    string   `json:"engine"`
+	Model     string   `json:"model"`
+	// ModelDigest and ArithmeticClass are its version of the model.
+	ModelDigest     string `json:"model_digest"`
+	ArithmeticClass string `json:"arithmetic_class"`
+	Version         string `json:"version"`
+	Host            string `json:"host"`
+	Epoch           string `json:"epoch"`
+	Connected       bool   `json:"connected"`
+	Registered      bool   `json:"registered"`
+	InFlight        uint32 `json:"in_flight"`
+	// Excluded says why it gets no requests, whatever its load; empty: it does.
+	Excluded string `json:"excluded"`
 	// Load is null until a report has come.
 	Load *loadJSON `json:"load"`
+}
+
+// oldViewJSON says how old a list of workers is.
+type oldViewJSON struct {
+	// AgeMs is how long ago etcd last answered; null: it never has.
+	AgeMs *float64 `json:"age_ms"`
+	// Source is empty for what the router saw itself, else file or peer.
+	Source string `json:"source"`
 }
 
 // loadJSON is a worker's last load report.
@@ -53,7 +67,7 @@ func newWorkersCommand() *cobra.Command {
   tandem workers --watch --json`,
 		Args: exactly(),
 	}
-	addr := addAddr(cmd)
+	router := addControl(cmd)
 	role := cmd.Flags().String("role", "", "only workers of this role: prefill, decode or kvtransfer, which is a block store")
 	oneOf(cmd, "role", "prefill", "decode", "kvtransfer")
 	watch := cmd.Flags().Bool("watch", false, "print them again whenever something changes, until Ctrl-C")
@@ -62,18 +76,12 @@ func newWorkersCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request := &controlv1.ListWorkersRequest{}
 		if *role != "" {
-			switch *role {
-			case "prefill":
-				request.Role = controlv1.Role_ROLE_PREFILL
-			case "decode":
-				request.Role = controlv1.Role_ROLE_DECODE
-			case "kvtransfer":
-				request.Role = controlv1.Role_ROLE_KVTRANSFER
-			default:
+			var is bool
+			if request.Role, is = api.Parse[controlv1.Role](*role); !is || request.Role == controlv1.Role_ROLE_ROUTER {
 				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill, decode or kvtransfer", *role))
 			}
 		}
-		conn, err := dial(*addr)
+		conn, err := router.dial()
 		if err != nil {
 			return err
 		}
@@ -82,7 +90,7 @@ func newWorkersCommand() *cobra.Command {
 		if !*watch {
 			response, err := client.ListWorkers(cmd.Context(), request)
 			if err != nil {
-				return routerFailure(err, *addr, false)
+				return router.failure(err, false)
 			}
 			return printWorkers(out, response, *role, *asJSON)
 		}
@@ -93,16 +101,16 @@ func newWorkersCommand() *cobra.Command {
 			case recvErr != nil && cmd.Context().Err() != nil:
 				return nil // Ctrl-C is how a watch ends.
 			case errors.Is(recvErr, io.EOF):
-				return fmt.Errorf("the router at %s ended the watch: it stops; start the command again when it is back", *addr)
+				return fmt.Errorf("the router at %s ended the watch: it stops; start the command again when it is back", router.address())
 			case recvErr != nil:
-				return routerFailure(recvErr, *addr, !first)
+				return router.failure(recvErr, !first)
 			}
 			if !*asJSON {
 				startAgain(out, first)
 			}
 			err = printWorkers(out, response, *role, *asJSON)
 		}
-		return routerFailure(err, *addr, false)
+		return router.failure(err, false)
 	}
 	return cmd
 }
@@ -133,11 +141,18 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 	if asJSON {
 		list := struct {
 			Workers []workerJSON `json:"workers"`
-		}{Workers: []workerJSON{}}
+			// OldView is there if etcd does not answer the router.
+			OldView *oldViewJSON `json:"old_view,omitempty"`
+		}{Workers: []workerJSON{}, OldView: oldViewOf(response)}
 		for _, view := range response.GetWorkers() {
 			list.Workers = append(list.Workers, workerOf(view))
 		}
 		return json.NewEncoder(w).Encode(list)
+	}
+	if response.GetOld() {
+		if _, err := fmt.Fprintln(w, oldView(response)); err != nil {
+			return err
+		}
 	}
 	if len(response.GetWorkers()) == 0 && role != "" {
 		_, err := fmt.Fprintf(w, "no %s workers: start some with 'tandem serve --target %s'\n", role, role)
@@ -148,7 +163,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tENGINE\tMODEL\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tREPORT AGE")
+	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tENGINE\tMODEL\tDIGEST\tARITHMETIC\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tREPORT AGE")
 	for _, view := range response.GetWorkers() {
 		worker := workerOf(view)
 		running, waiting, blocks, age := "-", "-", "-", "never"
@@ -163,10 +178,62 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		}
 		fmt.Fprintln(table, strings.Join([]string{
 			worker.ID, worker.Role, tableState(worker), address, orElse(worker.Engine, "-"), orElse(worker.Model, "-"),
+			orElse(shortDigest(worker.ModelDigest), "-"), orElse(worker.ArithmeticClass, "-"),
 			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
 		}, "\t"))
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	said := 0
+	for _, view := range response.GetWorkers() {
+		why := view.GetExcluded()
+		if why == "" {
+			continue
+		}
+		if said++; said > maxReasons {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s gets no requests: %s\n", view.GetRecord().GetId(), why); err != nil {
+			return err
+		}
+	}
+	if said > maxReasons {
+		_, err := fmt.Fprintf(w, "%d more get no requests: --json says why\n", said-maxReasons)
+		return err
+	}
+	return nil
+}
+
+// maxReasons is how many workers are said under the table to get no requests, and why.
+const maxReasons = 20
+
+// oldViewOf is what there is to say of a list's age; nil: nothing.
+func oldViewOf(response *controlv1.ListWorkersResponse) *oldViewJSON {
+	if !response.GetOld() {
+		return nil
+	}
+	old := &oldViewJSON{Source: response.GetSource()}
+	if age := response.GetAge(); age != nil {
+		ms := float64(age.AsDuration()) / float64(time.Millisecond)
+		old.AgeMs = &ms
+	}
+	return old
+}
+
+// oldView says how old a list of workers is.
+func oldView(response *controlv1.ListWorkersResponse) string {
+	if response.GetAge() == nil {
+		return "etcd has not answered this router yet"
+	}
+	age := response.GetAge().AsDuration().Round(time.Second)
+	switch response.GetSource() {
+	case "file":
+		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which this router had kept", age)
+	case "peer":
+		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which another router told", age)
+	}
+	return fmt.Sprintf("etcd has not answered for %s: workers may have come and gone since", age)
 }
 
 // tableState is the state with what is wrong beside it.
@@ -176,6 +243,8 @@ func tableState(w workerJSON) string {
 		return w.State + ", no connection"
 	case !w.Registered:
 		return w.State + ", not in etcd"
+	case w.Excluded != "":
+		return w.State + ", excluded"
 	}
 	return w.State
 }
@@ -183,18 +252,21 @@ func tableState(w workerJSON) string {
 func workerOf(view *controlv1.WorkerView) workerJSON {
 	record := view.GetRecord()
 	worker := workerJSON{
-		ID:         record.GetId(),
-		Role:       roleName(record.GetRole()),
-		State:      stateName(record.GetState()),
-		Addresses:  append([]string{}, record.GetAddresses()...),
-		Engine:     record.GetEngine(),
-		Model:      record.GetModel(),
-		Version:    record.GetVersion(),
-		Host:       record.GetHost(),
-		Epoch:      fmt.Sprintf("%016x", record.GetEpoch()),
-		Connected:  view.GetConnected(),
-		Registered: view.GetRegistered(),
-		InFlight:   view.GetInFlight(),
+		ID:              record.GetId(),
+		Role:            api.Name(record.GetRole()),
+		State:           api.Name(record.GetState()),
+		Addresses:       append([]string{}, record.GetAddresses()...),
+		Engine:          record.GetEngine(),
+		Model:           record.GetModel(),
+		ModelDigest:     record.GetModelDigest(),
+		ArithmeticClass: record.GetLayout().GetArithmeticClass(),
+		Version:         record.GetVersion(),
+		Host:            record.GetHost(),
+		Epoch:           fmt.Sprintf("%016x", record.GetEpoch()),
+		Connected:       view.GetConnected(),
+		Registered:      view.GetRegistered(),
+		InFlight:        view.GetInFlight(),
+		Excluded:        view.GetExcluded(),
 	}
 	if load := view.GetLoad(); load != nil {
 		worker.Load = &loadJSON{
@@ -209,13 +281,4 @@ func workerOf(view *controlv1.WorkerView) workerJSON {
 		}
 	}
 	return worker
-}
-
-// roleName and stateName are the enums' names as people write them.
-func roleName(r controlv1.Role) string {
-	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
-}
-
-func stateName(s controlv1.WorkerState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "WORKER_STATE_"))
 }

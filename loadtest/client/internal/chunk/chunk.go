@@ -1,7 +1,7 @@
 // Package chunk parses the JSON chunks that servers with OpenAI's API stream, for
 // completions and for chats, with what vLLM, SGLang and others add.
 //
-// Package target imports it. It starts no goroutines and reads no clock.
+// Package client imports it. It starts no goroutines and reads no clock.
 package chunk
 
 import (

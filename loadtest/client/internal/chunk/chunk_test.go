@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/chunk"
+	"github.com/tandem-serving/tandem/loadtest/client/internal/chunk"
 )
 
 func TestParse(t *testing.T) {

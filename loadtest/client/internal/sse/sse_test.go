@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/target/internal/sse"
+	"github.com/tandem-serving/tandem/loadtest/client/internal/sse"
 )
 
 func events(from io.Reader, limit int) (got []string, err error) {

@@ -22,12 +22,12 @@ type Options struct {
 // Render fills the template in with variables, whose values are those of this
 // package. Its error is an *Error, or that of ctx.
 func (t *Template) Render(ctx context.Context, variables *Dict, o Options) (out string, err error) {
-	m := &machine{ctx: ctx, work: o.MaxWork, unwatched: watchInterval, room: o.MaxOutputBytes, now: o.Now, line: 1}
+	m := &machine{ctx: ctx, work: o.MaxWork, unwatched: watchInterval, outputLeft: o.MaxOutputBytes, now: o.Now, line: 1}
 	if m.work <= 0 {
 		m.work = defaultWork
 	}
-	if m.room <= 0 {
-		m.room = defaultOutputBytes
+	if m.outputLeft <= 0 {
+		m.outputLeft = defaultOutputBytes
 	}
 	if m.now == nil {
 		m.now = time.Now
@@ -55,12 +55,12 @@ func (t *Template) Render(ctx context.Context, variables *Dict, o Options) (out 
 
 // machine renders one template once.
 type machine struct {
-	ctx   context.Context
-	out   *strings.Builder
-	room  int // bytes that may still be printed, captured ones included
-	depth int
-	line  int // of what is evaluated
-	now   func() time.Time
+	ctx        context.Context
+	out        *strings.Builder
+	outputLeft int // bytes that may still be printed, captured ones included
+	depth      int
+	line       int // of what is evaluated
+	now        func() time.Time
 
 	work      int // that may still be done
 	unwatched int // work until the context is looked at
@@ -83,7 +83,7 @@ func (m *machine) enter() error {
 }
 
 func (m *machine) print(s string) error {
-	if m.room -= len(s); m.room < 0 {
+	if m.outputLeft -= len(s); m.outputLeft < 0 {
 		return errors.New("the template prints too much: it was stopped")
 	}
 	if err := m.spend(len(s)); err != nil {
@@ -109,7 +109,7 @@ func (m *machine) captured(run func() error) (string, error) {
 	m.out = &buffer
 	err := run()
 	m.out = outside
-	m.room += buffer.Len() // it is printed again, or not
+	m.outputLeft += buffer.Len() // it is printed again, or not
 	return buffer.String(), err
 }
 

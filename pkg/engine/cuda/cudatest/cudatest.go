@@ -8,7 +8,7 @@ package cudatest
 import (
 	"testing"
 
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 // illegalAddress is what the driver says of a kernel that read elsewhere.
@@ -16,25 +16,25 @@ const illegalAddress = 700
 
 // GPU is an emulated device.
 type GPU struct {
-	// Driver is the file of the driver's library, for cuda.LoadConfig.Library.
+	// Driver is the file of the driver's library, for cuda.Config.Driver.
 	Driver string
 	// CublasLt is the file of a cuBLASLt library for it, for cuda.Config.CublasLt.
 	CublasLt string
 	// NVML is the file of NVIDIA's management library for it, for cuda.HealthConfig.Library.
 	NVML    string
-	control *emulation.Control
+	control *emulationtest.Control
 }
 
 // New makes sure that there is one, and takes back what earlier tests did to it. Without a
-// C++ compiler the test is skipped: see emulation.Library.
+// C++ compiler the test is skipped: see emulationtest.Library.
 func New(t testing.TB) *GPU {
 	t.Helper()
-	path := emulation.Library(t)
-	return &GPU{path, path, path, emulation.NewControl(t, path)}
+	path := emulationtest.Library(t)
+	return &GPU{path, path, path, emulationtest.NewControl(t, path)}
 }
 
 // Memory sets how much memory the device has, bytes.
-func (g *GPU) Memory(bytes uint64) { g.control.Set(emulation.Memory, bytes) }
+func (g *GPU) Memory(bytes uint64) { g.control.Set(emulationtest.Memory, bytes) }
 
 // Lose breaks the device until all who opened it have closed it.
 func (g *GPU) Lose() { g.control.Lose(illegalAddress) }
@@ -47,13 +47,13 @@ func (g *GPU) Copied() (in, out, within int64) {
 }
 
 // Report makes NVML report an Xid; no call of the driver fails by it.
-func (g *GPU) Report(xid uint64) { g.control.Raise(emulation.EventXid, xid) }
+func (g *GPU) Report(xid uint64) { g.control.Raise(emulationtest.EventXid, xid) }
 
 // MemoryErrors sets how many errors of memory ECC has corrected, and could not.
 func (g *GPU) MemoryErrors(corrected, uncorrected uint64) {
-	g.control.Set(emulation.Corrected, corrected)
-	g.control.Set(emulation.Uncorrected, uncorrected)
+	g.control.Set(emulationtest.Corrected, corrected)
+	g.control.Set(emulationtest.Uncorrected, uncorrected)
 }
 
 // InUse says whether anything of the device is open.
-func (g *GPU) InUse() bool { return g.control.Live() != emulation.Live{} }
+func (g *GPU) InUse() bool { return g.control.Live() != emulationtest.Live{} }

@@ -4,7 +4,7 @@ import (
 	"hash/crc32"
 	"testing"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
 const (

@@ -1,7 +1,7 @@
 // Package checksum computes CRC-32C (Castagnoli), alone or together with a copy, in
 // one pass over memory: where bytes are cold, fetching them is what costs.
 //
-// Only services/kvtransfer may import it. It starts no goroutines.
+// Only pkg/kvtransfer may import it. It starts no goroutines.
 package checksum
 
 import (
@@ -39,7 +39,7 @@ var (
 // Update adds p to a checksum. That of nothing is 0.
 func Update(sum uint32, p []byte) uint32 { return best.update(sum, p) }
 
-// Copy copies src to the beginning of dst, which has room for it, and adds it to a
+// Copy copies src to the beginning of dst, which is long enough, and adds it to a
 // checksum. The two do not overlap.
 func Copy(dst, src []byte, sum uint32) uint32 { return best.copy(dst, src, sum) }
 

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/checksum"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
 // guard surrounds what is copied to, to see that nothing else is written.

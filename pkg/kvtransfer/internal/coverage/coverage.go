@@ -1,5 +1,5 @@
 // Package coverage remembers which slices of a transfer were seen. Both sides
-// of services/kvtransfer use it, nobody else. It starts no goroutines and is
+// of pkg/kvtransfer use it, nobody else. It starts no goroutines and is
 // not safe for concurrent use.
 package coverage
 

@@ -5,7 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/coverage"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/coverage"
 )
 
 // The set is a table of booleans.

@@ -1,5 +1,5 @@
 // Package deadline keeps the deadlines of a state machine in order. Both sides
-// of services/kvtransfer use it, nobody else. It reads no clock, starts no
+// of pkg/kvtransfer use it, nobody else. It reads no clock, starts no
 // goroutines and is not safe for concurrent use.
 package deadline
 

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/deadline"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/deadline"
 )
 
 // The queue is a map of times, however they are ordered.

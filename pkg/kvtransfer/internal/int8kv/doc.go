@@ -17,6 +17,6 @@
 // is never written, and read as -127. What is encoded, decoded and encoded again
 // gives the same bytes.
 //
-// Only services/kvtransfer may import it. It starts no goroutines and keeps no
+// Only pkg/kvtransfer may import it. It starts no goroutines and keeps no
 // state.
 package int8kv

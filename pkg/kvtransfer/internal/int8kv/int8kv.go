@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 const (

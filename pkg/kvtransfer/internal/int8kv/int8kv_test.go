@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/int8kv"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/int8kv"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 func layout(heads, headSize, blockTokens int) kvcache.Layout {

@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 const (
@@ -34,7 +34,7 @@ func newPair(t *testing.T, blocks int) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	weights, err := cpu.Load(t.Context(), m, cpu.LoadConfig{Threads: 2})
+	weights, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"time"
@@ -7,9 +7,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
 )
 
 // event is one thing that happens in a world, with all that was drawn for it: the same
@@ -99,9 +99,9 @@ type (
 	die      struct{ session int }
 	shutdown struct{}
 
-	// settle lets all come to its end, blackout lets nothing arrive any more. Either is
+	// quiesce lets all come to its end, blackout lets nothing arrive any more. Either is
 	// the last event.
-	settle   struct{}
+	quiesce  struct{}
 	blackout struct{}
 )
 

@@ -1,6 +1,6 @@
-package model_test
+package protocolmodel_test
 
-import "github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
+import "github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 
 // The events that a healthy cluster does not see, those of time, and the last ones.
 
@@ -61,7 +61,7 @@ func (e flip) happen(w *world) {
 
 func (e senderHears) may(w *world) bool {
 	s := w.sessions[e.session]
-	return !s.gone && s.severed()
+	return !s.gone && s.broken()
 }
 func (e senderHears) happen(w *world) { w.loseSender(w.sessions[e.session]) }
 
@@ -92,7 +92,7 @@ func (e shutdown) happen(w *world) {
 	w.toReceiver(receiver.Shutdown{})
 }
 
-func (e settle) may(*world) bool   { return true }
-func (e settle) happen(w *world)   { w.settle() }
+func (e quiesce) may(*world) bool  { return true }
+func (e quiesce) happen(w *world)  { w.quiesce() }
 func (e blackout) may(*world) bool { return true }
 func (e blackout) happen(w *world) { w.blackout() }

@@ -1,4 +1,4 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"testing"
@@ -48,7 +48,7 @@ var histories = []history{
 			write{0, 0}, write{0, 1}, // Commit
 			up{0, 0}, up{0, 0}, up{0, 0}, land{}, land{},
 			up{0, 1}, up{0, 1}, land{},
-			settle{}),
+			quiesce{}),
 		commits: true,
 	},
 	{
@@ -58,7 +58,7 @@ var histories = []history{
 			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
 			up{0, 0}, up{0, 0}, up{0, 0}, up{0, 0},
 			land{2, false}, land{0, false}, land{0, false},
-			settle{}),
+			quiesce{}),
 		commits: true,
 	},
 	{
@@ -68,7 +68,7 @@ var histories = []history{
 			abort{id: 1}, write{0, 0}, up{0, 0},
 			land{},
 			reserve{blocks: []kvcache.BlockID{0, 1}},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "the end of a stream overtakes a copy, and others want the blocks",
@@ -77,7 +77,7 @@ var histories = []history{
 			cut{0, 0}, receiverHears{0, 0},
 			land{},
 			reserve{blocks: []kvcache.BlockID{0, 1}},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "the abort of the first stripe overtakes a chunk of the second",
@@ -85,7 +85,7 @@ var histories = []history{
 			offer{id: 1, layer: 0, count: 2}, write{0, 1}, ship{session: 0, stripe: 1}, read{0, 1},
 			abort{id: 1}, write{0, 0}, write{0, 1},
 			up{0, 0}, up{0, 1}, up{0, 1}, down{0, 0},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "an abort crosses the accept",
@@ -93,7 +93,7 @@ var histories = []history{
 			start{}, connect{stripes: 2}, up{0, 0}, up{0, 1}, down{0, 0}, down{0, 1},
 			reserve{blocks: []kvcache.BlockID{0, 1}}, open{session: 0, id: 1}, write{0, 0},
 			abort{id: 1}, write{0, 0}, up{0, 0}, down{0, 0}, up{0, 0}, write{0, 1}, up{0, 1}, down{0, 0},
-			settle{},
+			quiesce{},
 		},
 	},
 	{
@@ -103,7 +103,7 @@ var histories = []history{
 			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
 			up{0, 0}, land{}, up{0, 0}, land{}, up{0, 0}, land{}, up{0, 0},
 			abort{id: 1}, write{0, 0}, up{0, 0},
-			settle{}),
+			quiesce{}),
 		commits: true,
 	},
 	{
@@ -112,7 +112,7 @@ var histories = []history{
 			commit{session: 0, id: 1},
 			write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0}, ship{}, write{0, 0},
 			up{0, 0}, cancel{1}, up{0, 0}, up{0, 0}, up{0, 0}, down{0, 0}, land{},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "a ticket of another start",
@@ -120,7 +120,7 @@ var histories = []history{
 			start{}, connect{stripes: 1}, up{1, 0}, down{1, 0},
 			reserve{blocks: []kvcache.BlockID{0}}, open{session: 1, id: 2, forged: oldEpoch}, write{1, 0},
 			up{1, 0}, down{1, 0},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "a ticket with another secret, and then the right one",
@@ -128,7 +128,7 @@ var histories = []history{
 			start{}, connect{stripes: 1}, up{0, 0}, down{0, 0}, connect{stripes: 1}, up{1, 0}, down{1, 0},
 			reserve{blocks: []kvcache.BlockID{0, 1}}, open{session: 0, id: 1, forged: wrongSecret}, write{0, 0}, up{0, 0}, down{0, 0},
 			open{session: 1, id: 1, again: true}, write{1, 0}, up{1, 0}, down{1, 0},
-			settle{},
+			quiesce{},
 		},
 	},
 	{
@@ -143,14 +143,14 @@ var histories = []history{
 		events: after(begun(1),
 			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{},
 			flip{bit: bitOfPayload}, up{0, 0}, land{},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "a bit flips in a payload that goes straight into pages",
 		events: after(append([]event{start{views: true}}, begun(1)[1:]...),
 			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{},
 			flip{bit: bitOfPayload}, up{0, 0}, land{},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "two chunks change their blocks, of which nothing but their sums would tell",
@@ -159,7 +159,7 @@ var histories = []history{
 			offer{id: 1, layer: 0, count: 1}, write{0, 0}, ship{},
 			flip{message: 0, bit: bitOfFirstBlock}, flip{message: 1, bit: bitOfFirstBlock},
 			up{0, 0}, land{}, up{0, 0},
-			settle{}),
+			quiesce{}),
 	},
 	{
 		name: "two chunks change their layers, of which nothing but their sums would tell",
@@ -168,7 +168,7 @@ var histories = []history{
 			offer{id: 1, layer: 1, count: 2}, write{0, 0}, ship{},
 			flip{message: 0, bit: bitOfLayer}, flip{message: 1, bit: bitOfLayer},
 			up{0, 0}, land{}, up{0, 0},
-			settle{}),
+			quiesce{}),
 	},
 }
 

@@ -1,12 +1,12 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"errors"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
 // loan is a chunk whose slices are lent, until they are taken or recalled.

@@ -1,4 +1,4 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"flag"
@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
 // TestMain asks for more histories than rapid's 100: they are cheap, and the
@@ -33,7 +33,7 @@ func TestAnythingMayHappen(t *testing.T) {
 		if rapid.Bool().Draw(t, "blackout") {
 			c.do(blackout{})
 		} else {
-			c.do(settle{})
+			c.do(quiesce{})
 		}
 	})
 }
@@ -46,7 +46,7 @@ func TestNothingGoesWrong(t *testing.T) {
 		for range rapid.IntRange(20, 600).Draw(t, "steps") {
 			c.step()
 		}
-		c.do(settle{})
+		c.do(quiesce{})
 		c.checkAllCommitted()
 	})
 }
@@ -63,7 +63,7 @@ func TestOneBitFlips(t *testing.T) {
 				flipped = c.flip(false, isChunk)
 			}
 		}
-		c.do(settle{})
+		c.do(quiesce{})
 	})
 }
 

@@ -1,4 +1,4 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"encoding/binary"
@@ -8,10 +8,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 // session is some streams and the sender process at their end.
@@ -63,8 +63,8 @@ func (s *session) reading() bool {
 	return false
 }
 
-// severed says that a stripe ended, or is about to, somewhere.
-func (s *session) severed() bool {
+// broken says that a stripe ended, or is about to, somewhere.
+func (s *session) broken() bool {
 	for _, st := range s.stripes {
 		if st.cut || st.closing || st.targetGone {
 			return true

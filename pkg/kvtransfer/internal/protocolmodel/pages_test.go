@@ -1,4 +1,4 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"encoding/binary"

@@ -1,14 +1,14 @@
-package model_test
+package protocolmodel_test
 
 import (
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/receiver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-// settle lets everything that is under way come to its end: prefill workers
+// quiesce lets everything that is under way come to its end: prefill workers
 // commit what they began, the network is fair, what was cut is noticed. Then
 // nothing may be left within the lease.
-func (w *world) settle() {
+func (w *world) quiesce() {
 	w.commitAll()
 	w.run()
 	w.advance(lease) // tickets that nobody took, sessions that are not complete

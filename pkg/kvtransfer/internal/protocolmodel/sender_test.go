@@ -1,12 +1,12 @@
-package model_test
+package protocolmodel_test
 
 import (
 	"strings"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/sender"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/wire"
 )
 
 func (w *world) toSender(s *session, ev sender.Event) {

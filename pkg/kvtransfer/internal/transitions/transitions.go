@@ -1,5 +1,5 @@
 // Package transitions writes the table of a state machine down for people. Both sides
-// of services/kvtransfer use it, nobody else. It starts no goroutines.
+// of pkg/kvtransfer use it, nobody else. It starts no goroutines.
 package transitions
 
 import (

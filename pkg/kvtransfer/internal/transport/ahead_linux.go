@@ -1,6 +1,6 @@
 //go:build linux && !race
 
-package socket
+package transport
 
 import (
 	"errors"

@@ -1,14 +1,13 @@
-package socket
+package transport
 
 import (
 	"context"
 	"fmt"
 	"net"
 	"strings"
-)
 
-// unixScheme begins the addresses of Unix sockets.
-const unixScheme = "unix://"
+	"github.com/tandem-serving/tandem/pkg/api"
+)
 
 const (
 	// loopbackBytes is asked for as the send buffer of a TCP connection within this
@@ -23,7 +22,7 @@ const (
 // Dial connects to "host:port" or "unix:///path".
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	var dialer net.Dialer
-	if path, ok := strings.CutPrefix(address, unixScheme); ok {
+	if path, ok := strings.CutPrefix(address, api.UnixScheme); ok {
 		c, err := dialer.DialContext(ctx, "unix", path)
 		if err != nil {
 			return nil, err

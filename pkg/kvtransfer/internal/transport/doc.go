@@ -1,4 +1,4 @@
-// Package socket has the connections that KV moves over, as gRPC's servers and
+// Package transport has the connections that KV moves over, as gRPC's servers and
 // clients use them.
 //
 // A receiver's connections read a frame's payload and the head of the next frame
@@ -6,5 +6,5 @@
 // buffer between. A sender's connections to the same machine keep little on the way:
 // what lies in the socket then lies in the processor's caches, too.
 //
-// Only services/kvtransfer may import it. It starts no goroutines.
-package socket
+// It starts no goroutines.
+package transport

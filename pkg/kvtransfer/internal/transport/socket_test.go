@@ -1,4 +1,4 @@
-package socket_test
+package transport_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/socket"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,9 +29,9 @@ func join(t *testing.T, network string) (dialled, accepted net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := socket.Listen(inner)
+	l := transport.Listen(inner)
 	t.Cleanup(func() { _ = l.Close() })
-	dialled, err = socket.Dial(t.Context(), prefix+l.Addr().String())
+	dialled, err = transport.Dial(t.Context(), prefix+l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestReadsEnd(t *testing.T) {
 }
 
 func TestDialFails(t *testing.T) {
-	if c, err := socket.Dial(t.Context(), "unix://"+filepath.Join(t.TempDir(), "none")); err == nil {
+	if c, err := transport.Dial(t.Context(), "unix://"+filepath.Join(t.TempDir(), "none")); err == nil {
 		_ = c.Close()
 		t.Error("connected to nothing")
 	}

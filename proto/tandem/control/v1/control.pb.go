@@ -127,7 +127,14 @@ func (x *ListWorkersRequest) GetRole() Role {
 type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The workers, sorted by role and id.
-	Workers       []*WorkerView `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	Workers []*WorkerView `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// etcd does not answer this router: workers may have come and gone since it last did.
+	Old bool `protobuf:"varint,2,opt,name=old,proto3" json:"old,omitempty"`
+	// Of an old list: how long ago etcd last answered. Not set: it never has.
+	Age *durationpb.Duration `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`
+	// Of an old list that this router has not seen in etcd itself, where it comes from:
+	// "file", what it had kept at an earlier start, or "peer", another router.
+	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +176,27 @@ func (x *ListWorkersResponse) GetWorkers() []*WorkerView {
 	return nil
 }
 
+func (x *ListWorkersResponse) GetOld() bool {
+	if x != nil {
+		return x.Old
+	}
+	return false
+}
+
+func (x *ListWorkersResponse) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
 // WorkerView is one worker as one router sees it.
 type WorkerView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -184,7 +212,11 @@ type WorkerView struct {
 	// etcd loses it.
 	Registered bool `protobuf:"varint,5,opt,name=registered,proto3" json:"registered,omitempty"`
 	// Requests of this router that run on it.
-	InFlight      uint32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	InFlight uint32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// Why this router gives it no requests, whatever its load, or none where there is
+	// another worker: other weights than the mesh serves, say, or a silence in a request.
+	// Empty: it does.
+	Excluded      string `protobuf:"bytes,7,opt,name=excluded,proto3" json:"excluded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -261,6 +293,13 @@ func (x *WorkerView) GetInFlight() uint32 {
 	return 0
 }
 
+func (x *WorkerView) GetExcluded() string {
+	if x != nil {
+		return x.Excluded
+	}
+	return ""
+}
+
 // DrainRequest names a worker to drain.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -268,7 +307,9 @@ type DrainRequest struct {
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// What still runs after this long is started again elsewhere. Not set: wait
 	// until it is done.
-	Grace         *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
+	Grace *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
+	// Drain it even if no worker of its role is left then.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -317,6 +358,96 @@ func (x *DrainRequest) GetGrace() *durationpb.Duration {
 	return nil
 }
 
+func (x *DrainRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// UndrainRequest names a worker that drains.
+type UndrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Worker id.
+	WorkerId      string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainRequest) Reset() {
+	*x = UndrainRequest{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainRequest) ProtoMessage() {}
+
+func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
+func (*UndrainRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UndrainRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+// UndrainResponse says that it takes requests again.
+type UndrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainResponse) Reset() {
+	*x = UndrainResponse{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainResponse) ProtoMessage() {}
+
+func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
+func (*UndrainResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{5}
+}
+
 // DrainProgress says what is left.
 type DrainProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -330,7 +461,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[4]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -342,7 +473,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[4]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -355,7 +486,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{4}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -385,7 +516,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[5]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -397,7 +528,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[5]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -410,7 +541,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{5}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExplainRequest) GetRequestId() string {
@@ -427,6 +558,61 @@ func (x *ExplainRequest) GetSlowest() *Slowest {
 	return nil
 }
 
+// ExplainOwnRequest names a request by what only its caller knows.
+type ExplainOwnRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Accepted.request_id.
+	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Accepted.secret.
+	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainOwnRequest) Reset() {
+	*x = ExplainOwnRequest{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainOwnRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainOwnRequest) ProtoMessage() {}
+
+func (x *ExplainOwnRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainOwnRequest.ProtoReflect.Descriptor instead.
+func (*ExplainOwnRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ExplainOwnRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ExplainOwnRequest) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
 // Slowest names a request by its rank among others.
 type Slowest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -441,7 +627,7 @@ type Slowest struct {
 
 func (x *Slowest) Reset() {
 	*x = Slowest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +639,7 @@ func (x *Slowest) String() string {
 func (*Slowest) ProtoMessage() {}
 
 func (x *Slowest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +652,7 @@ func (x *Slowest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Slowest.ProtoReflect.Descriptor instead.
 func (*Slowest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Slowest) GetPercentile() float64 {
@@ -507,7 +693,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +705,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +718,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExplainResponse) GetRequestId() string {
@@ -614,7 +800,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +812,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +825,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Decision) GetMode() v1.Mode {
@@ -735,7 +921,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +933,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +946,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{9}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Candidate) GetWorkerId() string {
@@ -833,6 +1019,98 @@ func (x *Candidate) GetFetchTokens() uint32 {
 	return 0
 }
 
+// GetPolicyRequest asks for the policy.
+type GetPolicyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyRequest) Reset() {
+	*x = GetPolicyRequest{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyRequest) ProtoMessage() {}
+
+func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{13}
+}
+
+// GetPolicyResponse is the policy.
+type GetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it was set; fields that are not set are those of each router's configuration.
+	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What this router goes by.
+	InForce       *Policy `protobuf:"bytes,2,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPolicyResponse) Reset() {
+	*x = GetPolicyResponse{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPolicyResponse) ProtoMessage() {}
+
+func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetPolicyResponse) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *GetPolicyResponse) GetInForce() *Policy {
+	if x != nil {
+		return x.InForce
+	}
+	return nil
+}
+
 // SetPolicyRequest changes the policy.
 type SetPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -844,7 +1122,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1134,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1147,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetPolicyRequest) GetPolicy() *Policy {
@@ -890,7 +1168,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1180,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[11]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1193,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{11}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetPolicyResponse) GetPolicy() *Policy {
@@ -934,7 +1212,7 @@ type GetBudgetRequest struct {
 
 func (x *GetBudgetRequest) Reset() {
 	*x = GetBudgetRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1224,7 @@ func (x *GetBudgetRequest) String() string {
 func (*GetBudgetRequest) ProtoMessage() {}
 
 func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1237,7 @@ func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBudgetRequest.ProtoReflect.Descriptor instead.
 func (*GetBudgetRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{17}
 }
 
 // GetBudgetResponse is what requests spent of their latency budget, as one router
@@ -987,7 +1265,7 @@ type GetBudgetResponse struct {
 
 func (x *GetBudgetResponse) Reset() {
 	*x = GetBudgetResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1277,7 @@ func (x *GetBudgetResponse) String() string {
 func (*GetBudgetResponse) ProtoMessage() {}
 
 func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1290,7 @@ func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBudgetResponse.ProtoReflect.Descriptor instead.
 func (*GetBudgetResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{13}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetBudgetResponse) GetWindow() *durationpb.Duration {
@@ -1102,7 +1380,7 @@ type BudgetLine struct {
 
 func (x *BudgetLine) Reset() {
 	*x = BudgetLine{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1392,7 @@ func (x *BudgetLine) String() string {
 func (*BudgetLine) ProtoMessage() {}
 
 func (x *BudgetLine) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1405,7 @@ func (x *BudgetLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetLine.ProtoReflect.Descriptor instead.
 func (*BudgetLine) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{14}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BudgetLine) GetName() string {
@@ -1247,7 +1525,7 @@ type BudgetOverrun struct {
 
 func (x *BudgetOverrun) Reset() {
 	*x = BudgetOverrun{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1537,7 @@ func (x *BudgetOverrun) String() string {
 func (*BudgetOverrun) ProtoMessage() {}
 
 func (x *BudgetOverrun) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1550,7 @@ func (x *BudgetOverrun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetOverrun.ProtoReflect.Descriptor instead.
 func (*BudgetOverrun) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{15}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BudgetOverrun) GetName() string {
@@ -1337,9 +1615,12 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftandem/control/v1/control.proto\x12\x11tandem.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftandem/control/v1/records.proto\x1a\x1ftandem/control/v1/signals.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"A\n" +
 	"\x12ListWorkersRequest\x12+\n" +
-	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\"N\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\"\xa5\x01\n" +
 	"\x13ListWorkersResponse\x127\n" +
-	"\aworkers\x18\x01 \x03(\v2\x1d.tandem.control.v1.WorkerViewR\aworkers\"\x89\x02\n" +
+	"\aworkers\x18\x01 \x03(\v2\x1d.tandem.control.v1.WorkerViewR\aworkers\x12\x10\n" +
+	"\x03old\x18\x02 \x01(\bR\x03old\x12+\n" +
+	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\"\xa5\x02\n" +
 	"\n" +
 	"WorkerView\x127\n" +
 	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\x121\n" +
@@ -1349,17 +1630,26 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"registered\x18\x05 \x01(\bR\n" +
 	"registered\x12\x1b\n" +
-	"\tin_flight\x18\x06 \x01(\rR\binFlight\"\\\n" +
+	"\tin_flight\x18\x06 \x01(\rR\binFlight\x12\x1a\n" +
+	"\bexcluded\x18\a \x01(\tR\bexcluded\"r\n" +
 	"\fDrainRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12/\n" +
-	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"K\n" +
+	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"-\n" +
+	"\x0eUndrainRequest\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"\x11\n" +
+	"\x0fUndrainResponse\"K\n" +
 	"\rDrainProgress\x12\x1c\n" +
 	"\tsequences\x18\x01 \x01(\rR\tsequences\x12\x1c\n" +
 	"\ttransfers\x18\x02 \x01(\rR\ttransfers\"e\n" +
 	"\x0eExplainRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x124\n" +
-	"\aslowest\x18\x02 \x01(\v2\x1a.tandem.control.v1.SlowestR\aslowest\"T\n" +
+	"\aslowest\x18\x02 \x01(\v2\x1a.tandem.control.v1.SlowestR\aslowest\"J\n" +
+	"\x11ExplainOwnRequest\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"T\n" +
 	"\aSlowest\x12\x1e\n" +
 	"\n" +
 	"percentile\x18\x01 \x01(\x01R\n" +
@@ -1398,7 +1688,11 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\tin_flight\x18\b \x01(\rR\binFlight\x12\x17\n" +
 	"\acost_ms\x18\t \x01(\x01R\x06costMs\x12!\n" +
 	"\ffetch_tokens\x18\n" +
-	" \x01(\rR\vfetchTokens\"E\n" +
+	" \x01(\rR\vfetchTokens\"\x12\n" +
+	"\x10GetPolicyRequest\"|\n" +
+	"\x11GetPolicyResponse\x121\n" +
+	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\x124\n" +
+	"\bin_force\x18\x02 \x01(\v2\x19.tandem.control.v1.PolicyR\ainForce\"E\n" +
 	"\x10SetPolicyRequest\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"F\n" +
 	"\x11SetPolicyResponse\x121\n" +
@@ -1444,14 +1738,18 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06RankBy\x12\x17\n" +
 	"\x13RANK_BY_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRANK_BY_TTFT\x10\x01\x12\x0f\n" +
-	"\vRANK_BY_E2E\x10\x022\x98\x04\n" +
+	"\vRANK_BY_E2E\x10\x022\xc2\x05\n" +
 	"\aControl\x12\\\n" +
 	"\vListWorkers\x12%.tandem.control.v1.ListWorkersRequest\x1a&.tandem.control.v1.ListWorkersResponse\x12_\n" +
 	"\fWatchWorkers\x12%.tandem.control.v1.ListWorkersRequest\x1a&.tandem.control.v1.ListWorkersResponse0\x01\x12L\n" +
 	"\x05Drain\x12\x1f.tandem.control.v1.DrainRequest\x1a .tandem.control.v1.DrainProgress0\x01\x12P\n" +
+	"\aUndrain\x12!.tandem.control.v1.UndrainRequest\x1a\".tandem.control.v1.UndrainResponse\x12P\n" +
 	"\aExplain\x12!.tandem.control.v1.ExplainRequest\x1a\".tandem.control.v1.ExplainResponse\x12V\n" +
 	"\tGetBudget\x12#.tandem.control.v1.GetBudgetRequest\x1a$.tandem.control.v1.GetBudgetResponse\x12V\n" +
-	"\tSetPolicy\x12#.tandem.control.v1.SetPolicyRequest\x1a$.tandem.control.v1.SetPolicyResponseBDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
+	"\tGetPolicy\x12#.tandem.control.v1.GetPolicyRequest\x1a$.tandem.control.v1.GetPolicyResponse\x12V\n" +
+	"\tSetPolicy\x12#.tandem.control.v1.SetPolicyRequest\x1a$.tandem.control.v1.SetPolicyResponse2_\n" +
+	"\bRequests\x12S\n" +
+	"\aExplain\x12$.tandem.control.v1.ExplainOwnRequest\x1a\".tandem.control.v1.ExplainResponseBDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
 
 var (
 	file_tandem_control_v1_control_proto_rawDescOnce sync.Once
@@ -1466,73 +1764,87 @@ func file_tandem_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_tandem_control_v1_control_proto_goTypes = []any{
 	(RankBy)(0),                   // 0: tandem.control.v1.RankBy
 	(*ListWorkersRequest)(nil),    // 1: tandem.control.v1.ListWorkersRequest
 	(*ListWorkersResponse)(nil),   // 2: tandem.control.v1.ListWorkersResponse
 	(*WorkerView)(nil),            // 3: tandem.control.v1.WorkerView
 	(*DrainRequest)(nil),          // 4: tandem.control.v1.DrainRequest
-	(*DrainProgress)(nil),         // 5: tandem.control.v1.DrainProgress
-	(*ExplainRequest)(nil),        // 6: tandem.control.v1.ExplainRequest
-	(*Slowest)(nil),               // 7: tandem.control.v1.Slowest
-	(*ExplainResponse)(nil),       // 8: tandem.control.v1.ExplainResponse
-	(*Decision)(nil),              // 9: tandem.control.v1.Decision
-	(*Candidate)(nil),             // 10: tandem.control.v1.Candidate
-	(*SetPolicyRequest)(nil),      // 11: tandem.control.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 12: tandem.control.v1.SetPolicyResponse
-	(*GetBudgetRequest)(nil),      // 13: tandem.control.v1.GetBudgetRequest
-	(*GetBudgetResponse)(nil),     // 14: tandem.control.v1.GetBudgetResponse
-	(*BudgetLine)(nil),            // 15: tandem.control.v1.BudgetLine
-	(*BudgetOverrun)(nil),         // 16: tandem.control.v1.BudgetOverrun
-	(Role)(0),                     // 17: tandem.control.v1.Role
-	(*WorkerRecord)(nil),          // 18: tandem.control.v1.WorkerRecord
-	(*LoadReport)(nil),            // 19: tandem.control.v1.LoadReport
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*v1.Timings)(nil),            // 22: tandem.inference.v1.Timings
-	(v1.Mode)(0),                  // 23: tandem.inference.v1.Mode
-	(*Policy)(nil),                // 24: tandem.control.v1.Policy
+	(*UndrainRequest)(nil),        // 5: tandem.control.v1.UndrainRequest
+	(*UndrainResponse)(nil),       // 6: tandem.control.v1.UndrainResponse
+	(*DrainProgress)(nil),         // 7: tandem.control.v1.DrainProgress
+	(*ExplainRequest)(nil),        // 8: tandem.control.v1.ExplainRequest
+	(*ExplainOwnRequest)(nil),     // 9: tandem.control.v1.ExplainOwnRequest
+	(*Slowest)(nil),               // 10: tandem.control.v1.Slowest
+	(*ExplainResponse)(nil),       // 11: tandem.control.v1.ExplainResponse
+	(*Decision)(nil),              // 12: tandem.control.v1.Decision
+	(*Candidate)(nil),             // 13: tandem.control.v1.Candidate
+	(*GetPolicyRequest)(nil),      // 14: tandem.control.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),     // 15: tandem.control.v1.GetPolicyResponse
+	(*SetPolicyRequest)(nil),      // 16: tandem.control.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 17: tandem.control.v1.SetPolicyResponse
+	(*GetBudgetRequest)(nil),      // 18: tandem.control.v1.GetBudgetRequest
+	(*GetBudgetResponse)(nil),     // 19: tandem.control.v1.GetBudgetResponse
+	(*BudgetLine)(nil),            // 20: tandem.control.v1.BudgetLine
+	(*BudgetOverrun)(nil),         // 21: tandem.control.v1.BudgetOverrun
+	(Role)(0),                     // 22: tandem.control.v1.Role
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*WorkerRecord)(nil),          // 24: tandem.control.v1.WorkerRecord
+	(*LoadReport)(nil),            // 25: tandem.control.v1.LoadReport
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*v1.Timings)(nil),            // 27: tandem.inference.v1.Timings
+	(v1.Mode)(0),                  // 28: tandem.inference.v1.Mode
+	(*Policy)(nil),                // 29: tandem.control.v1.Policy
 }
 var file_tandem_control_v1_control_proto_depIdxs = []int32{
-	17, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
+	22, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
 	3,  // 1: tandem.control.v1.ListWorkersResponse.workers:type_name -> tandem.control.v1.WorkerView
-	18, // 2: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
-	19, // 3: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
-	20, // 4: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
-	20, // 5: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	7,  // 6: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
-	0,  // 7: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
-	21, // 8: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
-	9,  // 9: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
-	22, // 10: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
-	23, // 11: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
-	10, // 12: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
-	17, // 13: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
-	24, // 14: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
-	24, // 15: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	20, // 16: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
-	15, // 17: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
-	16, // 18: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
-	15, // 19: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
-	20, // 20: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
-	1,  // 21: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	1,  // 22: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	4,  // 23: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
-	6,  // 24: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
-	13, // 25: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
-	11, // 26: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
-	2,  // 27: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	2,  // 28: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	5,  // 29: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
-	8,  // 30: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
-	14, // 31: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
-	12, // 32: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
-	27, // [27:33] is the sub-list for method output_type
-	21, // [21:27] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	23, // 2: tandem.control.v1.ListWorkersResponse.age:type_name -> google.protobuf.Duration
+	24, // 3: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
+	25, // 4: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
+	23, // 5: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
+	23, // 6: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	10, // 7: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
+	0,  // 8: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
+	26, // 9: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
+	12, // 10: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
+	27, // 11: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
+	28, // 12: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
+	13, // 13: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
+	22, // 14: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
+	29, // 15: tandem.control.v1.GetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	29, // 16: tandem.control.v1.GetPolicyResponse.in_force:type_name -> tandem.control.v1.Policy
+	29, // 17: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
+	29, // 18: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	23, // 19: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
+	20, // 20: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
+	21, // 21: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
+	20, // 22: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
+	23, // 23: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
+	1,  // 24: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	1,  // 25: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	4,  // 26: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
+	5,  // 27: tandem.control.v1.Control.Undrain:input_type -> tandem.control.v1.UndrainRequest
+	8,  // 28: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
+	18, // 29: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
+	14, // 30: tandem.control.v1.Control.GetPolicy:input_type -> tandem.control.v1.GetPolicyRequest
+	16, // 31: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
+	9,  // 32: tandem.control.v1.Requests.Explain:input_type -> tandem.control.v1.ExplainOwnRequest
+	2,  // 33: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	2,  // 34: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	7,  // 35: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
+	6,  // 36: tandem.control.v1.Control.Undrain:output_type -> tandem.control.v1.UndrainResponse
+	11, // 37: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
+	19, // 38: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
+	15, // 39: tandem.control.v1.Control.GetPolicy:output_type -> tandem.control.v1.GetPolicyResponse
+	17, // 40: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
+	11, // 41: tandem.control.v1.Requests.Explain:output_type -> tandem.control.v1.ExplainResponse
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_control_proto_init() }
@@ -1548,9 +1860,9 @@ func file_tandem_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_control_proto_rawDesc), len(file_tandem_control_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   21,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_tandem_control_v1_control_proto_goTypes,
 		DependencyIndexes: file_tandem_control_v1_control_proto_depIdxs,

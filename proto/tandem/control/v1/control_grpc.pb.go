@@ -22,8 +22,10 @@ const (
 	Control_ListWorkers_FullMethodName  = "/tandem.control.v1.Control/ListWorkers"
 	Control_WatchWorkers_FullMethodName = "/tandem.control.v1.Control/WatchWorkers"
 	Control_Drain_FullMethodName        = "/tandem.control.v1.Control/Drain"
+	Control_Undrain_FullMethodName      = "/tandem.control.v1.Control/Undrain"
 	Control_Explain_FullMethodName      = "/tandem.control.v1.Control/Explain"
 	Control_GetBudget_FullMethodName    = "/tandem.control.v1.Control/GetBudget"
+	Control_GetPolicy_FullMethodName    = "/tandem.control.v1.Control/GetPolicy"
 	Control_SetPolicy_FullMethodName    = "/tandem.control.v1.Control/SetPolicy"
 )
 
@@ -31,7 +33,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Control is the operators' API, served by the router.
+// Control is the operators' API, served by the router on a listener of its own.
 type ControlClient interface {
 	// ListWorkers is the router's view of its workers.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
@@ -39,10 +41,14 @@ type ControlClient interface {
 	WatchWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWorkersResponse], error)
 	// Drain lets a worker finish what it has and leave; it reports progress.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error)
+	// Undrain takes a Drain back, as long as the worker runs.
+	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 	// Explain is the record of how a request was routed.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// GetBudget is what requests spent of their latency budget in the last while.
 	GetBudget(ctx context.Context, in *GetBudgetRequest, opts ...grpc.CallOption) (*GetBudgetResponse, error)
+	// GetPolicy is the policy in force.
+	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
 	// SetPolicy changes what operators may change at run time, in every router.
 	SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error)
 }
@@ -103,6 +109,16 @@ func (c *controlClient) Drain(ctx context.Context, in *DrainRequest, opts ...grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_DrainClient = grpc.ServerStreamingClient[DrainProgress]
 
+func (c *controlClient) Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainResponse)
+	err := c.cc.Invoke(ctx, Control_Undrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainResponse)
@@ -123,6 +139,16 @@ func (c *controlClient) GetBudget(ctx context.Context, in *GetBudgetRequest, opt
 	return out, nil
 }
 
+func (c *controlClient) GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPolicyResponse)
+	err := c.cc.Invoke(ctx, Control_GetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetPolicyResponse)
@@ -137,7 +163,7 @@ func (c *controlClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opt
 // All implementations must embed UnimplementedControlServer
 // for forward compatibility.
 //
-// Control is the operators' API, served by the router.
+// Control is the operators' API, served by the router on a listener of its own.
 type ControlServer interface {
 	// ListWorkers is the router's view of its workers.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
@@ -145,10 +171,14 @@ type ControlServer interface {
 	WatchWorkers(*ListWorkersRequest, grpc.ServerStreamingServer[ListWorkersResponse]) error
 	// Drain lets a worker finish what it has and leave; it reports progress.
 	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error
+	// Undrain takes a Drain back, as long as the worker runs.
+	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	// Explain is the record of how a request was routed.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// GetBudget is what requests spent of their latency budget in the last while.
 	GetBudget(context.Context, *GetBudgetRequest) (*GetBudgetResponse, error)
+	// GetPolicy is the policy in force.
+	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
 	// SetPolicy changes what operators may change at run time, in every router.
 	SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error)
 	mustEmbedUnimplementedControlServer()
@@ -170,11 +200,17 @@ func (UnimplementedControlServer) WatchWorkers(*ListWorkersRequest, grpc.ServerS
 func (UnimplementedControlServer) Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error {
 	return status.Error(codes.Unimplemented, "method Drain not implemented")
 }
+func (UnimplementedControlServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
+}
 func (UnimplementedControlServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedControlServer) GetBudget(context.Context, *GetBudgetRequest) (*GetBudgetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetBudget not implemented")
+}
+func (UnimplementedControlServer) GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPolicy not implemented")
 }
 func (UnimplementedControlServer) SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPolicy not implemented")
@@ -240,6 +276,24 @@ func _Control_Drain_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Control_DrainServer = grpc.ServerStreamingServer[DrainProgress]
 
+func _Control_Undrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Undrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Undrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Undrain(ctx, req.(*UndrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ExplainRequest)
 	if err := dec(in); err != nil {
@@ -276,6 +330,24 @@ func _Control_GetBudget_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_GetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).GetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_GetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).GetPolicy(ctx, req.(*GetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_SetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetPolicyRequest)
 	if err := dec(in); err != nil {
@@ -306,12 +378,20 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Control_ListWorkers_Handler,
 		},
 		{
+			MethodName: "Undrain",
+			Handler:    _Control_Undrain_Handler,
+		},
+		{
 			MethodName: "Explain",
 			Handler:    _Control_Explain_Handler,
 		},
 		{
 			MethodName: "GetBudget",
 			Handler:    _Control_GetBudget_Handler,
+		},
+		{
+			MethodName: "GetPolicy",
+			Handler:    _Control_GetPolicy_Handler,
 		},
 		{
 			MethodName: "SetPolicy",
@@ -330,5 +410,115 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
+	Metadata: "tandem/control/v1/control.proto",
+}
+
+const (
+	Requests_Explain_FullMethodName = "/tandem.control.v1.Requests/Explain"
+)
+
+// RequestsClient is the client API for Requests service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Requests is for those who made a request, served by the router where it serves
+// inference.
+type RequestsClient interface {
+	// Explain is the record of how the caller's own request was routed.
+	Explain(ctx context.Context, in *ExplainOwnRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+}
+
+type requestsClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewRequestsClient(cc grpc.ClientConnInterface) RequestsClient {
+	return &requestsClient{cc}
+}
+
+func (c *requestsClient) Explain(ctx context.Context, in *ExplainOwnRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Requests_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// RequestsServer is the server API for Requests service.
+// All implementations must embed UnimplementedRequestsServer
+// for forward compatibility.
+//
+// Requests is for those who made a request, served by the router where it serves
+// inference.
+type RequestsServer interface {
+	// Explain is the record of how the caller's own request was routed.
+	Explain(context.Context, *ExplainOwnRequest) (*ExplainResponse, error)
+	mustEmbedUnimplementedRequestsServer()
+}
+
+// UnimplementedRequestsServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedRequestsServer struct{}
+
+func (UnimplementedRequestsServer) Explain(context.Context, *ExplainOwnRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedRequestsServer) mustEmbedUnimplementedRequestsServer() {}
+func (UnimplementedRequestsServer) testEmbeddedByValue()                  {}
+
+// UnsafeRequestsServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to RequestsServer will
+// result in compilation errors.
+type UnsafeRequestsServer interface {
+	mustEmbedUnimplementedRequestsServer()
+}
+
+func RegisterRequestsServer(s grpc.ServiceRegistrar, srv RequestsServer) {
+	// If the following call panics, it indicates UnimplementedRequestsServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Requests_ServiceDesc, srv)
+}
+
+func _Requests_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainOwnRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RequestsServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Requests_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RequestsServer).Explain(ctx, req.(*ExplainOwnRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Requests_ServiceDesc is the grpc.ServiceDesc for Requests service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Requests_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "tandem.control.v1.Requests",
+	HandlerType: (*RequestsServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Explain",
+			Handler:    _Requests_Explain_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
 	Metadata: "tandem/control/v1/control.proto",
 }

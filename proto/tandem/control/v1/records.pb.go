@@ -402,8 +402,11 @@ type Policy struct {
 	DisaggregateMinTokens *uint32 `protobuf:"varint,1,opt,name=disaggregate_min_tokens,json=disaggregateMinTokens,proto3,oneof" json:"disaggregate_min_tokens,omitempty"`
 	// Most requests of one tenant at a time. Not set: the router's configuration.
 	TenantMaxRequests *uint32 `protobuf:"varint,2,opt,name=tenant_max_requests,json=tenantMaxRequests,proto3,oneof" json:"tenant_max_requests,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Versions of models that are served; at most 16. A model without one is served
+	// in the version that most of its workers have.
+	Versions      []*ModelVersion `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -450,6 +453,89 @@ func (x *Policy) GetTenantMaxRequests() uint32 {
 	return 0
 }
 
+func (x *Policy) GetVersions() []*ModelVersion {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+// ModelVersion is what the tokens of a model depend on: its weights and how they are
+// computed with. A request runs on workers of one version only. Several versions of
+// one model share its requests by weight.
+type ModelVersion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the model.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// Digest of its configuration and weights, hexadecimal.
+	ModelDigest string `protobuf:"bytes,2,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
+	// Arithmetic class; empty: the one that most workers with this digest have.
+	ArithmeticClass string `protobuf:"bytes,3,opt,name=arithmetic_class,json=arithmeticClass,proto3" json:"arithmetic_class,omitempty"`
+	// Share of the model's requests, relative to its other versions: 1 to 1000.
+	// Not set: 1.
+	Weight        *uint32 `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelVersion) Reset() {
+	*x = ModelVersion{}
+	mi := &file_tandem_control_v1_records_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelVersion) ProtoMessage() {}
+
+func (x *ModelVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_records_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelVersion.ProtoReflect.Descriptor instead.
+func (*ModelVersion) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_records_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ModelVersion) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelVersion) GetModelDigest() string {
+	if x != nil {
+		return x.ModelDigest
+	}
+	return ""
+}
+
+func (x *ModelVersion) GetArithmeticClass() string {
+	if x != nil {
+		return x.ArithmeticClass
+	}
+	return ""
+}
+
+func (x *ModelVersion) GetWeight() uint32 {
+	if x != nil && x.Weight != nil {
+		return *x.Weight
+	}
+	return 0
+}
+
 var File_tandem_control_v1_records_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_records_proto_rawDesc = "" +
@@ -478,12 +564,19 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\rmax_sequences\x18\x05 \x01(\rR\fmaxSequences\x12\x1f\n" +
 	"\vmax_waiting\x18\x06 \x01(\rR\n" +
 	"maxWaiting\x12\x18\n" +
-	"\athreads\x18\a \x01(\rR\athreads\"\xae\x01\n" +
+	"\athreads\x18\a \x01(\rR\athreads\"\xeb\x01\n" +
 	"\x06Policy\x12;\n" +
 	"\x17disaggregate_min_tokens\x18\x01 \x01(\rH\x00R\x15disaggregateMinTokens\x88\x01\x01\x123\n" +
-	"\x13tenant_max_requests\x18\x02 \x01(\rH\x01R\x11tenantMaxRequests\x88\x01\x01B\x1a\n" +
+	"\x13tenant_max_requests\x18\x02 \x01(\rH\x01R\x11tenantMaxRequests\x88\x01\x01\x12;\n" +
+	"\bversions\x18\x03 \x03(\v2\x1f.tandem.control.v1.ModelVersionR\bversionsB\x1a\n" +
 	"\x18_disaggregate_min_tokensB\x16\n" +
-	"\x14_tenant_max_requests*e\n" +
+	"\x14_tenant_max_requests\"\x9a\x01\n" +
+	"\fModelVersion\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12!\n" +
+	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12)\n" +
+	"\x10arithmetic_class\x18\x03 \x01(\tR\x0farithmeticClass\x12\x1b\n" +
+	"\x06weight\x18\x04 \x01(\rH\x00R\x06weight\x88\x01\x01B\t\n" +
+	"\a_weight*e\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_ROUTER\x10\x01\x12\x10\n" +
@@ -508,25 +601,27 @@ func file_tandem_control_v1_records_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_control_v1_records_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_control_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_tandem_control_v1_records_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_tandem_control_v1_records_proto_goTypes = []any{
 	(Role)(0),            // 0: tandem.control.v1.Role
 	(WorkerState)(0),     // 1: tandem.control.v1.WorkerState
 	(*WorkerRecord)(nil), // 2: tandem.control.v1.WorkerRecord
 	(*Capacity)(nil),     // 3: tandem.control.v1.Capacity
 	(*Policy)(nil),       // 4: tandem.control.v1.Policy
-	(*v1.Layout)(nil),    // 5: tandem.kvtransfer.v1.Layout
+	(*ModelVersion)(nil), // 5: tandem.control.v1.ModelVersion
+	(*v1.Layout)(nil),    // 6: tandem.kvtransfer.v1.Layout
 }
 var file_tandem_control_v1_records_proto_depIdxs = []int32{
 	0, // 0: tandem.control.v1.WorkerRecord.role:type_name -> tandem.control.v1.Role
 	1, // 1: tandem.control.v1.WorkerRecord.state:type_name -> tandem.control.v1.WorkerState
 	3, // 2: tandem.control.v1.WorkerRecord.capacity:type_name -> tandem.control.v1.Capacity
-	5, // 3: tandem.control.v1.WorkerRecord.layout:type_name -> tandem.kvtransfer.v1.Layout
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	6, // 3: tandem.control.v1.WorkerRecord.layout:type_name -> tandem.kvtransfer.v1.Layout
+	5, // 4: tandem.control.v1.Policy.versions:type_name -> tandem.control.v1.ModelVersion
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_records_proto_init() }
@@ -535,13 +630,14 @@ func file_tandem_control_v1_records_proto_init() {
 		return
 	}
 	file_tandem_control_v1_records_proto_msgTypes[2].OneofWrappers = []any{}
+	file_tandem_control_v1_records_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_records_proto_rawDesc), len(file_tandem_control_v1_records_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

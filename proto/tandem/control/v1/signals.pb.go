@@ -9,6 +9,8 @@ package controlv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -508,11 +510,104 @@ func (x *QueueDepth) GetOldestWaitMs() uint64 {
 	return 0
 }
 
+// MembershipView is the workers and the policy as a router last saw them in etcd. It
+// keeps them in a file, as protobuf JSON, and sends them to a router that starts while
+// etcd is away and asks on tandem.v1.view.
+type MembershipView struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the router that says so.
+	Router string `protobuf:"bytes,1,opt,name=router,proto3" json:"router,omitempty"`
+	// The workers.
+	Workers []*WorkerRecord `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`
+	// The policy; not set: it is not known.
+	Policy *Policy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	// In an answer: etcd answers that router now.
+	Live bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	// In an answer: how long ago etcd last answered, by that router's clock.
+	Age *durationpb.Duration `protobuf:"bytes,5,opt,name=age,proto3" json:"age,omitempty"`
+	// In a file: when etcd last answered, by the clock of the machine that wrote it.
+	AsOf          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MembershipView) Reset() {
+	*x = MembershipView{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MembershipView) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MembershipView) ProtoMessage() {}
+
+func (x *MembershipView) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MembershipView.ProtoReflect.Descriptor instead.
+func (*MembershipView) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MembershipView) GetRouter() string {
+	if x != nil {
+		return x.Router
+	}
+	return ""
+}
+
+func (x *MembershipView) GetWorkers() []*WorkerRecord {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *MembershipView) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *MembershipView) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *MembershipView) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *MembershipView) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
 var File_tandem_control_v1_signals_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\n" +
-	"\x1ftandem/control/v1/signals.proto\x12\x11tandem.control.v1\x1a\x1ftandem/control/v1/records.proto\"J\n" +
+	"\x1ftandem/control/v1/signals.proto\x12\x11tandem.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftandem/control/v1/records.proto\"J\n" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
@@ -552,7 +647,14 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x1a\n" +
 	"\brequests\x18\x03 \x01(\rR\brequests\x12\x16\n" +
 	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12$\n" +
-	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMsBDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
+	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\x88\x02\n" +
+	"\x0eMembershipView\x12\x16\n" +
+	"\x06router\x18\x01 \x01(\tR\x06router\x129\n" +
+	"\aworkers\x18\x02 \x03(\v2\x1f.tandem.control.v1.WorkerRecordR\aworkers\x121\n" +
+	"\x06policy\x18\x03 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\x12+\n" +
+	"\x03age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12/\n" +
+	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOfBDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
 
 var (
 	file_tandem_control_v1_signals_proto_rawDescOnce sync.Once
@@ -566,29 +668,38 @@ func file_tandem_control_v1_signals_proto_rawDescGZIP() []byte {
 	return file_tandem_control_v1_signals_proto_rawDescData
 }
 
-var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_tandem_control_v1_signals_proto_goTypes = []any{
-	(*Origin)(nil),        // 0: tandem.control.v1.Origin
-	(*LoadReport)(nil),    // 1: tandem.control.v1.LoadReport
-	(*StepTimeModel)(nil), // 2: tandem.control.v1.StepTimeModel
-	(*KvEvent)(nil),       // 3: tandem.control.v1.KvEvent
-	(*QueueReport)(nil),   // 4: tandem.control.v1.QueueReport
-	(*QueueDepth)(nil),    // 5: tandem.control.v1.QueueDepth
-	(Role)(0),             // 6: tandem.control.v1.Role
+	(*Origin)(nil),                // 0: tandem.control.v1.Origin
+	(*LoadReport)(nil),            // 1: tandem.control.v1.LoadReport
+	(*StepTimeModel)(nil),         // 2: tandem.control.v1.StepTimeModel
+	(*KvEvent)(nil),               // 3: tandem.control.v1.KvEvent
+	(*QueueReport)(nil),           // 4: tandem.control.v1.QueueReport
+	(*QueueDepth)(nil),            // 5: tandem.control.v1.QueueDepth
+	(*MembershipView)(nil),        // 6: tandem.control.v1.MembershipView
+	(Role)(0),                     // 7: tandem.control.v1.Role
+	(*WorkerRecord)(nil),          // 8: tandem.control.v1.WorkerRecord
+	(*Policy)(nil),                // 9: tandem.control.v1.Policy
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_tandem_control_v1_signals_proto_depIdxs = []int32{
-	0, // 0: tandem.control.v1.LoadReport.origin:type_name -> tandem.control.v1.Origin
-	6, // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
-	2, // 2: tandem.control.v1.LoadReport.step_time:type_name -> tandem.control.v1.StepTimeModel
-	0, // 3: tandem.control.v1.KvEvent.origin:type_name -> tandem.control.v1.Origin
-	0, // 4: tandem.control.v1.QueueReport.origin:type_name -> tandem.control.v1.Origin
-	5, // 5: tandem.control.v1.QueueReport.queues:type_name -> tandem.control.v1.QueueDepth
-	6, // 6: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	0,  // 0: tandem.control.v1.LoadReport.origin:type_name -> tandem.control.v1.Origin
+	7,  // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
+	2,  // 2: tandem.control.v1.LoadReport.step_time:type_name -> tandem.control.v1.StepTimeModel
+	0,  // 3: tandem.control.v1.KvEvent.origin:type_name -> tandem.control.v1.Origin
+	0,  // 4: tandem.control.v1.QueueReport.origin:type_name -> tandem.control.v1.Origin
+	5,  // 5: tandem.control.v1.QueueReport.queues:type_name -> tandem.control.v1.QueueDepth
+	7,  // 6: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
+	8,  // 7: tandem.control.v1.MembershipView.workers:type_name -> tandem.control.v1.WorkerRecord
+	9,  // 8: tandem.control.v1.MembershipView.policy:type_name -> tandem.control.v1.Policy
+	10, // 9: tandem.control.v1.MembershipView.age:type_name -> google.protobuf.Duration
+	11, // 10: tandem.control.v1.MembershipView.as_of:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_signals_proto_init() }
@@ -603,7 +714,7 @@ func file_tandem_control_v1_signals_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_signals_proto_rawDesc), len(file_tandem_control_v1_signals_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -545,9 +545,14 @@ type Accepted struct {
 	// Tokens of the prompt, the start token included.
 	PromptTokens uint32 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	// Seed in use: the one asked for, or the one drawn.
-	Seed          uint64 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Seed uint64 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
+	// Proves who was given this event: Resume and Requests.Explain ask for it.
+	Secret string `protobuf:"bytes,5,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Names the weights and the arithmetic that the tokens come from: equal requests
+	// with equal seeds and fingerprints give equal tokens.
+	SystemFingerprint string `protobuf:"bytes,6,opt,name=system_fingerprint,json=systemFingerprint,proto3" json:"system_fingerprint,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Accepted) Reset() {
@@ -606,6 +611,20 @@ func (x *Accepted) GetSeed() uint64 {
 		return x.Seed
 	}
 	return 0
+}
+
+func (x *Accepted) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *Accepted) GetSystemFingerprint() string {
+	if x != nil {
+		return x.SystemFingerprint
+	}
+	return ""
 }
 
 // TokenDelta is one or more tokens.
@@ -771,7 +790,9 @@ type ResumeRequest struct {
 	// Accepted.request_id of the request.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Offset of the first token wanted: the number of tokens already held.
-	Offset        uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Accepted.secret of the request.
+	Secret        string `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -818,6 +839,13 @@ func (x *ResumeRequest) GetOffset() uint64 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *ResumeRequest) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
 }
 
 // TokenizeRequest is text to turn into tokens.
@@ -1244,13 +1272,15 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
 	"\x06tokens\x18\x03 \x01(\v2\x1f.tandem.inference.v1.TokenDeltaH\x00R\x06tokens\x12;\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1d.tandem.inference.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"x\n" +
+	"\x05event\"\xbf\x01\n" +
 	"\bAccepted\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12#\n" +
 	"\rprompt_tokens\x18\x03 \x01(\rR\fpromptTokens\x12\x12\n" +
-	"\x04seed\x18\x04 \x01(\x04R\x04seed\"}\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\x12\x16\n" +
+	"\x06secret\x18\x05 \x01(\tR\x06secret\x12-\n" +
+	"\x12system_fingerprint\x18\x06 \x01(\tR\x11systemFingerprint\"}\n" +
 	"\n" +
 	"TokenDelta\x12\x1b\n" +
 	"\ttoken_ids\x18\x01 \x03(\rR\btokenIds\x12\x12\n" +
@@ -1262,11 +1292,12 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\x05usage\x18\x03 \x01(\v2\x1a.tandem.inference.v1.UsageR\x05usage\x120\n" +
 	"\x05route\x18\x04 \x01(\v2\x1a.tandem.inference.v1.RouteR\x05route\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
-	"\x04stop\x18\x06 \x01(\tR\x04stop\"F\n" +
+	"\x04stop\x18\x06 \x01(\tR\x04stop\"^\n" +
 	"\rResumeRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x04R\x06offset\"g\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
+	"\x06secret\x18\x03 \x01(\tR\x06secret\"g\n" +
 	"\x0fTokenizeRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12*\n" +

@@ -87,7 +87,8 @@ func (Mode) EnumDescriptor() ([]byte, []int) {
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the request: set by the router, or by the client in the metadata key
-	// x-request-id. The same id is on every hop, log line and span.
+	// x-request-id; if one of the last few thousand requests has that, the router adds
+	// to it and says so in Accepted. The same id is on every hop, log line and span.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Tenant that the request is counted and limited under. Empty: "default".
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`

@@ -354,7 +354,7 @@ func (x *Prefix) GetTokenIds() []uint32 {
 	return nil
 }
 
-// OfferRequest asks for room.
+// OfferRequest asks for space.
 type OfferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Incarnation epoch of the store meant; another one refuses.
@@ -418,7 +418,7 @@ func (x *OfferRequest) GetLayout() *Layout {
 	return nil
 }
 
-// OfferResponse gives room.
+// OfferResponse gives space.
 type OfferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The right to write: for all blocks of the prefix, those that the store has
@@ -1181,7 +1181,7 @@ type SenderHello struct {
 	LayoutDigest uint64 `protobuf:"fixed64,5,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
 	// Random number that the streams of one session share.
 	Session uint64 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`
-	// How many streams the session has; 0 is 1. It begins when all have greeted.
+	// How many streams the session has; 0 is 1. It begins when all have said hello.
 	Stripes       uint32 `protobuf:"varint,7,opt,name=stripes,proto3" json:"stripes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

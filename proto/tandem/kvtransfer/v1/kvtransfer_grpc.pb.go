@@ -31,7 +31,7 @@ const (
 // from it.
 type KVTransferClient interface {
 	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its greeting. Several streams,
+	// share it. The first message of each side is its hello. Several streams,
 	// on connections of their own, may make one session: its stripes. When one of
 	// them ends, however it ends, the session ends, and every transfer on it that
 	// was not committed is over: once all its streams have ended the receiver may
@@ -69,7 +69,7 @@ type KVTransfer_StreamClient = grpc.BidiStreamingClient[SenderMessage, ReceiverM
 // from it.
 type KVTransferServer interface {
 	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its greeting. Several streams,
+	// share it. The first message of each side is its hello. Several streams,
 	// on connections of their own, may make one session: its stripes. When one of
 	// them ends, however it ends, the session ends, and every transfer on it that
 	// was not committed is over: once all its streams have ended the receiver may
@@ -146,11 +146,11 @@ const (
 // BlockStore is what a shared block store answers beside KVTransfer: who wants to
 // put blocks gets a ticket for them, who wants blocks brings one.
 type BlockStoreClient interface {
-	// Offer reserves room for the blocks of a prefix that the store lacks. The
+	// Offer reserves space for the blocks of a prefix that the store lacks. The
 	// caller sends them with the ticket; the store announces them once they are
 	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
 	// another layout, with ALREADY_EXISTS if it has them all, and with
-	// RESOURCE_EXHAUSTED if it has no room at the moment.
+	// RESOURCE_EXHAUSTED if it has no space at the moment.
 	Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error)
 	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
 	// the transfer was committed. It is refused with NOT_FOUND if the store does not
@@ -193,11 +193,11 @@ func (c *blockStoreClient) Fetch(ctx context.Context, in *FetchRequest, opts ...
 // BlockStore is what a shared block store answers beside KVTransfer: who wants to
 // put blocks gets a ticket for them, who wants blocks brings one.
 type BlockStoreServer interface {
-	// Offer reserves room for the blocks of a prefix that the store lacks. The
+	// Offer reserves space for the blocks of a prefix that the store lacks. The
 	// caller sends them with the ticket; the store announces them once they are
 	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
 	// another layout, with ALREADY_EXISTS if it has them all, and with
-	// RESOURCE_EXHAUSTED if it has no room at the moment.
+	// RESOURCE_EXHAUSTED if it has no space at the moment.
 	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
 	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
 	// the transfer was committed. It is refused with NOT_FOUND if the store does not

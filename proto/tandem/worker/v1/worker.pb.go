@@ -7,6 +7,7 @@
 package workerv1
 
 import (
+	v12 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	v1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	v11 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -1268,6 +1269,89 @@ func (x *Ended) GetDecodeComputeNs() int64 {
 	return 0
 }
 
+// IdentifyRequest asks a worker who it is.
+type IdentifyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentifyRequest) Reset() {
+	*x = IdentifyRequest{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentifyRequest) ProtoMessage() {}
+
+func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
+func (*IdentifyRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+}
+
+// IdentifyResponse is who answers.
+type IdentifyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the worker registers of itself, as it is now.
+	Record        *v12.WorkerRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentifyResponse) Reset() {
+	*x = IdentifyResponse{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentifyResponse) ProtoMessage() {}
+
+func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
+func (*IdentifyResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *IdentifyResponse) GetRecord() *v12.WorkerRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
 // DrainRequest asks a worker to leave.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1283,7 +1367,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1379,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1392,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrainRequest) GetEpoch() uint64 {
@@ -1340,7 +1424,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1436,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1449,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -1389,6 +1473,90 @@ func (x *DrainProgress) GetBlocksHeld() uint32 {
 	return 0
 }
 
+// UndrainRequest asks a worker that drains to stay.
+type UndrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Incarnation epoch of the worker meant; another one refuses. 0: whichever
+	// runs.
+	Epoch         uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainRequest) Reset() {
+	*x = UndrainRequest{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainRequest) ProtoMessage() {}
+
+func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
+func (*UndrainRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UndrainRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// UndrainResponse says that it stays.
+type UndrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndrainResponse) Reset() {
+	*x = UndrainResponse{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndrainResponse) ProtoMessage() {}
+
+func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
+func (*UndrainResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{20}
+}
+
 // ListBlocksRequest asks for the prefix cache.
 type ListBlocksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1398,7 +1566,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1578,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1591,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 // ListBlocksResponse is the prefix cache.
@@ -1441,7 +1609,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1621,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1634,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListBlocksResponse) GetEpoch() uint64 {
@@ -1494,7 +1662,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xe3\x02\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xe3\x02\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1574,7 +1742,10 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
-	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\"U\n" +
+	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\"\x11\n" +
+	"\x0fIdentifyRequest\"K\n" +
+	"\x10IdentifyResponse\x127\n" +
+	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\"U\n" +
 	"\fDrainRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12/\n" +
 	"\x05grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"l\n" +
@@ -1582,7 +1753,10 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\tsequences\x18\x01 \x01(\rR\tsequences\x12\x1c\n" +
 	"\ttransfers\x18\x02 \x01(\rR\ttransfers\x12\x1f\n" +
 	"\vblocks_held\x18\x03 \x01(\rR\n" +
-	"blocksHeld\"\x13\n" +
+	"blocksHeld\"&\n" +
+	"\x0eUndrainRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\"\x11\n" +
+	"\x0fUndrainResponse\"\x13\n" +
 	"\x11ListBlocksRequest\"i\n" +
 	"\x12ListBlocksResponse\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x06R\x05epoch\x12\x1a\n" +
@@ -1592,9 +1766,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x19FETCH_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FETCH_VERDICT_GIVEN\x10\x01\x12\x17\n" +
 	"\x13FETCH_VERDICT_STALE\x10\x02\x12\x18\n" +
-	"\x14FETCH_VERDICT_FAILED\x10\x032\xad\x01\n" +
-	"\x06Worker\x12J\n" +
-	"\x05Drain\x12\x1e.tandem.worker.v1.DrainRequest\x1a\x1f.tandem.worker.v1.DrainProgress0\x01\x12W\n" +
+	"\x14FETCH_VERDICT_FAILED\x10\x032\xd0\x02\n" +
+	"\x06Worker\x12Q\n" +
+	"\bIdentify\x12!.tandem.worker.v1.IdentifyRequest\x1a\".tandem.worker.v1.IdentifyResponse\x12J\n" +
+	"\x05Drain\x12\x1e.tandem.worker.v1.DrainRequest\x1a\x1f.tandem.worker.v1.DrainProgress0\x01\x12N\n" +
+	"\aUndrain\x12 .tandem.worker.v1.UndrainRequest\x1a!.tandem.worker.v1.UndrainResponse\x12W\n" +
 	"\n" +
 	"ListBlocks\x12#.tandem.worker.v1.ListBlocksRequest\x1a$.tandem.worker.v1.ListBlocksResponse2T\n" +
 	"\aPrefill\x12I\n" +
@@ -1615,7 +1791,7 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(FetchVerdict)(0),           // 0: tandem.worker.v1.FetchVerdict
 	(*Task)(nil),                // 1: tandem.worker.v1.Task
@@ -1633,29 +1809,34 @@ var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*Paused)(nil),              // 13: tandem.worker.v1.Paused
 	(*Resumed)(nil),             // 14: tandem.worker.v1.Resumed
 	(*Ended)(nil),               // 15: tandem.worker.v1.Ended
-	(*DrainRequest)(nil),        // 16: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 17: tandem.worker.v1.DrainProgress
-	(*ListBlocksRequest)(nil),   // 18: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 19: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 20: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 21: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 22: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 23: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 24: tandem.inference.v1.TokenLogprobs
-	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
+	(*IdentifyRequest)(nil),     // 16: tandem.worker.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),    // 17: tandem.worker.v1.IdentifyResponse
+	(*DrainRequest)(nil),        // 18: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 19: tandem.worker.v1.DrainProgress
+	(*UndrainRequest)(nil),      // 20: tandem.worker.v1.UndrainRequest
+	(*UndrainResponse)(nil),     // 21: tandem.worker.v1.UndrainResponse
+	(*ListBlocksRequest)(nil),   // 22: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 23: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 24: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 25: tandem.inference.v1.Sampling
+	(*v11.Ticket)(nil),          // 26: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 27: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 28: tandem.inference.v1.TokenLogprobs
+	(*v12.WorkerRecord)(nil),    // 29: tandem.control.v1.WorkerRecord
+	(*durationpb.Duration)(nil), // 30: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	20, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	21, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	24, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	25, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
 	1,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	22, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	26, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
 	3,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
 	5,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
 	6,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
 	7,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
 	0,  // 8: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
-	23, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	24, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	27, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	28, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
 	1,  // 11: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
 	10, // 12: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
 	11, // 13: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
@@ -1663,23 +1844,28 @@ var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
 	15, // 15: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
 	13, // 16: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
 	14, // 17: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
-	22, // 18: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	24, // 19: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	23, // 20: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	25, // 21: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	16, // 22: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	18, // 23: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	2,  // 24: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	8,  // 25: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	17, // 26: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	19, // 27: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	4,  // 28: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	9,  // 29: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	26, // [26:30] is the sub-list for method output_type
-	22, // [22:26] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	26, // 18: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	28, // 19: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	27, // 20: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	29, // 21: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
+	30, // 22: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	16, // 23: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
+	18, // 24: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	20, // 25: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
+	22, // 26: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 27: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	8,  // 28: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	17, // 29: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
+	19, // 30: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	21, // 31: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
+	23, // 32: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 33: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	9,  // 34: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	29, // [29:35] is the sub-list for method output_type
+	23, // [23:29] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1707,7 +1893,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -19,7 +19,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	Worker_Identify_FullMethodName   = "/tandem.worker.v1.Worker/Identify"
 	Worker_Drain_FullMethodName      = "/tandem.worker.v1.Worker/Drain"
+	Worker_Undrain_FullMethodName    = "/tandem.worker.v1.Worker/Undrain"
 	Worker_ListBlocks_FullMethodName = "/tandem.worker.v1.Worker/ListBlocks"
 )
 
@@ -29,8 +31,12 @@ const (
 //
 // Worker is what every worker answers, whatever its role.
 type WorkerClient interface {
+	// Identify says who answers: a router asks before it takes an address for a worker.
+	Identify(ctx context.Context, in *IdentifyRequest, opts ...grpc.CallOption) (*IdentifyResponse, error)
 	// Drain stops taking new requests and reports until those that run are done.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error)
+	// Undrain takes a Drain back: the worker takes new requests again.
+	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
 	// ListBlocks is the whole prefix cache at one point of the event sequence: a
 	// router asks for it when it starts and when it missed a KV event.
 	ListBlocks(ctx context.Context, in *ListBlocksRequest, opts ...grpc.CallOption) (*ListBlocksResponse, error)
@@ -42,6 +48,16 @@ type workerClient struct {
 
 func NewWorkerClient(cc grpc.ClientConnInterface) WorkerClient {
 	return &workerClient{cc}
+}
+
+func (c *workerClient) Identify(ctx context.Context, in *IdentifyRequest, opts ...grpc.CallOption) (*IdentifyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IdentifyResponse)
+	err := c.cc.Invoke(ctx, Worker_Identify_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *workerClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error) {
@@ -63,6 +79,16 @@ func (c *workerClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_DrainClient = grpc.ServerStreamingClient[DrainProgress]
 
+func (c *workerClient) Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UndrainResponse)
+	err := c.cc.Invoke(ctx, Worker_Undrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *workerClient) ListBlocks(ctx context.Context, in *ListBlocksRequest, opts ...grpc.CallOption) (*ListBlocksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListBlocksResponse)
@@ -79,8 +105,12 @@ func (c *workerClient) ListBlocks(ctx context.Context, in *ListBlocksRequest, op
 //
 // Worker is what every worker answers, whatever its role.
 type WorkerServer interface {
+	// Identify says who answers: a router asks before it takes an address for a worker.
+	Identify(context.Context, *IdentifyRequest) (*IdentifyResponse, error)
 	// Drain stops taking new requests and reports until those that run are done.
 	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error
+	// Undrain takes a Drain back: the worker takes new requests again.
+	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
 	// ListBlocks is the whole prefix cache at one point of the event sequence: a
 	// router asks for it when it starts and when it missed a KV event.
 	ListBlocks(context.Context, *ListBlocksRequest) (*ListBlocksResponse, error)
@@ -94,8 +124,14 @@ type WorkerServer interface {
 // pointer dereference when methods are called.
 type UnimplementedWorkerServer struct{}
 
+func (UnimplementedWorkerServer) Identify(context.Context, *IdentifyRequest) (*IdentifyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Identify not implemented")
+}
 func (UnimplementedWorkerServer) Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error {
 	return status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedWorkerServer) Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Undrain not implemented")
 }
 func (UnimplementedWorkerServer) ListBlocks(context.Context, *ListBlocksRequest) (*ListBlocksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListBlocks not implemented")
@@ -121,6 +157,24 @@ func RegisterWorkerServer(s grpc.ServiceRegistrar, srv WorkerServer) {
 	s.RegisterService(&Worker_ServiceDesc, srv)
 }
 
+func _Worker_Identify_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(IdentifyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).Identify(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_Identify_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).Identify(ctx, req.(*IdentifyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Worker_Drain_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DrainRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -131,6 +185,24 @@ func _Worker_Drain_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_DrainServer = grpc.ServerStreamingServer[DrainProgress]
+
+func _Worker_Undrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).Undrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_Undrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).Undrain(ctx, req.(*UndrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _Worker_ListBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListBlocksRequest)
@@ -157,6 +229,14 @@ var Worker_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "tandem.worker.v1.Worker",
 	HandlerType: (*WorkerServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Identify",
+			Handler:    _Worker_Identify_Handler,
+		},
+		{
+			MethodName: "Undrain",
+			Handler:    _Worker_Undrain_Handler,
+		},
 		{
 			MethodName: "ListBlocks",
 			Handler:    _Worker_ListBlocks_Handler,

@@ -1,4 +1,4 @@
-package stock_test
+package inventory_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/stock"
+	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
 const (
@@ -23,10 +23,10 @@ var layout = kvcache.Layout{ModelDigest: "m", ArithmeticClass: "c", BlockTokens:
 // model drives a stock and knows what each page holds: what was last written into
 // it, under which salt and behind which tokens.
 type model struct {
-	stock    *stock.Stock
+	stock    *inventory.Stock
 	content  map[kvcache.BlockID]string
-	arrivals map[stock.ArrivalID]*bringing
-	readings map[stock.ReadingID]*looking
+	arrivals map[inventory.ArrivalID]*bringing
+	readings map[inventory.ReadingID]*openReading
 	known    map[kvcache.Hash]bool // what events add up to
 }
 
@@ -35,22 +35,22 @@ type model struct {
 type bringing struct {
 	salt   string
 	tokens []int32
-	stock.Arrival
+	inventory.Arrival
 	failed bool
 }
 
-type looking struct {
+type openReading struct {
 	salt   string
 	tokens []int32
-	stock.Reading
+	inventory.Reading
 }
 
 func newModel() *model {
 	return &model{
-		stock:    stock.New(poolBlocks, layout, stock.Limits{Arrivals: mostAtATime, Readings: mostAtATime}),
+		stock:    inventory.New(poolBlocks, layout, inventory.Limits{Arrivals: mostAtATime, Readings: mostAtATime}),
 		content:  map[kvcache.BlockID]string{},
-		arrivals: map[stock.ArrivalID]*bringing{},
-		readings: map[stock.ReadingID]*looking{},
+		arrivals: map[inventory.ArrivalID]*bringing{},
+		readings: map[inventory.ReadingID]*openReading{},
 		known:    map[kvcache.Hash]bool{},
 	}
 }
@@ -75,7 +75,7 @@ func (m *model) Offer(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
 	before := m.stock.Stats()
 	a, verdict := m.stock.Offer(prefix(salt, tokens))
-	if verdict != stock.Taken {
+	if verdict != inventory.Taken {
 		after := m.stock.Stats()
 		if before.Pool != after.Pool || before.Arrivals != after.Arrivals {
 			t.Fatalf("%v changed %+v to %+v", verdict, before, after)
@@ -123,10 +123,10 @@ func (m *model) Commit(t *rapid.T) {
 	delete(m.arrivals, b.ID)
 	// Nothing took room since, so it is found.
 	r, held, verdict := m.stock.Read(prefix(b.salt, b.tokens))
-	if verdict == stock.Busy {
+	if verdict == inventory.Busy {
 		return
 	}
-	if verdict != stock.Taken {
+	if verdict != inventory.Taken {
 		t.Fatalf("committed, but only %d of %d blocks are found", held, len(b.Blocks))
 	}
 	m.stock.Done(r.ID)
@@ -148,13 +148,13 @@ func (m *model) Read(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
 	r, held, verdict := m.stock.Read(prefix(salt, tokens))
 	switch verdict {
-	case stock.Taken:
-		m.readings[r.ID] = &looking{salt, tokens, r}
-	case stock.Missing:
+	case inventory.Taken:
+		m.readings[r.ID] = &openReading{salt, tokens, r}
+	case inventory.Missing:
 		if held*blockTokens >= len(tokens) {
 			t.Fatalf("missing, but %d of %d tokens are held", held*blockTokens, len(tokens))
 		}
-	case stock.Busy:
+	case inventory.Busy:
 		if len(m.readings) < mostAtATime {
 			t.Fatalf("busy with %d readings", len(m.readings))
 		}
@@ -180,7 +180,7 @@ func (m *model) Check(t *rapid.T) {
 		t.Fatalf("blocks: %+v", p)
 	}
 	// What is written belongs to one arrival alone, and to no reader.
-	writers := map[kvcache.BlockID]stock.ArrivalID{}
+	writers := map[kvcache.BlockID]inventory.ArrivalID{}
 	reserved, quarantined := 0, 0
 	for id, b := range m.arrivals {
 		for _, block := range b.Blocks[b.Held:] {

@@ -1,4 +1,4 @@
-package stock
+package inventory
 
 import (
 	"slices"
@@ -36,9 +36,9 @@ const (
 	PartlyArriving
 	// Missing: not all blocks are there.
 	Missing
-	// Full: no room at the moment.
+	// Full: not enough free blocks at the moment.
 	Full
-	// TooLarge: no room ever.
+	// TooLarge: more blocks than there are.
 	TooLarge
 	// Busy: as many are under way as the limits allow.
 	Busy
@@ -113,7 +113,7 @@ func New(blocks int, layout kvcache.Layout, limits Limits) *Stock {
 	}
 }
 
-// Offer takes room for the blocks of a prefix that lack, evicting those that were
+// Offer reserves pages for the blocks of a prefix that lack, evicting those that were
 // not used for longest if it has to. p has one block at least. Unless the verdict is
 // Taken nothing has changed but the order of eviction.
 //

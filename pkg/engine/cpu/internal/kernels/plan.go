@@ -16,7 +16,7 @@ const partsPerThread = 8
 // Parts take splits in turn, not runs of them: what a layer's window leaves of the
 // context is shared as well.
 
-// resultFloats is the room for results of splits: the longest context of one token.
+// resultFloats is the memory for results of splits: the longest context of one token.
 // One thread has nobody to share with.
 func resultFloats(threads int, shape Shape, limits Limits) int {
 	splits := (limits.BlocksPerSequence*shape.BlockTokens + SplitTokens - 1) / SplitTokens
@@ -43,7 +43,7 @@ func (k *Workspace) mostDivided() int { return min(k.wholeItems(), partsPerThrea
 func (k *Workspace) mostItems() int { return k.wholeItems() + partsPerThread*k.threads }
 
 // plan divides the attention of the batch into items, and items into parts where
-// threads would wait for one another, as long as there is room for their results.
+// threads would wait for one another, as long as their results fit.
 func (k *Workspace) plan() {
 	var total int64
 	for _, q := range k.sequences[:k.sequenceN] {

@@ -66,7 +66,7 @@ type Weights struct {
 	embedding *C.uint16_t // nil: the embedding is the output matrix, in pairs
 }
 
-// NewWeights allocates room for the packed weights. Sizes that follow from the
+// NewWeights allocates memory for the packed weights. Sizes that follow from the
 // shape only; BlockTokens does not matter. A tied embedding is a copy unless the head is
 // packed in pairs.
 func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error) {
@@ -111,7 +111,7 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 		w.parts = a.parts[table:]
 	})
 	if err != nil {
-		return nil, fmt.Errorf("room for packed weights: %w", err)
+		return nil, fmt.Errorf("memory for packed weights: %w", err)
 	}
 	return w, nil
 }

@@ -64,7 +64,7 @@ func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, 
 	s.kernels, s.pool = set.c, w.pool.c
 	s.pages, s.page_bytes = (*C.uint8_t)(pages.start), C.size_t(w.count*shape.SliceBytes())
 	if k.memory, err = build(func(a *arena) { k.lay(a, &s) }); err != nil {
-		return nil, fmt.Errorf("room for a batch of %d tokens: %w", limits.Rows, err)
+		return nil, fmt.Errorf("memory for a batch of %d tokens: %w", limits.Rows, err)
 	}
 	*k.step = s
 	k.logits = unsafe.Slice((*float32)(unsafe.Pointer(s.logits)), limits.HeadRows*int(s.ldl))

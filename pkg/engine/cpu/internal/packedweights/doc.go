@@ -1,4 +1,4 @@
-// Package packed keeps packed weights in files of a folder, so that a model is packed
+// Package packedweights keeps packed weights in files of a folder, so that a model is packed
 // once and not at every start: whole, checked byte for byte, and named by what they
 // are.
 //
@@ -22,4 +22,4 @@
 // Nothing in a file says where anything is: places follow from two lengths, which
 // have to agree with the file's size. The checksums find damage, not malice: whoever
 // may write to the folder decides what the model says.
-package packed
+package packedweights

@@ -1,4 +1,4 @@
-package packed
+package packedweights
 
 import (
 	"fmt"
@@ -64,7 +64,7 @@ func free(dir string) (uint64, error) {
 
 // sweep removes what a process left behind that ended while it wrote: files that
 // nobody has written to for an hour. A writer that lives syncs far more often.
-// What cannot be removed takes room and does no other harm.
+// What cannot be removed takes disk space and does no other harm.
 func (f Folder) sweep() {
 	entries, err := os.ReadDir(f.Path)
 	if err != nil {

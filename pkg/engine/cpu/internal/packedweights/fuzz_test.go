@@ -1,4 +1,4 @@
-package packed_test
+package packedweights_test
 
 import (
 	"bytes"
@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packed"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packedweights"
 )
 
 // FuzzRead reads any file: it is refused, or it is to the byte what writing the weights
 // that were read makes.
 func FuzzRead(f *testing.F) {
 	small := []int{3, 100, 0, 9}
-	folder := packed.Folder{Path: f.TempDir(), Threads: 2}
+	folder := packedweights.Folder{Path: f.TempDir(), Threads: 2}
 	whole, err := os.ReadFile(write(f, folder, random(1, small)))
 	if err != nil {
 		f.Fatal(err)
@@ -32,7 +32,7 @@ func FuzzRead(f *testing.F) {
 		if sealed && len(data) >= 4096 { // so that what is behind the checksum is reached
 			binary.LittleEndian.PutUint32(data[4092:], crc32.Checksum(data[:4092], crc32.MakeTable(crc32.Castagnoli)))
 		}
-		read := packed.Folder{Path: t.TempDir(), Threads: 2}
+		read := packedweights.Folder{Path: t.TempDir(), Threads: 2}
 		path := filepath.Join(read.Path, identity.FileName())
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package packed_test
+package packedweights_test
 
 import (
 	"bytes"
@@ -19,12 +19,12 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packed"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/packedweights"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var identity = packed.Identity{Digest: "0123456789abcdef0123456789abcdef", Type: "int8", Packing: 3, Shape: "hidden=8 layers=2"}
+var identity = packedweights.Identity{Digest: "0123456789abcdef0123456789abcdef", Type: "int8", Packing: 3, Shape: "hidden=8 layers=2"}
 
 // sizes are parts of some chunks together, whose ends are not the parts'.
 var sizes = []int{5, 1 << 20, 64, 3, 1<<20 + 1<<19, 0, 700, 7, 1<<18 + 1}
@@ -48,7 +48,7 @@ func random(seed uint64, sizes []int) [][]byte {
 
 func silent(int64, int64) {}
 
-func write(t testing.TB, f packed.Folder, parts [][]byte) string {
+func write(t testing.TB, f packedweights.Folder, parts [][]byte) string {
 	t.Helper()
 	if err := f.Write(t.Context(), identity, parts, silent); err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func equal(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }
 func TestRoundTrip(t *testing.T) {
 	for _, sizes := range [][]int{sizes, {1}, {1 << 20}, {1 << 21, 1}, {}} {
 		for _, threads := range []int{0, 1, 3} {
-			f := packed.Folder{Path: filepath.Join(t.TempDir(), "a", "b"), Threads: threads}
+			f := packedweights.Folder{Path: filepath.Join(t.TempDir(), "a", "b"), Threads: threads}
 			want := random(1, sizes)
 			var total int64
 			for _, n := range sizes {
@@ -118,7 +118,7 @@ func TestRoundTrip(t *testing.T) {
 
 func TestNoFile(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
-		if err := (packed.Folder{Path: dir}).Read(t.Context(), identity, zeros(sizes), silent); !errors.Is(err, fs.ErrNotExist) {
+		if err := (packedweights.Folder{Path: dir}).Read(t.Context(), identity, zeros(sizes), silent); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("reading what is not there gave %v", err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestNoFile(t *testing.T) {
 // TestDamage changes one byte anywhere, or the length: each is found, and what was
 // read until then is zero again.
 func TestDamage(t *testing.T) {
-	f := packed.Folder{Path: t.TempDir(), Threads: 2}
+	f := packedweights.Folder{Path: t.TempDir(), Threads: 2}
 	path := write(t, f, random(1, sizes))
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -171,17 +171,17 @@ func TestDamage(t *testing.T) {
 func TestForeign(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		other func(*packed.Identity)
+		other func(*packedweights.Identity)
 		sizes []int
 	}{
-		{"model", func(id *packed.Identity) { id.Digest = "ff" }, sizes},
-		{"type", func(id *packed.Identity) { id.Type = "bf16" }, sizes},
-		{"packing", func(id *packed.Identity) { id.Packing++ }, sizes},
-		{"shape", func(id *packed.Identity) { id.Shape = "hidden=9" }, sizes},
-		{"length", func(*packed.Identity) {}, []int{77}},
+		{"model", func(id *packedweights.Identity) { id.Digest = "ff" }, sizes},
+		{"type", func(id *packedweights.Identity) { id.Type = "bf16" }, sizes},
+		{"packing", func(id *packedweights.Identity) { id.Packing++ }, sizes},
+		{"shape", func(id *packedweights.Identity) { id.Shape = "hidden=9" }, sizes},
+		{"length", func(*packedweights.Identity) {}, []int{77}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := packed.Folder{Path: t.TempDir()}
+			f := packedweights.Folder{Path: t.TempDir()}
 			other := identity
 			c.other(&other)
 			if err := f.Write(t.Context(), other, random(1, c.sizes), silent); err != nil {
@@ -203,7 +203,7 @@ func TestNotAFile(t *testing.T) {
 		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
 		"pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
 	} {
-		f := packed.Folder{Path: t.TempDir()}
+		f := packedweights.Folder{Path: t.TempDir()}
 		if err := put(filepath.Join(f.Path, identity.FileName())); err != nil {
 			t.Fatal(err)
 		}
@@ -214,8 +214,8 @@ func TestNotAFile(t *testing.T) {
 }
 
 func TestIdentityErrors(t *testing.T) {
-	f := packed.Folder{Path: t.TempDir()}
-	for _, id := range []packed.Identity{
+	f := packedweights.Folder{Path: t.TempDir()}
+	for _, id := range []packedweights.Identity{
 		{}, {Digest: "aa"}, {Type: "bf16"}, {Digest: "../aa", Type: "bf16"}, {Digest: "aa", Type: "b/f"},
 		{Digest: "aa", Type: "bf16", Shape: strings.Repeat("x", 2000)},
 	} {
@@ -268,11 +268,11 @@ func TestFailedWrite(t *testing.T) {
 		{"too little room", limited{left: all}, 1 << 20, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := packed.Folder{Path: t.TempDir()}
+			f := packedweights.Folder{Path: t.TempDir()}
 			before := random(1, sizes)
 			write(t, f, before)
 			f.Free = func(string) (uint64, error) { return c.free, nil }
-			f.Create = func(dir, pattern string) (packed.File, error) {
+			f.Create = func(dir, pattern string) (packedweights.File, error) {
 				file, err := os.CreateTemp(dir, pattern)
 				c.file.File = file
 				return &c.file, err
@@ -294,7 +294,7 @@ func TestFailedWrite(t *testing.T) {
 
 // TestCancel ends reads and writes after their first chunk.
 func TestCancel(t *testing.T) {
-	f := packed.Folder{Path: t.TempDir(), Threads: 1}
+	f := packedweights.Folder{Path: t.TempDir(), Threads: 1}
 	do := func(what string, run func(ctx context.Context, progress func(done, total int64)) error) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -328,9 +328,9 @@ func TestCancel(t *testing.T) {
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	f := packed.Folder{Path: dir, Now: func() time.Time { return now }}
+	f := packedweights.Folder{Path: dir, Now: func() time.Time { return now }}
 	var left string
-	f.Create = func(dir, pattern string) (packed.File, error) {
+	f.Create = func(dir, pattern string) (packedweights.File, error) {
 		file, err := os.CreateTemp(dir, pattern)
 		left = filepath.Base(file.Name())
 		return file, err
@@ -367,7 +367,7 @@ func TestSweep(t *testing.T) {
 // TestAtOnce: writers and readers of one name at a time; a reader gets what one of the
 // writers wrote, whole.
 func TestAtOnce(t *testing.T) {
-	f := packed.Folder{Path: t.TempDir(), Threads: 2}
+	f := packedweights.Folder{Path: t.TempDir(), Threads: 2}
 	versions := [][][]byte{random(1, sizes), random(2, sizes), random(3, sizes)}
 	write(t, f, versions[0])
 	var all sync.WaitGroup

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 const workspaceBytes = 32 << 20
@@ -19,7 +19,7 @@ const workspaceBytes = 32 << 20
 // on those fails it.
 type bench struct {
 	t         *testing.T
-	control   *emulation.Control // nil on a real device
+	control   *emulationtest.Control // nil on a real device
 	device    *driver.Device
 	handle    *blaslt.Handle
 	stream    *driver.Stream
@@ -28,7 +28,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	path, device := emulation.GPU(t)
+	path, device := emulationtest.GPU(t)
 	blasPath := os.Getenv("TANDEM_CUBLASLT")
 	if path == "" {
 		return newEmulated(t)
@@ -41,16 +41,16 @@ func newBench(t *testing.T) *bench {
 
 func newEmulated(t *testing.T) *bench {
 	t.Helper()
-	path := emulation.Library(t)
-	return openBench(t, path, path, 0, emulation.NewControl(t, path))
+	path := emulationtest.Library(t)
+	return openBench(t, path, path, 0, emulationtest.NewControl(t, path))
 }
 
-func openBench(t *testing.T, path, blasPath string, device int, control *emulation.Control) *bench {
+func openBench(t *testing.T, path, blasPath string, device int, control *emulationtest.Control) *bench {
 	t.Helper()
 	b := &bench{t: t, control: control}
 	if control != nil {
 		t.Cleanup(func() {
-			if live := control.Live(); live != (emulation.Live{}) {
+			if live := control.Live(); live != (emulationtest.Live{}) {
 				t.Errorf("left alive: %+v", live)
 			}
 		})

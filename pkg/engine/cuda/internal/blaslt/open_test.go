@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/blaslt"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 func TestMissing(t *testing.T) {
@@ -27,17 +27,17 @@ func TestMissing(t *testing.T) {
 }
 
 func TestOldLibrary(t *testing.T) {
-	path := emulation.Library(t)
-	control := emulation.NewControl(t, path)
-	control.Set(emulation.CublasLt, 110900)
+	path := emulationtest.Library(t)
+	control := emulationtest.NewControl(t, path)
+	control.Set(emulationtest.CublasLt, 110900)
 	_, err := blaslt.Open(path)
 	says(t, err, "110900", "12.0", "install cuBLAS")
 }
 
 // TestFolder: a folder of Python's packages, or of a toolkit, has the library in it.
 func TestFolder(t *testing.T) {
-	path := emulation.Library(t)
-	control := emulation.NewControl(t, path)
+	path := emulationtest.Library(t)
+	control := emulationtest.NewControl(t, path)
 	for _, below := range []string{"nvidia/cublas/lib/libcublasLt.so.12", "nvidia/cu13/lib/libcublasLt.so.13", "lib64/libcublasLt.so.12", "libcublasLt.so.13"} {
 		t.Run(below, func(t *testing.T) {
 			folder := t.TempDir()
@@ -48,7 +48,7 @@ func TestFolder(t *testing.T) {
 			if err := os.Symlink(path, file); err != nil {
 				t.Fatal(err)
 			}
-			control.Set(emulation.CublasLt, 130102)
+			control.Set(emulationtest.CublasLt, 130102)
 			l, err := blaslt.Open(folder)
 			if err != nil {
 				t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 func closed(t *testing.T, what string, err error) {
@@ -111,9 +111,9 @@ func TestClosedDevice(t *testing.T) {
 
 // A thread works on the device that is asked for, whichever it worked on before.
 func TestTwoDevices(t *testing.T) {
-	path := emulation.Library(t)
-	control := emulation.NewControl(t, path)
-	control.Set(emulation.Devices, 2)
+	path := emulationtest.Library(t)
+	control := emulationtest.NewControl(t, path)
+	control.Set(emulationtest.Devices, 2)
 	b := openBench(t, path, 0, nil)
 	other, err := b.driver.NewDevice(1)
 	must(b, (*driver.Device).Close, other, err)
@@ -169,10 +169,10 @@ func TestLoadSaysWhatTheCompilerSaid(t *testing.T) {
 	_, err := b.device.Load([]byte("this is no PTX"))
 	says(t, err, "CUDA_ERROR_INVALID_PTX (218)",
 		": ptxas application ptx input, line 1; fatal   : no PTX: .version or .target is missing; ptxas fatal   : Ptx assembly aborted")
-	b.control.Set(emulation.Capability, 75)
+	b.control.Set(emulationtest.Capability, 75)
 	_, err = b.device.Load(ptx)
 	says(t, err, "CUDA_ERROR_NO_BINARY_FOR_GPU (209)", "sm_80")
-	b.control.Set(emulation.Capability, 80)
+	b.control.Set(emulationtest.Capability, 80)
 	other := bytes.Replace(ptx, []byte(".entry tdm_test_fill"), []byte(".entry tdm_test_other"), 1)
 	_, err = b.device.Load(other)
 	says(t, err, "kernel tdm_test_other cannot be emulated")

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 //go:embed testdata/kernels.ptx
@@ -35,7 +35,7 @@ type gatherArgs struct {
 // fails it.
 type bench struct {
 	t       *testing.T
-	control *emulation.Control // nil on a real device
+	control *emulationtest.Control // nil on a real device
 	driver  *driver.Driver
 	device  *driver.Device
 	closers []func() error
@@ -44,7 +44,7 @@ type bench struct {
 // newBench opens the GPU that the environment names, or the emulated one.
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	if path, device := emulation.GPU(t); path != "" {
+	if path, device := emulationtest.GPU(t); path != "" {
 		return openBench(t, path, device, nil)
 	}
 	return newEmulated(t)
@@ -53,11 +53,11 @@ func newBench(t *testing.T) *bench {
 // newEmulated opens the emulated library, for what only that shows.
 func newEmulated(t *testing.T) *bench {
 	t.Helper()
-	path := emulation.Library(t)
-	return openBench(t, path, 0, emulation.NewControl(t, path))
+	path := emulationtest.Library(t)
+	return openBench(t, path, 0, emulationtest.NewControl(t, path))
 }
 
-func openBench(t *testing.T, path string, device int, control *emulation.Control) *bench {
+func openBench(t *testing.T, path string, device int, control *emulationtest.Control) *bench {
 	t.Helper()
 	b := &bench{t: t, control: control}
 	var err error
@@ -79,7 +79,7 @@ func (b *bench) close() {
 		}
 	}
 	if b.control != nil {
-		if live := b.control.Live(); live != (emulation.Live{Devices: 1}) {
+		if live := b.control.Live(); live != (emulationtest.Live{Devices: 1}) {
 			b.t.Errorf("left alive: %+v", live)
 		}
 	}

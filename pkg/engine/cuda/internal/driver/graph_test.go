@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 func TestGraph(t *testing.T) {
@@ -57,7 +57,7 @@ func TestGraphWithEvents(t *testing.T) {
 	must(b, (*driver.Graph).Close, readBack, err)
 	for i := range seeds {
 		if b.control != nil {
-			b.control.Set(emulation.Seed, uint64(i))
+			b.control.Set(emulationtest.Seed, uint64(i))
 		}
 		value[0] = float32(i)
 		p.Reset()

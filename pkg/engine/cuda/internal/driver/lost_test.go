@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 // restart closes what was lost with the device, and opens the device anew for the end of
@@ -20,7 +20,7 @@ func (b *bench) restart() {
 	if err := b.device.Close(); err != nil {
 		b.t.Fatal(err)
 	}
-	if live := b.control.Live(); live != (emulation.Live{}) {
+	if live := b.control.Live(); live != (emulationtest.Live{}) {
 		b.t.Fatalf("left alive by a lost device: %+v", live)
 	}
 	var err error

@@ -7,12 +7,12 @@ import (
 	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 func TestOutOfMemory(t *testing.T) {
 	b := newEmulated(t)
-	b.control.Set(emulation.Memory, 1000)
+	b.control.Set(emulationtest.Memory, 1000)
 	half := b.floats(125)
 	free, total, err := b.device.Memory()
 	if free != 500 || total != 1000 || err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 // says fails the test if the error is not one line with all the words.
@@ -47,30 +47,30 @@ func TestOpenAnotherLibrary(t *testing.T) {
 }
 
 func TestOpenRefused(t *testing.T) {
-	path := emulation.Library(t)
+	path := emulationtest.Library(t)
 	for name, c := range map[string]struct {
-		prepare func(*emulation.Control)
+		prepare func(*emulationtest.Control)
 		says    []string
 	}{
 		"an old driver": {
-			func(c *emulation.Control) { c.Set(emulation.Version, 11080); c.Fail("cuInit", 0, 999) },
+			func(c *emulationtest.Control) { c.Set(emulationtest.Version, 11080); c.Fail("cuInit", 0, 999) },
 			[]string{"CUDA 11.8", "12.0", "update"},
 		},
 		"no device": {
-			func(c *emulation.Control) { c.Set(emulation.Devices, 0) },
+			func(c *emulationtest.Control) { c.Set(emulationtest.Devices, 0) },
 			[]string{"cuInit", "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi"},
 		},
 		"another kernel module": {
-			func(c *emulation.Control) { c.Fail("cuInit", 0, 803) },
+			func(c *emulationtest.Control) { c.Fail("cuInit", 0, 803) },
 			[]string{"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "different versions", "restart"},
 		},
 		"a code nobody knows": {
-			func(c *emulation.Control) { c.Fail("cuInit", 0, 12345) },
+			func(c *emulationtest.Control) { c.Fail("cuInit", 0, 12345) },
 			[]string{"(12345)", "no description"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			control := emulation.NewControl(t, path)
+			control := emulationtest.NewControl(t, path)
 			c.prepare(control)
 			_, err := driver.Open(path)
 			says(t, err, c.says...)
@@ -83,10 +83,10 @@ func TestOpenRefused(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	path := emulation.Library(t)
-	control := emulation.NewControl(t, path)
-	control.Set(emulation.Devices, 2)
-	control.Set(emulation.Memory, 12345678)
+	path := emulationtest.Library(t)
+	control := emulationtest.NewControl(t, path)
+	control.Set(emulationtest.Devices, 2)
+	control.Set(emulationtest.Memory, 12345678)
 	d, err := driver.Open(path)
 	if err != nil {
 		t.Fatal(err)

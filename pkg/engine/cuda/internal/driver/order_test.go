@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 const seeds = 64
@@ -17,7 +17,7 @@ func readByAnother(t *testing.T, await bool) (results []float32) {
 	x, y := b.floats(1), b.floats(1)
 	out, got := b.pinned(1)
 	for seed := range uint64(seeds) {
-		b.control.Set(emulation.Seed, seed)
+		b.control.Set(emulationtest.Seed, seed)
 		w.Reset()
 		w.Fill(x, 0, 4)
 		b.run(writer, w)

@@ -58,7 +58,7 @@ func (p *Program) fail(format string, args ...any) {
 	}
 }
 
-// add appends an operation with room for arguments behind it; nil: there is no memory.
+// add appends an operation with space for arguments behind it; nil: there is no memory.
 func (p *Program) add(kind C.int32_t, uses resource, arguments int) *C.tdm_op {
 	need := C.sizeof_tdm_op + (arguments+15)&^15
 	if p.size+need > p.capacity && !p.grow(need) {

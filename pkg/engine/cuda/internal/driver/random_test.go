@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
 // What several streams do at once, each awaiting the others only where it must, gives what
@@ -25,7 +25,7 @@ func TestRandomProgramsOnSeveralStreams(t *testing.T) {
 	at := func(cell int) driver.Address { return memory + driver.Address(4*cell) }
 
 	for seed := range uint64(100) {
-		b.control.Set(emulation.Seed, seed)
+		b.control.Set(emulationtest.Seed, seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		var want [cells]float32
 		var users [cells][streams]bool // which streams used a cell since they were last awaited

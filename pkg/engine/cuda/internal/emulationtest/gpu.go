@@ -1,4 +1,4 @@
-package emulation
+package emulationtest
 
 import (
 	"os"

@@ -1,11 +1,11 @@
-// Package emulation is a CUDA driver library that needs no GPU, for tests: src/driver.h
+// Package emulationtest is a CUDA driver library that needs no GPU, for tests: src/driver.h
 // says what it does, src/emulation.h how the engine's kernels run in it. The same file is
 // a cuBLASLt library (src/blaslt.h) and an NVML (src/nvml.cpp). It is compiled by
 // the machine's C++ compiler when it is first asked for, and kept in the user's cache.
 //
 // Only tests import it. A library's state is one for the process, so tests that use one
 // must not run at the same time; Control changes it and looks into it.
-package emulation
+package emulationtest
 
 import (
 	"bytes"

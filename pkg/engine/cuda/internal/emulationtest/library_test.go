@@ -1,4 +1,4 @@
-package emulation
+package emulationtest
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// standIn makes the compiler a shell script that writes down how it is called and runs
+// fakeCompiler makes the compiler a shell script that writes down how it is called and runs
 // body, and the cache an empty folder. It gives the folder of the script's log.
-func standIn(t *testing.T, body string) (folder, cache string) {
+func fakeCompiler(t *testing.T, body string) (folder, cache string) {
 	t.Helper()
 	folder, cache = t.TempDir(), t.TempDir()
-	script := "#!/bin/sh\n[ \"$1\" = --version ] && { echo stand-in; exit; }\necho \"$*\" >> '" + folder + "/log'\n" + body
+	script := "#!/bin/sh\n[ \"$1\" = --version ] && { echo fake; exit; }\necho \"$*\" >> '" + folder + "/log'\n" + body
 	if err := os.WriteFile(filepath.Join(folder, "compiler"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func foldersIn(t *testing.T, cache string) []string {
 }
 
 func TestLibraryIsBuiltOnce(t *testing.T) {
-	folder, cache := standIn(t, writesResult)
+	folder, cache := fakeCompiler(t, writesResult)
 	first := Library(t)
 	built := compilations(t, folder)
 	if built < 2 {
@@ -67,7 +67,7 @@ func TestLibraryIsBuiltOnce(t *testing.T) {
 }
 
 func TestBuildsAtOnce(t *testing.T) {
-	folder, cache := standIn(t, writesResult)
+	folder, cache := fakeCompiler(t, writesResult)
 	b, err := newBuild()
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestBuildsAtOnce(t *testing.T) {
 }
 
 func TestCompilerThatFails(t *testing.T) {
-	_, cache := standIn(t, "echo 'this is wrong' >&2; exit 3")
+	_, cache := fakeCompiler(t, "echo 'this is wrong' >&2; exit 3")
 	b, err := newBuild()
 	if err != nil {
 		t.Fatal(err)

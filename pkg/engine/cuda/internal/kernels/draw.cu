@@ -1,6 +1,7 @@
 // tdm_draw: a token for each row of logits, by steps 2 to 6 of the definition in
 // pkg/sampler. Weights are integers, so that their sums do not depend on an order and
-// every thread may add where it likes; draw.h has what they are.
+// every thread may add where it likes; draw.h has what they are. -1 is drawn from logits
+// that have a NaN, or of which the largest is infinite.
 #include "draw.h"
 
 // tdm_row is a row and what its block has found out about it.
@@ -146,10 +147,10 @@ TDM_KERNEL(TDM_DRAW_THREADS, 1) tdm_draw(const tdm_draw_args a) {
   const tdm_wish wish = a.wishes[n];
 
   const tdm_best best = tdm_likeliest(row.logits, row.vocabulary, row.bins);
-  const bool finite = best.token >= 0 && best.logit - best.logit == 0.0f;
+  const bool finite = best.logit - best.logit == 0.0f;
   if (wish.temperature == 0.0f || wish.top_k == 1 || !finite) {
     if (tdm_thread() == 0)
-      a.tokens[n] = best.token < 0 ? 0 : best.token;
+      a.tokens[n] = finite ? best.token : -1;
     return;
   }
   row.largest = best.logit;

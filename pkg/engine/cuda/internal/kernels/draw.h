@@ -4,16 +4,14 @@
 
 #include "device.h"
 
-// tdm_key is smaller for what comes before: larger logits, NaN last, equal zeros.
+// tdm_key is smaller for what comes before: larger logits, equal zeros.
 TDM_INLINE uint32_t tdm_key(float logit) {
-  if (logit != logit)
-    return 0xffffffffu;
   const uint32_t bits = tdm_bits(logit == 0.0f ? 0.0f : logit);
   return bits >> 31 ? bits : ~bits & 0x7fffffffu;
 }
 
 // tdm_weight is exp((logit - largest) * scale) as a multiple of 2^-44, rounded to the
-// nearest: 2^44 for the largest, 0 from about exp(-31) down and for NaN. The exponential is
+// nearest: 2^44 for the largest, 0 from about exp(-31) down. The exponential is
 // its Taylor series of degree 12 after taking out a power of two, an error below 2^-51.
 TDM_INLINE uint64_t tdm_weight(float logit, double largest, double scale) {
   const double x = ((double)logit - largest) * scale;
@@ -78,17 +76,15 @@ TDM_INLINE uint64_t tdm_warp_total(uint64_t x) {
   return x;
 }
 
-// tdm_best is the likeliest token and its logit; token -1 is none, of NaNs only.
+// tdm_best is the likeliest token and its logit; of logits that have a NaN, a NaN.
 struct tdm_best {
   float logit;
   int token;
 };
 
-// tdm_before is whether x comes before y.
+// tdm_before is whether x comes before y: larger logits, and NaN before all.
 TDM_INLINE bool tdm_before(tdm_best x, tdm_best y) {
-  if (x.token < 0 || y.token < 0)
-    return y.token < 0 && x.token >= 0;
-  return x.logit > y.logit || (x.logit == y.logit && x.token < y.token);
+  return x.logit > y.logit || (x.logit == y.logit && x.token < y.token) || x.logit != x.logit;
 }
 
 TDM_INLINE tdm_best tdm_first_of_warp(tdm_best best) {
@@ -102,12 +98,12 @@ TDM_INLINE tdm_best tdm_first_of_warp(tdm_best best) {
 
 // tdm_likeliest finds the first token of a row. memory is 66 words of shared memory.
 TDM_INLINE tdm_best tdm_likeliest(const float *logits, int vocabulary, uint32_t *memory) {
-  tdm_best best = {0, -1};
+  tdm_best best = {-__builtin_inff(), 0x7fffffff};
   for (int i = 4 * tdm_thread(); i < vocabulary; i += 4 * TDM_DRAW_THREADS) {
     const tdm_floats four = *(const tdm_floats *)(logits + i);
     for (int j = 0; j < 4; j++) {
       const float x = four[j];
-      if (i + j < vocabulary && x == x && (best.token < 0 || x > best.logit))
+      if (i + j < vocabulary && tdm_before({x, i + j}, best))
         best = {x, i + j};
     }
   }

@@ -11,7 +11,7 @@ import (
 
 // Draws are those of pkg/sampler, and so are their frequencies: weights are rounded
 // otherwise, which only a random number within 1e-13 of a border shows. Logits that are
-// equal, infinite or no numbers are treated alike too.
+// equal, infinite or no numbers are treated alike too: from some nothing is drawn.
 func TestDraws(t *testing.T) {
 	b := newBench(t)
 	s := sampler.New()
@@ -50,8 +50,10 @@ func fill(b *bench, logits []float32, row int) {
 	for i := range logits {
 		x := float32(b.random.NormFloat64() * 2.5)
 		switch {
-		case row%10 == 7 && b.random.IntN(2) == 0:
+		case row%10 == 7 && b.random.IntN(2*len(logits)) == 0:
 			x = float32(math.NaN())
+		case row%10 == 6 && row%20 > 10 && i == len(logits)/2:
+			x = float32(math.Inf(1))
 		case row%10 == 8:
 			x = float32(b.random.IntN(4)) // equal ones
 		case row%10 == 9 && b.random.IntN(2) == 0:

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 )
 
@@ -26,9 +26,9 @@ var allWeights = []kernels.Weights{kernels.BF16, kernels.Int8, kernels.FP8}
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	path, device := emulation.GPU(t)
+	path, device := emulationtest.GPU(t)
 	if path == "" {
-		path = emulation.Library(t)
+		path = emulationtest.Library(t)
 	}
 	d, err := driver.Open(path)
 	if err != nil {

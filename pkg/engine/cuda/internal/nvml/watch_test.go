@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
-	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulation"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/nvml"
 )
 
@@ -21,12 +21,12 @@ const (
 	gpuIsLost       = 15
 )
 
-func emulated(t *testing.T) (path, address string, control *emulation.Control) {
+func emulated(t *testing.T) (path, address string, control *emulationtest.Control) {
 	t.Helper()
-	path = emulation.Library(t)
-	control = emulation.NewControl(t, path)
+	path = emulationtest.Library(t)
+	control = emulationtest.NewControl(t, path)
 	t.Cleanup(func() {
-		if live := control.Live(); live != (emulation.Live{}) {
+		if live := control.Live(); live != (emulationtest.Live{}) {
 			t.Errorf("left alive: %+v", live)
 		}
 	})
@@ -64,9 +64,9 @@ func open(t *testing.T, path, address string) *nvml.Watch {
 func TestEvents(t *testing.T) {
 	path, address, control := emulated(t)
 	w := open(t, path, address)
-	control.Raise(emulation.EventXid, 79)
-	control.Raise(emulation.EventSingleBit, 0)
-	control.Raise(emulation.EventDoubleBit, 0)
+	control.Raise(emulationtest.EventXid, 79)
+	control.Raise(emulationtest.EventSingleBit, 0)
+	control.Raise(emulationtest.EventDoubleBit, 0)
 	for _, want := range []nvml.Event{{Kind: nvml.Xid, Xid: 79}, {Kind: nvml.Corrected}, {Kind: nvml.Uncorrected}} {
 		if got, err := w.Wait(enough); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
@@ -80,7 +80,7 @@ func TestEvents(t *testing.T) {
 		got, _ := w.Wait(enough)
 		waits <- got
 	}()
-	control.Raise(emulation.EventXid, 31)
+	control.Raise(emulationtest.EventXid, 31)
 	if got := <-waits; got != (nvml.Event{Kind: nvml.Xid, Xid: 31}) {
 		t.Errorf("who waited heard %+v", got)
 	}
@@ -90,14 +90,14 @@ func TestEvents(t *testing.T) {
 // not watched.
 func TestFewerEvents(t *testing.T) {
 	path, address, control := emulated(t)
-	control.Set(emulation.Events, emulation.EventXid)
+	control.Set(emulationtest.Events, emulationtest.EventXid)
 	w := open(t, path, address)
-	control.Raise(emulation.EventDoubleBit, 0)
-	control.Raise(emulation.EventXid, 48)
+	control.Raise(emulationtest.EventDoubleBit, 0)
+	control.Raise(emulationtest.EventXid, 48)
 	if got, err := w.Wait(enough); err != nil || got != (nvml.Event{Kind: nvml.Xid, Xid: 48}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	control.Set(emulation.Events, 4)
+	control.Set(emulationtest.Events, 4)
 	if _, err := nvml.Open(path, address); err == nil || !strings.Contains(err.Error(), "reports no errors") {
 		t.Errorf("without events: %v", err)
 	}
@@ -106,8 +106,8 @@ func TestFewerEvents(t *testing.T) {
 func TestErrors(t *testing.T) {
 	path, address, control := emulated(t)
 	w := open(t, path, address)
-	control.Set(emulation.Corrected, 7)
-	control.Set(emulation.Uncorrected, 1<<40)
+	control.Set(emulationtest.Corrected, 7)
+	control.Set(emulationtest.Uncorrected, 1<<40)
 	if right, wrong, err := w.Errors(); err != nil || right != 7 || wrong != 1<<40 {
 		t.Errorf("%d and %d: %v", right, wrong, err)
 	}
@@ -150,7 +150,7 @@ func TestCannotOpen(t *testing.T) {
 // TestGPU watches a real GPU where TANDEM_NVML names a library: nothing bad happens to it
 // while nobody uses it.
 func TestGPU(t *testing.T) {
-	path, device := emulation.GPU(t)
+	path, device := emulationtest.GPU(t)
 	library := os.Getenv("TANDEM_NVML")
 	if library == "" || path == "" {
 		t.Skip("TANDEM_NVML and TANDEM_CUDA_DRIVER name no libraries")

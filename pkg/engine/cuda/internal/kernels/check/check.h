@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "../../kernels/tdm_launch.h"
-#include "../src/emulation.h"
+#include "../tdm_launch.h"
+#include "../../emulationtest/src/emulation.h"
 
 // random_source is xorshift64*.
 struct random_source {

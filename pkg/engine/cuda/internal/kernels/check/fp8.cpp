@@ -1,7 +1,7 @@
 // What numbers become in fp8, and the scales of keys and values, against their definitions.
 #include "check.h"
 
-#include "../../kernels/fp8.h"
+#include "../fp8.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // of them, whatever the other rows are.
 #include "check.h"
 
-#include "../../kernels/weights.h"
+#include "../weights.h"
 
 namespace {
 

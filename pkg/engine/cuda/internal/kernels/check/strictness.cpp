@@ -2,7 +2,7 @@
 // without.
 #include "check.h"
 
-#include "../../kernels/device.h"
+#include "../device.h"
 
 struct strict_args {
   float *out;        // [threads]

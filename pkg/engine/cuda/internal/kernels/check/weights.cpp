@@ -2,7 +2,7 @@
 // the nearest.
 #include "check.h"
 
-#include "../../kernels/weights.h"
+#include "../weights.h"
 
 double value_of(weights kind, uint8_t code) {
   if (kind == weights::int8)

@@ -1,0 +1,49 @@
+package mesh_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+// One connection too many takes the place of an idle one, or is told why it cannot.
+func TestHTTPConnectionsAreBounded(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		begun <- struct{}{}
+		<-release
+	}))
+	server.Config.ConnState = mesh.HTTPConnections(2)
+	server.Start()
+	defer server.Close()
+	connect := func(send string) net.Conn {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := io.WriteString(conn, send); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	const request = "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
+	idle := connect("")
+	connect(request)
+	<-begun
+	connect(request) // in the place of the first
+	<-begun
+	if _, err := idle.Read(make([]byte, 1)); err == nil {
+		t.Error("the idle connection was sent something")
+	}
+	said, err := io.ReadAll(connect(""))
+	if err != nil || !strings.HasPrefix(string(said), "HTTP/1.1 503 ") || !strings.Contains(string(said), "--router-max-connections") {
+		t.Errorf("the refused connection got %q, %v", said, err)
+	}
+	close(release)
+}

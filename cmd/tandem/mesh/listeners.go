@@ -1,0 +1,127 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// newListeners opens all ports: that one is taken should not be found after a long load.
+func (p *process) newListeners(context.Context) ([]lifecycle.Service, error) {
+	if err := p.listen(); err != nil {
+		return nil, errors.Join(err, p.closeListeners())
+	}
+	return []lifecycle.Service{{Name: "listeners", Close: p.closeListeners}}, nil
+}
+
+func (p *process) listen() (err error) {
+	for _, at := range []struct {
+		flag, address string
+		listener      *net.Listener
+	}{
+		{"--listen", p.parts[0].listen, &p.parts[0].listener},
+		{"--http", p.options.HTTP, &p.http},
+		{"--metrics", p.options.Metrics, &p.metrics},
+		{"--control", p.options.Control, &p.control},
+	} {
+		if at.address == "" {
+			continue
+		}
+		if *at.listener, err = p.open(at.address); err != nil {
+			return fmt.Errorf("%s: %w", at.flag, err)
+		}
+	}
+	for _, part := range p.parts {
+		if part.listener == nil {
+			if part.listener, err = p.open(part.listen); err != nil {
+				return fmt.Errorf("%s: %w", part.id, err)
+			}
+		}
+		kv := kvPlaceOf(part.listen, part.advertise, part.kvListen, part.kvAdvertise)
+		if part.advertise, err = advertised(part.advertise, part.listener.Addr()); err != nil {
+			return err
+		}
+		if part.role == controlv1.Role_ROLE_ROUTER {
+			continue
+		}
+		// Prefill workers receive KV too, from block stores.
+		if part.kv, err = p.listenKV(kv); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens a port.
+func (p *process) open(address string) (net.Listener, error) {
+	listener, err := rpc.Listen(address)
+	if err != nil {
+		return nil, err
+	}
+	p.listeners = append(p.listeners, listener)
+	return listener, nil
+}
+
+// closeListeners closes all ports. Servers close theirs; closing twice is harmless.
+func (p *process) closeListeners() error {
+	errs := []error{p.sockets.close()}
+	for _, listener := range p.listeners {
+		if err := listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dialled is what to dial to reach a listener, empty if it is nil.
+func dialled(listener net.Listener) string {
+	if listener == nil {
+		return ""
+	}
+	return addressOf(listener.Addr())
+}
+
+// addressOf is what to dial on this machine to reach a listener: "host:port" or
+// "unix:///path".
+func addressOf(listening net.Addr) string {
+	switch at := listening.(type) {
+	case *net.UnixAddr:
+		return api.UnixScheme + at.String()
+	case *net.TCPAddr:
+		if at.IP.IsUnspecified() { // every interface, this one too
+			return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
+		}
+	}
+	return listening.String()
+}
+
+// advertised is the address to tell others: the one asked for, or the one
+// listened on; if that is every interface, this host's first address.
+func advertised(asked string, listening net.Addr) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	tcp, is := listening.(*net.TCPAddr)
+	if !is || !tcp.IP.IsUnspecified() {
+		return addressOf(listening), nil
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", fmt.Errorf("find this host's address: %w; pass --advertise HOST:PORT", err)
+	}
+	host := "127.0.0.1"
+	for _, a := range addresses {
+		if network, is := a.(*net.IPNet); is && network.IP.IsGlobalUnicast() {
+			host = network.IP.String()
+			break
+		}
+	}
+	return net.JoinHostPort(host, fmt.Sprint(tcp.Port)), nil
+}

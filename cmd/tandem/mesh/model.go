@@ -1,0 +1,161 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/loadtest/finetimer"
+	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/memory"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+)
+
+// Progress is told how far a stage of loading is: "map" in files, "digest" and
+// "pack" in bytes.
+type Progress func(stage string, done, total int64)
+
+// served is the model of a process.
+type served struct {
+	dir string
+	// spec has no Digest in a process with a router alone: that of the weights is known to
+	// those who read them.
+	spec model.Spec
+	// tokenizer is nil in a process without a router.
+	tokenizer *tokenizer.Tokenizer
+	// chat is the chat template, nil if there is none that can be used: chatError
+	// says why.
+	chat      chat.Template
+	chatError error
+}
+
+// newModel loads what the parts need, once for the process: a router the tokenizer and
+// the model's description, workers the weights, block stores nothing.
+func (p *process) newModel(ctx context.Context) ([]lifecycle.Service, error) {
+	workers := len(p.of(controlv1.Role_ROLE_PREFILL)) + len(p.of(controlv1.Role_ROLE_DECODE))
+	router := len(p.of(controlv1.Role_ROLE_ROUTER)) > 0
+	if workers == 0 && !router {
+		return nil, nil
+	}
+	if err := p.loadModel(ctx, router, workers); err != nil {
+		return nil, errors.Join(err, p.unload())
+	}
+	return []lifecycle.Service{{Name: "model", Close: p.unload}}, nil
+}
+
+// loadModel loads the model for a router, or none, and workers, for unload to free. What
+// is quick to check is checked before the weights are read.
+func (p *process) loadModel(ctx context.Context, router bool, workers int) (err error) {
+	o := &p.options
+	if p.model.dir, err = modeldir.Find(o.Model); err != nil {
+		return err
+	}
+	named := model.Options{Name: o.ModelName, ContextTokens: o.ContextTokens, Progress: p.progress}
+	spec, err := model.LoadSpec(p.model.dir, named)
+	if err != nil {
+		return err
+	}
+	if o.ContextTokens > spec.ContextTokens { // nobody gets more context by it
+		return fmt.Errorf("--context-tokens: %d is more than the %d that %s has: pass less, or leave it out", o.ContextTokens, spec.ContextTokens, spec.Name)
+	}
+	p.model.spec = spec
+	if router {
+		if p.model.tokenizer, err = tokenizer.Open(p.model.dir); err != nil {
+			return err
+		}
+		if err := p.openChat(ctx); err != nil {
+			return err
+		}
+	}
+	if workers == 0 {
+		return nil
+	}
+	chosen := o.Engine
+	if err := chosen.Choose(spec, p.logger); err != nil {
+		return err
+	}
+	if err := o.Decode.CheckSlice(chosen.SliceBytes(spec)); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	left, _ := memory.Available(os.DirFS("/"))
+	warning, err := chosen.Size(spec, workers, left)
+	if err != nil {
+		return err
+	}
+	if warning != "" {
+		p.logger.Warn("not every worker may have memory for a full context", slog.String("why", warning))
+	}
+	chosen.Simulated.NewTimer = func() simulated.Timer { return paced{finetimer.New()} }
+	if p.engines, err = engines.Load(ctx, chosen, p.model.dir, named, p.logger); err != nil {
+		return err
+	}
+	p.model.spec = p.engines.Spec()
+	if o.Metrics != "" {
+		if err := p.engines.MeasureLimits(ctx); err != nil { // while nothing computes
+			return err
+		}
+	}
+	if err := p.engines.Watch(p.registry, p.logger, func(why error) { p.stuck.within(p.stuckAfter(), why) }); err != nil {
+		return err
+	}
+	return nil
+}
+
+// paced ends a simulated engine's steps within some tens of µs of their time, where Go's
+// timers can be a millisecond late.
+type paced struct{ finetimer.Timer }
+
+// Wait implements simulated.Timer: nobody but its context wakes the timer.
+func (p paced) Wait(ctx context.Context, d time.Duration) error {
+	return finetimer.Wait(ctx, p.Timer, d)
+}
+
+// unload frees what loadModel has loaded.
+func (p *process) unload() error {
+	if p.engines == nil {
+		return nil
+	}
+	return p.engines.Close()
+}
+
+// newEngine makes the engine of a worker. A process whose GPU is lost ends, even if a call
+// of its driver never returns.
+func (p *process) newEngine(id string, role controlv1.Role) (engine.Engine, error) {
+	made, err := p.engines.New(id, role)
+	if losing, can := made.(engine.Losing); can {
+		p.stuck.once(losing, p.stuckAfter())
+	}
+	return made, err
+}
+
+// openChat opens the chat template. One that was asked for has to be good; without
+// the model's own, or with one that cannot be rendered, prompts can be completed.
+func (p *process) openChat(ctx context.Context) error {
+	m, file := &p.model, p.options.ChatTemplate
+	m.chat, m.chatError = chat.Open(m.dir, chat.Options{File: file})
+	switch {
+	case m.chatError == nil:
+		if err := chat.Try(ctx, m.chat); err != nil {
+			p.logger.Warn("chat template fails on the simplest conversation", slog.Any("error", err))
+		}
+		return nil
+	case file != "":
+		return fmt.Errorf("--chat-template: %w", m.chatError)
+	}
+	m.chat = nil
+	if !errors.Is(m.chatError, chat.ErrNone) {
+		p.logger.Warn("chat template cannot be used: conversations are refused", slog.Any("error", m.chatError))
+	}
+	return nil
+}

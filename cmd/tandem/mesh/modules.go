@@ -1,0 +1,141 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/signals"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+// process is what the modules of one process share: each makes its part of it for those
+// that need it.
+type process struct {
+	name    string // for NATS
+	options Options
+	dataDir string // of the embedded etcd; empty: a temporary one
+	// remember has a router keep its last view, once etcd has a client; nil: it does not.
+	remember func()
+	progress Progress
+	parts    []*part // the router first, if there is one
+	stuck    *stuck
+	logger   *slog.Logger
+	registry *prometheus.Registry
+
+	listeners            []net.Listener // all that are open
+	http, metrics        net.Listener   // nil: not served
+	control              net.Listener
+	sockets              socketFolder       // on which KV is received
+	tracing              *telemetry.Tracing // nil: nothing is traced
+	embedEtcd, embedNATS bool               // they run in this process
+	model                served
+	engines              *engines.Set // nil: nothing computes
+	signals              *signals.Conn
+	members              *membership.Client
+	lastView             *membership.LastView // nil: there is no router that remembers
+	api                  http.Handler         // the router's HTTP API; nil without a router
+	// watchWorkers is router.Service.WatchWorkers; nil without a router.
+	watchWorkers watchWorkers
+	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
+	leaveHTTP func()
+	ready     atomic.Bool // every part serves
+	served    atomic.Bool // the router is connected to a decode worker
+}
+
+// part is a router or a worker of a process, and where it serves.
+type part struct {
+	role controlv1.Role
+	id   string
+	// listen is where, advertise the address that others are told; empty: as it follows.
+	listen, advertise string
+	// kvListen and kvAdvertise are the same of KV.
+	kvListen, kvAdvertise string
+
+	listener net.Listener
+	kv       *kvEndpoint // nil: it receives no KV
+}
+
+// modules are what a process is made of: what makes each, and what it needs before. They
+// stop in reverse order. ready is called once all parts serve.
+func (p *process) modules(ready func()) map[string]lifecycle.Module {
+	// Membership comes first: that etcd is away should not be found after a long load.
+	shared := []string{"membership", "model", "http"}
+	return map[string]lifecycle.Module{
+		"listeners":  {New: p.newListeners},
+		"tracing":    {New: p.newTracing, Needs: []string{"listeners"}},
+		"etcd":       {New: p.newEtcd},
+		"nats":       {New: p.newNATS},
+		"membership": {New: p.newMembership, Needs: []string{"tracing", "etcd", "nats"}},
+		"model":      {New: p.newModel, Needs: []string{"tracing"}},
+		// Before the parts, so that it is stopped after them and tells of the drain.
+		"http":       {New: p.newHTTP, Needs: []string{"listeners", "model"}},
+		"prefill":    {New: p.newWorkers(controlv1.Role_ROLE_PREFILL), Needs: shared},
+		"decode":     {New: p.newWorkers(controlv1.Role_ROLE_DECODE), Needs: shared},
+		"kvtransfer": {New: p.newStores, Needs: shared},
+		"router":     {New: p.newRouter, Needs: shared},
+		// The model comes first: for one that cannot be loaded no server starts.
+		"up":        {Needs: []string{"model", "prefill", "decode", "kvtransfer", "router"}},
+		"readiness": {New: p.newReadiness(ready)},
+	}
+}
+
+// run runs the modules of a target until ctx ends.
+func (p *process) run(ctx context.Context, target string, ready func()) error {
+	return lifecycle.RunModules(ctx, p.logger, p.options.StopTimeout, p.modules(ready), target, "readiness")
+}
+
+// of are the parts of a role.
+func (p *process) of(role controlv1.Role) (parts []*part) {
+	for _, part := range p.parts {
+		if part.role == role {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// ids are those of the parts of a role.
+func (p *process) ids(role controlv1.Role) (ids []string) {
+	for _, part := range p.of(role) {
+		ids = append(ids, part.id)
+	}
+	return ids
+}
+
+// workers are the ids of all parts but the router.
+func (p *process) workers() (ids []string) {
+	for _, part := range p.parts {
+		if part.role != controlv1.Role_ROLE_ROUTER {
+			ids = append(ids, part.id)
+		}
+	}
+	return ids
+}
+
+// addFree adds parts of a role that serve on free ports of this machine.
+func (p *process) addFree(role controlv1.Role, count int) {
+	for i := range count {
+		p.parts = append(p.parts, &part{role: role, id: fmt.Sprintf("%s-%d", api.Name(role), i+1), listen: "127.0.0.1:0"})
+	}
+}
+
+// outsideBytes is the memory outside Go's heap that the process has, or may come to have.
+func (p *process) outsideBytes() int64 {
+	bytes := int64(len(p.of(controlv1.Role_ROLE_KVTRANSFER))) * int64(p.options.Store.Memory)
+	if p.engines != nil {
+		bytes += p.engines.OutsideBytes()
+	}
+	return bytes
+}

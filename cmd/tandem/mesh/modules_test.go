@@ -1,0 +1,25 @@
+package mesh_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+// Ports come first, since one that is taken should not be found after a long load; the
+// router after the workers, since it leaves before them, and readiness last of all.
+func TestModulesOfTargets(t *testing.T) {
+	for target, want := range map[string]string{
+		"prefill":    "listeners tracing etcd nats membership model http prefill readiness",
+		"decode":     "listeners tracing etcd nats membership model http decode readiness",
+		"kvtransfer": "listeners tracing etcd nats membership model http kvtransfer readiness",
+		"router":     "listeners tracing etcd nats membership model http router readiness",
+		"up":         "listeners tracing model etcd nats membership http prefill decode kvtransfer router up readiness",
+	} {
+		order, err := mesh.ModuleOrder(target)
+		if got := strings.Join(order, " "); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", target, got, err, want)
+		}
+	}
+}

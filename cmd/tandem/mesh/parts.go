@@ -1,0 +1,135 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+	"github.com/tandem-serving/tandem/services/decode"
+	store "github.com/tandem-serving/tandem/services/kvtransfer"
+	"github.com/tandem-serving/tandem/services/prefill"
+)
+
+// workerService is what all workers have in common.
+type workerService interface {
+	Register(grpc.ServiceRegistrar)
+	Run(context.Context) error
+	receivesKV
+	member
+}
+
+// member is the place of a part in the membership.
+type member interface {
+	Join(announce func(*controlv1.WorkerRecord) membership.Announcement)
+	Drain(ctx context.Context, cleanup time.Duration)
+}
+
+// deregister bounds how long removing a record from etcd may take.
+const deregister = 2 * time.Second
+
+// workerMessageBytes bounds one message to or from a worker that is no KV: the tokens
+// of a long prompt, or the list of a prefix cache.
+const workerMessageBytes = 64 << 20
+
+// newWorkers makes the workers of a role.
+func (p *process) newWorkers(role controlv1.Role) func(context.Context) ([]lifecycle.Service, error) {
+	return func(context.Context) (services []lifecycle.Service, err error) {
+		for _, w := range p.of(role) {
+			made, err := p.newWorker(w)
+			if err != nil {
+				return nil, err
+			}
+			services = append(services, made...)
+		}
+		return services, nil
+	}
+}
+
+// newWorker makes a worker: what serves it, and has it join the mesh and leave it.
+func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
+	role, logger := api.Name(w.role), withAttribute(p.logger, slog.String("worker", w.id))
+	var e engine.Engine // nil: a store computes nothing
+	if w.role != controlv1.Role_ROLE_KVTRANSFER {
+		if e, err = p.newEngine(w.id, w.role); err != nil {
+			return nil, err
+		}
+	}
+	service, err := p.newWorkerService(w, e, logger)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", w.id, err)
+	}
+	server := rpc.NewServer(rpc.ServerConfig{Name: role, Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+	service.Register(server)
+	return append(p.kvServices(w.id, role, w.kv, service, logger),
+		lifecycle.Service{Name: w.id + " server", Run: func(context.Context) error { return server.Serve(w.listener) }, Stop: server.Stop},
+		// Stopped before the servers, since KV streams last as long as the worker.
+		lifecycle.Service{Name: w.id, Run: service.Run},
+		p.membership(w.id, service, server, func() { server.SetServing(false) }),
+	), nil
+}
+
+func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger) (workerService, error) {
+	role, identity := api.Name(w.role), w.identity()
+	publisher, tracer := p.signals.NewPublisher(w.id, identity.Epoch), p.tracing.Tracer("tandem-"+role, w.id)
+	client := rpc.ClientConfig{Name: role, Logger: logger, Registerer: p.registry}
+	if e != nil {
+		identity.Engine = p.options.Engine.Name
+	}
+	switch kv := p.options.KV; w.role {
+	case controlv1.Role_ROLE_KVTRANSFER:
+		return store.New(p.options.Store, store.Deps{
+			Identity: identity, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Dial: p.kvDial(kvtransfer.Dialing(client)), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams,
+		})
+	case controlv1.Role_ROLE_PREFILL:
+		return prefill.New(p.options.Prefill, prefill.Deps{
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Stores: p.watchStores,
+			// Calls go to where the store listens, whatever KV goes over.
+			DialStore: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, client) },
+			Dial:      p.kvDial(kvtransfer.Dialing(client)), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
+		})
+	default:
+		return decode.New(p.options.Decode, decode.Deps{
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
+		})
+	}
+}
+
+// membership has a part join the mesh once its server is about to serve, and leave it
+// before that stops; leave comes first.
+func (p *process) membership(name string, m member, server *rpc.Server, leave func()) lifecycle.Service {
+	return lifecycle.Service{
+		Name: name + " membership",
+		Start: func(context.Context) error {
+			m.Join(func(record *controlv1.WorkerRecord) membership.Announcement { return p.members.Register(record) })
+			server.SetServing(true)
+			return nil
+		},
+		Stop: func(ctx context.Context) error {
+			leave()
+			m.Drain(ctx, deregister)
+			return nil
+		},
+	}
+}
+
+// identity is who the part is from now on.
+func (w *part) identity() membership.Identity {
+	return membership.Identity{
+		ID: w.id, Epoch: membership.NewEpoch(), Role: w.role, Addresses: []string{w.advertise}, Version: telemetry.ReadBuild().String(),
+	}
+}

@@ -1,0 +1,104 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
+)
+
+// requestBytes bounds a request of the public API. A prompt that fills any
+// context is far smaller.
+const requestBytes = 8 << 20
+
+// newRouter makes the router: what serves clients and operators, and has it join the
+// mesh and leave it.
+func (p *process) newRouter(context.Context) (services []lifecycle.Service, err error) {
+	at, spec := p.parts[0], p.model.spec
+	logger := withAttribute(p.logger, slog.String("router", at.id))
+	var version atomic.Pointer[kvtransferv1.Layout] // of the model that is served; nil: not found yet
+	var place *membership.Member
+	identity, members := at.identity(), router.Members(p.members)
+	if p.lastView != nil {
+		members = p.lastView
+	}
+	service, err := router.New(p.options.Router, router.Deps{
+		ID: at.id, Models: []router.Model{{
+			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
+			Chat: p.model.chat, ChatError: p.model.chatError,
+		}},
+		Members: members, Signals: p.signals, Queue: p.signals.NewPublisher(at.id, identity.Epoch),
+		Announce: func(_, digest, class string) {
+			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
+			place.Changed()
+		},
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+		},
+		Logger: logger, Registerer: p.registry, Tracing: p.routerTracing(at.id),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	place = membership.NewMember(membership.MemberConfig{
+		Identity: identity,
+		Describe: func(record *controlv1.WorkerRecord) {
+			record.Model, record.ModelDigest = spec.Name, spec.Digest
+			if v := version.Load(); v != nil {
+				record.ModelDigest, record.Layout = v.GetModelDigest(), v
+			}
+		},
+		Refuse: func(bool) {}, Idle: service.Stop, Cut: func() {}, Logger: logger, // Stop refuses and cuts
+	})
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+		Limits: p.options.Router.Limits(),
+	})
+	service.Register(server)
+	p.api, p.watchWorkers = service.HTTP(), service.WatchWorkers
+	if p.control != nil {
+		services = append(services, p.controlServer(service, logger))
+	}
+	return append(services,
+		lifecycle.Service{Name: "router server", Run: func(context.Context) error { return server.Serve(at.listener) }, Stop: server.Stop},
+		// Stopped before the server, since watchers watch as long as it runs.
+		lifecycle.Service{Name: "router", Run: service.Run},
+		p.membership("router", place, server, func() {
+			// Clients that keep a connection go to another router with their next request.
+			// Requests that run are finished here; one that still comes, over a connection
+			// whose client was not told yet, is refused by the router with UNAVAILABLE. What
+			// lists the routers sees that this one takes nothing.
+			server.Leave()
+			if p.leaveHTTP != nil {
+				p.leaveHTTP()
+			}
+		}),
+	), nil
+}
+
+// controlServer serves operators. It comes before the router, so that it is stopped
+// after it: a drain of the whole mesh can be looked at to its end.
+func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: "control", Logger: logger, Registerer: p.registry,
+		// A watch lasts until one side goes.
+		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
+	})
+	service.RegisterControl(server)
+	return lifecycle.Service{
+		Name:  "control server",
+		Start: func(context.Context) error { server.SetServing(true); return nil },
+		Run:   func(context.Context) error { return server.Serve(p.control) },
+		Stop:  server.Stop,
+	}
+}

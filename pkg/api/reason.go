@@ -1,0 +1,79 @@
+package api
+
+// ErrorDomain is the domain of every ErrorInfo that Tandem makes.
+const ErrorDomain = "tandem"
+
+// Reasons of errors, in the ErrorInfo of a gRPC status. Each constant is named like
+// its value. Behind it stand the status codes that it comes with and whether another
+// try may help: "again" as soon as what the comment says has changed, which RetryInfo
+// foretells where the status has one; "elsewhere" at another server now; "no" means
+// not as the call is.
+const (
+	// Any server, before its service sees the call or instead of its answer.
+
+	ReasonInvalidField          = "INVALID_FIELD"           // INVALID_ARGUMENT, no: BadRequest names the field
+	ReasonContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED" // INVALID_ARGUMENT, no: the prompt is too long for its model
+	ReasonRateLimited           = "RATE_LIMITED"            // RESOURCE_EXHAUSTED, again: too many calls a second
+	ReasonReceiveMemory         = "RECEIVE_MEMORY"          // RESOURCE_EXHAUSTED or UNAVAILABLE, again: what is being received fills its memory
+	ReasonReceiveTimeout        = "RECEIVE_TIMEOUT"         // DEADLINE_EXCEEDED, again: the request came too slowly
+	ReasonNotRead               = "NOT_READ"                // RESOURCE_EXHAUSTED, again: the client does not read its answer
+	ReasonPanic                 = "PANIC"                   // INTERNAL, no: a bug of the server
+
+	// A router to its clients.
+
+	ReasonTenantLimit     = "TENANT_LIMIT"     // RESOURCE_EXHAUSTED, again: the tenant has as many requests as it may
+	ReasonQueueFull       = "QUEUE_FULL"       // RESOURCE_EXHAUSTED, again: too many wait; a worker says it too, then also elsewhere
+	ReasonQueueTimeout    = "QUEUE_TIMEOUT"    // RESOURCE_EXHAUSTED, again: no worker was free in time
+	ReasonSLOUnattainable = "SLO_UNATTAINABLE" // RESOURCE_EXHAUSTED, again: the request's bounds cannot be met now
+	ReasonNoWorkers       = "NO_WORKERS"       // UNAVAILABLE, again: no worker serves the model
+	ReasonWorkerLost      = "WORKER_LOST"      // UNAVAILABLE, again: workers failed, and no other is left or no other try
+	ReasonKVUnreachable   = "KV_UNREACHABLE"   // UNAVAILABLE, again: no KV gets from the prefill to the decode worker
+	ReasonNeverFits       = "NEVER_FITS"       // INVALID_ARGUMENT, no: no worker has so many KV blocks; clients get INVALID_FIELD
+	ReasonDeadline        = "DEADLINE"         // DEADLINE_EXCEEDED, no: the request's own deadline
+	ReasonUnread          = "UNREAD"           // RESOURCE_EXHAUSTED, again: answers that clients do not read fill their memory
+	ReasonTooManyReaders  = "TOO_MANY_READERS" // RESOURCE_EXHAUSTED, again: too many resume this request at once
+	ReasonClientGone      = "CLIENT_GONE"      // CANCELLED, no
+	ReasonRouterShutdown  = "ROUTER_SHUTDOWN"  // UNAVAILABLE, elsewhere: the router ends
+	ReasonDuplicate       = "DUPLICATE"        // INTERNAL, no: a request of this id waits or runs
+	ReasonInternal        = "INTERNAL"         // any code, no: an error that has no reason of its own
+	ReasonModelNotFound   = "MODEL_NOT_FOUND"  // NOT_FOUND, no
+
+	// A router to its operators.
+
+	ReasonRequestNotFound = "REQUEST_NOT_FOUND" // NOT_FOUND, no; UNAVAILABLE, again: forgotten meanwhile
+	ReasonWorkerNotFound  = "WORKER_NOT_FOUND"  // NOT_FOUND, no
+	ReasonLastWorker      = "LAST_WORKER"       // FAILED_PRECONDITION, no: the drain would leave nobody of the role
+	ReasonPolicyNotKept   = "POLICY_NOT_KEPT"   // UNAVAILABLE, again: etcd did not take the policy
+
+	// A worker or a block store to routers and other workers.
+
+	ReasonWorkerDraining      = "WORKER_DRAINING"      // UNAVAILABLE, elsewhere: it leaves
+	ReasonWorkerEnds          = "WORKER_ENDS"          // FAILED_PRECONDITION, no: its process ends, so its drain cannot be taken back
+	ReasonWrongEpoch          = "WRONG_EPOCH"          // FAILED_PRECONDITION, no: the call is for another incarnation of it
+	ReasonModelMismatch       = "MODEL_MISMATCH"       // FAILED_PRECONDITION, no: it has another model than the router believes
+	ReasonEngineFailed        = "ENGINE_FAILED"        // UNAVAILABLE, elsewhere: the engine failed or stopped
+	ReasonNotFinite           = "NOT_FINITE"           // DATA_LOSS, elsewhere: what it computed is not finite; from a router, no
+	ReasonKVNotFinite         = "KV_NOT_FINITE"        // DATA_LOSS, elsewhere: KV that it received is not finite, which speaks against who computed it
+	ReasonTransferRefused     = "TRANSFER_REFUSED"     // UNAVAILABLE, elsewhere: the receiver did not take the KV
+	ReasonTransferFailed      = "TRANSFER_FAILED"      // UNAVAILABLE, again: the KV did not arrive
+	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE" // UNAVAILABLE, elsewhere: no transfer could begin, which speaks of the path and against neither worker
+	ReasonFinishedAtPrefill   = "FINISHED_AT_PREFILL"  // CANCELLED, no: the first token ended the request, nothing is left to decode
+
+	// A block store.
+
+	ReasonBlocksHeld     = "BLOCKS_HELD"     // ALREADY_EXISTS, no: it has all the blocks, or another worker is putting all that it lacks
+	ReasonBlocksArriving = "BLOCKS_ARRIVING" // ABORTED, again: another worker is putting some of them
+	ReasonBlocksMissing  = "BLOCKS_MISSING"  // NOT_FOUND, no: it lacks some; the metadata MetadataBlocks is how many leading ones it has
+	ReasonLayoutMismatch = "LAYOUT_MISMATCH" // FAILED_PRECONDITION, no: it holds blocks of another layout; UNAVAILABLE, again: of none yet
+	ReasonStoreTooSmall  = "STORE_TOO_SMALL" // FAILED_PRECONDITION, no: not one block of the layout fits
+	ReasonStoreFull      = "STORE_FULL"      // RESOURCE_EXHAUSTED, again: what it holds is being written or read; without RetryInfo, no
+	ReasonStoreBusy      = "STORE_BUSY"      // RESOURCE_EXHAUSTED, again: too many transfers at a time
+
+	// A router to itself, in explanations and traces, of a worker that gave no reason.
+
+	ReasonWorkerSilent  = "WORKER_SILENT"   // UNAVAILABLE: it said nothing for too long, although its connection works
+	ReasonEndedTooEarly = "ENDED_TOO_EARLY" // INTERNAL: its stream ended well before all was said
+)
+
+// MetadataBlocks is the key of the metadata of ReasonBlocksMissing.
+const MetadataBlocks = "blocks"

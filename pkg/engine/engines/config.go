@@ -1,0 +1,144 @@
+package engines
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// Engines that can be asked for. Auto becomes CUDA or CPU, as Config.Device and the
+// machine have it.
+const (
+	Auto      = "auto"
+	CPU       = "cpu"
+	CUDA      = "cuda"
+	Simulated = "simulated"
+)
+
+// Config says what computes, and in how much memory.
+type Config struct {
+	// Name is one of the engines above.
+	Name string
+	// Device is where a model runs: DeviceAuto, DeviceCPU or a GPU, such as "cuda:0".
+	Device string
+	// KVMemory is the memory for KV blocks of each worker. bytesize.Auto: on the CPU
+	// 1 GiB, less where that is not there, and a full context of the model in any case; on
+	// a GPU an equal share of what weights and activations leave of CUDA.Memory.
+	KVMemory bytesize.Size
+	// BlockTokens is the number of tokens in a block.
+	BlockTokens int
+	// MaxBatchTokens and MaxSequences bound a step.
+	MaxBatchTokens, MaxSequences int
+	// Profile is a file of measured step times, which the simulated engine obeys;
+	// empty: Simulated.StepTime says. Of the CPU engine it gives the limits.
+	Profile string
+	// CPU, CUDA and Simulated are of the one that computes. What is above is written
+	// into theirs.
+	CPU       cpu.Config
+	CUDA      cuda.Config
+	Simulated simulated.Config
+}
+
+// RegisterFlags adds the flags of all engines, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Name, "engine", Auto, "what computes: auto (a GPU or the CPU, as --device says), cpu, cuda, or simulated (time only)")
+	fs.StringVar(&c.Device, "device", DeviceAuto, "where the model runs: auto (the first GPU if there is one, else the CPU), cpu, or a GPU, such as cuda:0")
+	fs.Var(&c.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing; on a GPU auto is what --gpu-memory leaves")
+	fs.IntVar(&c.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
+	fs.IntVar(&c.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
+	fs.IntVar(&c.MaxSequences, "max-sequences", 64, "most sequences in one step")
+	fs.StringVar(&c.Profile, "profile", "", "file of step times that 'tandem profile' wrote: the simulated engine obeys it, the CPU engine is compared with its limits in the metrics")
+	c.CPU.RegisterFlags(fs)
+	c.CUDA.RegisterFlags(fs)
+	c.Simulated.RegisterFlags(fs)
+}
+
+// Validate checks ranges, and that the options go together. What depends on the model and
+// the machine, Choose and Size check.
+func (c *Config) Validate() error {
+	for _, of := range []interface{ Validate() error }{&c.CPU, &c.CUDA, &c.Simulated} {
+		if err := of.Validate(); err != nil {
+			return err
+		}
+	}
+	if err := c.checkDevice(); err != nil {
+		return err
+	}
+	switch {
+	case c.KVMemory < 0:
+		return fmt.Errorf("--kv-memory: %v is negative", c.KVMemory.String())
+	case c.MaxSequences <= 0 || c.MaxSequences > 4096:
+		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", c.MaxSequences)
+	case c.MaxBatchTokens < c.MaxSequences || c.MaxBatchTokens > 1<<20:
+		return fmt.Errorf("--max-batch-tokens: %d is outside %d (--max-sequences) to %d", c.MaxBatchTokens, c.MaxSequences, 1<<20)
+	case c.Name != Simulated && !slices.Contains([]int{16, 32, 64, 128, 256}, c.BlockTokens):
+		return fmt.Errorf("--block-tokens: the engine has no blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
+	case c.BlockTokens <= 0 || c.BlockTokens > 1024:
+		return fmt.Errorf("--block-tokens: %d is outside 1 to 1024", c.BlockTokens)
+	}
+	return nil
+}
+
+// checkDevice refuses engines that there are none of, and options that contradict the one
+// that is asked for.
+func (c *Config) checkDevice() error {
+	gpu, err := GPU(c.Device)
+	switch {
+	case err != nil:
+		return err
+	case !slices.Contains([]string{Auto, CPU, CUDA, Simulated}, c.Name):
+		return fmt.Errorf("--engine: %q is neither %s, %s, %s nor %s", c.Name, Auto, CPU, CUDA, Simulated)
+	case gpu >= 0 && (c.Name == CPU || c.Name == Simulated):
+		return fmt.Errorf("--device: the %s engine does not run on %s: leave one of the two out", c.Name, c.Device)
+	case c.Device == DeviceCPU && (c.Name == CUDA || c.Name == Simulated):
+		return fmt.Errorf("--device: the %s engine does not run on the CPU's cores: leave one of the two out", c.Name)
+	}
+	ofCPU := c.CPU.Given()
+	switch {
+	case len(ofCPU) == 0:
+	case gpu >= 0:
+		return fmt.Errorf("%s is of the CPU engine: leave it out, or pass --device %s", ofCPU[0], DeviceCPU)
+	case c.Name != CPU && c.Name != Auto:
+		return fmt.Errorf("%s: the %s engine has nothing of the kind: leave it out, or pass --engine %s", ofCPU[0], c.Name, CPU)
+	}
+	if c.Name == CPU || c.Name == Simulated || c.Device == DeviceCPU || len(ofCPU) > 0 {
+		for _, given := range c.CUDA.Given() {
+			if flag, _, _ := strings.Cut(given, " "); flag != "--cuda-driver" { // which harms nobody
+				return fmt.Errorf("%s: no GPU computes: leave it out, or choose one with --device", flag)
+			}
+		}
+	}
+	return nil
+}
+
+// sized is c with what the engines have in common written into the Config of each.
+func (c Config) sized() Config {
+	kv, block, batch, sequences := int64(c.KVMemory), c.BlockTokens, c.MaxBatchTokens, c.MaxSequences
+	c.CPU.KVBytes, c.CPU.BlockTokens, c.CPU.MaxBatchTokens, c.CPU.MaxSequences = kv, block, batch, sequences
+	c.CUDA.KVBytes, c.CUDA.BlockTokens, c.CUDA.MaxBatchTokens, c.CUDA.MaxSequences = kv, block, batch, sequences
+	c.Simulated.BlockTokens, c.Simulated.MaxBatchTokens, c.Simulated.MaxSequences = block, batch, sequences
+	return c
+}
+
+// readProfile reads the profile's file.
+func readProfile(path string) (*latency.Profile, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--profile: %w", err)
+	}
+	defer file.Close()
+	profile, err := latency.ReadProfile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--profile: %s: %w", path, err)
+	}
+	return profile, nil
+}

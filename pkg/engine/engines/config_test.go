@@ -1,0 +1,52 @@
+package engines_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+)
+
+func defaults() (config engines.Config) {
+	config.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return config
+}
+
+// Types of a GPU's weights and KV are refused where no GPU computes, and those of weights
+// where cuBLASLt does.
+func TestCUDATypes(t *testing.T) {
+	weights, kv := cuda.WeightTypes(), cuda.KVTypes()
+	for _, c := range []struct {
+		flag   string
+		change func(*engines.Config)
+	}{
+		{"--cuda-weights", func(e *engines.Config) { e.CUDA.Weights = weights[len(weights)-1] }},
+		{"--cuda-kv", func(e *engines.Config) { e.CUDA.KV = kv[len(kv)-1] }},
+	} {
+		only := len(weights) == 1
+		if c.flag == "--cuda-kv" {
+			only = len(kv) == 1
+		}
+		for _, place := range []struct {
+			name    string
+			refused bool
+			change  func(*engines.Config)
+		}{
+			{"the CPU", true, func(e *engines.Config) { e.Device = engines.DeviceCPU }},
+			{"the simulated engine", true, func(e *engines.Config) { e.Name = engines.Simulated }},
+			{"cuBLASLt", c.flag == "--cuda-weights", func(e *engines.Config) { e.CUDA.Products = cuda.CublasLt }},
+			{"a GPU", false, func(e *engines.Config) { e.Device = "cuda:1" }},
+			{"whatever there is", false, func(*engines.Config) {}},
+		} {
+			config := defaults()
+			place.change(&config)
+			c.change(&config)
+			if err := config.Validate(); (err != nil) != (place.refused && !only) || err != nil && !strings.HasPrefix(err.Error(), c.flag+": ") {
+				t.Errorf("%s on %s: %v", c.flag, place.name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// NotFiniteError says that the logits of a sequence were not finite, so that no token
+// could be drawn from them: see Output.Tokens.
+type NotFiniteError struct {
+	// Layer is the first one in whose keys or values there is an infinity or a NaN, and
+	// Position where the first of them is in the sequence. Both are -1 if there is none,
+	// or if nobody looked: then what came after them is to blame.
+	Layer, Position int
+}
+
+// Error says where it began.
+func (e *NotFiniteError) Error() string {
+	if e.Layer < 0 {
+		return "the logits are not finite, and no keys and values are known to be: the weights or the arithmetic behind them are wrong"
+	}
+	return fmt.Sprintf("the logits are not finite, nor are the keys and values of layer %d, from position %d on", e.Layer, e.Position)
+}
+
+// Checking is what an engine implements that knows the numbers in its pages.
+type Checking interface {
+	// NotFinite is the first of the first n tokens of a slice whose keys or values are
+	// infinite or NaN; n if those of all are finite. It is safe for concurrent use.
+	NotFinite(slice []byte, n int) int
+}
+
+// FindNotFinite looks through the keys and values of a sequence, of which so many tokens
+// are in blocks, for the cause of logits that are not finite. It takes as long as to read
+// them all, layer by layer from the first one on, until something is found.
+func FindNotFinite(e Engine, blocks []kvcache.BlockID, tokens int) *NotFiniteError {
+	none := &NotFiniteError{Layer: -1, Position: -1}
+	checking, is := e.(Checking)
+	if !is {
+		return none
+	}
+	pages := e.Pages()
+	layout := pages.Layout()
+	slice := make([]byte, layout.SliceBytes)
+	for layer := range layout.Layers {
+		for first := 0; first < tokens; first += layout.BlockTokens {
+			if pages.Read(layer, blocks[first/layout.BlockTokens:][:1], slice) != nil {
+				return none // the engine is closed, or its device is lost
+			}
+			n := min(layout.BlockTokens, tokens-first)
+			if found := checking.NotFinite(slice, n); found < n {
+				return &NotFiniteError{Layer: layer, Position: first + found}
+			}
+		}
+	}
+	return none
+}

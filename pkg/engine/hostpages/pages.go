@@ -1,0 +1,119 @@
+// Package hostpages has KV pages in the host's memory, outside the Go heap: of the CPU
+// engine, of the block store, and of whoever measures transfers. It starts no
+// goroutines.
+package hostpages
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// ErrClosed is what pages give after Close.
+var ErrClosed = errors.New("the pages are closed")
+
+// Pages implements engine.Pages over one memory.
+type Pages struct {
+	at   kvcache.PageMap
+	free func() error
+
+	mu     sync.RWMutex // held to copy; held exclusively to close
+	memory []byte       // nil once closed
+}
+
+var _ engine.Pages = (*Pages)(nil)
+
+// Over is pages over memory, which holds exactly so many blocks. Close gives it back by
+// way of free.
+func Over(layout kvcache.Layout, blocks int, memory []byte, free func() error) *Pages {
+	return &Pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, memory: memory, free: free}
+}
+
+// Map is pages over memory of their own, all zero, in huge pages where the kernel has
+// some. It gives the memory as it is first written.
+func Map(layout kvcache.Layout, blocks int) (*Pages, error) {
+	memory, err := unix.Mmap(-1, 0, blocks*layout.PageBytes(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, fmt.Errorf("map %d blocks of %d bytes: %w", blocks, layout.PageBytes(), err)
+	}
+	adviseHuge(memory)
+	return Over(layout, blocks, memory, func() error { return unix.Munmap(memory) }), nil
+}
+
+// Close gives the memory back, once: nobody may use a View any more, and Read and Write
+// fail from now on.
+func (p *Pages) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.memory == nil {
+		return nil
+	}
+	p.memory = nil
+	if err := p.free(); err != nil {
+		return fmt.Errorf("give back KV pages: %w", err)
+	}
+	return nil
+}
+
+// Closed says whether Close was called.
+func (p *Pages) Closed() bool { return p.Bytes() == nil }
+
+// Bytes is the whole memory, block after block; nil after Close.
+func (p *Pages) Bytes() []byte {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.memory
+}
+
+// Layout implements engine.Pages.
+func (p *Pages) Layout() kvcache.Layout { return p.at.Layout }
+
+// View implements engine.Pages. It is nil for a slice that does not exist and after
+// Close.
+func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.memory == nil || p.at.Check(layer, block) != nil {
+		return nil
+	}
+	return p.at.Slice(p.memory, layer, block)
+}
+
+// Read implements engine.Pages.
+func (p *Pages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
+	err := p.each(layer, blocks, len(dst), func(slice []byte, at int) { copy(dst[at:], slice) })
+	if err != nil {
+		return fmt.Errorf("read KV pages: %w", err)
+	}
+	return nil
+}
+
+// Write implements engine.Pages.
+func (p *Pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
+	err := p.each(layer, blocks, len(src), func(slice []byte, at int) { copy(slice, src[at:]) })
+	if err != nil {
+		return fmt.Errorf("write KV pages: %w", err)
+	}
+	return nil
+}
+
+// each visits slices after it has checked all of them.
+func (p *Pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(slice []byte, at int)) error {
+	if err := p.at.CheckAll(layer, blocks, bytes); err != nil {
+		return err
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.memory == nil {
+		return ErrClosed
+	}
+	for i, b := range blocks {
+		visit(p.at.Slice(p.memory, layer, b), i*p.at.Layout.SliceBytes)
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package joining
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// phase is where a request is in its life.
+type phase int
+
+const (
+	idle     phase = iota // no workers are asked for and no try is on
+	asking                // for workers
+	running               // a try is on
+	finished              // Finish is out; streams may still be open
+)
+
+// Join is the state of one request. It is not safe for concurrent use.
+type Join struct {
+	p       Params
+	phase   phase
+	attempt int
+
+	failed      int // tries in which a worker failed
+	refused     int // tries that a worker refused for want of blocks or sequences
+	suspicions  int // tries that ended because a worker may hang
+	failures    []routing.Failure
+	claims      []claim         // of workers that failed tries
+	version     routing.Version // of its first try, and so of all
+	accepted    bool
+	approximate bool // a sequence ran on KV that had lost bits on its way
+
+	lostConnection  routing.Ref // worker whose connection the last try lost; zero: it ended otherwise
+	lostConnections int         // tries that were not counted, since only a connection was lost
+
+	tokens                  []int32
+	firstAt, secondAt, last time.Time
+
+	try      try
+	open     map[Stream]bool // value: Close was asked for
+	released bool            // Release of the present try is out
+	served   bool            // the request ended well
+	lingerAt time.Time       // finished: when to close what is still open
+	out      []Action
+}
+
+// maxLostConnections is how often a request may lose its connections to workers that live
+// without spending a try.
+const maxLostConnections = 16
+
+// New returns the life of a request that has not started.
+func New(p Params) *Join {
+	return &Join{p: p, open: make(map[Stream]bool)}
+}
+
+// Done reports that the request has finished and nothing of it is open.
+func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
+
+// Tokens is how many tokens were delivered.
+func (j *Join) Tokens() int { return len(j.tokens) }
+
+// Next is when a Tick is due, if nothing else happens.
+func (j *Join) Next() (time.Time, bool) {
+	var at time.Time
+	switch j.phase {
+	case finished:
+		at = j.lingerAt
+	case running:
+		at = j.try.waitUntil
+		if due := j.silence().due; at.IsZero() || !due.IsZero() && due.Before(at) {
+			at = due
+		}
+	}
+	return at, !at.IsZero() && len(j.open) > 0
+}
+
+// Handle takes in one event and returns what to do, in order. Times never run
+// backwards.
+func (j *Join) Handle(now time.Time, event Event) []Action {
+	j.out = nil
+	switch e := event.(type) {
+	case Start:
+		if j.phase == idle {
+			j.ask(now)
+		}
+	case Dispatched:
+		j.dispatched(now, e)
+	case Refused:
+		if j.phase == asking && e.Attempt == j.attempt {
+			j.phase = idle // the ask was answered
+			j.finish(now, Finish{Err: j.onlyClaim(e.Err)})
+		}
+	case DecodeMessage:
+		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Decode}] {
+			before := j.try.decodeAt
+			j.try.decodeAt = now
+			j.decode(now, before, e.Event)
+		}
+	case PrefillMessage:
+		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Prefill}] {
+			j.try.prefillAt = now
+			j.prefill(now, e.Event)
+		}
+	case Closed:
+		j.closed(now, e)
+	case Progressed:
+		j.suspect(now, e)
+	case Abort:
+		if j.phase != finished {
+			j.finish(now, Finish{Err: e.Err})
+		}
+	case Tick:
+		j.tick(now)
+	}
+	out := j.out
+	j.out = nil
+	return out
+}
+
+func (j *Join) do(a Action) { j.out = append(j.out, a) }
+
+func (j *Join) ask(now time.Time) {
+	j.phase = asking
+	j.try = try{asked: now}
+	j.do(Ask{Attempt: j.attempt, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
+}
+
+func (j *Join) tick(now time.Time) {
+	switch {
+	case j.phase == finished && !j.lingerAt.IsZero() && !now.Before(j.lingerAt):
+		j.lingerAt = time.Time{}
+		j.closeAll()
+	case j.phase == running && !j.try.waitUntil.IsZero() && !now.Before(j.try.waitUntil):
+		j.try.waitUntil = time.Time{}
+		switch {
+		case j.try.first && j.try.ended != nil:
+			j.complete(now, Decode)
+		case j.try.firstEnd != nil:
+			j.fail(now, j.try.firstEnd.side, j.try.firstEnd.err)
+		default:
+			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, and the first token did not come from prefill"))
+		}
+	case j.phase == running:
+		switch w := j.silence(); {
+		case w.due.IsZero() || now.Before(w.due):
+		case w.suspect:
+			j.do(CheckProgress{Stream: Stream{j.attempt, w.side}, Worker: j.try.worker(w.side)})
+		default:
+			j.silent(now, w.side)
+		}
+	}
+}
+
+// closeAll asks for the streams of the present try to be closed. Those of earlier ones
+// are closing already.
+func (j *Join) closeAll() {
+	for _, side := range [...]Side{Decode, Prefill} {
+		s := Stream{j.attempt, side}
+		if closing, is := j.open[s]; is && !closing {
+			j.open[s] = true
+			j.do(Close{s})
+		}
+	}
+}

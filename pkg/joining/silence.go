@@ -1,0 +1,120 @@
+package joining
+
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// A worker that is silent for longer than Params.Silence has failed. After the shorter
+// limits of Dispatched it is suspected: unless it shows that it computes, the request
+// goes on elsewhere. That is a guess, so it spends no try, and after maxSuspicions of
+// them the request keeps to Params.Silence.
+const maxSuspicions = 2
+
+// wait is until when a worker may say nothing.
+type wait struct {
+	side Side
+	// due is when its silence is too long; zero: it need not say anything.
+	due time.Time
+	// suspect: due is by Dispatched's limits, not by Params.Silence.
+	suspect bool
+}
+
+// silence is which worker has to say something next, and by when. Where both have to,
+// it is the one whose time ends first.
+func (j *Join) silence() wait {
+	t := &j.try
+	if t.ended != nil || t.firstEnd != nil {
+		return wait{} // the rest is bounded by waitUntil
+	}
+	decode, prefill := j.wait(Decode), j.wait(Prefill)
+	if !prefill.due.IsZero() && (decode.due.IsZero() || prefill.due.Before(decode.due)) {
+		return prefill
+	}
+	return decode
+}
+
+func (j *Join) wait(side Side) wait {
+	t := &j.try
+	turn, last, derived := j.decodeTurn, t.decodeAt, t.DecodeSilence
+	if side == Prefill {
+		turn, last, derived = j.prefillTurn, t.prefillAt, t.PrefillSilence
+	}
+	if side == Decode && t.sent && !t.admitted && t.prefillAt.After(last) {
+		last = t.prefillAt // until then it was prefill's turn
+	}
+	of := turn()
+	if of == nil {
+		return wait{}
+	}
+	failed := last.Add(*of(&j.p.Silence))
+	if j.suspicions < maxSuspicions && *of(&derived) > 0 {
+		if t.progressAt[side].After(last) {
+			last = t.progressAt[side]
+		}
+		if due := last.Add(*of(&derived)); due.Before(failed) {
+			return wait{side, due, true}
+		}
+	}
+	return wait{side, failed, false}
+}
+
+// suspect takes in when the worker that is due last showed that it computes. Unless it
+// did since, the request goes on elsewhere.
+func (j *Join) suspect(now time.Time, e Progressed) {
+	if j.phase != running || e.Stream.Attempt != j.attempt {
+		return
+	}
+	j.try.progressAt[e.Stream.Side] = e.At
+	if w := j.silence(); w.suspect && w.side == e.Stream.Side && !now.Before(w.due) {
+		j.suspicions++
+		j.try.suspected = true
+		j.silent(now, w.side)
+	}
+}
+
+func (j *Join) silent(now time.Time, side Side) {
+	j.fail(now, side, rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, side.String()+" worker has not said anything for too long", 0))
+}
+
+// limit is the field of a Silence that counts.
+type limit func(*routing.Silence) *time.Duration
+
+func ofQueue(s *routing.Silence) *time.Duration  { return &s.Queue }
+func ofPrompt(s *routing.Silence) *time.Duration { return &s.Prompt }
+func ofTokens(s *routing.Silence) *time.Duration { return &s.Tokens }
+
+// decodeTurn is what decode is at; nil: it has nothing to say now.
+func (j *Join) decodeTurn() limit {
+	t := &j.try
+	switch {
+	case t.paused:
+		return ofQueue
+	case t.catchesUp:
+		return ofPrompt
+	case t.admitted && (t.disaggregated() || t.first):
+		return ofTokens
+	case t.admitted:
+		return ofPrompt
+	case !t.disaggregated() || !t.reserved, t.sent:
+		return ofQueue
+	}
+	return nil // prefill's turn
+}
+
+// prefillTurn is what prefill is at; nil: it has nothing to say now.
+func (j *Join) prefillTurn() limit {
+	t := &j.try
+	switch {
+	case !t.disaggregated() || !t.reserved, t.sent, t.first && t.admitted:
+		return nil // decode's turn
+	case !t.started:
+		return ofQueue
+	}
+	return ofPrompt
+}

@@ -1,0 +1,221 @@
+package joining
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// try is one choice of workers and how far it came.
+type try struct {
+	Dispatched
+	base        int       // tokens before it
+	connections [2]uint64 // by side, of streams that were closed
+
+	asked, at, reservedAt, firstAt, admittedAt time.Time
+
+	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
+	reserved, admitted bool
+	paused             bool    // it waits for others; nothing came of it since
+	catchesUp          bool    // it may compute again what it has sent
+	decodeNext         int     // offset that it has to send next
+	pending            []drawn // its tokens that overtook the first
+	ended              *workerv1.Ended
+
+	// prefill: started, then the first token, then all sent.
+	started, first, sent bool
+	firstLast            bool   // the worker says that the first token is also the last
+	transport            string // that the KV went over
+
+	firstEnd  *ending   // of one stream, if the other may explain it
+	waitUntil time.Time // for what the other stream says
+
+	decodeAt, prefillAt time.Time    // of the last message, or the opening
+	progressAt          [2]time.Time // of the workers, by Side, as the routing core knows
+	suspected           bool         // it ends because a worker may hang
+	toldAt              time.Time    // when the routing core was last told of gaps
+	gaps                routing.Gaps // since then
+
+	workerQueue, decodeQueue              time.Duration
+	cached, fetched                       uint32
+	prefillComputeNs, transferNs, fetchNs int64
+	transferTailNs                        int64
+	transferBytes                         uint64
+}
+
+// ending is the end of one stream.
+type ending struct {
+	side Side
+	err  error
+}
+
+func (t *try) worker(side Side) routing.Ref {
+	if side == Prefill {
+		return t.Prefill
+	}
+	return t.Decode
+}
+
+func (t *try) disaggregated() bool { return t.Prefill != (routing.Ref{}) }
+
+func (j *Join) dispatched(now time.Time, e Dispatched) {
+	if j.phase != asking || e.Attempt != j.attempt {
+		// It crossed a Withdraw: give back what was reserved.
+		j.do(Release{Attempt: e.Attempt})
+		return
+	}
+	if j.lostConnection != (routing.Ref{}) && (e.Decode == j.lostConnection || e.Prefill == j.lostConnection) && j.lostConnections < maxLostConnections {
+		// The worker lives, only its connection was lost: that try is not counted.
+		j.failed--
+		j.lostConnections++
+	}
+	j.lostConnection = routing.Ref{}
+	j.phase, j.released = running, false
+	j.version = e.Version
+	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
+	if j.try.disaggregated() {
+		j.try.decodeNext++
+	}
+	s := Stream{j.attempt, Decode}
+	j.open[s] = false
+	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated()})
+}
+
+func (j *Join) accept() {
+	if !j.accepted {
+		j.accepted = true
+		j.do(Accept{})
+	}
+}
+
+// deliver gives one token to the client. Afterwards the request may have
+// finished: the token may complete a stop text.
+func (j *Join) deliver(now time.Time, side Side, d drawn) {
+	t := &j.try
+	switch _, over := j.naturalEnd(); {
+	case over:
+		j.broken(now, side, "sent a token after the last")
+		return
+	case d.token < 0 || j.p.VocabSize > 0 && int(d.token) >= j.p.VocabSize:
+		j.broken(now, side, fmt.Sprintf("sent token %d, which is outside the vocabulary of %d", uint32(d.token), j.p.VocabSize))
+		return
+	}
+	j.accept()
+	if !t.first {
+		t.first, t.firstAt = true, now
+		j.do(Tell{routing.PromptDone{ID: j.p.ID}})
+		j.contradict()
+	}
+	switch len(j.tokens) {
+	case 0:
+		j.firstAt = now
+	case 1:
+		j.secondAt = now
+	}
+	j.last = now
+	text, stop := j.p.Text.Push(d.token)
+	j.do(Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
+	j.tokens = append(j.tokens, d.token)
+	if stop != "" {
+		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
+		j.closeAll()
+	}
+}
+
+// completeIfOver ends the request if decode has ended it and prefill has said all that
+// is needed: the first token at any rate, and its account of the transfer if
+// that comes soon.
+func (j *Join) completeIfOver(now time.Time) {
+	t := &j.try
+	if t.ended == nil {
+		return
+	}
+	if _, prefillOpen := j.open[Stream{j.attempt, Prefill}]; t.disaggregated() && prefillOpen && (!t.first || !t.sent) {
+		if t.waitUntil.IsZero() {
+			t.waitUntil = now.Add(j.p.Linger)
+		}
+		return
+	}
+	j.complete(now, Decode)
+}
+
+// closed takes in the end of a stream.
+func (j *Join) closed(now time.Time, e Closed) {
+	if _, ok := j.open[e.Stream]; !ok {
+		return
+	}
+	asked := j.open[e.Stream]
+	delete(j.open, e.Stream)
+	if j.phase == finished {
+		j.release()
+		return
+	}
+	if j.phase != running || e.Stream.Attempt != j.attempt || asked {
+		return
+	}
+	t := &j.try
+	side := e.Stream.Side
+	t.connections[side] = e.Connection
+	switch {
+	case t.ended != nil && side == Decode:
+		return // all that matters was said
+	case t.first && side == Prefill && t.firstEnd == nil && (t.sent || t.admitted || t.ended != nil):
+		j.completeIfOver(now)
+		return
+	}
+	err := orEnded(e.Err, side)
+	other := Stream{j.attempt, 1 - side}
+	_, otherOpen := j.open[other]
+	switch {
+	case t.firstEnd != nil && blamesOther(err):
+		j.fail(now, t.firstEnd.side, t.firstEnd.err) // neither says more
+	case t.firstEnd == nil && otherOpen && t.mayExplain(other.Side, err):
+		t.firstEnd = &ending{side, err}
+		t.waitUntil = now.Add(j.p.Linger)
+		if rpc.Reason(err) == api.ReasonTransferUnreachable {
+			// The other stream rarely explains it: if that worker were dead, its
+			// connection would have broken by now.
+			t.waitUntil = now.Add(j.p.Linger / 10)
+		}
+	default:
+		j.fail(now, side, err)
+	}
+}
+
+// blamesOther reports that an end of one stream only says that the other side gave up
+// or was lost.
+func blamesOther(err error) bool {
+	switch rpc.Reason(err) {
+	case api.ReasonFinishedAtPrefill, api.ReasonTransferFailed, api.ReasonTransferUnreachable, api.ReasonEndedTooEarly:
+		return true
+	}
+	return status.Code(err) == codes.Canceled
+}
+
+// mayExplain reports that the side whose stream is still open may yet say why the other
+// one ended with err: a transfer is given up when the first token is also the last, or
+// because that side was refused or died. A decode that has ended well has nothing to
+// explain.
+func (t *try) mayExplain(side Side, err error) bool {
+	if !t.disaggregated() || !blamesOther(err) || side == Decode && t.ended != nil {
+		return false
+	}
+	return rpc.Reason(err) == api.ReasonTransferFailed || side == Decode || !t.first
+}
+
+func orEnded(err error, side Side) error {
+	if err != nil {
+		return err
+	}
+	return rpc.Error(codes.Internal, api.ReasonEndedTooEarly, side.String()+" worker ended its stream too early", 0)
+}

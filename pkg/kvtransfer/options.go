@@ -1,0 +1,82 @@
+package kvtransfer
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+)
+
+// Transports of KV that can be asked for.
+const (
+	TransportAuto = "auto"
+	TransportTCP  = "tcp"
+	TransportUnix = "unix"
+)
+
+// Values of --kv-socket beside a path.
+const (
+	SocketAuto = "auto"
+	SocketOff  = "off"
+)
+
+// Config says how KV gets from worker to worker.
+type Config struct {
+	// Transport is TransportAuto, or the only one that is listened on and sent over. With
+	// another than TransportAuto no worker lends KV to one in the same memory.
+	Transport string
+	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
+	// received.
+	Socket string
+	// Connections are how many join a sender of KV, worker or block store, to a receiver, 1
+	// to receiver.MaxStripes.
+	Connections int
+	// MaxStreams and MaxConnections bound what a receiver of KV has open, of all senders
+	// together: receiver.MaxStripes streams at least, and receiver.MaxStripes more connections
+	// than streams, since a sender is connected before an idle one is let go for it.
+	MaxStreams, MaxConnections int
+}
+
+// RegisterFlags adds the flags, with defaults that work.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (within the device where both are in one process on one GPU, a Unix socket on the same host, else TCP), tcp or unix")
+	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
+	fs.IntVar(&c.MaxStreams, "kv-max-streams", DefaultMaxStreams, "streams of KV that a worker or a block store receives at a time, of all senders together, 8 or more: for one more, the sender that was idle for longest is let go")
+	fs.IntVar(&c.MaxConnections, "kv-max-connections", DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, 8 more than --kv-max-streams at least, so that a sender gets in for which an idle one is let go: one more is closed at once")
+	fs.IntVar(&c.Connections, "kv-connections", 1, "connections over which a worker or a block store sends KV to each that receives it, 1 to 8: more can pay where one core cannot fill the network")
+}
+
+// Validate checks what the flags set.
+func (c *Config) Validate() error {
+	switch {
+	case c.Transport != TransportAuto && c.Transport != TransportTCP && c.Transport != TransportUnix:
+		return fmt.Errorf("--kv-transport: %q is none of %s, %s and %s", c.Transport, TransportAuto, TransportTCP, TransportUnix)
+	case c.Connections < 1 || c.Connections > receiver.MaxStripes:
+		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", c.Connections, receiver.MaxStripes)
+	case c.MaxStreams < receiver.MaxStripes:
+		return fmt.Errorf("--kv-max-streams: %d is less than one sender may have, %d", c.MaxStreams, receiver.MaxStripes)
+	case c.MaxConnections < c.MaxStreams || c.MaxConnections-c.MaxStreams < receiver.MaxStripes:
+		return fmt.Errorf("--kv-max-connections: %d is less than %d more than --kv-max-streams, %d: each stream has one of its own, and a sender that comes needs up to %d before an idle one can be let go for it",
+			c.MaxConnections, receiver.MaxStripes, c.MaxStreams, receiver.MaxStripes)
+	case c.Socket == SocketAuto || c.Socket == SocketOff:
+	case !filepath.IsAbs(c.Socket):
+		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", c.Socket, SocketAuto, SocketOff)
+	}
+	if c.Transport == TransportUnix && c.Socket == SocketOff {
+		return errors.New("--kv-socket: off leaves nothing to --kv-transport=unix: pass auto or a path")
+	}
+	return nil
+}
+
+// Lends says whether KV may stay in a memory that two workers share.
+func (c *Config) Lends() bool { return c.Transport == TransportAuto }
+
+// Sockets says whether KV may come over a Unix socket, and whether it must.
+func (c *Config) Sockets() (wanted, needed bool) {
+	named := c.Socket != SocketAuto && c.Socket != SocketOff
+	wanted = c.Transport != TransportTCP && c.Socket != SocketOff
+	return wanted, wanted && (named || c.Transport == TransportUnix)
+}

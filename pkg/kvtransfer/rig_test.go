@@ -1,0 +1,295 @@
+package kvtransfer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+const (
+	layers     = 3
+	sliceBytes = 100
+	poolBlocks = 64
+	lease      = 10 * time.Second
+)
+
+// rig is a sender and a receiver joined by a pipe in memory.
+type rig struct {
+	t        *testing.T
+	from, to *kvtransfertest.Pages
+	sender   *kvtransfer.Sender
+	receiver *kvtransfer.Receiver
+	listener *bufconn.Listener
+	stop     func() // ends the receiver's server and its connections
+	streams  int    // of a session
+}
+
+func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
+
+// rigConfig is what a rig is made of.
+type rigConfig struct {
+	receiver kvtransfer.ReceiverConfig
+	sender   kvtransfer.SenderConfig
+	pages    func(kvcache.Layout, int) *kvtransfertest.Pages
+}
+
+type option func(*rigConfig)
+
+// pageKind makes the pages of both sides of a rig.
+type pageKind func(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages
+
+func hostPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return kvtransfertest.NewHostPages
+}
+
+func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return kvtransfertest.NewPages
+}
+
+// sharedPages are of one device, so that slices are lent.
+func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	t.Helper()
+	newPages, err := kvtransfertest.NewDevice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newPages
+}
+
+// pageKinds are the kinds of pages, of which both sides of a rig have one.
+var pageKinds = []struct {
+	name string
+	kind pageKind
+}{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
+
+// overStreams runs a test in a bubble, with sessions of one stream and of several,
+// and over pages of both kinds.
+func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
+	for _, streams := range []int{1, 3} {
+		for _, pages := range pageKinds {
+			t.Run(fmt.Sprintf("%d streams, %s pages", streams, pages.name), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.kind(t) })
+				})
+			})
+		}
+	}
+}
+
+func newRig(t *testing.T, options ...option) *rig {
+	t.Helper()
+	layout := kvtransfertest.Layout(layers, sliceBytes)
+	g := &rig{t: t, listener: newListener()}
+	c := rigConfig{
+		receiver: kvtransfer.ReceiverConfig{
+			WorkerID: "decode-0", Epoch: 7, Addresses: []string{"passthrough:///memory"}, Layout: layout,
+			Lease: lease, CreditBytes: 2000, MaxChunkBytes: 450,
+		},
+		sender: kvtransfer.SenderConfig{WorkerID: "prefill-0", Epoch: 9, Layout: layout, Dial: g.dial},
+		pages:  kvtransfertest.NewHostPages,
+	}
+	for _, o := range options {
+		o(&c)
+	}
+	g.streams = max(c.sender.Streams, 1)
+	g.from, g.to = c.pages(c.sender.Layout, poolBlocks), c.pages(c.receiver.Layout, poolBlocks)
+	for b := range poolBlocks {
+		g.from.Fill(kvcache.BlockID(b), 1)
+	}
+	var err error
+	if g.receiver, err = kvtransfer.NewReceiver(c.receiver, g.to); err != nil {
+		t.Fatal(err)
+	}
+	if g.sender, err = kvtransfer.NewSender(c.sender, g.from); err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
+	g.receiver.Register(server)
+	g.stop = server.Stop
+	var tasks sync.WaitGroup
+	listener := g.listener // tests put another in its place
+	tasks.Go(func() { _ = server.Serve(listener) })
+	ctx, cancel := context.WithCancel(context.Background())
+	tasks.Go(func() {
+		if err := g.receiver.Run(ctx); err != nil {
+			t.Errorf("receiver: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		closing, done := context.WithTimeout(context.Background(), time.Minute)
+		defer done()
+		if err := g.sender.Close(closing); err != nil {
+			t.Errorf("sender: %v", err)
+		}
+		cancel()
+		g.stop()
+		tasks.Wait()
+	})
+	return g
+}
+
+func (g *rig) dial(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return g.listener.DialContext(ctx) }))
+}
+
+// outcome records the callbacks of one reservation and checks their order.
+type outcome struct {
+	t           *testing.T
+	mu          sync.Mutex
+	committed   bool
+	sampled     []int32
+	bytes       uint64
+	approximate bool
+	err         error
+	drained     bool
+	over        chan struct{} // closed at Committed or Drained
+}
+
+func (o *outcome) reservation(blocks []kvcache.BlockID, held, prompt int) kvtransfer.Reservation {
+	return kvtransfer.Reservation{
+		RequestID: "r", Blocks: blocks, HeldBlocks: held, PromptBlocks: prompt,
+		Committed: func(a kvtransfer.Arrival) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.committed || o.err != nil || o.drained {
+				o.t.Error("committed after an end")
+			}
+			o.committed, o.sampled, o.bytes, o.approximate = true, a.Sampled, a.Bytes, a.Approximate
+			close(o.over)
+		},
+		Failed: func(err error) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.committed || o.err != nil || o.drained {
+				o.t.Error("failed after an end")
+			}
+			o.err = err
+		},
+		Drained: func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.committed || o.drained {
+				o.t.Error("drained after an end")
+			}
+			o.drained = true
+			close(o.over)
+		},
+	}
+}
+
+func (o *outcome) isDrained() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.drained
+}
+
+func (g *rig) reserve(blocks []kvcache.BlockID, held, prompt int) (*kvtransferv1.Ticket, *outcome) {
+	g.t.Helper()
+	o := &outcome{t: g.t, over: make(chan struct{})}
+	ticket, err := g.receiver.Reserve(o.reservation(blocks, held, prompt))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return ticket, o
+}
+
+func (g *rig) open(ticket *kvtransferv1.Ticket) *kvtransfer.Transfer {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tr, err := g.sender.Open(ctx, ticket, "r")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return tr
+}
+
+// sendAll offers all slices that are not held, some blocks at a time.
+func sendAll(tr *kvtransfer.Transfer, source []kvcache.BlockID, held, atOnce int) {
+	for first := held; first < len(source); first += atOnce {
+		for layer := range layers {
+			tr.Send(layer, first, source[first:min(first+atOnce, len(source))])
+		}
+	}
+}
+
+func (g *rig) checkPages(source, target []kvcache.BlockID) {
+	g.t.Helper()
+	for i := range source {
+		if !bytes.Equal(g.from.Page(source[i]), g.to.Page(target[i])) {
+			g.t.Errorf("block %d did not arrive as it was sent", i)
+		}
+	}
+}
+
+func (g *rig) checkEmpty(target []kvcache.BlockID) {
+	g.t.Helper()
+	for _, block := range target {
+		if !bytes.Equal(g.to.Page(block), make([]byte, layers*sliceBytes)) {
+			g.t.Errorf("block %d was written", block)
+		}
+	}
+}
+
+func blockRange(first, count int) []kvcache.BlockID {
+	blocks := make([]kvcache.BlockID, count)
+	for i := range blocks {
+		blocks[i] = kvcache.BlockID(first + i)
+	}
+	return blocks
+}
+
+func wait(t *testing.T, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: nothing came", what)
+	}
+}
+
+func failReason(err error) kvtransferv1.FailReason {
+	var failed *kvtransfer.FailedError
+	if errors.As(err, &failed) {
+		return failed.Reason
+	}
+	return 0
+}
+
+func refuseReason(err error) kvtransferv1.RefuseReason {
+	var refused *kvtransfer.RefusedError
+	if errors.As(err, &refused) {
+		return refused.Reason
+	}
+	return 0
+}
+
+func abortReason(err error) kvtransferv1.AbortReason {
+	var aborted *kvtransfer.AbortedError
+	if errors.As(err, &aborted) {
+		return aborted.Reason
+	}
+	return 0
+}
+
+func isBroken(err error) bool {
+	var broken *kvtransfer.BrokenError
+	return errors.As(err, &broken)
+}

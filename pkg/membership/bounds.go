@@ -1,0 +1,113 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// What is taken in from etcd, from a file or from other routers. Whoever can write
+// there must not be able to take this process's memory or time: a record of ours has
+// some 700 bytes, and a mesh some thousands of them.
+const (
+	// maxValueBytes bounds a record, and the policy.
+	maxValueBytes = 16 << 10
+	// maxIDBytes bounds a worker's id.
+	maxIDBytes = 256
+	// maxAddresses bounds the addresses of one worker.
+	maxAddresses = 16
+	// MaxWorkers bounds the workers of a view. Of more the oldest are in it: what
+	// floods the membership does not push out who was there before.
+	MaxWorkers = 10_000
+	// maxKeys and maxListedBytes bound what is listed at all: beyond them, the last
+	// view stands.
+	maxKeys        = 100_000
+	maxListedBytes = 64 << 20
+	// notifyLeast is the shortest time between two views of one watch, so that a
+	// thousand changes in a second are not a thousand views of thousands of workers.
+	notifyLeast = 100 * time.Millisecond
+)
+
+// readRecord is the record of an entry. The error says why it counts for nothing.
+func readRecord(entry Entry) (*controlv1.WorkerRecord, error) {
+	if len(entry.Value) > maxValueBytes {
+		return nil, fmt.Errorf("it has more than %d bytes", maxValueBytes)
+	}
+	record := &controlv1.WorkerRecord{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(entry.Value, record); err != nil {
+		return nil, fmt.Errorf("parse it: %w", err)
+	}
+	if err := checkRecord(record); err != nil {
+		return nil, err
+	}
+	if WorkerKey(record.GetRole(), record.GetId()) != entry.Key {
+		return nil, errors.New("it belongs under another key")
+	}
+	return record, nil
+}
+
+// checkRecord says why a record counts for nothing.
+func checkRecord(record *controlv1.WorkerRecord) error {
+	switch {
+	case record.GetId() == "" || len(record.GetId()) > maxIDBytes:
+		return fmt.Errorf("its id has %d bytes, not 1 to %d", len(record.GetId()), maxIDBytes)
+	case record.GetRole() == controlv1.Role_ROLE_UNSPECIFIED || controlv1.Role_name[int32(record.GetRole())] == "":
+		return fmt.Errorf("%d is no role", record.GetRole())
+	case len(record.GetAddresses()) > maxAddresses:
+		return fmt.Errorf("it has %d addresses, more than %d", len(record.GetAddresses()), maxAddresses)
+	case proto.Size(record) > maxValueBytes:
+		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
+	}
+	return nil
+}
+
+// readPolicy reads a policy into one.
+func readPolicy(value []byte, into *controlv1.Policy) error {
+	if len(value) > maxValueBytes {
+		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
+	}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(value, into)
+}
+
+// complaintsAMinute bounds how often a watch says that something in etcd is wrong.
+const complaintsAMinute = 10
+
+// complaints are warnings of which there could be as many as there are keys.
+type complaints struct {
+	log    *slog.Logger
+	since  time.Time
+	said   int
+	unsaid int
+}
+
+// warn logs, unless that was done often enough in the last minute. How often it was
+// not comes with the next one.
+func (c *complaints) warn(message string, attributes ...any) {
+	if now := time.Now(); now.Sub(c.since) >= time.Minute {
+		c.since, c.said = now, 0
+	}
+	if c.said == complaintsAMinute {
+		c.unsaid++
+		return
+	}
+	c.said++
+	if c.unsaid > 0 {
+		attributes = append(attributes, slog.Int("unsaid", c.unsaid))
+		c.unsaid = 0
+	}
+	c.log.Warn(message, attributes...)
+}
+
+// shown is a key as a log line has it.
+func shown(key string) string {
+	const most = 200
+	if len(key) > most {
+		return key[:most] + "…"
+	}
+	return key
+}

@@ -1,0 +1,11 @@
+package membership
+
+// What tests look at from outside.
+var (
+	// ReadRecord is what a watch makes of a key.
+	ReadRecord = readRecord
+	// EncodeView and DecodeView are what a view file holds.
+	EncodeView, DecodeView = encodeView, decodeView
+	// ReadViewFile and WriteViewFile are for files with a view.
+	ReadViewFile, WriteViewFile = readViewFile, writeViewFile
+)

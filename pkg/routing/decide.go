@@ -1,0 +1,160 @@
+package routing
+
+import (
+	"fmt"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// search is one search for workers of one version for a request.
+type search struct {
+	now     time.Time
+	entry   *entry
+	request *Request
+	record  *controlv1.Decision
+	number  uint64
+	version Version // zero: none is known
+}
+
+// foreign reports whether a worker is of another version than is searched for.
+func (s *search) foreign(w *worker) bool {
+	return s.version != (Version{}) && w.version() != s.version
+}
+
+// decide searches workers for e and dispatches it if there are some, which it says. A
+// request that has not begun may go to another version that is served, if its own has no
+// worker that could ever take it.
+func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
+	result, refusal := rt.decideFor(now, e, e.version)
+	if e.request.Version != (Version{}) || result <= later || result == tooSlow {
+		return result, refusal
+	}
+	for _, o := range rt.served[e.request.Model] {
+		v := o.current()
+		if v == e.version || v == (Version{}) {
+			continue
+		}
+		if other, why := rt.decideFor(now, e, v); other <= later {
+			e.version = v
+			return other, why
+		}
+	}
+	return result, refusal
+}
+
+// decideFor is decide for one version: the decode worker first, since it has to hold
+// the result, then the mode, then the prefill worker.
+func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusal) {
+	r := &e.request
+	rt.searches++
+	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
+	e.pool = controlv1.Role_ROLE_DECODE
+	decodes := rt.look(s, e.pool, nil)
+	if !decodes.fitness.usable() {
+		return decodes.fitness, rt.refusal(e, decodes, "decode worker")
+	}
+	decode := rt.pick(decodes.fittest())
+	var prefill *candidate
+	var prefills *candidates // nil: one worker is to do all
+	if rt.disaggregates(r, decode.uncached) {
+		decode, prefills = rt.pair(s, decodes, decode)
+		switch {
+		case prefills.fitness.usable():
+			prefill = rt.pick(prefills.fittest())
+		case r.Mode == inferencev1.Mode_MODE_DISAGGREGATED:
+			e.pool = controlv1.Role_ROLE_PREFILL
+			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
+		}
+	}
+	if refusal, ok := rt.misses(now, r, decode, prefill); ok {
+		return tooSlow, refusal
+	}
+	rt.dispatch(s, decodes, prefills, decode, prefill)
+	return fit, Refusal{}
+}
+
+// look filters and scores the workers of a role.
+func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
+	c := rt.filter(s, role, to)
+	rt.score(s, role, c.all)
+	return c
+}
+
+// dispatch gives the request to the workers picked; prefill is nil if one does all.
+func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
+	now, r, record := s.now, s.request, s.record
+	record.Mode = inferencev1.Mode_MODE_AGGREGATED
+	record.Decode = decode.worker.ref.ID
+	var fallback bool
+	record.Reason, fallback = rt.explain(r, decode, prefill, prefills)
+	action := Dispatch{
+		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
+		ContextTokens: rt.contextTokens(s.version),
+		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several()),
+	}
+	d := &dispatched{tenant: r.Tenant, decode: decode.worker}
+	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
+	if prefill == nil {
+		atDecode.tokens = decode.uncached
+	} else {
+		w := prefill.worker
+		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
+		record.Mode = inferencev1.Mode_MODE_DISAGGREGATED
+		action.PrefillSilence = rt.silence(now, r, w, r.Mode != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
+		if action.Source = prefill.source.hint(); action.Source != nil {
+			record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
+		}
+		rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
+		w.tries(now)
+		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
+	}
+	decode.worker.tries(now)
+	decode.worker.add(r.ID, atDecode)
+	for _, c := range [...]*candidate{decode, prefill} {
+		if c != nil && c.probe {
+			c.worker.probe = probe{r.ID, now}
+			record.Reason += "; " + c.worker.ref.ID + " reports to be full and may not be"
+		}
+	}
+	rt.running[r.ID] = d
+	rt.out = append(rt.out, action)
+	rt.versionSent(r.Model, s.version)
+}
+
+// explain says for people why a request runs on one worker or on two, and whether mode
+// auto would have had it on two, had there been a way for its KV.
+func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
+	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
+	switch failed, why, unreached := r.unreached(); {
+	case r.Mode == inferencev1.Mode_MODE_AGGREGATED:
+		return "aggregated mode was asked for", false
+	case prefills == nil && unreached && decode.uncached >= rt.threshold():
+		return fmt.Sprintf("one worker does all, since KV did not get from %s: %s", failed, why), true
+	case prefills == nil:
+		return fmt.Sprintf("%s fewer than %d: a transfer costs more than it saves", few, rt.threshold()), false
+	case prefill == nil && prefills.broken != "":
+		return fmt.Sprintf("one worker does all, since KV does not get from %s at the moment: %s", prefills.path, prefills.broken), true
+	case prefill == nil:
+		return "no prefill worker: " + prefills.reason, true
+	case r.Mode == inferencev1.Mode_MODE_DISAGGREGATED:
+		return "disaggregated mode was asked for", false
+	}
+	return fmt.Sprintf("%s at least %d: prefill on %s, predicted %.1f ms after %.1f ms of queue",
+		few, rt.threshold(), prefill.worker.ref.ID, prefill.prefillMs, prefill.queueMs), false
+}
+
+// disaggregates reports whether r's prompt is for a prefill worker, if one can send
+// to a decode worker that lacks so many tokens of it. In mode auto, a request whose KV
+// did not arrive once does not risk it again.
+func (rt *Router) disaggregates(r *Request, uncached int) bool {
+	switch r.Mode {
+	case inferencev1.Mode_MODE_DISAGGREGATED:
+		return true
+	case inferencev1.Mode_MODE_AGGREGATED:
+		return false
+	}
+	_, _, unreached := r.unreached()
+	return !unreached && uncached >= rt.threshold()
+}

@@ -1,0 +1,81 @@
+package routing_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// A worker that drained and left can be asked back, since its address is remembered;
+// one that was merely lost is not, and neither is one that is back.
+func TestWorkersThatLeftAreRemembered(t *testing.T) {
+	b := newBench(t, nil, decode("d1"), decode("d2"))
+	b.do(routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode("d1"), decode("d2")}})
+	if b.f.Left("d1") != nil {
+		t.Error("it is there still")
+	}
+	b.do(routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d2")}})
+	if record := b.f.Left("d1"); record.GetId() != "d1" {
+		t.Errorf("remembered: %v", record)
+	}
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d2", Epoch: decode("d2").GetEpoch()}})
+	b.do(routing.ViewChanged{Live: true})
+	if record := b.f.Left("d2"); record != nil {
+		t.Errorf("lost, and remembered: %v", record)
+	}
+	b.do(routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}})
+	if b.f.Left("d1") != nil {
+		t.Error("it is back")
+	}
+	for i := range 1000 { // bounded
+		id := fmt.Sprintf("x%d", i)
+		b.do(routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode(id)}})
+		b.do(routing.Connected{Worker: routing.Ref{ID: id, Epoch: decode(id).GetEpoch()}})
+	}
+	b.do(routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode("unmet")}})
+	b.do(routing.ViewChanged{Live: true})
+	if b.f.Left("unmet") != nil {
+		t.Error("one that never answered is remembered")
+	}
+	if b.f.Left("x999") == nil || b.f.Left("x1") != nil {
+		t.Error("all that ever left are remembered, or none")
+	}
+}
+
+func drainingDecode(id string) *controlv1.WorkerRecord {
+	record := decode(id)
+	record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+	return record
+}
+
+// A refusal that says that the worker leaves may come after that was taken back: its
+// record counts again after a while, if it reports its load.
+func TestRefusalThatCameLate(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	r := b.request(inferencev1.Mode_MODE_AGGREGATED, 10)
+	d, _, ok := b.arrive(r)
+	if !ok {
+		t.Fatal("it is not dispatched")
+	}
+	b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{{Worker: d.Decode, Gone: true, Leaves: true}}})
+	state := func() controlv1.WorkerState { return b.f.Workers(b.now)[0].Record.GetState() }
+	number := uint64(0)
+	report := func() {
+		number++
+		b.do(routing.LoadReported{Report: &controlv1.LoadReport{Origin: &controlv1.Origin{Id: "d1", Epoch: decode("d1").GetEpoch(), Sequence: number}, Role: controlv1.Role_ROLE_DECODE, BlocksFree: 100, BlocksTotal: 100}})
+	}
+	report()
+	if state() != controlv1.WorkerState_WORKER_STATE_DRAINING {
+		t.Errorf("at once %v", state())
+	}
+	b.now = b.now.Add(6 * time.Second)
+	report()
+	if state() != controlv1.WorkerState_WORKER_STATE_SERVING {
+		t.Errorf("later %v", state())
+	}
+}

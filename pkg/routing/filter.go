@@ -1,0 +1,222 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// Choosing a worker takes three steps. Filter says which workers may take the request, and
+// why the others may not. Score predicts what it costs on each. Pick takes one at random of
+// those near the best. All three run for the decode worker, then for the prefill worker.
+
+// fitness is how well a worker, or the fittest of some, may take a request: best first.
+type fitness int
+
+const (
+	fit          fitness = iota // nothing speaks against it
+	unreporting                 // it reports no load, so it may hang
+	failedBefore                // it failed in this request, and another try may go well
+	reportsFull                 // full by its load reports, not by the router's own account
+	suspected                   // it hung, or failed what others serve
+	later                       // not now, but soon
+	unreachable                 // its KV does not get to the decode worker
+	tooSmall                    // the request needs more blocks than it has
+	excluded                    // for any other reason, or there is none
+	tooSlow                     // it would miss the request's objective
+)
+
+func (f fitness) usable() bool { return f <= suspected }
+
+// finding is what filter finds out about a worker.
+type finding struct {
+	worker  *worker
+	fitness fitness
+	reason  string // why it may not take the request; empty: it may
+	probe   bool   // it reports to be full, and the request would find out whether it is
+}
+
+// candidate is a worker that filter and score looked at.
+type candidate struct {
+	finding
+	cost
+	record *controlv1.Candidate // what operators are shown
+}
+
+// candidates are all workers of one role.
+type candidates struct {
+	all     []candidate // by id
+	fitness fitness     // of the fittest
+	reason  string      // why none may take the request
+	// path is the last of the broken ones, and broken why it is; empty: none is.
+	path   path
+	broken string
+}
+
+// between are those from one fitness to another, the fittest first.
+func (c *candidates) between(from, to fitness) []*candidate {
+	out := make([]*candidate, 0, len(c.all))
+	for f := from; f <= to; f++ {
+		for i := range c.all {
+			if c.all[i].fitness == f {
+				out = append(out, &c.all[i])
+			}
+		}
+	}
+	return out
+}
+
+// fittest are those that pick chooses among.
+func (c *candidates) fittest() []*candidate { return c.between(c.fitness, c.fitness) }
+
+// several reports whether there is a choice, now or later.
+func (c *candidates) several() bool {
+	n := 0
+	for i := range c.all {
+		if f := c.all[i].fitness; f <= later && (f != suspected || c.fitness == suspected) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// filter says which workers of a role may take a request. With a decode worker given,
+// those that cannot send to it may not.
+func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates {
+	n := 0
+	for _, w := range rt.order {
+		if w.role() == role {
+			n++
+		}
+	}
+	out := &candidates{fitness: excluded, all: make([]candidate, 0, n)}
+	var last, foreign finding // of those that may not, to name one
+	trusted := false          // one that nothing speaks against may take it later
+	for _, w := range rt.order {
+		if w.role() != role {
+			continue
+		}
+		c := rt.check(s, role, w, to)
+		if to != nil && c.fitness <= later {
+			p := path{w.ref, to.ref}
+			if why, soon := rt.blocked(s.now, s.request, p); why != "" {
+				c.fitness, c.reason = unreachable, "KV does not get from it to "+to.ref.ID+": "+why
+				if soon {
+					c.fitness = later
+				}
+				out.path, out.broken = p, why
+			}
+		}
+		switch {
+		case c.reason == "":
+		case s.foreign(w):
+			foreign = c
+		default:
+			last = c
+			trusted = trusted || c.fitness == later && !w.avoided(s.now)
+		}
+		out.fitness = min(out.fitness, c.fitness)
+		out.all = append(out.all, candidate{finding: c})
+	}
+	switch last = cmp.Or(last, foreign); {
+	case last.worker != nil:
+		out.reason = last.worker.ref.ID + ": " + last.reason
+	case rt.unanswered[role] > 0:
+		out.reason = fmt.Sprintf("%d registered, of which none has answered yet", rt.unanswered[role])
+	default:
+		out.reason = "none is registered"
+	}
+	if out.fitness == suspected && trusted {
+		out.fitness = later
+		for _, c := range out.between(suspected, suspected) {
+			c.fitness, c.reason = later, c.worker.why
+		}
+	}
+	return out
+}
+
+// check says how fit one worker is, whatever the path to the decode worker.
+func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
+	now, r := s.now, s.request
+	exclude := func(reason string) finding {
+		c := finding{worker: w, fitness: excluded, reason: reason}
+		if !s.foreign(w) && neverFits(w, r, role) {
+			c.fitness = tooSmall
+		}
+		return c
+	}
+	failed := false
+	for _, f := range r.Failures {
+		if f.Busy || f.Worker != w.ref && f.Unreached != w.ref {
+			continue
+		}
+		if f.Gone && !f.answersAgain(w) {
+			return exclude("it failed in this request")
+		}
+		if f.Verdict {
+			return exclude("it says that the request is wrong, and another has to say so too")
+		}
+		failed = true
+	}
+	switch {
+	case !w.of(rt.model(r.Model)):
+		return exclude("it serves another model: " + w.record.GetModel())
+	case s.foreign(w):
+		return exclude(rt.otherVersion(s, w))
+	case w.drains():
+		return exclude("it drains")
+	case !w.connected:
+		return exclude("no connection")
+	case s.version == (Version{}):
+		return exclude("it has not said which weights it has")
+	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
+		return exclude(fmt.Sprintf("its KV is %s, that of %s is %s: give both the same flags", layoutText(w.record), to.ref.ID, layoutText(to.record)))
+	case neverFits(w, r, role):
+		return exclude(fmt.Sprintf("too small: %d blocks needed, %d in all", need(w, r, role), w.record.GetCapacity().GetBlocks()))
+	case now.Before(w.busyUntil):
+		return finding{worker: w, fitness: later, reason: "it refused or failed a moment ago"}
+	}
+	blocks := need(w, r, role)
+	full := w.full(w.estimate(now, rt.config.LoadStale), blocks)
+	if full != "" && (w.full(w.account(), blocks) != "" || !w.probeDue(s, rt.config)) {
+		return finding{worker: w, fitness: later, reason: full}
+	}
+	c := finding{worker: w, probe: full != ""}
+	switch {
+	case w.avoided(now):
+		c.fitness = suspected
+	case c.probe:
+		c.fitness = reportsFull
+	case failed:
+		c.fitness = failedBefore
+	case w.silent(now, rt.config.LoadStale):
+		c.fitness = unreporting
+	}
+	return c
+}
+
+// layoutText names what workers' KV most often differs in, for people.
+func layoutText(r *controlv1.WorkerRecord) string {
+	l := r.GetLayout()
+	return fmt.Sprintf("%s in blocks of %d tokens (layout %#x)", l.GetArithmeticClass(), l.GetBlockTokens(), r.GetLayoutDigest())
+}
+
+// positions is for how many tokens a worker of a role keeps KV: the last one that
+// is generated is never computed with.
+func positions(r *Request, role controlv1.Role) int {
+	if role == controlv1.Role_ROLE_PREFILL {
+		return r.Tokens
+	}
+	return r.Tokens + max(r.MaxNew-1, 0)
+}
+
+// need is how many blocks a request takes of a worker.
+func need(w *worker, r *Request, role controlv1.Role) int {
+	return w.blocksFor(positions(r, role))
+}
+
+func neverFits(w *worker, r *Request, role controlv1.Role) bool {
+	blocks := int(w.record.GetCapacity().GetBlocks())
+	return blocks > 0 && need(w, r, role) > blocks
+}

@@ -1,0 +1,169 @@
+package routing
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// What etcd lists is an address book, which anybody who can write to etcd can fill. A
+// worker counts once it has answered at its address and said who it is. Until then its
+// record costs a connection attempt from time to time, and no request considers it.
+
+// maxWorkers bounds the workers, block stores included, of which the router keeps track.
+const maxWorkers = 4096
+
+// maxShownUnanswered bounds the workers without an answer that operators are shown.
+const maxShownUnanswered = 256
+
+// register takes in a record that etcd lists.
+func (rt *Router) register(record *controlv1.WorkerRecord) {
+	w := rt.workers[record.GetId()]
+	switch {
+	case w != nil && w.is(record):
+		if w.successor != nil { // etcd listed another incarnation for a moment
+			rt.forget(w.successor)
+			w.successor = nil
+		}
+	case w != nil && w.successor != nil && w.successor.is(record):
+		w = w.successor
+	case w != nil && w.connected:
+		// The new incarnation takes the place of one that answers once it answers too.
+		if w.successor != nil {
+			rt.forget(w.successor)
+		}
+		w.successor = newWorker(record)
+		w = w.successor
+		rt.connectTo(w)
+	case w == nil && len(rt.workers) >= maxWorkers:
+		rt.ignored++
+		return
+	default:
+		if w != nil {
+			rt.drop(w)
+		}
+		w = newWorker(record)
+		rt.workers[w.ref.ID] = w
+		rt.connectTo(w)
+	}
+	if !w.connected && !slices.Equal(w.record.GetAddresses(), record.GetAddresses()) {
+		rt.out = append(rt.out, Connect{w.ref, record})
+	}
+	w.record, w.listed = w.believed(record), nil
+	w.registered, w.missing, w.missingSince = true, 0, time.Time{}
+}
+
+// connectTo asks for a connection to a worker that is new.
+func (rt *Router) connectTo(w *worker) {
+	w.unlisted = true
+	rt.unanswered[w.role()]++
+	rt.out = append(rt.out, Connect{w.ref, w.record})
+}
+
+// forget drops the successor of a worker.
+func (rt *Router) forget(successor *worker) {
+	rt.unanswered[successor.record.GetRole()]--
+	rt.out = append(rt.out, Forget{successor.ref})
+}
+
+// believed is what a worker said of itself when it answered, with the state and the
+// addresses that etcd lists. A block store's record is etcd's, since what it holds changes.
+func (w *worker) believed(record *controlv1.WorkerRecord) *controlv1.WorkerRecord {
+	if w.said == nil {
+		return record
+	}
+	out := proto.CloneOf(w.said)
+	out.State, out.Addresses = record.GetState(), record.GetAddresses()
+	return out
+}
+
+// met takes in that a worker answers.
+func (rt *Router) met(now time.Time, e Connected) {
+	w := rt.worker(e.Worker)
+	if w == nil {
+		return
+	}
+	if holder := rt.workers[w.ref.ID]; holder != w {
+		rt.drop(holder) // which gives its place to w
+	}
+	if !w.answered {
+		w.answered = true
+		rt.unanswered[w.role()]--
+		i, _ := rt.position(w.ref.ID)
+		rt.order = slices.Insert(rt.order, i, w)
+		if w.isStore() {
+			rt.stores = append(rt.stores, w)
+			slices.SortFunc(rt.stores, byID)
+		}
+	}
+	w.connected, w.connectedAt, w.connection, w.connectError = true, now, e.Connection, ""
+	if e.Record != nil && e.Record.GetRole() != controlv1.Role_ROLE_KVTRANSFER {
+		w.said = e.Record
+		w.record = w.believed(w.record)
+	}
+	rt.pinsDue = now
+	if e.Blocks != nil {
+		rt.snapshot(now, w, e.Blocks)
+	}
+	rt.list(now, w)
+}
+
+// miss notes which workers etcd does not list while it answers, and drops those of them
+// that never answered.
+func (rt *Router) miss(now time.Time, listed map[string]*controlv1.WorkerRecord) {
+	for _, w := range slices.SortedFunc(maps.Values(rt.workers), byID) {
+		record := listed[w.ref.ID]
+		switch {
+		case !rt.live:
+			w.missing, w.missingSince = w.missed(now), time.Time{}
+		case record != nil && (w.is(record) || w.successor != nil):
+		case !w.answered:
+			rt.drop(w)
+		case w.missingSince.IsZero():
+			w.registered, w.missingSince = false, now
+		}
+		if rt.live && w.successor != nil && record == nil {
+			rt.forget(w.successor)
+			w.successor = nil
+		}
+	}
+}
+
+// missed is how long etcd has answered without listing a worker.
+func (w *worker) missed(now time.Time) time.Duration {
+	if w.missingSince.IsZero() {
+		return w.missing
+	}
+	return w.missing + now.Sub(w.missingSince)
+}
+
+// shown are the workers that operators see: all that have answered, and some of the
+// others.
+func (rt *Router) shown() []*worker {
+	out := slices.Clone(rt.order)
+	var unanswered []*worker
+	for _, w := range rt.workers {
+		if !w.answered {
+			unanswered = append(unanswered, w)
+		}
+		if w.successor != nil {
+			unanswered = append(unanswered, w.successor)
+		}
+	}
+	slices.SortFunc(unanswered, byID)
+	return append(out, unanswered[:min(len(unanswered), maxShownUnanswered)]...)
+}
+
+// UnansweredWorkers is how many workers etcd lists that have not answered yet, or that are
+// too many to ask.
+func (rt *Router) UnansweredWorkers() int {
+	n := rt.ignored
+	for _, count := range rt.unanswered {
+		n += count
+	}
+	return n
+}

@@ -1,0 +1,97 @@
+package routing_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// A worker whose connection broke under a request may have it again once the same
+// incarnation has answered on another connection.
+func TestLostConnections(t *testing.T) {
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	for _, test := range []struct {
+		name    string
+		failure routing.Failure
+		again   bool
+	}{
+		{"its connection broke", routing.Failure{Worker: d1, Gone: true, Connection: 1}, true},
+		{"it broke before there was one", routing.Failure{Worker: d1, Gone: true}, false},
+		{"it leaves", routing.Failure{Worker: d1, Gone: true, Leaves: true, Connection: 1}, false},
+		{"another incarnation answered", routing.Failure{Worker: d1, Gone: true, Replaced: true, Connection: 1}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, nil, decode("d1"))
+			b.do(routing.Disconnected{Worker: d1})
+			b.do(routing.Connected{Worker: d1, Connection: 1})
+			r := b.request(agg, 100)
+			if _, refusal, _ := b.arrive(r); refusal.Reason != "" {
+				t.Fatalf("%+v", refusal)
+			}
+			// The request hears of it first, then whoever keeps the connection.
+			b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{test.failure}})
+			r.Attempt, r.Failures = 1, []routing.Failure{test.failure}
+			if d, refusal, answered := b.arrive(r); answered {
+				t.Fatalf("answered at once: %v, %+v", d, refusal)
+			}
+			b.do(routing.Disconnected{Worker: d1})
+			d, refusal, _ := answerTo(r.ID, b.do(routing.Connected{Worker: d1, Connection: 2}))
+			if got := d.Decode == d1; got != test.again || refusal.Reason != "" {
+				t.Errorf("given to it again: %v, want %v; %+v", got, test.again, refusal)
+			}
+		})
+	}
+}
+
+// However many records lead nowhere, the router keeps track of a bounded number, and no
+// request looks at them.
+func TestManyRecordsOfNobody(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	records := []*controlv1.WorkerRecord{decode("d1")}
+	for i := range 6000 {
+		records = append(records, decode(fmt.Sprintf("bogus-%d", i)))
+	}
+	asked := 0
+	for _, action := range b.do(routing.ViewChanged{Workers: records, Live: true}) {
+		if c, is := action.(routing.Connect); is {
+			asked++
+			b.do(routing.ConnectFailed{Worker: c.Worker, Why: "nobody is there"})
+		}
+	}
+	if asked != 4095 || b.f.UnansweredWorkers() != 6000 {
+		t.Errorf("%d are asked, %d have not answered", asked, b.f.UnansweredWorkers())
+	}
+	if n := len(b.f.Workers(b.now)); n != 257 {
+		t.Errorf("%d are shown", n)
+	}
+	d, refusal, _ := b.arrive(b.request(agg, 100))
+	if d.Decode.ID != "d1" || len(d.Decision.GetCandidates()) != 1 {
+		t.Errorf("%v, %+v", d.Decision, refusal)
+	}
+	b.do(routing.ViewChanged{Workers: records[:1], Live: true})
+	if b.f.UnansweredWorkers() != 0 || len(b.f.Workers(b.now)) != 1 {
+		t.Errorf("%d are left", b.f.UnansweredWorkers())
+	}
+}
+
+// A prefix cache that is not to be had is asked for ever more rarely.
+func TestListBlocksThatFail(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	asked := 1 // when it was connected
+	for end := b.now.Add(10 * time.Minute); b.now.Before(end); {
+		b.do(routing.BlocksListed{Worker: d1})
+		for _, action := range b.pass(time.Minute + time.Second) {
+			if _, is := action.(routing.ListBlocks); is {
+				asked++
+			}
+		}
+	}
+	if asked < 5 || asked > 20 {
+		t.Errorf("asked %d times in ten minutes", asked)
+	}
+}

@@ -1,0 +1,108 @@
+package routing
+
+import (
+	"cmp"
+	"slices"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// nearBestMs is the difference of cost that no prediction can resolve.
+const nearBestMs = 0.5
+
+// pick chooses at random among those near the least cost that run the fewest of this
+// router's requests. How near is measured by the time to the first token alone: the time
+// for output tokens is much the same everywhere and would hide what a cached prefix saves.
+func (rt *Router) pick(options []*candidate) *candidate {
+	best := options[0]
+	for _, c := range options {
+		if c.totalMs < best.totalMs {
+			best = c
+		}
+	}
+	limit := best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
+	near := make([]*candidate, 0, len(options))
+	for _, c := range options {
+		if c.totalMs <= limit {
+			near = append(near, c)
+		}
+	}
+	if len(near) == 0 {
+		near = options // the costs are NaN
+	}
+	own := func(c *candidate) int { return len(c.worker.own) }
+	fewest := own(slices.MinFunc(near, func(a, b *candidate) int { return cmp.Compare(own(a), own(b)) }))
+	near = slices.DeleteFunc(near, func(c *candidate) bool { return own(c) > fewest })
+	return near[rt.random.IntN(len(near))]
+}
+
+// pair finds prefill workers that can send to decode. If there are none because KV does
+// not get there, or disaggregation is forced, it looks for another decode worker, however
+// costly, that one can send to. Without such it returns decode.
+func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*candidate, *candidates) {
+	record, forced := s.record, s.request.Mode == inferencev1.Mode_MODE_DISAGGREGATED
+	before := len(record.Candidates)
+	prefills := rt.look(s, controlv1.Role_ROLE_PREFILL, decode.worker)
+	if prefills.fitness.usable() || !forced && prefills.broken == "" {
+		return decode, prefills
+	}
+	shown := record.Candidates
+	again := func(to *worker) *candidates {
+		record.Candidates = record.Candidates[:before:before] // each worker once
+		return rt.look(s, controlv1.Role_ROLE_PREFILL, to)
+	}
+	// Each prefill worker is checked once, and of each pair only the path: pairs are many.
+	senders := make([]finding, 0, len(prefills.all))
+	for _, w := range rt.order {
+		if w.role() == controlv1.Role_ROLE_PREFILL {
+			senders = append(senders, rt.check(s, controlv1.Role_ROLE_PREFILL, w, nil))
+		}
+	}
+	best, to := prefills.fitness, (*worker)(nil)
+	for _, options := range [...][]*candidate{decodes.fittest(), decodes.between(decodes.fitness+1, reportsFull)} {
+		var reached []*candidate
+		for _, c := range options {
+			f := rt.reach(s, senders, c.worker)
+			if f.usable() {
+				reached = append(reached, c)
+			} else if f < best {
+				best, to = f, c.worker
+			}
+		}
+		if len(reached) > 0 {
+			other := rt.pick(reached)
+			return other, again(other.worker)
+		}
+	}
+	if to != nil {
+		prefills = again(to)
+	}
+	if forced && prefills.fitness == unreachable && len(decodes.between(later, later)) > 0 {
+		prefills.fitness = later // one that is full at the moment may be reached
+	}
+	record.Candidates = shown
+	return decode, prefills
+}
+
+// reach is how fit the fittest of the senders is to send to a decode worker.
+func (rt *Router) reach(s *search, senders []finding, to *worker) fitness {
+	best := excluded
+	for i := range senders {
+		f, w := senders[i].fitness, senders[i].worker
+		if f <= later {
+			if w.record.GetLayoutDigest() != to.record.GetLayoutDigest() {
+				continue
+			}
+			if why, soon := rt.blocked(s.now, s.request, path{w.ref, to.ref}); why != "" {
+				if f = unreachable; soon {
+					f = later
+				}
+			}
+		}
+		if best = min(best, f); best.usable() {
+			return best
+		}
+	}
+	return best
+}

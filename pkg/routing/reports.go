@@ -1,0 +1,137 @@
+package routing
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// Load reports come over NATS, where whoever reaches the server may speak for any
+// worker. So they make a worker more or less preferred, and never stop dispatch alone.
+//
+// A worker numbers its reports. Another sender uses numbers that the worker uses too,
+// at the latest with the worker's next report, within a second: then neither is
+// believed for a while. And a worker that is full by its reports, but not by the
+// router's own account, gets one request before long. If it takes that at once, its
+// reports were wrong.
+
+const (
+	// reportSpacing is the least time between two reports of a worker (pkg/worker).
+	reportSpacing = 25 * time.Millisecond
+	// reportSlack is how many reports more than that are believed, since some come late:
+	// those of ten seconds.
+	reportSlack = 400
+	// distrustLeast and distrustMost are how long a worker's reports are not believed;
+	// it doubles each time.
+	distrustLeast = 10 * time.Second
+	distrustMost  = 5 * time.Minute
+)
+
+// Why reports are not believed.
+const (
+	// DistrustNumbers: two senders use one worker's numbers.
+	DistrustNumbers = "numbers"
+	// DistrustRefuted: the worker took a request at once though it reported to be full.
+	DistrustRefuted = "refuted"
+)
+
+// probe is a request that was sent to a worker which is full by its reports alone.
+type probe struct {
+	id string // empty: none is on its way
+	at time.Time
+}
+
+// trust is whether a worker's reports are believed.
+type trust struct {
+	sequence   uint64 // of the last report; 0: the next begins
+	sequenceAt time.Time
+	last       *controlv1.LoadReport // the last one, as it came
+	until      time.Time             // before it they are not believed
+	times      int                   // that they were not believed
+}
+
+// distrusted reports whether the worker's reports are not believed now.
+func (w *worker) distrusted(now time.Time) bool { return now.Before(w.trust.until) }
+
+// reported takes in a load report. It says whether the worker is less busy than the
+// router believed.
+func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bool) {
+	origin := report.GetOrigin()
+	w := rt.worker(Ref{origin.GetId(), origin.GetEpoch()})
+	if w == nil || w.distrusted(now) {
+		return false
+	}
+	t, sequence := &w.trust, origin.GetSequence()
+	switch {
+	case sequence == 0:
+		return false // they are numbered from 1
+	case t.sequence == 0:
+	case sequence == t.sequence && proto.Equal(report, t.last):
+		return false
+	case sequence <= t.sequence:
+		return rt.distrust(now, w, DistrustNumbers)
+	case sequence-t.sequence > reportSlack+uint64(max(now.Sub(t.sequenceAt), 0)/reportSpacing):
+		return false // no worker has sent so many
+	}
+	t.sequence, t.sequenceAt, t.last = sequence, now, report
+	more = w.report(now, report, rt.config)
+	return rt.staysAgain(now, w) || more
+}
+
+// distrust goes by the router's own account of a worker for a while. It says that the
+// worker may be less busy than the reports said.
+func (rt *Router) distrust(now time.Time, w *worker, why string) (more bool) {
+	t := &w.trust
+	if now.Sub(t.until) > distrustMost {
+		t.times = 0 // it is long ago
+	}
+	wait := doubling(distrustLeast, t.times, distrustMost)
+	w.trust = trust{until: now.Add(wait), times: t.times + 1}
+	w.load, w.probe = nil, probe{}
+	rt.out = append(rt.out, Distrusted{Worker: w.ref, Why: why, Wait: wait})
+	return true
+}
+
+// probeDue reports whether a request that only a worker's reports keep from it is to be
+// sent there nevertheless. One at a time is.
+func (w *worker) probeDue(s *search, config Config) bool {
+	e := s.entry
+	if e.heldSince.IsZero() {
+		e.heldSince = s.now
+	}
+	return w.probe.id == "" && !s.now.Before(e.heldSince.Add(config.ReportDoubt))
+}
+
+// taken takes in that a worker began with a request. It says whether others may
+// follow.
+func (rt *Router) taken(now time.Time, e Taken) bool {
+	d, ok := rt.running[e.ID]
+	if !ok {
+		return false
+	}
+	w := d.decode
+	if e.Role == controlv1.Role_ROLE_PREFILL {
+		w = d.prefill
+	}
+	if w == nil || w.probe.id != e.ID {
+		return false
+	}
+	w.probe.id = ""
+	if now.Sub(w.probe.at) <= rt.config.ReportLag {
+		return rt.distrust(now, w, DistrustRefuted)
+	}
+	return true
+}
+
+// DistrustedWorkers is how many workers are run by the router's own account, since
+// their reports are not believed.
+func (rt *Router) DistrustedWorkers(now time.Time) (n int) {
+	for _, w := range rt.order {
+		if w.distrusted(now) {
+			n++
+		}
+	}
+	return n
+}

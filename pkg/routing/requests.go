@@ -1,0 +1,213 @@
+package routing
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+)
+
+// dispatched is a request that runs.
+type dispatched struct {
+	tenant          string
+	decode, prefill *worker // prefill is nil in aggregated mode
+}
+
+func (d *dispatched) workers() []*worker {
+	if d.prefill == nil {
+		return []*worker{d.decode}
+	}
+	return []*worker{d.decode, d.prefill}
+}
+
+// arrived queues a request or refuses it at once.
+func (rt *Router) arrived(now time.Time, r Request) {
+	if rt.queue.ids[r.ID] != nil || rt.running[r.ID] != nil {
+		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request of this name waits or runs already"})
+		return
+	}
+	// A request that was admitted before is not turned away at the door again.
+	if r.Attempt == 0 {
+		if limit := rt.TenantLimit(); rt.tenants[r.Tenant] >= limit {
+			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
+				fmt.Sprintf("tenant %q has %d requests, as many as it may; retry when one has ended", r.Tenant, limit), time.Second})
+			return
+		}
+		if len(rt.queue.entries) >= rt.config.QueueLimit {
+			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonQueueFull, "",
+				fmt.Sprintf("%d requests wait already, as many as may; retry later", len(rt.queue.entries)), rt.queueHint(now)})
+			return
+		}
+	}
+	rt.number++
+	e := &entry{
+		request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: rt.number,
+		prefixes: make(map[BlockKey]*prefix),
+	}
+	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
+		e.until = r.Deadline
+	}
+	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && r.Attempt == 0 && due.Before(e.until) {
+		e.until = due
+	}
+	rt.tenants[r.Tenant]++
+	rt.queue.insert(e)
+}
+
+// queueHint is when the queue may be shorter: after about half the wait of those that
+// wait now, one second at least.
+func (rt *Router) queueHint(now time.Time) time.Duration {
+	var longest time.Duration
+	for _, e := range rt.queue.entries {
+		longest = max(longest, now.Sub(e.enqueued))
+	}
+	return max(longest/2, time.Second)
+}
+
+// TenantLimit is how many requests one tenant may have, waiting and running.
+func (rt *Router) TenantLimit() int {
+	if rt.policy != nil && rt.policy.TenantMaxRequests != nil {
+		return int(rt.policy.GetTenantMaxRequests())
+	}
+	return rt.config.TenantMaxRequests
+}
+
+func (rt *Router) threshold() int {
+	if rt.policy != nil && rt.policy.DisaggregateMinTokens != nil {
+		return int(rt.policy.GetDisaggregateMinTokens())
+	}
+	return rt.config.DisaggregateMinTokens
+}
+
+func (rt *Router) leave(tenant string) {
+	if rt.tenants[tenant]--; rt.tenants[tenant] <= 0 {
+		delete(rt.tenants, tenant)
+	}
+}
+
+func (rt *Router) refuse(id string, r Refusal) { rt.out = append(rt.out, Refuse{id, r}) }
+
+// promptDone takes in that a prompt is computed. It says whether the transfer that began
+// then shows that a broken path works again.
+func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {
+	d, ok := rt.running[id]
+	if !ok {
+		return false
+	}
+	d.decode.computed(id)
+	if d.prefill == nil {
+		d.decode.progressed(now)
+		return false
+	}
+	d.prefill.computed(id)
+	d.prefill.progressed(now)
+	return rt.forgetPath(path{d.prefill.ref, d.decode.ref})
+}
+
+// tokensReceived takes in tokens of a decode worker. It says whether that ends a suspicion.
+func (rt *Router) tokensReceived(now time.Time, e TokensReceived) bool {
+	d, ok := rt.running[e.ID]
+	if !ok {
+		return false
+	}
+	before := d.decode.avoided(now)
+	d.decode.gaps.merge(&e.Gaps)
+	d.decode.progressed(now)
+	return before && !d.decode.avoided(now)
+}
+
+// ended takes in that a dispatched request has ended, or is to be tried again.
+func (rt *Router) ended(now time.Time, e Ended) {
+	d, ok := rt.running[e.ID]
+	if !ok {
+		return
+	}
+	delete(rt.running, e.ID)
+	rt.leave(d.tenant)
+	for _, w := range d.workers() {
+		w.remove(e.ID)
+		if w.probe.id == e.ID {
+			w.probe.id = ""
+		}
+	}
+	for _, failure := range e.Failures {
+		rt.failed(now, e.ID, failure)
+	}
+	if e.Served {
+		for _, w := range d.workers() {
+			w.refusals = 0
+			w.served(now)
+		}
+	}
+}
+
+// How long a worker that refused because it was full, or failed, is left alone.
+const (
+	busyLeast  = 50 * time.Millisecond
+	busyMost   = 2 * time.Second
+	failedMost = 200 * time.Millisecond
+)
+
+// failed takes in one failure of a request that has ended.
+func (rt *Router) failed(now time.Time, id string, failure Failure) {
+	if failure.Unreached != (Ref{}) {
+		rt.pathFailed(now, path{failure.Worker, failure.Unreached}, id, failure.Why)
+		return
+	}
+	w := rt.worker(failure.Worker)
+	if w == nil {
+		return
+	}
+	if failure.Replaced {
+		rt.disconnect(now, w)
+		return
+	}
+	if failure.Leaves {
+		rt.leaves(now, w)
+	}
+	if failure.Silent {
+		rt.hung(now, w)
+	}
+	if failure.Gone {
+		return // its connection says whether it is back
+	}
+	// Doubling, so that a worker which is full for long is asked rarely, and
+	// short for one that failed otherwise: that may have been the request.
+	wait := doubling(busyLeast, w.refusals, failedMost)
+	if failure.Busy {
+		wait = min(max(failure.RetryAfter, doubling(busyLeast, w.refusals, busyMost)), busyMost)
+	}
+	w.refusals++
+	w.busyUntil = now.Add(wait)
+}
+
+// Queued is what waits, by model, pool and priority.
+func (rt *Router) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
+	out := make(map[string][]*controlv1.QueueDepth)
+	for _, e := range rt.queue.entries { // ordered by priority
+		var depth *controlv1.QueueDepth
+		for _, d := range out[e.request.Model] {
+			if d.GetPool() == e.pool && d.GetPriority() == e.request.Priority {
+				depth = d
+			}
+		}
+		if depth == nil {
+			depth = &controlv1.QueueDepth{Pool: e.pool, Priority: e.request.Priority}
+			out[e.request.Model] = append(out[e.request.Model], depth)
+		}
+		depth.Requests++
+		depth.Tokens += uint64(e.request.Tokens)
+		depth.OldestWaitMs = max(depth.GetOldestWaitMs(), uint64(max(now.Sub(e.enqueued), 0)/time.Millisecond))
+	}
+	return out
+}
+
+// Waiting is how many requests wait and Running how many run.
+func (rt *Router) Waiting() int { return len(rt.queue.entries) }
+
+// Running is how many requests have been dispatched and have not ended.
+func (rt *Router) Running() int { return len(rt.running) }

@@ -1,0 +1,212 @@
+package routing
+
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Router is the state machine that routes: it holds what is known of every worker and
+// every waiting request. It is not safe for concurrent use.
+type Router struct {
+	config Config
+	index  *kvcache.Index
+	random Rand
+	policy *controlv1.Policy
+	served map[string][]*servedVersion // by model
+	// pinnedOnce are the models of which a version was once fixed.
+	pinnedOnce map[string]bool
+	// peers are the other routers, by model, and disagreeing those that serve other versions.
+	peers       map[string][]peer
+	disagreeing map[string][]string
+	// pinsDue is when to see which versions are served; zero: nothing is to change.
+	pinsDue    time.Time
+	workers    map[string]*worker        // by id: a new incarnation replaces the old one
+	order      []*worker                 // those of them that have answered, by id, so that equal histories give equal actions
+	unanswered map[controlv1.Role]int    // the others, by role
+	live       bool                      // etcd answers
+	ignored    int                       // workers of the last view beyond maxWorkers
+	stores     []*worker                 // those of order that are block stores
+	duplicates map[string]bool           // ids that several workers have
+	left       []*controlv1.WorkerRecord // of workers that drained and left, oldest first
+	queue      queue
+	running    map[string]*dispatched
+	paths      map[path]*outage // bounded by maxPaths
+	reopenings []reopening      // of paths that failed once, in order
+	// pathsDue is when to look for paths to forget; zero if there are none.
+	pathsDue time.Time
+	tenants  map[string]int // requests, waiting and running
+	number   uint64         // of the last request
+	searches uint64
+	now      time.Time // of the last event
+	out      []Action
+}
+
+// New returns a router without workers.
+func New(config Config, random Rand) *Router {
+	rt := &Router{
+		config:      config,
+		index:       kvcache.NewIndex(config.IndexBlocks),
+		random:      random,
+		workers:     make(map[string]*worker),
+		unanswered:  make(map[controlv1.Role]int),
+		queue:       queue{ids: make(map[string]*entry)},
+		running:     make(map[string]*dispatched),
+		paths:       make(map[path]*outage),
+		tenants:     make(map[string]int),
+		pinnedOnce:  make(map[string]bool),
+		disagreeing: make(map[string][]string),
+	}
+	rt.serveVersions(nil)
+	return rt
+}
+
+// Handle takes in one event and returns what to do, in order. Times never run
+// backwards.
+func (rt *Router) Handle(now time.Time, event Event) []Action {
+	rt.now, rt.out = now, nil
+	pump := rt.take(now, event)
+	if rt.pinVersionsDue(now) {
+		rt.pinVersions(now)
+		pump = true
+	}
+	if pump {
+		rt.pump(now)
+	}
+	if rt.pinVersionsDue(now) { // the first dispatch fixes a version
+		rt.pinVersions(now)
+	}
+	out := rt.out
+	rt.out = nil
+	return out
+}
+
+// take takes in an event. It says whether requests that wait may go on for it: load
+// reports and KV events come all the time, and looking through the queue costs.
+func (rt *Router) take(now time.Time, event Event) (pump bool) {
+	switch e := event.(type) {
+	case ViewChanged:
+		rt.view(now, e)
+	case Connected:
+		rt.met(now, e)
+	case ConnectFailed:
+		if w := rt.worker(e.Worker); w != nil && !w.connected {
+			w.connectError = e.Why
+			rt.pinsDue = now // there may be nobody to wait for
+		}
+		return false
+	case Disconnected:
+		if w := rt.worker(e.Worker); w != nil {
+			rt.disconnect(now, w)
+		}
+	case Leaving:
+		if w := rt.worker(e.Worker); w != nil {
+			rt.leaves(now, w)
+		}
+	case Staying:
+		if w := rt.worker(e.Worker); w != nil && w.listed != nil {
+			rt.stays(now, w)
+		}
+	case LoadReported:
+		return rt.reported(now, e.Report)
+	case BlocksChanged:
+		rt.blocks(now, e.Event)
+		return false
+	case BlocksListed:
+		return rt.listed(now, e)
+	case Arrived:
+		rt.arrived(now, e.Request)
+	case Taken:
+		return rt.taken(now, e)
+	case Unread:
+		rt.tenants[e.Tenant]++
+		return false
+	case Read:
+		rt.leave(e.Tenant)
+		return false
+	case PromptDone:
+		return rt.promptDone(now, e.ID)
+	case Fetched:
+		rt.fetched(now, e)
+		return false
+	case TokensReceived:
+		return rt.tokensReceived(now, e)
+	case Contradicted:
+		rt.contradicted(now, e)
+		return false
+	case Ended:
+		rt.ended(now, e)
+	case Cancelled:
+		if w := rt.queue.remove(e.ID); w != nil {
+			rt.leave(w.request.Tenant)
+		}
+	case PolicyChanged:
+		rt.policy = e.Policy
+		rt.serveVersions(e.Policy)
+	case Tick:
+		rt.expireWorkers(now)
+		if !rt.pathsDue.IsZero() && !now.Before(rt.pathsDue) {
+			rt.expirePaths(now)
+		}
+		for _, w := range rt.order {
+			rt.list(now, w)
+		}
+	}
+	return true
+}
+
+// Next is when a Tick is due, if nothing else happens.
+func (rt *Router) Next() (time.Time, bool) {
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	earlier(rt.queue.due)
+	earlier(rt.pathsDue)
+	earlier(rt.pinsDue)
+	if len(rt.queue.entries) > 0 {
+		earlier(rt.nextReopening()) // some may wait for it
+	}
+	for _, w := range rt.order {
+		if !w.missingSince.IsZero() {
+			earlier(w.missingSince.Add(rt.config.WorkerKeep - w.missing))
+		}
+		if len(rt.queue.entries) > 0 {
+			if w.busyUntil.After(rt.now) {
+				earlier(w.busyUntil)
+			}
+			if w.avoided(rt.now) {
+				earlier(w.until)
+			}
+			if w.fresh(rt.now, rt.config.LoadStale) {
+				// From then on the router goes by its own account, by which the worker may
+				// not be full.
+				earlier(w.loadAt.Add(rt.config.LoadStale + 1))
+			}
+		}
+		if w.unlisted && w.connected && !w.listing {
+			earlier(w.listNext)
+		}
+	}
+	return next, !next.IsZero()
+}
+
+// pinVersionsDue reports whether it is time to see which versions are served.
+func (rt *Router) pinVersionsDue(now time.Time) bool {
+	return !rt.pinsDue.IsZero() && !now.Before(rt.pinsDue)
+}
+
+func (rt *Router) worker(ref Ref) *worker {
+	w := rt.workers[ref.ID]
+	switch {
+	case w == nil || w.ref == ref:
+		return w
+	case w.successor != nil && w.successor.ref == ref:
+		return w.successor
+	}
+	return nil
+}

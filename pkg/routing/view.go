@@ -1,0 +1,146 @@
+package routing
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// view takes in what etcd lists.
+func (rt *Router) view(now time.Time, e ViewChanged) {
+	listed := rt.chosen(e.Workers)
+	before := rt.ignored
+	rt.live, rt.ignored = e.Live, 0
+	rt.learnPeers(e.Workers)
+	for _, record := range e.Workers {
+		if record == nil || listed[record.GetId()] != record {
+			continue
+		}
+		rt.register(record)
+	}
+	if rt.ignored > 0 && before == 0 {
+		rt.out = append(rt.out, TooManyWorkers{rt.ignored})
+	}
+	rt.miss(now, listed)
+	rt.pinsDue = now
+	rt.expireWorkers(now)
+}
+
+// chosen is the records of workers and block stores, by id. Ids are unique; if
+// two workers share one all the same, the one that is known already stays, or
+// else the first, and that is said once for as long as it lasts.
+func (rt *Router) chosen(records []*controlv1.WorkerRecord) map[string]*controlv1.WorkerRecord {
+	listed := make(map[string]*controlv1.WorkerRecord, len(records))
+	duplicates := make(map[string]bool)
+	for _, record := range records {
+		if r := record.GetRole(); r != controlv1.Role_ROLE_PREFILL && r != controlv1.Role_ROLE_DECODE && r != controlv1.Role_ROLE_KVTRANSFER {
+			continue
+		}
+		id := record.GetId()
+		before := listed[id]
+		if before == nil {
+			listed[id] = record
+			continue
+		}
+		if w := rt.workers[id]; w != nil && w.is(record) {
+			listed[id] = record
+		}
+		if !duplicates[id] && !rt.duplicates[id] {
+			rt.out = append(rt.out, DuplicateID{ID: id, Roles: [2]controlv1.Role{before.GetRole(), record.GetRole()}})
+		}
+		duplicates[id] = true
+	}
+	rt.duplicates = duplicates
+	return listed
+}
+
+// expireWorkers drops workers that etcd does not list and that are not
+// connected, or were kept long enough, or have left: drained, with nothing of
+// ours.
+func (rt *Router) expireWorkers(now time.Time) {
+	for _, w := range slices.Clone(rt.order) {
+		drains := w.drains()
+		left := drains && len(w.own) == 0
+		if !w.registered && (!w.connected || left || w.missed(now) >= rt.config.WorkerKeep) {
+			rt.drop(w)
+			if drains {
+				rt.remember(w.record)
+			}
+		}
+	}
+}
+
+func (rt *Router) position(id string) (int, bool) {
+	return slices.BinarySearchFunc(rt.order, id, func(w *worker, id string) int { return strings.Compare(w.ref.ID, id) })
+}
+
+// drop forgets a worker. If another incarnation has its place in etcd, it is that one's.
+func (rt *Router) drop(w *worker) {
+	delete(rt.workers, w.ref.ID)
+	if w.successor != nil {
+		rt.workers[w.ref.ID] = w.successor
+	}
+	if !w.answered {
+		rt.unanswered[w.role()]--
+	} else if i, ok := rt.position(w.ref.ID); ok {
+		rt.order = slices.Delete(rt.order, i, i+1)
+	}
+	rt.stores = slices.DeleteFunc(rt.stores, func(s *worker) bool { return s == w })
+	rt.index.Forget(w.ref.ID)
+	rt.forgetWorker(w.ref)
+	rt.pinsDue = rt.now
+	rt.out = append(rt.out, Forget{w.ref})
+}
+
+// disconnect takes in that there is no connection to a worker any more.
+func (rt *Router) disconnect(now time.Time, w *worker) {
+	w.connected, w.listing = false, false
+	rt.pinsDue = now
+	if w.successor != nil {
+		rt.drop(w) // the place is the other's
+		return
+	}
+	rt.expireWorkers(now)
+}
+
+// Workers is all workers as operators see them, sorted by role and id.
+func (rt *Router) Workers(now time.Time) []View {
+	views := make([]View, 0, len(rt.workers))
+	for _, w := range rt.shown() {
+		v := View{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: len(w.own), Excluded: rt.notServed(w)}
+		switch {
+		case !w.connected:
+			v.Excluded = cmp.Or(w.connectError, v.Excluded)
+		case v.Excluded == "" && w.avoided(now):
+			v.Excluded = w.why
+		}
+		if w.load != nil {
+			v.LoadAge = now.Sub(w.loadAt)
+		}
+		views = append(views, v)
+	}
+	sort.Slice(views, func(i, j int) bool {
+		a, b := views[i].Record, views[j].Record
+		if a.GetRole() != b.GetRole() {
+			return a.GetRole() < b.GetRole()
+		}
+		return a.GetId() < b.GetId()
+	})
+	return views
+}
+
+// View is one worker as operators see it. Its messages are not to be changed.
+type View struct {
+	Record                *controlv1.WorkerRecord
+	Load                  *controlv1.LoadReport
+	LoadAge               time.Duration
+	Connected, Registered bool
+	InFlight              int
+	// Excluded says why it gets no requests, whatever its load, or only where there is
+	// no other; empty: it does.
+	Excluded string
+}

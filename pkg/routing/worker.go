@@ -1,0 +1,109 @@
+package routing
+
+import (
+	"strings"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// worker is what is known of one incarnation of a worker.
+type worker struct {
+	ref          Ref
+	record       *controlv1.WorkerRecord
+	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
+	answered     bool                    // it has answered
+	connectError string                  // why it is not connected, for people
+	connected    bool
+	connectedAt  time.Time
+	connection   uint64 // number of its last connection
+	registered   bool
+	// missing is how long etcd has answered without listing it, not counting the time since
+	// missingSince; zero: etcd lists it, or does not answer.
+	missing      time.Duration
+	missingSince time.Time
+	// successor is a newer incarnation that etcd lists and that has not answered yet.
+	successor *worker
+
+	// listed is record as etcd has it, if the worker itself said, at leavesAt, that it takes
+	// nothing new; else nil.
+	listed   *controlv1.WorkerRecord
+	leavesAt time.Time
+
+	load   *controlv1.LoadReport
+	loadAt time.Time
+
+	own    map[string]*share // this router's requests that run on it
+	recent []*share          // those that the last load report may not contain
+	total  share             // sums over own
+
+	foreign bool // left out for its version, and that was said
+
+	probe probe
+	trust trust
+
+	usedAt    time.Time // when a request was last sent there
+	busyUntil time.Time
+	refusals  int
+	suspicion
+
+	fetches fetchSpeed // from block stores
+
+	listing  bool      // an answer to ListBlocks is on its way
+	listNext time.Time // a failed one is not asked again before
+	gapNext  time.Time // nor for another missing event
+	gap      bool      // an event is missing
+	unlisted bool      // the index needs a snapshot
+	// listFailures is how many ListBlocks in a row failed.
+	listFailures int
+}
+
+func newWorker(record *controlv1.WorkerRecord) *worker {
+	return &worker{
+		ref:    Ref{record.GetId(), record.GetEpoch()},
+		record: record,
+		own:    make(map[string]*share),
+	}
+}
+
+// is reports whether a record is of this incarnation.
+func (w *worker) is(record *controlv1.WorkerRecord) bool {
+	return w.ref.Epoch == record.GetEpoch() && w.role() == record.GetRole()
+}
+
+// blocksFor is how many blocks tokens take on this worker.
+func (w *worker) blocksFor(tokens int) int {
+	size := max(int(w.record.GetCapacity().GetBlockTokens()), 1)
+	return (tokens + size - 1) / size
+}
+
+// bytesPerToken is the KV of one token over all layers.
+func (w *worker) bytesPerToken() float64 {
+	l := w.record.GetLayout()
+	if l.GetBlockTokens() == 0 {
+		return 0
+	}
+	return float64(l.GetLayers()) * float64(l.GetSliceBytes()) / float64(l.GetBlockTokens())
+}
+
+// contextTokens is the longest context of the workers of a version; 0: they do not say.
+func (rt *Router) contextTokens(v Version) (longest int) {
+	for _, w := range rt.order {
+		if w.connected && w.version() == v && w.role() == controlv1.Role_ROLE_DECODE {
+			longest = max(longest, int(w.record.GetCapacity().GetContextTokens()))
+		}
+	}
+	return longest
+}
+
+func (w *worker) class() string { return w.record.GetLayout().GetArithmeticClass() }
+
+func (w *worker) role() controlv1.Role { return w.record.GetRole() }
+
+func (w *worker) isStore() bool { return w.role() == controlv1.Role_ROLE_KVTRANSFER }
+
+func (w *worker) drains() bool {
+	return w.record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING
+}
+
+func byID(a, b *worker) int { return strings.Compare(a.ref.ID, b.ref.ID) }

@@ -1,4 +1,0 @@
-// Package model has no code but tests: it joins the two state machines of the KV
-// transfer by a network that delays, cuts and spoils, and checks after every
-// step what services/kvtransfer promises. Nobody imports it.
-package model

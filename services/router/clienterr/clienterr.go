@@ -1,0 +1,87 @@
+// Package clienterr makes the statuses that callers of the router get. It is the only
+// place where a refusal of pkg/routing becomes one.
+//
+// The router's packages import it. It starts no goroutines.
+package clienterr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Status is an error as the status that a client gets; nil stays nil.
+func Status(err error) error {
+	if err == nil {
+		return nil
+	}
+	var refusal *routing.Refusal
+	if errors.As(err, &refusal) {
+		if refusal.Field != "" {
+			return rpc.InvalidArgument(refusal.Field, refusal.Message)
+		}
+		return rpc.Error(refusal.Code, refusal.Reason, refusal.Message, refusal.RetryAfter)
+	}
+	if field, ok := strings.CutPrefix(rpc.Field(err), "task."); ok {
+		// Of the task that the router made of the request for a worker.
+		_, problem, _ := strings.Cut(status.Convert(err).Message(), ": ")
+		return rpc.InvalidArgument(strings.TrimPrefix(field, "envelope."), problem)
+	}
+	s, ok := status.FromError(err)
+	switch {
+	case !ok:
+		return rpc.Error(codes.Internal, api.ReasonInternal, err.Error(), 0)
+	case rpc.Reason(err) == "" && s.Code() == codes.DeadlineExceeded:
+		return DeadlineExceeded()
+	case rpc.Reason(err) == "":
+		return rpc.Error(s.Code(), api.ReasonInternal, s.Message(), 0)
+	}
+	return s.Err()
+}
+
+// DeadlineExceeded is the status of a request whose deadline came.
+func DeadlineExceeded() error {
+	return rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's deadline came; the tokens so far stand", 0)
+}
+
+// Gone is the status of a request whose client is gone, or was let go.
+func Gone(ctx context.Context) error {
+	if cause := context.Cause(ctx); rpc.Reason(cause) != "" {
+		return cause
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return DeadlineExceeded()
+	}
+	return rpc.Error(codes.Canceled, api.ReasonClientGone, "the client is gone", 0)
+}
+
+// ShuttingDown is the status of what a router that stops does not take.
+func ShuttingDown() error {
+	return rpc.Error(codes.Unavailable, api.ReasonRouterShutdown, "this router shuts down; send the request to another one", time.Second)
+}
+
+// Shorten keeps what a client sent from filling messages and logs.
+func Shorten(text string) string {
+	const most = 64
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+// NotYours is the answer to who asks for a request that there is not, or with a
+// secret that is not its own: the same for both, so that nobody learns which ids
+// there are.
+func NotYours(id, what string) error {
+	return rpc.Error(codes.NotFound, api.ReasonRequestNotFound,
+		fmt.Sprintf("no request %q of this secret is known to this router, %s: give the id and the secret of its first event", Shorten(id), what), 0)
+}

@@ -1,0 +1,131 @@
+// Package control is what operators call: the workers and their drains, the policy, the
+// latency budget, and how requests were routed. What protects it is where it listens.
+//
+// The router imports it. A call that drains a worker starts a goroutine, for which it waits.
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/records"
+	"github.com/tandem-serving/tandem/services/router/routingdriver"
+	"github.com/tandem-serving/tandem/services/router/workers"
+)
+
+// Server is the Control API. Its methods are safe for concurrent use.
+type Server struct {
+	controlv1.UnimplementedControlServer
+	deps Deps
+	// drains is held while a worker is asked to drain, until it has taken that.
+	drains sync.Mutex
+}
+
+// Deps is what operators look at and change.
+type Deps struct {
+	Models     *preprocess.Models
+	Dispatcher *routingdriver.Dispatcher
+	Membership *workers.MembershipView
+	Records    *records.Ring
+	Spending   *latencybudget.Spending
+	Members    PolicyKeeper
+	// Defaults is what is in force where no policy says other.
+	Defaults *controlv1.Policy
+	// Dial makes a connection to a worker, which is closed after one call.
+	Dial func(address string) (*grpc.ClientConn, error)
+	// Leaving ends when the router stops.
+	Leaving context.Context
+	Logger  *slog.Logger
+}
+
+// PolicyKeeper keeps the policy of all routers.
+type PolicyKeeper interface {
+	// SetPolicy replaces the policy in every router.
+	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
+}
+
+// New returns the server; all of deps has to be there.
+func New(deps Deps) *Server { return &Server{deps: deps} }
+
+// ListWorkers is the router's view of its workers.
+func (c *Server) ListWorkers(_ context.Context, q *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {
+	if err := checkRole(q.GetRole()); err != nil {
+		return nil, err
+	}
+	views, _ := c.deps.Dispatcher.Workers(q.GetRole())
+	return c.deps.Membership.Listing(views), nil
+}
+
+func checkRole(role controlv1.Role) error {
+	if _, ok := controlv1.Role_name[int32(role)]; !ok {
+		return rpc.InvalidArgument("role", fmt.Sprintf("%d is no role", role))
+	}
+	return nil
+}
+
+// watchLeast is the shortest time between two views of one watcher.
+const watchLeast = 200 * time.Millisecond
+
+// WatchWorkers sends that view now and whenever it changes.
+func (c *Server) WatchWorkers(q *controlv1.ListWorkersRequest, stream grpc.ServerStreamingServer[controlv1.ListWorkersResponse]) error {
+	if err := checkRole(q.GetRole()); err != nil {
+		return err
+	}
+	return c.Watch(stream.Context(), q.GetRole(), func(views []*controlv1.WorkerView) error {
+		return stream.Send(c.deps.Membership.Listing(views))
+	})
+}
+
+// Watch calls notify, from this goroutine, with the router's view of its
+// workers of a role, now and whenever it changes, until ctx ends, the router stops or
+// notify fails; the error says which.
+func (c *Server) Watch(ctx context.Context, role controlv1.Role, notify func([]*controlv1.WorkerView) error) error {
+	for {
+		views, changed := c.deps.Dispatcher.Workers(role)
+		if err := notify(views); err != nil {
+			return err
+		}
+		pause := time.NewTimer(watchLeast)
+		due := pause.C
+		for changed != nil || due != nil { // both have to come
+			select {
+			case <-changed:
+				changed = nil
+			case <-due:
+				due = nil
+			case <-c.deps.Leaving.Done():
+				pause.Stop()
+				return clienterr.ShuttingDown()
+			case <-ctx.Done():
+				pause.Stop()
+				return clienterr.Gone(ctx)
+			}
+		}
+	}
+}
+
+// Explain is the record of how a request was routed.
+func (c *Server) Explain(_ context.Context, q *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+	if q.GetSlowest() != nil {
+		return c.explainSlowest(q)
+	}
+	record := c.deps.Records.Get(q.GetRequestId())
+	if record == nil {
+		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound,
+			fmt.Sprintf("request %q is not among the last %d of this router", clienterr.Shorten(q.GetRequestId()), records.Kept), 0)
+	}
+	return record, nil
+}

@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+)
+
+// Drain lets a worker finish what it has and leave.
+func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
+	if err := preprocess.CheckDuration("grace", q.GetGrace()); err != nil {
+		return err
+	}
+	// One after the other until the worker has taken it: each has to know of the last.
+	c.drains.Lock()
+	unlock := sync.OnceFunc(c.drains.Unlock)
+	defer unlock()
+	views, _ := c.deps.Dispatcher.Workers(controlv1.Role_ROLE_UNSPECIFIED)
+	view, err := named(q.GetWorkerId(), views)
+	if err != nil {
+		return err
+	}
+	if view == nil {
+		return noWorker(q.GetWorkerId())
+	}
+	if err := checkLast(view, views); err != nil && !q.GetForce() {
+		return err
+	}
+	ref := routing.Ref{ID: view.GetRecord().GetId(), Epoch: view.GetRecord().GetEpoch()}
+	conn, _, release, err := c.deps.Dispatcher.Acquire(ref)
+	if err != nil {
+		return clienterr.Status(err)
+	}
+	defer release()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(c.deps.Leaving, cancel)()
+	progress, err := workerv1.NewWorkerClient(conn).Drain(ctx, &workerv1.DrainRequest{Epoch: ref.Epoch, Grace: q.GetGrace()})
+	for err == nil {
+		var p *workerv1.DrainProgress
+		if p, err = progress.Recv(); err == nil {
+			c.deps.Dispatcher.Handle(routing.Leaving{Worker: ref})
+			unlock()
+			err = stream.Send(&controlv1.DrainProgress{Sequences: p.GetSequences(), Transfers: p.GetTransfers()})
+		}
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case ctx.Err() != nil && stream.Context().Err() == nil:
+		return clienterr.ShuttingDown() // the drain goes on
+	}
+	return clienterr.Status(fmt.Errorf("drain %s: %w", ref.ID, err))
+}
+
+// named is the worker that has an id; nil: there is none.
+func named(id string, views []*controlv1.WorkerView) (*controlv1.WorkerView, error) {
+	if id == "" {
+		return nil, rpc.InvalidArgument("worker_id", "is empty")
+	}
+	for _, v := range views {
+		if v.GetRecord().GetId() == id {
+			return v, nil
+		}
+	}
+	return nil, nil
+}
+
+func noWorker(id string) error {
+	return rpc.Error(codes.NotFound, api.ReasonWorkerNotFound, fmt.Sprintf("there is no worker %q; list the workers", clienterr.Shorten(id)), 0)
+}
+
+// checkLast refuses a drain after which nobody of the worker's role would serve.
+func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView) error {
+	if !serves(view) {
+		return nil // nothing gets worse
+	}
+	role := view.GetRecord().GetRole()
+	for _, v := range views {
+		if v != view && v.GetRecord().GetRole() == role && v.GetRecord().GetModel() == view.GetRecord().GetModel() && serves(v) {
+			return nil
+		}
+	}
+	what, then := "decode worker", "no request could be served"
+	switch role {
+	case controlv1.Role_ROLE_PREFILL:
+		what, then = "prefill worker", "decode workers would compute all prompts"
+	case controlv1.Role_ROLE_KVTRANSFER:
+		what, then = "block store", "what it holds would be computed again"
+	}
+	return rpc.Error(codes.FailedPrecondition, api.ReasonLastWorker,
+		fmt.Sprintf("%s is the only %s that serves, and without it %s: start another one first, or force it (--force)", view.GetRecord().GetId(), what, then), 0)
+}
+
+// serves says whether the router gives a worker requests.
+func serves(v *controlv1.WorkerView) bool {
+	return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
+}
+
+// undrainTimeout bounds a call to a worker that may be gone.
+const undrainTimeout = 5 * time.Second
+
+// Undrain takes a Drain back.
+func (c *Server) Undrain(ctx context.Context, q *controlv1.UndrainRequest) (*controlv1.UndrainResponse, error) {
+	views, _ := c.deps.Dispatcher.Workers(controlv1.Role_ROLE_UNSPECIFIED)
+	view, err := named(q.GetWorkerId(), views)
+	if err != nil {
+		return nil, err
+	}
+	record := view.GetRecord()
+	if record == nil {
+		if record = c.deps.Dispatcher.Left(q.GetWorkerId()); record == nil {
+			return nil, noWorker(q.GetWorkerId())
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, undrainTimeout)
+	defer cancel()
+	if err := c.undrain(ctx, record); err != nil {
+		return nil, clienterr.Status(fmt.Errorf("undrain %s: %w", record.GetId(), err))
+	}
+	c.deps.Dispatcher.Handle(routing.Staying{Worker: routing.Ref{ID: record.GetId(), Epoch: record.GetEpoch()}})
+	return &controlv1.UndrainResponse{}, nil
+}
+
+// undrain asks a worker, which may have left, at each of its addresses in turn.
+func (c *Server) undrain(ctx context.Context, record *controlv1.WorkerRecord) error {
+	err := errors.New("its record has no address")
+	for _, address := range record.GetAddresses() {
+		var conn *grpc.ClientConn
+		if conn, err = c.deps.Dial(address); err != nil {
+			continue
+		}
+		_, err = workerv1.NewWorkerClient(conn).Undrain(ctx, &workerv1.UndrainRequest{Epoch: record.GetEpoch()})
+		_ = conn.Close()
+		if err == nil || rpc.Reason(err) != "" { // it answered
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package router_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router"
+)
+
+// long is a request whose answer is 200 tokens with 20 alternatives each: about half
+// a megabyte as events, and 90 kB packed.
+func long() *inferencev1.GenerateRequest {
+	q := ask(agg, 4)
+	q.MaxTokens, q.Logprobs = proto.Uint32(200), proto.Uint32(20)
+	return q
+}
+
+// talk starts a worker that does not end an answer by itself.
+func (m *mesh) talk() {
+	m.net.Next = func([]uint32, uint64, int) uint32 { return 17 }
+	m.start(nil, decodeRecord("d1"))
+}
+
+// unread is a request whose client takes the first event, and the others once it is
+// told to. err is what came of it.
+type unread struct {
+	begun, read chan struct{}
+	err         chan error
+}
+
+func (m *mesh) unread(q *inferencev1.GenerateRequest) *unread {
+	u := &unread{begun: make(chan struct{}), read: make(chan struct{}), err: make(chan error, 1)}
+	go func() {
+		first := true
+		u.err <- m.service.Generate(context.Background(), q, func(*inferencev1.GenerateEvent) error {
+			if first {
+				first = false
+				close(u.begun)
+				<-u.read
+			}
+			return nil
+		})
+	}()
+	return u
+}
+
+func isUnread(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && rpc.Reason(err) == "UNREAD"
+}
+
+// sum is the value of a metric without labels, or the sum of all.
+func (m *mesh) sum(name string) float64 {
+	m.t.Helper()
+	families, err := m.registry.Gather()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var sum float64
+	for _, family := range families {
+		if family.GetName() == name {
+			for _, one := range family.GetMetric() {
+				sum += one.GetGauge().GetValue() + one.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// An answer that is not read is cut off at what one request may have.
+func TestUnreadRequestIsBounded(t *testing.T) {
+	for name, resumable := range map[string]time.Duration{"read once": 0, "resumable": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			inMesh(t, func(c *router.Config) { c.UnreadRequest = 64 << 10 }, func(t *testing.T, m *mesh) {
+				m.talk()
+				q := long()
+				if resumable > 0 {
+					q.ResumableFor = durationpb.New(resumable)
+				}
+				u := m.unread(q)
+				<-u.begun
+				m.quiet() // its workers are free
+				if n := m.sum("tandem_router_unread_bytes"); n != 0 {
+					t.Errorf("%v bytes are held", n)
+				}
+				if n := m.sum("tandem_router_unread_ended_total"); n != 1 {
+					t.Errorf("%v answers were counted", n)
+				}
+				close(u.read)
+				if err := <-u.err; !isUnread(err) {
+					t.Errorf("it ended with %v", err)
+				}
+				m.quiet()
+			})
+		})
+	}
+}
+
+// What is read takes nothing, however long the answer is.
+func TestReadAnswersAreDropped(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.UnreadRequest, c.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
+		m.talk()
+		if r := m.generate(t.Context(), long()); r.err != nil || len(r.tokens) != 200 || len(r.logprobs) != 200 {
+			t.Errorf("%d tokens, %d logprobs, %v", len(r.tokens), len(r.logprobs), r.err)
+		}
+		for _, name := range []string{"tandem_router_unread_bytes", "tandem_router_kept_bytes", "tandem_router_unread_ended_total"} {
+			if n := m.sum(name); n != 0 {
+				t.Errorf("%s is %v", name, n)
+			}
+		}
+	})
+}
+
+// All unread answers together are bounded: the one with most goes first.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	const most = 512 << 10
+	inMesh(t, func(c *router.Config) { c.UnreadRequest, c.UnreadMemory = most, most }, func(t *testing.T, m *mesh) {
+		m.talk()
+		var all []*unread
+		for range 4 {
+			u := m.unread(long())
+			<-u.begun
+			all = append(all, u)
+			synctest.Wait()
+			if n := m.sum("tandem_router_unread_bytes"); n > most {
+				t.Errorf("%v bytes are held", n)
+			}
+		}
+		m.quiet()
+		if r := m.generate(t.Context(), long()); r.err != nil || len(r.tokens) != 200 {
+			t.Errorf("a client that reads: %d tokens, %v", len(r.tokens), r.err)
+		}
+		ended := 0
+		for _, u := range all {
+			close(u.read)
+			switch err := <-u.err; {
+			case isUnread(err):
+				ended++
+			case err != nil:
+				t.Error(err)
+			}
+		}
+		if ended == 0 || ended == len(all) {
+			t.Errorf("%d of %d unread answers ended", ended, len(all))
+		}
+		if n := m.sum("tandem_router_unread_bytes"); n != 0 {
+			t.Errorf("%v bytes are held in the end", n)
+		}
+	})
+}
+
+// A request that has ended counts against its tenant's limit, and is waited for, until
+// its client has read it.
+func TestUnreadRequestsCount(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 1 }, func(t *testing.T, m *mesh) {
+		m.talk()
+		u := m.unread(long())
+		<-u.begun
+		m.quiet() // it has ended on its worker
+		r := m.generate(t.Context(), ask(agg, 4))
+		if status.Code(r.err) != codes.ResourceExhausted || rpc.Reason(r.err) != "TENANT_LIMIT" {
+			t.Errorf("a second request: %v", r.err)
+		}
+		other := ask(agg, 4)
+		other.Tenant, other.MaxTokens = "other", proto.Uint32(1)
+		if r := m.generate(t.Context(), other); r.err != nil {
+			t.Errorf("another tenant: %v", r.err)
+		}
+		stopped := make(chan error, 1)
+		go func() { stopped <- m.service.Stop(context.Background()) }()
+		synctest.Wait()
+		select {
+		case err := <-stopped:
+			t.Errorf("the router stopped over an answer that is being read: %v", err)
+		default:
+		}
+		close(u.read)
+		if err := <-u.err; err != nil {
+			t.Errorf("read late: %v", err)
+		}
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A router that has to stop does not wait for who does not read.
+func TestStopLeavesUnreadAnswers(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.talk()
+		u := m.unread(long())
+		<-u.begun
+		m.quiet()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := m.service.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+		close(u.read)
+		if err := <-u.err; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What is kept to be resumed is bounded in bytes: the oldest is forgotten first.
+func TestKeptAnswersAreBounded(t *testing.T) {
+	const most = 300 << 10
+	inMesh(t, func(c *router.Config) { c.KeptMemory = bytesize.Size(most) }, func(t *testing.T, m *mesh) {
+		m.talk()
+		var all []result
+		for range 8 {
+			q := long()
+			q.ResumableFor = durationpb.New(5 * time.Minute)
+			r := m.generate(t.Context(), q)
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			all = append(all, r)
+			if n := m.sum("tandem_router_kept_bytes"); n > most || n == 0 {
+				t.Errorf("%v bytes are kept", n)
+			}
+		}
+		if n := m.sum("tandem_router_unread_bytes"); n != 0 {
+			t.Errorf("%v bytes are not read", n)
+		}
+		resumed := 0
+		for i, r := range all {
+			stream, err := m.inference.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: r.accepted.GetRequestId(), Secret: r.accepted.GetSecret(), Offset: 7})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := m.collect(stream, 7)
+			switch {
+			case status.Code(again.err) == codes.NotFound:
+				if resumed > 0 {
+					t.Errorf("request %d was forgotten before older ones", i)
+				}
+			case again.err != nil || len(again.tokens) != 193 || len(again.logprobs) != 193:
+				t.Errorf("request %d: %d tokens, %v", i, len(again.tokens), again.err)
+			default:
+				for k, l := range again.logprobs {
+					if !proto.Equal(l, r.logprobs[7+k]) {
+						t.Errorf("request %d, token %d: %v, want %v", i, 7+k, l, r.logprobs[7+k])
+					}
+				}
+				resumed++
+			}
+		}
+		if resumed < 2 || resumed == len(all) {
+			t.Errorf("%d of %d could be resumed", resumed, len(all))
+		}
+		time.Sleep(6 * time.Minute)
+		if n := m.sum("tandem_router_kept_bytes"); n != 0 {
+			t.Errorf("%v bytes are kept in the end", n)
+		}
+	})
+}

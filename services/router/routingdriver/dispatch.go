@@ -1,0 +1,287 @@
+// Package routingdriver drives pkg/routing, which chooses the workers of each request: it
+// serializes what requests, workers, signals and operators tell, carries out what is decided,
+// and says in the log and in metrics what operators should know.
+//
+// The router's packages import it. It starts no goroutine but those of package workers; its
+// owner runs RunTimers. Lock order: Dispatcher.mu, then that of the pool of workers.
+package routingdriver
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+	"github.com/tandem-serving/tandem/services/router/workers"
+)
+
+// Dispatcher drives the policy: it serializes events and carries out actions,
+// none of which blocks.
+type Dispatcher struct {
+	log      *slog.Logger
+	pool     *workers.Pool
+	announce func(model, digest, class string) // nil: nobody is told
+	models   []string
+	reported map[string]reported // by model, of the goroutine that reports
+
+	suspicions, distrusts *prometheus.CounterVec
+
+	mu      sync.Mutex
+	router  *routing.Router
+	lost    workers.Complaints // of paths
+	policy  *controlv1.Policy  // as it was set; nil: none is
+	foreign workers.Complaints // of workers of other versions
+	reports workers.Complaints // of reports that are not believed
+	asking  map[string]asker
+	changed chan struct{} // closed at the next change of workers
+	wake    chan struct{} // the timer has to be set anew
+}
+
+// asker is a request that waits for workers. Its channel holds one answer.
+type asker struct {
+	attempt int
+	answers chan<- joining.Event
+}
+
+// Deps is what a dispatcher works with, as router.Deps says it.
+type Deps struct {
+	Dial           func(address string) (*grpc.ClientConn, error)
+	ConnectTimeout time.Duration // of one address of a worker
+	Rand           routing.Rand
+	Announce       func(model, digest, class string) // nil: nobody is told
+	Registerer     prometheus.Registerer             // nil: metrics are shown to nobody
+	Logger         *slog.Logger
+}
+
+// New returns a dispatcher that knows no workers.
+func New(config routing.Config, deps Deps) (*Dispatcher, error) {
+	d := &Dispatcher{
+		log:      deps.Logger,
+		announce: deps.Announce,
+		foreign:  workers.Complaints{Burst: foreignBurst},
+		reports:  workers.Complaints{Burst: foreignBurst},
+		router:   routing.New(config, deps.Rand),
+		asking:   make(map[string]asker),
+		changed:  make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		reported: make(map[string]reported),
+	}
+	for _, m := range config.Models {
+		d.models = append(d.models, m.Name)
+	}
+	d.pool = workers.NewPool(deps.Dial, deps.ConnectTimeout, d.Handle, deps.Logger)
+	if err := d.show(metricset.New(deps.Registerer)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Handle takes in an event.
+func (d *Dispatcher) Handle(event routing.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.handleLocked(event)
+}
+
+func (d *Dispatcher) handleLocked(event routing.Event) {
+	began := time.Now()
+	for _, action := range d.router.Handle(began, event) {
+		switch a := action.(type) {
+		case routing.Connect:
+			d.pool.Add(a.Worker, a.Record.GetRole(), a.Record.GetAddresses())
+		case routing.Forget:
+			d.pool.Remove(a.Worker)
+		case routing.DuplicateID:
+			d.log.Warn("two workers have one id and only one is used: give the other another id",
+				slog.String("worker", a.ID), slog.String("role", a.Roles[0].String()), slog.String("other_role", a.Roles[1].String()))
+		case routing.TooManyWorkers:
+			d.log.Error("there are more workers in etcd than the router keeps track of, and new ones may be left out: delete the records of those that do not exist",
+				slog.Int("ignored", a.Ignored))
+		case routing.ListBlocks:
+			d.pool.ListBlocks(a.Worker)
+		case routing.PathLost:
+			if unsaid, due := d.lost.Due(began); due {
+				d.log.Warn("kv does not get from a prefill worker to a decode worker, and the two are not paired for a while: see that the --kv-advertise of the decode worker leads there and that their --kv-transport have one in common",
+					slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why), slog.Int("unsaid", unsaid))
+			}
+		case routing.Distrusted:
+			d.distrusted(began, a)
+		case routing.Pinned:
+			d.pinned(a)
+		case routing.Disagree:
+			d.disagree(a)
+		case routing.Foreign:
+			d.excluded(began, a)
+		case routing.Suspected:
+			cause := "contradicted"
+			if a.Silent {
+				cause = "silent"
+			}
+			d.suspicions.WithLabelValues(cause).Inc()
+			d.log.Warn("worker is suspected and gets requests only where there is no other: look at it",
+				slog.String("worker", a.Worker.ID), slog.String("error", a.Why), slog.Duration("wait", a.Wait))
+		case routing.Dispatch:
+			d.answer(a.ID, func(attempt int) joining.Event {
+				return joining.Dispatched{Attempt: attempt, Began: began, Dispatch: a}
+			})
+		case routing.Refuse:
+			d.answer(a.ID, func(attempt int) joining.Event { return joining.Refused{Attempt: attempt, Err: &a.Refusal} })
+		}
+	}
+	switch event.(type) {
+	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.Tick:
+		close(d.changed)
+		d.changed = make(chan struct{})
+	}
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Dispatcher) answer(id string, make func(attempt int) joining.Event) {
+	if a, ok := d.asking[id]; ok {
+		delete(d.asking, id)
+		a.answers <- make(a.attempt) // one answer for each ask, for which it has a place
+	}
+}
+
+// Ask queues a request with a prompt. The answer, Dispatched or Refused, comes on answers,
+// which holds one.
+func (d *Dispatcher) Ask(r routing.Request, tokens []int32, salt string, answers chan<- joining.Event) {
+	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
+		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, salt), tokens, key.BlockTokens)
+	}
+	// Before the lock that all requests share.
+	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
+	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {
+		r.Hashes[key] = r.Hash(key)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asking[r.ID] = asker{r.Attempt, answers}
+	d.handleLocked(routing.Arrived{Request: r})
+}
+
+// Withdraw takes an ask back. If the answer was given meanwhile, what was set
+// aside goes back too.
+func (d *Dispatcher) Withdraw(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.asking, id)
+	d.handleLocked(routing.Cancelled{ID: id})
+	d.handleLocked(routing.Ended{ID: id})
+}
+
+// look reads something of the policy's state.
+func look[T any](d *Dispatcher, read func(*routing.Router) T) T {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return read(d.router)
+}
+
+// Workers are the workers as operators see them; changed is closed when that differs.
+func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView, changed <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, v := range d.router.Workers(time.Now()) {
+		if role == controlv1.Role_ROLE_UNSPECIFIED || role == v.Record.GetRole() {
+			views = append(views, toWorkerView(v))
+		}
+	}
+	return views, d.changed
+}
+
+// Acquire returns a worker's connection, its number, and a function that gives it back.
+// With an error the number is that of the last one.
+func (d *Dispatcher) Acquire(worker routing.Ref) (conn *grpc.ClientConn, number uint64, release func(), err error) {
+	return d.pool.Acquire(worker)
+}
+
+// Progressed is when a worker last showed that it computes; zero: never.
+func (d *Dispatcher) Progressed(worker routing.Ref) time.Time {
+	return look(d, func(rt *routing.Router) time.Time { return rt.Progressed(worker) })
+}
+
+// Left is the record of a worker that drained and left; nil: there is none.
+func (d *Dispatcher) Left(id string) *controlv1.WorkerRecord {
+	return look(d, func(rt *routing.Router) *controlv1.WorkerRecord { return rt.Left(id) })
+}
+
+// queued is what waits, by model.
+func (d *Dispatcher) queued() map[string][]*controlv1.QueueDepth {
+	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(time.Now()) })
+}
+
+// TenantLimit is how many requests one tenant may have.
+func (d *Dispatcher) TenantLimit() int { return look(d, (*routing.Router).TenantLimit) }
+
+// Close closes the connections to all workers and waits for what keeps them.
+func (d *Dispatcher) Close() { d.pool.Close() }
+
+// RunTimers sends Tick when the policy asks for it, until ctx ends.
+func (d *Dispatcher) RunTimers(ctx context.Context) {
+	for {
+		d.mu.Lock()
+		next, ok := d.router.Next()
+		d.mu.Unlock()
+		var due <-chan time.Time
+		var timer *time.Timer
+		if ok {
+			timer = time.NewTimer(time.Until(next))
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-d.wake:
+		case <-due:
+			d.Handle(routing.Tick{})
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// SetPolicy takes in a policy.
+func (d *Dispatcher) SetPolicy(policy *controlv1.Policy) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.policy = policy
+	d.handleLocked(routing.PolicyChanged{Policy: policy})
+}
+
+// Policies are the policy as it was set, and the versions of all models in force.
+func (d *Dispatcher) Policies() (set *controlv1.Policy, versions []*controlv1.ModelVersion) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	set = &controlv1.Policy{}
+	if d.policy != nil {
+		set = proto.CloneOf(d.policy)
+	}
+	return set, d.router.Versions()
+}
+
+func toWorkerView(v routing.View) *controlv1.WorkerView {
+	out := &controlv1.WorkerView{
+		Record: v.Record, Load: v.Load, Connected: v.Connected, Registered: v.Registered, InFlight: uint32(v.InFlight), Excluded: v.Excluded,
+	}
+	if v.Load != nil {
+		out.LoadAge = durationpb.New(v.LoadAge)
+	}
+	return out
+}

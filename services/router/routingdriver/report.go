@@ -1,0 +1,45 @@
+package routingdriver
+
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// QueuePublisher sends queue reports without blocking; *signals.Publisher is
+// one.
+type QueuePublisher interface {
+	Queue(report *controlv1.QueueReport)
+}
+
+// reportEvery is how often the queue is published when it does not change.
+const reportEvery = time.Second
+
+// reported is what was said last of one model's queue.
+type reported struct {
+	at       time.Time
+	requests uint32
+	tokens   uint64
+}
+
+// Report publishes the queue of each model, if it changed or a second has passed. It is
+// called by one goroutine; a nil publisher gets nothing.
+func (d *Dispatcher) Report(now time.Time, to QueuePublisher) {
+	if to == nil {
+		return
+	}
+	queued := d.queued()
+	for _, name := range d.models {
+		next := reported{at: now}
+		for _, q := range queued[name] {
+			next.requests += q.GetRequests()
+			next.tokens += q.GetTokens()
+		}
+		before := d.reported[name]
+		if now.Sub(before.at) < reportEvery && before.requests == next.requests && before.tokens == next.tokens {
+			continue
+		}
+		d.reported[name] = next
+		to.Queue(&controlv1.QueueReport{Model: name, Queues: queued[name]})
+	}
+}

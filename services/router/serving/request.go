@@ -1,0 +1,356 @@
+package serving
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/records"
+)
+
+// request drives one request's life. Its goroutine lives until the client has
+// its answer and every worker stream is closed.
+type request struct {
+	requests *Requests
+	plan     *preprocess.Plan
+	id       string
+	key      string // names it to the policy: clients may use an id again
+	log      *slog.Logger
+	spans    *requestTrace // nil: not sampled
+	record   *records.Record
+	secret   string             // that its caller has
+	hash     records.SecretHash // of that
+	events   *eventLog
+
+	ctx     context.Context // ends at the deadline, and with the goroutine
+	cancel  context.CancelFunc
+	join    *joining.Join
+	inbox   chan joining.Event // from worker streams, which wait for it
+	answers chan joining.Event // from the policy, at most one
+	version routing.Version    // of the workers, the same in every try
+	mode    inferencev1.Mode   // of the present try
+	tokenAt time.Time          // when the last token came
+	aborts  chan error         // from clients and Stop, the first counts
+	streams map[joining.Stream]context.CancelFunc
+
+	mu        sync.Mutex
+	readers   int
+	expiry    *time.Timer // while nobody reads
+	ended     bool
+	until     time.Time     // it can be resumed, once it has ended; under requests.mu
+	forgotten bool          // nobody can join it any more
+	lags      bool          // its tenant is charged for what is not read
+	read      chan struct{} // closed when it has ended and its first reader is gone
+}
+
+// maxReaders is how many may read one request's answer at a time.
+const maxReaders = 8
+
+func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *requestTrace, number uint64) *request {
+	ctx, cancel := context.WithDeadline(rpc.WithRequestID(context.Background(), id), p.Deadline)
+	hash, key := records.HashOf(secret), id+"#"+strconv.FormatUint(number, 10)
+	r := &request{
+		requests: s,
+		plan:     p,
+		id:       id,
+		key:      key,
+		log:      s.deps.Logger.With(slog.String("request_id", id)),
+		spans:    spans,
+		record:   s.deps.Records.Add(id, hash, p.Arrived),
+		secret:   secret,
+		hash:     hash,
+		read:     make(chan struct{}),
+		ctx:      ctx,
+		cancel:   cancel,
+		join: joining.New(joining.Params{
+			ID:           key,
+			Arrived:      p.Arrived,
+			Tokenized:    p.Tokenized,
+			PromptTokens: len(p.Tokens),
+			MaxTokens:    p.MaxTokens,
+			StopTokens:   p.StopTokens,
+			Deadline:     p.Deadline,
+			VocabSize:    p.Model.Spec.VocabSize,
+			Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops),
+			Logprobs:     p.Logprobs != nil,
+			TopLogprobs:  p.TopLogprobs(),
+			MaxAttempts:  s.config.MaxAttempts,
+			MaxRefusals:  maxRefusals,
+			Linger:       linger,
+			Silence:      s.config.Silence,
+		}),
+		inbox:   make(chan joining.Event, 16),
+		answers: make(chan joining.Event, 1),
+		aborts:  make(chan error, 1),
+		streams: make(map[joining.Stream]context.CancelFunc),
+	}
+	r.events = newEventLog(s.account, p.Resumable > 0, r.abort)
+	return r
+}
+
+const (
+	// maxRefusals is how often workers may refuse one request for being full;
+	// between two of them the policy waits ever longer.
+	maxRefusals = 64
+	// linger is how long a worker stream may take to end by itself once the
+	// request is over.
+	linger = time.Second
+)
+
+// run is the request's goroutine.
+func (r *request) run() {
+	defer r.cancel()
+	defer r.spans.released(nil)
+	r.spans.planned(r.id, r.plan)
+	r.handle(joining.Start{})
+	deadline := r.ctx.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for !r.join.Done() {
+		var due <-chan time.Time
+		if next, ok := r.join.Next(); ok {
+			timer.Reset(time.Until(next))
+			due = timer.C
+		}
+		select {
+		case event := <-r.inbox:
+			r.handle(event)
+		case event := <-r.answers:
+			if d, ok := event.(joining.Dispatched); ok {
+				r.version, r.mode = d.Version, d.Decision.GetMode()
+				r.record.Decided(d.Decision)
+				r.spans.decided(d.Decision)
+				r.requests.metrics.dispatched(d.Decision, d.Fallback)
+			}
+			r.handle(event)
+		case err := <-r.aborts:
+			r.handle(joining.Abort{Err: err})
+		case <-deadline:
+			deadline = nil
+			r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
+		case <-due:
+			select {
+			case event := <-r.inbox: // it came in time: this goroutine was late
+				r.handle(event)
+			default:
+				r.handle(joining.Tick{})
+			}
+		}
+	}
+}
+
+// abort ends the request from any goroutine. It does not wait.
+func (r *request) abort(err error) {
+	select {
+	case r.aborts <- err:
+	default: // one is on its way
+	}
+}
+
+func (r *request) handle(event joining.Event) {
+	if c, ok := event.(joining.Closed); ok {
+		r.streams[c.Stream]()
+		delete(r.streams, c.Stream)
+	}
+	now := time.Now()
+	for _, action := range r.join.Handle(now, event) {
+		switch a := action.(type) {
+		case joining.Ask:
+			r.ask(a)
+		case joining.Withdraw:
+			r.requests.deps.Dispatcher.Withdraw(r.key)
+		case joining.OpenDecode:
+			r.spans.began(a.Stream.Attempt, len(a.Generated))
+			r.openDecode(a)
+		case joining.OpenPrefill:
+			r.openPrefill(a)
+		case joining.Close:
+			r.streams[a.Stream]()
+		case joining.Tell:
+			r.tell(a.Event)
+		case joining.CheckProgress:
+			r.handle(joining.Progressed{Stream: a.Stream, At: r.requests.deps.Dispatcher.Progressed(a.Worker)})
+		case joining.Release:
+			r.requests.deps.Dispatcher.Handle(routing.Ended{ID: r.key, Failures: a.Failures, Served: a.Served})
+			r.spans.released(a.Err)
+			if a.Err != nil {
+				r.record.Failed(a.Failures, a.Err)
+				r.requests.metrics.retried(a.Failures, a.Err)
+				r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt), slog.Any("error", a.Err))
+			}
+		case joining.Accept:
+			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
+				RequestId:         r.id,
+				Model:             r.plan.Model.Spec.Name,
+				PromptTokens:      uint32(len(r.plan.Tokens)),
+				Seed:              r.plan.Sampling.GetSeed(),
+				SystemFingerprint: r.version.Fingerprint(),
+				Secret:            r.secret,
+			}}})
+		case joining.Deliver:
+			r.events.append(&inferencev1.GenerateEvent{Offset: uint64(a.Offset), Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{
+				TokenIds: []uint32{uint32(a.Token)},
+				Text:     a.Text,
+				Logprobs: logprobsOf(a, r.plan.Model.Tokenizer),
+			}}})
+			r.requests.metrics.token(r.mode, now, r.tokenAt)
+			r.tokenAt = now
+		case joining.Finish:
+			r.finish(now, a)
+		}
+	}
+}
+
+// tell hands an event on to the routing core.
+func (r *request) tell(event routing.Event) {
+	r.requests.deps.Dispatcher.Handle(event)
+	switch e := event.(type) {
+	case routing.Contradicted:
+		r.requests.metrics.wronged.Inc()
+		r.log.Warn("a worker failed in request what others do", slog.String("worker", e.Worker.ID), slog.String("error", e.Why))
+	case routing.Fetched:
+		r.requests.metrics.fetchedFrom(e.Verdict)
+	}
+}
+
+// ask asks the policy for the workers of the next try.
+func (r *request) ask(a joining.Ask) {
+	p := r.plan
+	tokens := slices.Concat(p.Tokens, a.Generated)
+	r.requests.deps.Dispatcher.Ask(routing.Request{
+		ID:       r.key,
+		Attempt:  a.Attempt,
+		Tenant:   p.Envelope.GetTenant(),
+		Model:    p.Model.Spec.Name,
+		Mode:     p.Envelope.GetMode(),
+		Priority: p.Envelope.GetPriority(),
+		Arrived:  p.Arrived,
+		Deadline: p.Deadline,
+		Tokens:   len(tokens),
+		MaxNew:   p.MaxTokens - len(a.Generated),
+		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
+		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),
+		Failures: a.Failures,
+		Version:  a.Version,
+	}, tokens, p.Envelope.GetCacheSalt(), r.answers)
+}
+
+func (r *request) finish(now time.Time, f joining.Finish) {
+	err := clienterr.Status(f.Err)
+	r.mu.Lock()
+	r.ended = true
+	if r.expiry != nil {
+		r.expiry.Stop()
+	}
+	if r.readers == 0 {
+		r.wasRead()
+	} else if r.lags = r.events.lags(); r.lags {
+		r.requests.deps.Dispatcher.Handle(routing.Unread{Tenant: r.plan.Envelope.GetTenant()})
+	}
+	r.mu.Unlock()
+	if err == nil {
+		r.events.append(&inferencev1.GenerateEvent{
+			Offset: uint64(f.Usage.GetCompletionTokens()),
+			Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
+				Reason: f.Reason, Text: f.Text, Stop: f.Stop, Usage: f.Usage, Route: f.Route, Timings: f.Timings,
+			}},
+		})
+	}
+	r.record.Ended(now, err, f)
+	r.requests.metrics.ended(now, err, f)
+	r.requests.keep(r)
+	r.events.end(err)
+	r.spans.finished(f, err)
+	r.log.Debug("request ended", slog.String("status", rpc.CodeName(status.Code(err))), slog.Int("tokens", r.join.Tokens()))
+}
+
+// attach counts a reader, if there may be one more.
+func (r *request) attach() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.readers >= maxReaders {
+		return false
+	}
+	r.readers++
+	if r.expiry != nil {
+		r.expiry.Stop()
+		r.expiry = nil
+	}
+	return true
+}
+
+// wasRead says that nobody reads the answer of a request that has ended; mu is held.
+func (r *request) wasRead() {
+	select {
+	case <-r.read:
+	default:
+		close(r.read)
+	}
+	if r.lags {
+		r.lags = false
+		r.requests.deps.Dispatcher.Handle(routing.Read{Tenant: r.plan.Envelope.GetTenant()})
+	}
+	if r.forgotten || r.plan.Resumable == 0 {
+		r.events.release()
+	}
+}
+
+// forget says that nobody can join the request any more.
+func (r *request) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgotten = true
+	if r.readers == 0 {
+		r.events.release()
+		return
+	}
+	r.events.keep(false)
+}
+
+// detach says that a reader is gone; with the last one the request goes on only
+// for as long as it can be resumed.
+func (r *request) detach(why error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.readers--
+	switch {
+	case r.readers > 0:
+		return
+	case r.ended:
+		r.wasRead()
+		return
+	case r.plan.Resumable == 0:
+		r.events.release()
+		r.abort(why)
+		return
+	}
+	r.expiry = time.AfterFunc(r.plan.Resumable, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.readers == 0 {
+			r.abort(rpc.Error(codes.Canceled, api.ReasonClientGone, "the client did not come back in time", 0))
+		}
+	})
+}
+
+// envelopeFor is the envelope of one try.
+func (r *request) envelopeFor(attempt int) *inferencev1.Envelope {
+	e := proto.CloneOf(r.plan.Envelope)
+	e.Attempt = uint32(attempt)
+	return e
+}

@@ -1,0 +1,320 @@
+// Package serving drives the life of each request: it asks for workers, joins their two token
+// streams into one, turns tokens back into text, and keeps what clients have not read yet, or
+// may come back for. The life itself is the state machine of pkg/joining.
+//
+// The router imports it. Each request owns a goroutine, and that one owns one for each worker
+// stream; Stop ends them and waits.
+//
+// Lock order: Requests.mu, request.mu, then that of package routingdriver; eventLog.mu after
+// request.mu. account.mu, eventLog.mu and those of package records are leaves, but that a
+// log's end takes account.mu.
+package serving
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/latencybudget"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+	"github.com/tandem-serving/tandem/services/router/records"
+	"github.com/tandem-serving/tandem/services/router/routingdriver"
+)
+
+// Config is how requests are served.
+type Config struct {
+	MaxAttempts int             // most tries of a request in which workers failed
+	Silence     routing.Silence // of a worker in a request, at most
+	// KeptLogs is the most finished requests that can still be resumed, and KeptMemory
+	// about what all of them may take: the oldest are forgotten first.
+	KeptLogs   int
+	KeptMemory bytesize.Size
+	// UnreadMemory is what answers may take that clients have not read yet, and
+	// UnreadRequest what one may have of it.
+	UnreadMemory, UnreadRequest bytesize.Size
+}
+
+// Deps is what requests are served with.
+type Deps struct {
+	Models     *preprocess.Models
+	Dispatcher *routingdriver.Dispatcher
+	Records    *records.Ring
+	Spending   *latencybudget.Spending
+	Tracing    Tracing
+	Registerer prometheus.Registerer // nil: metrics are shown to nobody
+	Logger     *slog.Logger
+}
+
+// Requests are the requests of a router. Its methods are safe for concurrent use.
+type Requests struct {
+	config  Config
+	deps    Deps
+	metrics *metrics
+	account *account
+
+	wait sync.WaitGroup // requests and their streams
+
+	mu       sync.Mutex
+	stopping bool
+	byID     map[string]*request // running, and finished ones that can be resumed
+	kept     []*request          // the finished ones, oldest first
+	running  int
+	number   uint64        // of the last request
+	idle     chan struct{} // closed when stopping and nothing runs
+	cut      chan struct{} // closed when it waits for nobody any more
+}
+
+// New returns an empty table of requests.
+func New(config Config, deps Deps) (*Requests, error) {
+	set := metricset.New(deps.Registerer)
+	s := &Requests{
+		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), account: newAccount(config, set),
+		byID: make(map[string]*request), idle: make(chan struct{}), cut: make(chan struct{}),
+	}
+	if err := set.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Caller is who asks for an answer.
+type Caller struct {
+	// Secret proves that the caller made the request; "": one is drawn.
+	Secret string
+	// Route is that of the HTTP request, and HTTPStatus what its caller is told of an
+	// error; "" and nil: it came over gRPC.
+	Route      string
+	HTTPStatus func(error) int
+	// Chat: it asks for one, though the prompt may be in tokens already.
+	Chat bool
+}
+
+// Generate serves one request: it calls send with each event, from this goroutine, and
+// returns nil after Finished, otherwise a gRPC status. Nothing is sent of a request that is
+// refused. The request's id is rpc.RequestID of ctx, one made of it if a request has that,
+// or drawn. An error of send, or the end of ctx, is its client gone.
+func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	arrived := time.Now()
+	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
+	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
+	p, err := s.deps.Models.Plan(ctx, arrived, q)
+	if err == nil {
+		var r *request
+		if r, err = s.start(p, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
+			return follow(ctx, r, 0, send)
+		}
+	}
+	s.metrics.ended(time.Now(), err, joining.Finish{})
+	spans.refused(err)
+	return err
+}
+
+// Plan says what generate would serve, and under which id. It counts a request that would
+// be refused, and no other.
+func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
+	if p, err = s.deps.Models.Plan(ctx, time.Now(), q); err != nil {
+		s.metrics.ended(time.Now(), err, joining.Finish{})
+		return nil, "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p, s.unused(rpc.RequestID(ctx)), nil
+}
+
+// Resume sends the events of a request that can be resumed, but for the tokens before an
+// offset, to who has its secret. It returns as generate does.
+func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	r, err := s.find(q.GetRequestId(), q.GetSecret())
+	if err != nil {
+		return err
+	}
+	if n := r.events.generated(); q.GetOffset() > uint64(n) {
+		r.detach(nil)
+		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is more than the %d tokens there are", q.GetOffset(), n))
+	}
+	return follow(ctx, r, q.GetOffset(), send)
+}
+
+// follow sends a request's events to a reader that has been attached, all but
+// the tokens before from.
+func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error) error {
+	for i := 0; ; {
+		event, ended, changed, err := r.events.read(i)
+		switch {
+		case event != nil:
+			i++
+			if event.GetTokens() != nil && event.GetOffset() < from {
+				continue
+			}
+			if err := send(event); err != nil {
+				// Whatever the transport says, it is the client that is gone.
+				err := clienterr.Gone(ctx)
+				r.detach(err)
+				return err
+			}
+		case ended:
+			r.detach(nil)
+			return err
+		default:
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				err := clienterr.Gone(ctx)
+				r.detach(err)
+				return err
+			}
+		}
+	}
+}
+
+// Stop refuses new requests and waits for those that run. What still runs when ctx ends is
+// ended with UNAVAILABLE.
+func (s *Requests) Stop(ctx context.Context) {
+	s.mu.Lock()
+	if !s.stopping {
+		s.stopping = true
+		if s.running == 0 {
+			close(s.idle)
+		}
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.idle:
+	case <-ctx.Done():
+		s.mu.Lock()
+		for _, r := range s.byID {
+			r.abort(clienterr.ShuttingDown())
+		}
+		select {
+		case <-s.cut:
+		default:
+			close(s.cut)
+		}
+		s.mu.Unlock()
+	}
+	s.wait.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.kept {
+		r.forget()
+	}
+	s.kept = nil
+	clear(s.byID)
+}
+
+// start begins a request.
+func (s *Requests) start(p *preprocess.Plan, id, secret string, spans *requestTrace) (*request, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return nil, clienterr.ShuttingDown()
+	}
+	// Proxies and clients send an id again with what they try again, and others may
+	// have thought of the same: each request has its own, which its caller is told.
+	id = s.unused(id)
+	p.Envelope.RequestId = id
+	s.number++
+	r := newRequest(s, p, id, secret, spans, s.number)
+	r.attach()
+	s.byID[id] = r
+	s.running++
+	s.wait.Go(func() {
+		r.run()
+		select {
+		case <-r.read:
+		case <-s.cut:
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.running--; s.running == 0 && s.stopping {
+			close(s.idle)
+		}
+	})
+	return r, nil
+}
+
+// unused is an id if no request that is known, or whose record is kept, has it; else
+// one that begins like it. The caller holds mu.
+func (s *Requests) unused(id string) string {
+	for free := id; ; {
+		if s.byID[free] == nil && !s.deps.Records.Has(free) {
+			return free
+		}
+		suffix := "-" + rpc.NewID()[:8]
+		free = id + suffix
+		if !rpc.ValidRequestID(free) { // too long
+			free = id[:len(id)-len(suffix)] + suffix
+		}
+	}
+}
+
+// keep keeps a finished request for as long as it can be resumed.
+func (s *Requests) keep(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.plan.Resumable == 0 {
+		delete(s.byID, r.id)
+		return
+	}
+	r.until = time.Now().Add(r.plan.Resumable)
+	s.kept = append(s.kept, r)
+	r.events.keep(true)
+	for len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.account.kept.Load() > int64(s.config.KeptMemory) {
+		s.metrics.forgotten.Inc()
+		s.drop(s.kept[0])
+		s.kept = slices.Delete(s.kept, 0, 1)
+	}
+}
+
+// Forget forgets finished requests whose time is over.
+func (s *Requests) Forget(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = slices.DeleteFunc(s.kept, func(r *request) bool {
+		over := !now.Before(r.until)
+		if over {
+			s.drop(r)
+		}
+		return over
+	})
+}
+
+// drop forgets a finished request; mu is held.
+func (s *Requests) drop(r *request) {
+	delete(s.byID, r.id)
+	r.forget()
+}
+
+// find joins a request that can be resumed by who has its secret; its reader has to
+// detach from it. The error is a status.
+func (s *Requests) find(id, secret string) (*request, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, hash := s.byID[id], records.SecretHash{}
+	if r != nil && r.plan.Resumable > 0 {
+		hash = r.hash
+	}
+	switch {
+	case !hash.Proves(secret):
+		return nil, clienterr.NotYours(id, "or it cannot be resumed any more")
+	case !r.attach():
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, fmt.Sprintf("%d clients read this request already; retry when one has ended", maxReaders), time.Second)
+	}
+	return r, nil
+}

@@ -1,0 +1,133 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+)
+
+// meeting is a worker that has answered.
+type meeting struct {
+	conn   *grpc.ClientConn
+	record *controlv1.WorkerRecord      // what it says of itself
+	blocks *workerv1.ListBlocksResponse // its prefix cache; nil: not known
+}
+
+// unmetBurst is how many workers that do not answer are named in one go; of more it is
+// said how many there were.
+const unmetBurst = 15
+
+// complain tells the policy why a worker is not connected. If it never answered, and not
+// too many do not, it is logged too; that a connection was lost was logged before.
+func (p *Pool) complain(log *slog.Logger, ref routing.Ref, met bool, err error) {
+	why := shortenReason(err)
+	p.notify(routing.ConnectFailed{Worker: ref, Why: why})
+	if met {
+		return
+	}
+	p.mu.Lock()
+	unsaid, due := p.unmet.Due(time.Now())
+	p.mu.Unlock()
+	if due {
+		log.Warn("worker is in etcd and is not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
+	}
+}
+
+// shortenReason is an error as operators are shown it. What a stranger answers is in it,
+// which may be long and not UTF-8.
+func shortenReason(err error) string {
+	const most = 256
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
+}
+
+// sleep waits, but not once the addresses of the worker have changed.
+func (m *member) sleep(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-m.moved:
+	}
+}
+
+// attempt tries the worker's addresses, when it is its turn.
+func (p *Pool) attempt(ctx context.Context, turn *lane, ref routing.Ref, role controlv1.Role, m *member) (*meeting, error) {
+	if !turn.enter(ctx) {
+		return nil, ctx.Err()
+	}
+	defer turn.leave()
+	p.mu.Lock()
+	addresses := m.addresses
+	p.mu.Unlock()
+	last := errors.New("its record has no address")
+	for _, candidate := range addresses {
+		conn, err := p.dial(candidate)
+		if err != nil {
+			last = err
+			continue
+		}
+		found, err := p.meet(ctx, ref, role, conn)
+		if err != nil {
+			last = fmt.Errorf("connect to %s: %w", candidate, err)
+			_ = conn.Close() // the error says only that it is closed
+			continue
+		}
+		return found, nil
+	}
+	return nil, last
+}
+
+// meet connects and makes sure who is there: whoever can write into etcd can name any
+// address, and a worker that was started again may listen where the old one did.
+func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, conn *grpc.ClientConn) (*meeting, error) {
+	if err := p.ready(ctx, conn); err != nil {
+		return nil, err
+	}
+	record, err := identify(ctx, conn)
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		return nil, errors.New("somebody else answers there: no worker, or one of an earlier version")
+	case err != nil:
+		return nil, fmt.Errorf("it does not say who it is: %w", err)
+	case record.GetId() == ref.ID && record.GetRole() == role && record.GetEpoch() != ref.Epoch:
+		return nil, errors.New("somebody else answers there: another start of this worker than the record is of")
+	case record.GetId() != ref.ID || record.GetRole() != role:
+		return nil, fmt.Errorf("somebody else answers there: worker %q", clienterr.Shorten(record.GetId()))
+	}
+	found := &meeting{conn: conn, record: record}
+	blocks, err := listBlocks(ctx, conn)
+	switch {
+	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded, ctx.Err() != nil:
+		return nil, err
+	case err != nil:
+		p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
+	case blocks.GetEpoch() == ref.Epoch:
+		found.blocks = blocks
+	}
+	return found, nil
+}
+
+// identifyTimeout bounds Identify.
+const identifyTimeout = 2 * time.Second
+
+func identify(ctx context.Context, conn *grpc.ClientConn) (*controlv1.WorkerRecord, error) {
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	response, err := workerv1.NewWorkerClient(conn).Identify(ctx, &workerv1.IdentifyRequest{})
+	return response.GetRecord(), err
+}

@@ -1,0 +1,261 @@
+// Package workers keeps a connection to each worker that membership lists, makes sure who
+// answers there, and knows how old that list is. Which worker gets a request is for
+// pkg/routing, which package routingdriver drives.
+//
+// The router's packages import it. A Pool owns a goroutine for each worker, which keeps its
+// connection, and one for each prefix cache that is being listed; Close waits for them.
+// Lock order: Pool.mu is a leaf, and so is that of a lane.
+package workers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// Pool keeps one connection to each worker and tells the policy whether it
+// works.
+type Pool struct {
+	dial    func(address string) (*grpc.ClientConn, error)
+	timeout time.Duration
+	notify  func(routing.Event)
+	log     *slog.Logger
+
+	// Attempts to connect: of workers that have answered before, of those that were not
+	// asked yet, and of the others: records at which nobody answers delay none that works.
+	known, first, others *lane
+
+	mu      sync.Mutex
+	closed  bool
+	members map[routing.Ref]*member
+	number  uint64 // of the last connection
+	unmet   Complaints
+	wait    sync.WaitGroup
+}
+
+// Places of the lanes.
+const (
+	maxKnownAttempts = 64
+	maxFirstAttempts = 64
+	maxOtherAttempts = 16
+)
+
+// member is one worker.
+type member struct {
+	cancel context.CancelFunc
+	ctx    context.Context
+	moved  chan struct{} // holds one token when the addresses were changed
+
+	// Under pool.mu:
+	addresses []string
+	conn      *connection // nil while there is none that works
+	number    uint64      // of the last connection
+}
+
+// connection closes once it is not the worker's any more and no stream uses it:
+// a server that leaves still finishes the streams it has.
+type connection struct {
+	grpc   *grpc.ClientConn
+	number uint64 // no other connection of this pool has it
+	uses   int    // under pool.mu; the member's own is one
+}
+
+// NewPool returns a pool without workers. It dials with dial, tries each address for
+// timeout, and tells notify, which must not block.
+func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
+	return &Pool{
+		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: Complaints{Burst: unmetBurst},
+		known: &lane{free: maxKnownAttempts}, first: &lane{free: maxFirstAttempts, newestFirst: true}, others: &lane{free: maxOtherAttempts},
+	}
+}
+
+// Add begins to keep a connection, or tries the addresses at once where others were
+// tried before. It does not block.
+func (p *Pool) Add(ref routing.Ref, role controlv1.Role, addresses []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	if m := p.members[ref]; m != nil {
+		m.addresses = addresses
+		select {
+		case m.moved <- struct{}{}:
+		default:
+		}
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &member{cancel: cancel, ctx: ctx, moved: make(chan struct{}, 1), addresses: addresses}
+	p.members[ref] = m
+	p.wait.Go(func() { p.keep(ctx, ref, role, m) })
+}
+
+// Remove ends it. Streams that run go on.
+func (p *Pool) Remove(ref routing.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[ref]; m != nil {
+		m.cancel()
+		delete(p.members, ref)
+	}
+}
+
+// Close ends everything and waits.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	for ref, m := range p.members {
+		m.cancel()
+		delete(p.members, ref)
+	}
+	p.mu.Unlock()
+	p.wait.Wait()
+}
+
+// Acquire returns the worker's connection, its number, and a function that gives it
+// back. With an error the number is that of the last one.
+func (p *Pool) Acquire(ref routing.Ref) (conn *grpc.ClientConn, number uint64, release func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.members[ref]
+	if m == nil || m.conn == nil {
+		if m != nil {
+			number = m.number
+		}
+		return nil, number, nil, status.Errorf(codes.Unavailable, "there is no connection to worker %s", ref.ID)
+	}
+	c := m.conn
+	c.uses++
+	return c.grpc, c.number, sync.OnceFunc(func() { p.release(c) }), nil
+}
+
+func (p *Pool) release(c *connection) {
+	p.mu.Lock()
+	c.uses--
+	last := c.uses == 0
+	p.mu.Unlock()
+	if last {
+		// The error says only that it is closed already.
+		_ = c.grpc.Close()
+	}
+}
+
+// Bounds of the wait after all addresses of a worker failed: redialMost of one that has
+// answered before, strangerMost of one that never did.
+const (
+	redialLeast  = 50 * time.Millisecond
+	redialMost   = time.Second
+	strangerMost = 15 * time.Second
+)
+
+// keep connects, stays until the connection is lost, and begins again.
+func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m *member) {
+	log := p.log.With(slog.String("worker", ref.ID))
+	wait, most, turn, why := redialLeast, strangerMost, p.first, ""
+	for ctx.Err() == nil {
+		found, err := p.attempt(ctx, turn, ref, role, m)
+		if err != nil {
+			if turn == p.first {
+				turn = p.others
+			}
+			if ctx.Err() == nil && err.Error() != why {
+				why = err.Error()
+				p.complain(log, ref, turn == p.known, err)
+			}
+			m.sleep(ctx, wait+rand.N(wait/2))
+			wait = min(2*wait, most)
+			continue
+		}
+		wait, most, turn, why = redialLeast, redialMost, p.known, ""
+		conn := found.conn
+		c := &connection{grpc: conn, uses: 1}
+		p.mu.Lock()
+		p.number++
+		c.number, m.number = p.number, p.number
+		m.conn = c
+		p.mu.Unlock()
+		p.notify(routing.Connected{Worker: ref, Record: found.record, Blocks: found.blocks, Connection: c.number})
+		log.Info("connected to worker", slog.String("address", address(conn)))
+		conn.WaitForStateChange(ctx, connectivity.Ready)
+		p.mu.Lock()
+		m.conn = nil
+		p.mu.Unlock()
+		if ctx.Err() == nil {
+			// Requests that suffer from it say so; a worker that leaves is no news.
+			log.Info("connection to worker was lost", slog.String("address", address(conn)))
+			p.notify(routing.Disconnected{Worker: ref})
+		}
+		p.release(c)
+	}
+}
+
+// address is where a connection goes to, as the worker's record has it.
+func address(conn *grpc.ClientConn) string {
+	return strings.TrimPrefix(conn.Target(), "passthrough:///")
+}
+
+func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	conn.Connect()
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return fmt.Errorf("state is %s", state)
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return ctx.Err()
+		}
+	}
+}
+
+// listTimeout bounds ListBlocks.
+const listTimeout = 5 * time.Second
+
+func listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	return workerv1.NewWorkerClient(conn).ListBlocks(ctx, &workerv1.ListBlocksRequest{})
+}
+
+// ListBlocks asks a worker for its prefix cache and hands the answer to the
+// policy. It does not block.
+func (p *Pool) ListBlocks(ref routing.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.members[ref]
+	if p.closed || m == nil {
+		return
+	}
+	p.wait.Go(func() {
+		event := routing.BlocksListed{Worker: ref}
+		if conn, _, release, err := p.Acquire(ref); err == nil {
+			defer release()
+			response, err := listBlocks(m.ctx, conn)
+			if err == nil {
+				event.Response = response
+			} else if m.ctx.Err() == nil { // ever more rarely: the policy sees to it
+				p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
+			}
+		}
+		p.notify(event)
+	})
+}
