@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/signals"
 )
 
@@ -22,6 +23,7 @@ import (
 // each report of its own, with numbers that these had, that the next ones have, or that
 // none has for long. Requests go on, and their tokens are the same.
 func TestForgedReportsStopNobody(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	for name, test := range map[string]struct {
 		number   func(last, forged uint64) uint64

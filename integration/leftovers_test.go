@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // A mesh that is killed leaves folders in the one for temporary files: the next start
 // takes them away, and a mesh that runs keeps its own.
 func TestNextStartRemovesWhatAKilledMeshLeft(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
@@ -132,6 +133,7 @@ func (g *notFiniteRig) want(number int) []uint32 {
 // another prefill worker its requests have the tokens of a mesh in which nothing is broken;
 // where there is none they end with a reason, and those that need no transfer go on.
 func TestMeshSendsWhatIsNotFinite(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	for _, network := range faults.Transports() {
 		t.Run(network, func(t *testing.T) {

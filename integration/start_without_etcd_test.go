@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -63,6 +64,7 @@ func (r startedRouter) serves(t *testing.T, asks []cluster.Ask) {
 // A router that starts while etcd is away serves: by its own last view, or by that of
 // another router. One that has neither says so and ends.
 func TestRoutersStartWithoutEtcd(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}
@@ -135,6 +137,7 @@ func TestRoutersStartWithoutEtcd(t *testing.T) {
 
 // A worker that starts while etcd is away waits for it as long as it is told to.
 func TestWorkersWaitForEtcd(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -169,6 +170,7 @@ func TestEightBitsFootprint(t *testing.T) {
 
 // TestEightBitsLeakNothing, whatever call fails while weights are loaded.
 func TestEightBitsLeakNothing(t *testing.T) {
+	longtest.Only(t)
 	path, control := emulated(t)
 	for _, call := range []string{"cuMemAlloc_v2", "cuMemHostAlloc", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"} {
 		for after := range 60 {

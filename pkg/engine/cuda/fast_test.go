@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // fastFrom is the least number of rows whose products cuBLASLt computes.
@@ -127,6 +128,7 @@ func prompt(n int) engine.Sequence {
 // TestFastNothingLeaks: whichever call of cuBLASLt fails at the start, nothing is left and
 // the error names it.
 func TestFastNothingLeaks(t *testing.T) {
+	longtest.Only(t)
 	path, control := emulated(t)
 	for _, call := range []string{
 		"cublasLtCreate", "cublasLtMatmulDescCreate", "cublasLtMatmulDescSetAttribute", "cublasLtMatrixLayoutCreate",

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
@@ -122,6 +123,7 @@ func TestLongContext(t *testing.T) {
 // TestFewRows: chunks of as many rows as each product and the heads in it are for have the
 // bits of the prompt computed whole.
 func TestFewRows(t *testing.T) {
+	longtest.Only(t)
 	w := load(t, fableDir)
 	r := rand.New(rand.NewPCG(3, 2))
 	const n = 130
@@ -141,6 +143,7 @@ func TestFewRows(t *testing.T) {
 // same tokens, for every number of sequences, whether tokens are drawn on the device or
 // on the host.
 func TestGraphs(t *testing.T) {
+	longtest.Only(t)
 	for _, kind := range cuda.WeightTypes() {
 		t.Run(string(kind), func(t *testing.T) { testGraphs(t, loadAs(t, filepath.Join(familiesDir, "llama"), kind)) })
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 func TestFP8KVConformance(t *testing.T) {
@@ -57,6 +58,7 @@ func TestFP8KVFamilies(t *testing.T) {
 // TestFP8KVBits is TestBits for keys and values in fp8; and a decode step that is a graph
 // has the bits of the prompt's, also in an engine that got the pages of another.
 func TestFP8KVBits(t *testing.T) {
+	longtest.Only(t)
 	for i, family := range []string{"llama", "mistral-nemo", "qwen2-window", "qwen3-yarn-window"} {
 		t.Run(family, func(t *testing.T) {
 			if family != "llama" {

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 	"github.com/tandem-serving/tandem/loadtest/tail"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // child makes this test binary the tandem that a rig starts.
@@ -311,6 +312,7 @@ func (e *ending) Begin(what string, total time.Duration) {
 }
 
 func TestRunInterrupted(t *testing.T) {
+	longtest.Only(t)
 	t.Setenv(child, "1")
 	for after, whole := range map[int]int{1: 0, 2: 0, 4: 1} {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // assembly is what the compiler makes of a file, by function. It has to be the one that
@@ -44,6 +46,7 @@ func assembly(t *testing.T, file string) map[string][]string {
 // TestSumsStayInRegisters: compilers like to keep the sums of a large tile in memory,
 // which costs half of its speed and shows nowhere else.
 func TestSumsStayInRegisters(t *testing.T) {
+	longtest.Only(t)
 	tiles := []string{"thin_vnni_int8", "look_up_vnni", "thin_vnni_int4"}
 	for rows := range 12 {
 		tiles = append(tiles, fmt.Sprintf("tiles_vnni_int8_%d", rows+1), fmt.Sprintf("tiles_vnni_int4_%d", rows+1))

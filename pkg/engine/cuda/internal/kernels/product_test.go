@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // Each row of a product has the same bits whichever kernel computes it, and is the sum
@@ -19,6 +20,9 @@ func TestProducts(t *testing.T) {
 		k, outputs, rows int
 	}
 	for _, epilogue := range []kernels.Epilogue{kernels.Store, kernels.Add, kernels.SwiGLU} {
+		if epilogue != kernels.SwiGLU && !longtest.Wanted() {
+			continue
+		}
 		shapes := []shape{{kernels.BF16, b.between(1, 150), 12300 / (1 + int(epilogue)/2), 130}} // enough tiles not to be sliced
 		for _, weights := range allWeights {
 			shapes = append(shapes, shape{weights, b.between(1, 1500), b.between(1, 200), b.between(70, 140)})
