@@ -15,15 +15,15 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // Bad input gets a typed status that names the field, at once, and the mesh goes
 // on serving.
-func TestBadInput(t *testing.T) { badInput(t, cluster.Start(t, nil).Client) }
+func TestBadInput(t *testing.T) { badInput(t, clustertest.Start(t, nil).Client) }
 
-func badInput(t *testing.T, m *cluster.Client) {
+func badInput(t *testing.T, m *clustertest.Client) {
 	base := func(change func(*inferencev1.GenerateRequest)) *inferencev1.GenerateRequest {
 		r := request("Once upon a time", 4, 0, inferencev1.Mode_MODE_AUTO)
 		change(r)
@@ -90,7 +90,7 @@ func badInput(t *testing.T, m *cluster.Client) {
 }
 
 // badUTF8 sends what no protobuf library would: a string that is not UTF-8.
-func badUTF8(t *testing.T, m *cluster.Client) {
+func badUTF8(t *testing.T, m *clustertest.Client) {
 	for method, request := range map[string]proto.Message{
 		"Generate": &inferencev1.GenerateRequest{}, "Tokenize": &inferencev1.TokenizeRequest{},
 	} {

@@ -13,7 +13,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -28,7 +28,7 @@ const (
 type behaviour struct {
 	name string
 	// run gets requests with the answers that a reference gave to them.
-	run func(t *testing.T, c cluster.Cluster, asks []cluster.Ask)
+	run func(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask)
 }
 
 // behaviours are of meshes on the simulated engine, which takes long enough for
@@ -61,7 +61,7 @@ const (
 )
 
 // check runs the behaviours against one mesh, each after the other.
-func check(t *testing.T, c cluster.Cluster) {
+func check(t *testing.T, c clustertest.Cluster) {
 	asks := simulatedAsks(t)
 	for _, b := range behaviours() {
 		t.Run(b.name, func(t *testing.T) {
@@ -73,9 +73,9 @@ func check(t *testing.T, c cluster.Cluster) {
 
 // simulatedAsks are requests of every mode, with the answers of a mesh in this
 // process.
-func simulatedAsks(t *testing.T) []cluster.Ask {
+func simulatedAsks(t *testing.T) []clustertest.Ask {
 	t.Helper()
-	reference := cluster.Start(t, func(o *mesh.UpOptions) {
+	reference := clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 1
 	})
 	return askReference(t, reference.Client, 40)
@@ -83,21 +83,21 @@ func simulatedAsks(t *testing.T) []cluster.Ask {
 
 // askReference asks for texts of tokens tokens in every mode, and gives the
 // answers of one worker that works alone.
-func askReference(t *testing.T, reference *cluster.Client, tokens uint32) []cluster.Ask {
+func askReference(t *testing.T, reference *clustertest.Client, tokens uint32) []clustertest.Ask {
 	t.Helper()
-	var asks []cluster.Ask
+	var asks []clustertest.Ask
 	for i, prompt := range []string{"Once upon a time", longPrompt(1), longPrompt(2), "a", longPrompt(3)} {
 		temperature := float32(i%2) * 0.8
 		want := generate(t, reference, request(prompt, tokens, temperature, aggregated))
 		for _, mode := range []inferencev1.Mode{disaggregated, inferencev1.Mode_MODE_AUTO, aggregated} {
-			asks = append(asks, cluster.Ask{Request: request(prompt, tokens, temperature, mode), Tokens: want.Tokens, Text: want.Text})
+			asks = append(asks, clustertest.Ask{Request: request(prompt, tokens, temperature, mode), Tokens: want.Tokens, Text: want.Text})
 		}
 	}
 	return asks
 }
 
 // Every request alone, and then among others.
-func sameAsReference(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+func sameAsReference(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
 	for _, ask := range asks {
 		r := generate(t, c.Router(), ask.Request)
 		if !slices.Equal(r.Tokens, ask.Tokens) || r.Text != ask.Text {
@@ -107,16 +107,16 @@ func sameAsReference(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 			checkRoute(t, r, mode)
 		}
 	}
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, 3*len(asks))
 	load.Stop(t)
 }
 
 // Each pool goes to three workers and back under load: every new one is used
 // within seconds, and no request notices that one leaves.
-func poolsScale(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	scaler := cluster.Need[cluster.Scaler](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func poolsScale(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	scaler := clustertest.Need[clustertest.Scaler](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{prefillRole, decodeRole} {
 		began := time.Now()
 		scaler.Scale(t, role, 3)
@@ -134,9 +134,9 @@ func poolsScale(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 }
 
 // awaitUsed waits until each of the workers was named in an answer since then.
-func awaitUsed(t *testing.T, load *cluster.Load, ids []string, since time.Time) {
+func awaitUsed(t *testing.T, load *clustertest.Load, ids []string, since time.Time) {
 	t.Helper()
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		for _, id := range ids {
 			if !load.Used(id, since) {
 				return fmt.Sprintf("%s was not used", id)
@@ -147,9 +147,9 @@ func awaitUsed(t *testing.T, load *cluster.Load, ids []string, since time.Time) 
 }
 
 // All workers of both pools are replaced, one after the other.
-func rollingRestart(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	restarter := cluster.Need[cluster.WorkerRestarter](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func rollingRestart(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	restarter := clustertest.Need[clustertest.WorkerRestarter](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
 		before := c.Router().AwaitPool(t, role, 2)
 		for _, id := range before {
@@ -168,9 +168,9 @@ func rollingRestart(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 }
 
 // Workers die while requests run on them. Others go on with the same tokens.
-func workersKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	killer, scaler := cluster.Need[cluster.Killer](t, c), cluster.Need[cluster.Scaler](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func workersKilled(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	killer, scaler := clustertest.Need[clustertest.Killer](t, c), clustertest.Need[clustertest.Scaler](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
 		killer.Kill(t, c.Router().Busiest(t, role))
 		load.AwaitServed(t, 2*streams)
@@ -182,17 +182,17 @@ func workersKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 
 // With nobody left to decode, requests end with a typed error at once, and are
 // served again when there is somebody.
-func onlyWorkerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	killer, scaler := cluster.Need[cluster.Killer](t, c), cluster.Need[cluster.Scaler](t, c)
+func onlyWorkerKilled(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	killer, scaler := clustertest.Need[clustertest.Killer](t, c), clustertest.Need[clustertest.Scaler](t, c)
 	scaler.Scale(t, decodeRole, 1)
 	c.Router().AwaitPool(t, decodeRole, 1)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, streams)
 	before := load.Failures()
 	killed := time.Now()
 	killer.Kill(t, c.Router().Busiest(t, decodeRole))
-	var failures []cluster.Failure
-	cluster.Await(t, func() string {
+	var failures []clustertest.Failure
+	clustertest.Await(t, func() string {
 		if failures = append(failures, load.Failures()...); len(failures) < streams {
 			return fmt.Sprintf("%d requests failed after the only decode worker was killed", len(failures))
 		}
@@ -217,20 +217,20 @@ func onlyWorkerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 // Workers that freeze with their connections open are found out: their requests
 // go on elsewhere. When they thaw they are used again, and what they then send of
 // requests that have gone on without them harms nobody.
-func workersFreeze(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	pauser := cluster.Need[cluster.Pauser](t, c)
+func workersFreeze(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	pauser := clustertest.Need[clustertest.Pauser](t, c)
 	silence(t, c, asks, pauser.Pause, pauser.Unpause)
 }
 
 // The same with workers that nothing reaches.
-func workersCutOff(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	cutter := cluster.Need[cluster.Cutter](t, c)
+func workersCutOff(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	cutter := clustertest.Need[clustertest.Cutter](t, c)
 	silence(t, c, asks, cutter.Cut, cutter.Heal)
 }
 
 // silence makes a worker of each role fall silent under load, and speak again.
-func silence(t *testing.T, c cluster.Cluster, asks []cluster.Ask, begin, end func(testing.TB, string)) {
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func silence(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask, begin, end func(testing.TB, string)) {
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
 		ids := c.Router().AwaitPool(t, role, 2)
 		silent := c.Router().Busiest(t, role)

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -29,22 +29,22 @@ import (
 func TestBogusRecords(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	longtest.Only(t)
-	binaries := cluster.Build(t)
-	etcd := cluster.LaunchEtcd(t, binaries)
-	servers := cluster.Servers(etcd, cluster.LaunchNATS(t, binaries))
-	serve := func(target string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	etcd := clustertest.LaunchEtcd(t, binaries)
+	servers := clustertest.Servers(etcd, clustertest.LaunchNATS(t, binaries))
+	serve := func(target string, args ...string) *clustertest.Process {
 		args = append([]string{"serve", "--target=" + target, "--engine=simulated", "--simulated-base-ms=2"}, args...)
-		return cluster.Launch(t, target, binaries.Tandem, append(args, servers...)...)
+		return clustertest.Launch(t, target, binaries.Tandem, append(args, servers...)...)
 	}
-	var proxies []*faults.Proxy
+	var proxies []*faultstest.Proxy
 	for _, target := range []string{"prefill", "decode"} {
-		address := cluster.FreeAddress(t)
-		proxy := faults.NewProxy(t, "tcp", address)
+		address := clustertest.FreeAddress(t)
+		proxy := faultstest.NewProxy(t, "tcp", address)
 		proxies = append(proxies, proxy)
 		serve(target, "--listen="+address, "--advertise="+proxy.Address()).Ready(t)
 	}
 	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").Ready(t)
-	m := cluster.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
+	m := clustertest.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
 	awaitWorkers(t, m, 2)
 	ask := request(longPrompt(1), 20, 0.8, disaggregated)
 	want := generate(t, m, ask)
@@ -74,7 +74,7 @@ func TestBogusRecords(t *testing.T) {
 	ask100("before")
 	writeBogusRecords(t, m, etcd, 2000)
 	ask100("just after 2,000 records of nobody were written")
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		views, err := m.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 		unmet := 0
 		for _, v := range views {
@@ -112,7 +112,7 @@ func TestBogusRecords(t *testing.T) {
 // writeBogusRecords writes copies of the decode worker's record, under other ids, that lead
 // to a port that refuses, to one that accepts and says nothing, to a gRPC server that is no
 // worker, and to the decode worker itself.
-func writeBogusRecords(t *testing.T, m *cluster.Client, etcd string, n int) {
+func writeBogusRecords(t *testing.T, m *clustertest.Client, etcd string, n int) {
 	t.Helper()
 	views, err := m.Workers(controlv1.Role_ROLE_DECODE)
 	if err != nil || len(views) != 1 {
@@ -139,7 +139,7 @@ func writeBogusRecords(t *testing.T, m *cluster.Client, etcd string, n int) {
 		stranger.Stop()
 		<-served
 	})
-	addresses := []string{cluster.FreeAddress(t), silent.Addr().String(), listener.Addr().String(), model.GetAddresses()[0]}
+	addresses := []string{clustertest.FreeAddress(t), silent.Addr().String(), listener.Addr().String(), model.GetAddresses()[0]}
 
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: timeout})
 	if err != nil {

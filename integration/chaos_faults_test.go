@@ -23,7 +23,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
 )
@@ -61,7 +61,7 @@ func chaosFaults() []chaosFault {
 
 // pause waits, between least and most.
 func pause(random *rand.Rand, least, most time.Duration) {
-	cluster.Pass(least + time.Duration(random.Int64N(int64(most-least))))
+	clustertest.Pass(least + time.Duration(random.Int64N(int64(most-least))))
 }
 
 func pick[E any](random *rand.Rand, from []E) E { return from[random.IntN(len(from))] }
@@ -129,7 +129,7 @@ func startRouterWithoutEtcd(m *chaosMesh, random *rand.Rand) {
 // awaitServes waits until a router serves a request.
 func (m *chaosMesh) awaitServes(router *chaosPart) {
 	m.t.Helper()
-	cluster.Await(m.t, func() string {
+	clustertest.Await(m.t, func() string {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if _, err := router.client.Generate(ctx, request("a", 2, 0, aggregated)); err != nil {
@@ -141,7 +141,7 @@ func (m *chaosMesh) awaitServes(router *chaosPart) {
 
 func (m *chaosMesh) restart(server *chaosPart) {
 	m.launch(server)
-	cluster.AwaitListening(m.t, server.process, server.address)
+	clustertest.AwaitListening(m.t, server.process, server.address)
 }
 
 func serversAway(m *chaosMesh, random *rand.Rand) {
@@ -235,7 +235,7 @@ func bogusRecords(m *chaosMesh, random *rand.Rand) {
 		fake.Id, fake.Epoch, fake.Addresses = fmt.Sprintf("bogus-%d", i), random.Uint64(), []string{address}
 		fake.Role = pick(random, []controlv1.Role{prefillRole, decodeRole})
 		if i%2 == 0 {
-			fake.Addresses = []string{cluster.FreeAddress(m.t)}
+			fake.Addresses = []string{clustertest.FreeAddress(m.t)}
 		}
 		m.putRecord(fake)
 	}

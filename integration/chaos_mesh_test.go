@@ -18,8 +18,8 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 )
 
 // chaosMesh is a mesh of processes with real etcd and NATS servers: two routers, two
@@ -27,7 +27,7 @@ import (
 // the address of a proxy, so that its connections can be cut while it lives.
 type chaosMesh struct {
 	t        *testing.T
-	binaries cluster.Binaries
+	binaries clustertest.Binaries
 	servers  []string // flags that name etcd and NATS
 	etcd     *chaosPart
 	nats     *chaosPart
@@ -46,24 +46,24 @@ type chaosPart struct {
 	id, target string
 	path       string
 	args       []string
-	address    string        // where it listens
-	control    string        // where a router serves operators
-	proxy      *faults.Proxy // before address; nil: none
-	client     *cluster.Client
-	process    *cluster.Process
+	address    string            // where it listens
+	control    string            // where a router serves operators
+	proxy      *faultstest.Proxy // before address; nil: none
+	client     *clustertest.Client
+	process    *clustertest.Process
 }
 
 func (m *chaosMesh) launch(p *chaosPart) {
-	p.process = cluster.Launch(m.t, p.id, p.path, p.args...)
+	p.process = clustertest.Launch(m.t, p.id, p.path, p.args...)
 }
 
 // startChaosMesh starts the mesh for the rest of the test.
 func startChaosMesh(t *testing.T) *chaosMesh {
 	t.Helper()
-	m := &chaosMesh{t: t, binaries: cluster.Build(t)}
-	client, peer, natsAddress := cluster.FreeAddress(t), cluster.FreeAddress(t), cluster.FreeAddress(t)
+	m := &chaosMesh{t: t, binaries: clustertest.Build(t)}
+	client, peer, natsAddress := clustertest.FreeAddress(t), clustertest.FreeAddress(t), clustertest.FreeAddress(t)
 	host, port, _ := net.SplitHostPort(natsAddress)
-	m.servers = cluster.Servers("http://"+client, "nats://"+natsAddress)
+	m.servers = clustertest.Servers("http://"+client, "nats://"+natsAddress)
 	m.etcd = &chaosPart{id: "etcd", path: m.binaries.Etcd, address: client, args: []string{
 		"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error",
 		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
@@ -72,7 +72,7 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 	m.nats = &chaosPart{id: "nats", path: m.binaries.NATS, address: natsAddress, args: []string{"-a", host, "-p", port}}
 	for _, server := range []*chaosPart{m.etcd, m.nats} {
 		m.launch(server)
-		cluster.AwaitListening(t, server.process, server.address)
+		clustertest.AwaitListening(t, server.process, server.address)
 	}
 	var err error
 	if m.records, err = clientv3.New(clientv3.Config{Endpoints: []string{"http://" + client}, DialTimeout: timeout}); err != nil {
@@ -86,7 +86,7 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 		_ = m.records.Close()
 	})
 	for i := range 2 {
-		router := &chaosPart{id: fmt.Sprintf("router-%d", i+1), target: "router", path: m.binaries.Tandem, address: cluster.FreeAddress(t), control: cluster.FreeAddress(t)}
+		router := &chaosPart{id: fmt.Sprintf("router-%d", i+1), target: "router", path: m.binaries.Tandem, address: clustertest.FreeAddress(t), control: clustertest.FreeAddress(t)}
 		router.args = append([]string{
 			"serve", "--target=router", "--id=" + router.id, "--model=../models/fable", "--listen=" + router.address, "--control=" + router.control,
 			"--router-state-dir=" + t.TempDir(),
@@ -100,7 +100,7 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 	m.store = m.add("kvtransfer")
 	for _, router := range m.routers {
 		router.process.Ready(t)
-		router.client = cluster.Dial(t, router.address, router.control)
+		router.client = clustertest.Dial(t, router.address, router.control)
 	}
 	for _, router := range m.routers {
 		m.awaitPools(router)
@@ -113,9 +113,9 @@ func (m *chaosMesh) add(target string, args ...string) *chaosPart {
 	m.t.Helper()
 	m.mu.Lock()
 	m.started++
-	p := &chaosPart{id: fmt.Sprintf("%s-%d", target, m.started), target: target, path: m.binaries.Tandem, address: cluster.FreeAddress(m.t)}
+	p := &chaosPart{id: fmt.Sprintf("%s-%d", target, m.started), target: target, path: m.binaries.Tandem, address: clustertest.FreeAddress(m.t)}
 	m.mu.Unlock()
-	p.proxy = faults.NewProxy(m.t, "tcp", p.address)
+	p.proxy = faultstest.NewProxy(m.t, "tcp", p.address)
 	p.args = []string{"serve", "--target=" + target, "--id=" + p.id, "--listen=" + p.address, "--advertise=" + p.proxy.Address(), "--lease-ttl=5s"}
 	if target == "kvtransfer" {
 		p.args = append(p.args, "--store-memory=64MiB")
@@ -151,7 +151,7 @@ func (m *chaosMesh) awaitPools(router *chaosPart) {
 	m.t.Helper()
 	for target, role := range map[string]controlv1.Role{"prefill": prefillRole, "decode": decodeRole} {
 		want := len(m.pool(target))
-		cluster.Await(m.t, func() string {
+		clustertest.Await(m.t, func() string {
 			usable, err := router.client.Usable(role)
 			if err != nil || len(usable) < want {
 				return fmt.Sprintf("%s can use %v of %d %s workers (%v)", router.id, usable, want, target, err)

@@ -18,7 +18,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -77,10 +77,10 @@ func TestChaos(t *testing.T) {
 }
 
 // chaosAsks are 63 requests with the answers that they have to get.
-func chaosAsks(t *testing.T) []cluster.Ask {
+func chaosAsks(t *testing.T) []clustertest.Ask {
 	t.Helper()
-	reference := cluster.Start(t, nil)
-	var asks []cluster.Ask
+	reference := clustertest.Start(t, nil)
+	var asks []clustertest.Ask
 	for i := range 21 {
 		prompt := fmt.Sprintf("Once upon a time there were %d dogs.", i)
 		if i%3 > 0 {
@@ -89,7 +89,7 @@ func chaosAsks(t *testing.T) []cluster.Ask {
 		temperature := float32(i%2) * 0.9
 		want := generate(t, reference.Client, request(prompt, uint32(20+i), temperature, aggregated))
 		for _, mode := range []inferencev1.Mode{disaggregated, inferencev1.Mode_MODE_AUTO, aggregated} {
-			asks = append(asks, cluster.Ask{Request: request(prompt, uint32(20+i), temperature, mode), Tokens: want.Tokens, Text: want.Text})
+			asks = append(asks, clustertest.Ask{Request: request(prompt, uint32(20+i), temperature, mode), Tokens: want.Tokens, Text: want.Text})
 		}
 	}
 	if err := reference.Stop(); err != nil {
@@ -110,7 +110,7 @@ type chaosLoad struct {
 	failures map[string]int // by code and reason
 }
 
-func startChaosLoad(m *chaosMesh, asks []cluster.Ask) *chaosLoad {
+func startChaosLoad(m *chaosMesh, asks []clustertest.Ask) *chaosLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &chaosLoad{mesh: m, cancel: cancel, failures: make(map[string]int)}
 	for stream := range streams {
@@ -118,7 +118,7 @@ func startChaosLoad(m *chaosMesh, asks []cluster.Ask) *chaosLoad {
 		l.wait.Go(func() {
 			for ctx.Err() == nil {
 				l.request(m.routers[stream%len(m.routers)], pick(random, asks), random.IntN(20) == 0)
-				cluster.Pass(loadPauseChaos)
+				clustertest.Pass(loadPauseChaos)
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func (l *chaosLoad) stop() {
 
 // request sends one request and checks what comes. A request ends within its deadline,
 // with an answer or a status that says when to come again.
-func (l *chaosLoad) request(router *chaosPart, ask cluster.Ask, leaves bool) {
+func (l *chaosLoad) request(router *chaosPart, ask clustertest.Ask, leaves bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	gone, leave := context.WithCancel(ctx)

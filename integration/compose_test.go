@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // composeEnvironment names the compose to run, such as "docker compose". Without
@@ -13,7 +13,7 @@ import (
 const composeEnvironment = "TANDEM_COMPOSE"
 
 // startCompose brings up a project of its own.
-func startCompose(t *testing.T, name string, workers int, env ...string) *cluster.Compose {
+func startCompose(t *testing.T, name string, workers int, env ...string) *clustertest.Compose {
 	t.Helper()
 	command := os.Getenv(composeEnvironment)
 	if command == "" {
@@ -23,23 +23,23 @@ func startCompose(t *testing.T, name string, workers int, env ...string) *cluste
 	if project == "" {
 		project = fmt.Sprintf("tandem-test-%d", os.Getpid())
 	}
-	return cluster.StartCompose(t, command, project+"-"+name, workers, workers, env...)
+	return clustertest.StartCompose(t, command, project+"-"+name, workers, workers, env...)
 }
 
 // What users deploy, as they deploy it, serves the bundled model.
 func TestComposeServesTheBundledModel(t *testing.T) {
 	m := startCompose(t, "fable", 1, "TANDEM_THREADS=1").Router()
-	asks := askReference(t, cluster.Start(t, nil).Client, 60)
+	asks := askReference(t, clustertest.Start(t, nil).Client, 60)
 	for _, b := range []struct {
 		name string
-		run  func(*testing.T, *cluster.Client)
+		run  func(*testing.T, *clustertest.Client)
 	}{
 		{"a prefix is found again", prefixIsFoundAgain},
 		{"the first token is the last", firstTokenIsTheLast},
 		{"timings add up", timingsAddUp},
 		{"bad input", badInput},
-		{"the same tokens as in one process", func(t *testing.T, m *cluster.Client) {
-			load := cluster.StartLoad(t, m, streams, asks)
+		{"the same tokens as in one process", func(t *testing.T, m *clustertest.Client) {
+			load := clustertest.StartLoad(t, m, streams, asks)
 			load.AwaitServed(t, 3*len(asks))
 			load.Stop(t)
 		}},

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 )
 
 // The router's connections to the only workers are reset while requests run, again and
@@ -16,20 +16,20 @@ func TestResetConnections(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel() // much of it is waiting
-	binaries := cluster.Build(t)
-	servers := cluster.Servers(cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries))
-	serve := func(target string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	servers := clustertest.Servers(clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries))
+	serve := func(target string, args ...string) *clustertest.Process {
 		args = append([]string{"serve", "--target=" + target, "--engine=simulated", "--simulated-base-ms=20"}, args...)
-		return cluster.Launch(t, target, binaries.Tandem, append(args, servers...)...)
+		return clustertest.Launch(t, target, binaries.Tandem, append(args, servers...)...)
 	}
-	proxies := make(map[string]*faults.Proxy)
+	proxies := make(map[string]*faultstest.Proxy)
 	for _, target := range []string{"prefill", "decode"} {
-		address := cluster.FreeAddress(t)
-		proxies[target] = faults.NewProxy(t, "tcp", address)
+		address := clustertest.FreeAddress(t)
+		proxies[target] = faultstest.NewProxy(t, "tcp", address)
 		serve(target, "--listen="+address, "--advertise="+proxies[target].Address()).Ready(t)
 	}
 	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").Ready(t)
-	m := cluster.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
+	m := clustertest.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
 	awaitWorkers(t, m, 2)
 	ask := request(longPrompt(1), 60, 0.8, disaggregated)
 	want := generate(t, m, ask)

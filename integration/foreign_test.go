@@ -12,7 +12,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // otherWeights is a copy of the bundled model in which every fiftieth weight has
@@ -50,11 +50,11 @@ func TestForeignWorkersOverProcesses(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel() // much of it is waiting
-	binaries := cluster.Build(t)
-	etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
-	serve := func(target string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	etcd, nats := clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries)
+	serve := func(target string, args ...string) *clustertest.Process {
 		args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
-		return cluster.Launch(t, target, binaries.Tandem, append(args, cluster.Servers(etcd, nats)...)...)
+		return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
 	router := serve("router", "--listen=127.0.0.1:0")
 	serve("prefill").Ready(t)
@@ -69,7 +69,7 @@ func TestForeignWorkersOverProcesses(t *testing.T) {
 	ask := func(i int) *inferencev1.GenerateRequest {
 		return request(longPrompt(i), 24, 0.8, modes[i%len(modes)])
 	}
-	var want [requests]cluster.Result
+	var want [requests]clustertest.Result
 	for i := range want {
 		want[i] = generate(t, m, ask(i))
 		if f := want[i].Accepted.GetSystemFingerprint(); len(f) != 15 || f != want[0].Accepted.GetSystemFingerprint() {

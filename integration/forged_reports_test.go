@@ -14,7 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/signals"
 )
@@ -39,7 +39,7 @@ func TestForgedReportsStopNobody(t *testing.T) {
 
 func testForgedReports(t *testing.T, number func(last, forged uint64) uint64, distrust bool) {
 	server := startNATS(t, "")
-	m := cluster.Start(t, func(o *mesh.UpOptions) {
+	m := clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.NATS = []string{server.URL()}
 		o.PrefillWorkers, o.DecodeWorkers = 2, 2
 	})
@@ -134,7 +134,7 @@ func forge(t *testing.T, server *embedded.NATS, workers []*controlv1.WorkerView,
 }
 
 // metric is the sum of a metric over its labels.
-func metric(t *testing.T, m *cluster.InProcess, name string) (sum float64) {
+func metric(t *testing.T, m *clustertest.InProcess, name string) (sum float64) {
 	t.Helper()
 	families, err := m.Metrics.Gather()
 	if err != nil {

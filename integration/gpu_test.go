@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/longtest"
@@ -21,8 +21,8 @@ func TestSameTokensOnAGPU(t *testing.T) {
 		o.Engine.Name, o.Engine.Device, o.Engine.CUDA.Driver = engines.Auto, "cuda:0", gpu.Driver
 		o.ContextTokens, o.Engine.KVMemory, o.Engine.MaxBatchTokens, o.Engine.MaxSequences = 512, 4<<20, 256, 8
 	}
-	whole := cluster.Start(t, on)
-	chunked := cluster.Start(t, func(o *mesh.UpOptions) {
+	whole := clustertest.Start(t, on)
+	chunked := clustertest.Start(t, func(o *mesh.UpOptions) {
 		on(o)
 		smallChunks(o)
 		o.PrefillWorkers, o.DecodeWorkers = 1, 1
@@ -34,7 +34,7 @@ func TestSameTokensOnAGPU(t *testing.T) {
 	for i, prompt := range prompts {
 		temperature := []float32{0, 0.8}[i]
 		want := generate(t, whole.Client, request(prompt, 8, temperature, aggregated)).Tokens
-		for name, m := range map[string]*cluster.Client{"whole": whole.Client, "in chunks": chunked.Client} {
+		for name, m := range map[string]*clustertest.Client{"whole": whole.Client, "in chunks": chunked.Client} {
 			for _, again := range []string{"first", "after the same prefix"} {
 				r := generate(t, m, request(prompt, 8, temperature, disaggregated))
 				checkRoute(t, r, disaggregated)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -20,14 +20,14 @@ func TestHungEngine(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	const hung, never = "decode-2", 10 * time.Minute
 	asks := simulatedAsks(t)
-	m := cluster.Start(t, func(o *mesh.UpOptions) {
+	m := clustertest.Start(t, func(o *mesh.UpOptions) {
 		slowly(o)
 		o.Engine.Simulated.Stall = []string{hung + "=8s+40s"}
 		o.StopTimeout = time.Minute // what it has begun ends when it goes on
 		o.Router.WorkerSilence, o.Router.PromptSilence, o.Router.MaxQueueWait = never, never, never
 	})
-	load := cluster.StartLoad(t, m.Client, streams, asks)
-	cluster.Await(t, func() string {
+	load := clustertest.StartLoad(t, m.Client, streams, asks)
+	clustertest.Await(t, func() string {
 		views, err := m.Workers(decodeRole)
 		if err != nil {
 			return err.Error()

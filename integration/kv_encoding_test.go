@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 )
 
@@ -13,8 +13,8 @@ import (
 // worker, and such a request says that it is not reproducible. One that nothing was
 // sent for is as ever.
 func TestKVInInt8(t *testing.T) {
-	native := cluster.Start(t, nil)
-	encoded := cluster.Start(t, func(o *mesh.UpOptions) { o.Decode.KVEncoding = "int8" })
+	native := clustertest.Start(t, nil)
+	encoded := clustertest.Start(t, func(o *mesh.UpOptions) { o.Decode.KVEncoding = "int8" })
 	ask := request(longPrompt(3), 40, 0, disaggregated)
 	exact, again := generate(t, native.Client, ask), generate(t, native.Client, ask)
 	first, second := generate(t, encoded.Client, ask), generate(t, encoded.Client, ask)
@@ -23,7 +23,7 @@ func TestKVInInt8(t *testing.T) {
 	if held := again.Finished.GetTimings().GetTransferBytes(); held >= full {
 		t.Fatalf("native KV was sent twice: %d bytes, then %d", full, held)
 	}
-	for _, r := range []cluster.Result{first, second} {
+	for _, r := range []clustertest.Result{first, second} {
 		if sent := r.Finished.GetTimings().GetTransferBytes(); sent <= full/2 || sent > full*11/20 {
 			t.Errorf("%d bytes were sent, %d of native KV", sent, full)
 		}
@@ -43,17 +43,17 @@ func TestKVInInt8(t *testing.T) {
 // was computed: tokens are the same on one worker and on two, in one chunk and in many,
 // with a prefix hit and without, and requests say so.
 func TestEnginesWithKVInInt8(t *testing.T) {
-	exact := cluster.Start(t, nil)
-	whole := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
-	chunked := cluster.Start(t, func(o *mesh.UpOptions) {
+	exact := clustertest.Start(t, nil)
+	whole := clustertest.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
+	chunked := clustertest.Start(t, func(o *mesh.UpOptions) {
 		smallChunks(o)
 		o.Engine.CPU.KV = cpu.KVInt8
 	})
 	prompt := longPrompt(4)
-	alone := cluster.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
+	alone := clustertest.Start(t, func(o *mesh.UpOptions) { o.Engine.CPU.KV = cpu.KVInt8 })
 	want := generate(t, alone.Client, request(prompt, 40, 0.8, aggregated)).Tokens
 	full := generate(t, exact.Client, request(prompt, 40, 0.8, disaggregated)).Finished.GetTimings().GetTransferBytes()
-	for i, m := range []*cluster.Client{whole.Client, chunked.Client} {
+	for i, m := range []*clustertest.Client{whole.Client, chunked.Client} {
 		most := full * 11 / 20
 		for _, again := range []string{"first", "after the same prefix"} {
 			r := generate(t, m, request(prompt, 40, 0.8, disaggregated))

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -18,12 +18,12 @@ func TestNextStartRemovesWhatAKilledMeshLeft(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs")
 	}
-	b := cluster.Build(t)
+	b := clustertest.Build(t)
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
-	up := func() *cluster.Process {
+	up := func() *clustertest.Process {
 		t.Helper()
-		return cluster.Launch(t, "up", b.Tandem, "up", "--model=../models/fable", "--engine=simulated",
+		return clustertest.Launch(t, "up", b.Tandem, "up", "--model=../models/fable", "--engine=simulated",
 			"--listen=127.0.0.1:0", "--http=", "--metrics=").Ready(t)
 	}
 	folders := func() []string {
@@ -55,7 +55,7 @@ func TestNextStartRemovesWhatAKilledMeshLeft(t *testing.T) {
 			t.Errorf("%s of the mesh that was killed: %v, there: %v", path, gone, there)
 		}
 	}
-	for _, p := range []*cluster.Process{running, next} {
+	for _, p := range []*clustertest.Process{running, next} {
 		if err := p.Terminate(t); err != nil {
 			t.Errorf("it ended with %v\n%s", err, p.Stderr())
 		}

@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	status := m.Run()
-	if err := cluster.RemoveBuilt(); err != nil {
+	if err := clustertest.RemoveBuilt(); err != nil {
 		fmt.Fprintln(os.Stderr, "remove the programs that were built:", err)
 		status = max(status, 1)
 	}
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // transports are the networks that KV goes over: one, unless tests may take long.
 func transports() []string {
 	if longtest.Wanted() {
-		return faults.Transports()
+		return faultstest.Transports()
 	}
-	return faults.Transports()[:1]
+	return faultstest.Transports()[:1]
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -139,7 +139,7 @@ func TestMembershipOnRealEtcd(t *testing.T) {
 	})
 	// A renewal or two must not change or lose anything. On a machine that is busy,
 	// etcd may be late to answer, which is all that a view may say then.
-	cluster.Pass(2500 * time.Millisecond)
+	clustertest.Pass(2500 * time.Millisecond)
 	select {
 	case view := <-views:
 		if len(view.Workers) != 1 || view.Workers[0].GetState() != controlv1.WorkerState_WORKER_STATE_DRAINING {
@@ -182,7 +182,7 @@ func TestMembershipSurvivesEtcd(t *testing.T) {
 				t.Errorf("while etcd is away the view has %d workers, want the last known one", len(view.Workers))
 			}
 			registration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
-			cluster.Pass(test.away)
+			clustertest.Pass(test.away)
 			if test.wipe {
 				if err := os.RemoveAll(filepath.Join(dir, "etcd")); err != nil {
 					t.Fatal(err)
@@ -236,7 +236,7 @@ func TestMembershipNewerProcessWins(t *testing.T) {
 	newRegistration := register(t, newer, workerRecord("decode-1", 2))
 	awaitView(t, views, "the newer", has(2))
 	oldRegistration.Update(func(r *controlv1.WorkerRecord) { r.Model = "fable" })
-	cluster.Pass(3 * time.Second) // more than a lease: the older one has looked
+	clustertest.Pass(3 * time.Second) // more than a lease: the older one has looked
 	select {
 	case view := <-views:
 		t.Errorf("the older process wrote over the newer: %+v", view)

@@ -22,7 +22,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc/rpctest"
 )
@@ -48,11 +48,11 @@ func TestRouterKeepsToItsMemory(t *testing.T) {
 	if out, err := exec.Command("/bin/sh", "-c", capped, "true").CombinedOutput(); err != nil {
 		t.Skipf("memory cannot be limited here: %v: %s", err, out)
 	}
-	binaries := cluster.Build(t)
-	etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
-	serve := func(name, program string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	etcd, nats := clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries)
+	serve := func(name, program string, args ...string) *clustertest.Process {
 		args = append(args, "--model=../models/fable", "--engine=simulated", "--kv-memory=64MiB", "--simulated-base-ms=1", "--simulated-per-token-ms=0.001")
-		return cluster.Launch(t, name, program, append(args, cluster.Servers(etcd, nats)...)...)
+		return clustertest.Launch(t, name, program, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
 	serve("decode", binaries.Tandem, "serve", "--target=decode").Ready(t)
 	metrics := unused(t)
@@ -112,9 +112,9 @@ func unused(t *testing.T) string {
 // victim is the router that is attacked.
 type victim struct {
 	t                *testing.T
-	client           *cluster.Client
+	client           *clustertest.Client
 	address, metrics string
-	router           *cluster.Process
+	router           *clustertest.Process
 	want             []uint32
 
 	mu    sync.Mutex

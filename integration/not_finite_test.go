@@ -11,8 +11,8 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -115,7 +115,7 @@ func (g *notFiniteRig) use(n int, prefill ...*rigWorker) {
 		records = append(records, w.record)
 	}
 	g.members.set(records)
-	cluster.Await(g.t, func() string {
+	clustertest.Await(g.t, func() string {
 		usable, err := g.client.Usable(prefillRole)
 		if err != nil || len(usable) != n {
 			return "the router has other prefill workers"
@@ -135,7 +135,7 @@ func (g *notFiniteRig) want(number int) []uint32 {
 func TestMeshSendsWhatIsNotFinite(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel() // much of it is waiting
-	for _, network := range faults.Transports() {
+	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			g := newNotFiniteRig(t, network)
 			g.engines[0].pages.ill.Store(true)
@@ -212,7 +212,7 @@ func TestMeshComputesWhatIsNotFinite(t *testing.T) {
 				g.startDecode()
 			}
 			g.use(1, g.good)
-			cluster.Await(t, func() string {
+			clustertest.Await(t, func() string {
 				if usable, err := g.client.Usable(decodeRole); err != nil || len(usable) != 1 || usable[0] != g.decode.record.GetId() {
 					return "the router has another decode worker"
 				}

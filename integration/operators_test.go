@@ -8,7 +8,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // Operators' commands over processes: a worker is drained, leaves, and comes back; the
@@ -18,8 +18,8 @@ func TestDrainAndUndrain(t *testing.T) {
 		t.Skip("builds programs and waits for leases")
 	}
 	t.Parallel() // much of it is waiting
-	b := cluster.Build(t)
-	m := cluster.StartProcesses(t, b, 1, 2, "--engine=simulated")
+	b := clustertest.Build(t)
+	m := clustertest.StartProcesses(t, b, 1, 2, "--engine=simulated")
 	pool := m.Router().AwaitPool(t, controlv1.Role_ROLE_DECODE, 2)
 	m.Router().AwaitPool(t, controlv1.Role_ROLE_PREFILL, 1)
 	tandem := func(args ...string) (out string, ok bool) {
@@ -49,7 +49,7 @@ func TestDrainAndUndrain(t *testing.T) {
 			t.Errorf("the last one: %s", out)
 		}
 		// Until it is listed no more, and has not ended.
-		cluster.Await(t, func() string {
+		clustertest.Await(t, func() string {
 			workers, err := m.Router().Workers(controlv1.Role_ROLE_DECODE)
 			if err != nil || len(workers) != 1 {
 				return "it is listed"
@@ -85,7 +85,7 @@ func TestDrainAndUndrain(t *testing.T) {
 	if out, ok := tandem("drain", prefill[0], "--force", control); !ok {
 		t.Fatal(out)
 	}
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		if workers, err := m.Router().Workers(controlv1.Role_ROLE_PREFILL); err != nil || len(workers) != 0 {
 			return "it is listed"
 		}

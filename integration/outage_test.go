@@ -13,7 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 const (
@@ -37,7 +37,7 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := cluster.Start(t, func(o *mesh.UpOptions) {
+	m := clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Etcd, o.NATS = []string{etcd.Endpoint()}, []string{nats.URL()}
 		o.PrefillWorkers, o.DecodeWorkers, o.LeaseTTL = 2, 2, lease
 	})
@@ -54,14 +54,14 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 					t.Errorf("request %d of client %d: tokens %v, %v", served[i], i, r.Tokens, err)
 				}
 				served[i]++
-				cluster.Pass(20 * time.Millisecond)
+				clustertest.Pass(20 * time.Millisecond)
 			}
 		})
 	}
-	cluster.Pass(around)
+	clustertest.Pass(around)
 	etcd.Close()
 	nats.Close()
-	cluster.Pass(outage)
+	clustertest.Pass(outage)
 	etcd, err = embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir, ClientAddress: strings.TrimPrefix(etcd.Endpoint(), "http://")})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	}
 	defer nats.Close()
 	awaitRegistered(t, m.Client, 4)
-	cluster.Pass(around)
+	clustertest.Pass(around)
 	stop()
 	clients.Wait()
 	for i, n := range served {
@@ -86,7 +86,7 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 
 // awaitRegistered waits until n workers are registered again and their load
 // reports are new.
-func awaitRegistered(t *testing.T, m *cluster.Client, n int) {
+func awaitRegistered(t *testing.T, m *clustertest.Client, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()

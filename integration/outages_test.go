@@ -9,7 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // awayFor is how long etcd and NATS are gone: longer than every lease.
@@ -17,12 +17,12 @@ const awayFor = lease + 2*time.Second
 
 // Advisory signals: without etcd and NATS, nothing fails, not even when workers
 // leave, of which nobody can be told.
-func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	servers, scaler := cluster.Need[cluster.ServerStopper](t, c), cluster.Need[cluster.Scaler](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func serversGoAway(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	servers, scaler := clustertest.Need[clustertest.ServerStopper](t, c), clustertest.Need[clustertest.Scaler](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, streams)
 	servers.StopServers(t)
-	cluster.Pass(awayFor)
+	clustertest.Pass(awayFor)
 	load.AwaitServed(t, streams)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
 		scaler.Scale(t, role, 1)
@@ -40,9 +40,9 @@ func serversGoAway(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 
 // A router that is asked to end finishes what it has. The one that comes after
 // it finds the workers by itself.
-func routerRestarts(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	restarter := cluster.Need[cluster.RouterRestarter](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func routerRestarts(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	restarter := clustertest.Need[clustertest.RouterRestarter](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, streams)
 	restarter.RestartRouter(t)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
@@ -60,9 +60,9 @@ func routerRestarts(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 
 // What a router that died had begun is lost to its clients, since nobody else
 // knows of it; on the workers nothing of it stays.
-func routerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	restarter := cluster.Need[cluster.RouterRestarter](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func routerKilled(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	restarter := clustertest.Need[clustertest.RouterRestarter](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	load.AwaitServed(t, streams)
 	restarter.KillRouter(t)
 	for _, role := range []controlv1.Role{decodeRole, prefillRole} {
@@ -79,10 +79,10 @@ func routerKilled(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 // One worker of each role dies while another starts, leaves, or is frozen for a
 // moment, again and again, and clients vanish besides. One worker of each role is
 // well at any time, so that no request fails.
-func muchAtATime(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
-	scaler, killer := cluster.Need[cluster.Scaler](t, c), cluster.Need[cluster.Killer](t, c)
-	pauser := cluster.Need[cluster.Pauser](t, c)
-	load := cluster.StartLoad(t, c.Router(), streams, asks)
+func muchAtATime(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
+	scaler, killer := clustertest.Need[clustertest.Scaler](t, c), clustertest.Need[clustertest.Killer](t, c)
+	pauser := clustertest.Need[clustertest.Pauser](t, c)
+	load := clustertest.StartLoad(t, c.Router(), streams, asks)
 	for round, role := range []controlv1.Role{decodeRole, prefillRole} {
 		other := decodeRole + prefillRole - role
 		scaler.Scale(t, role, 3)

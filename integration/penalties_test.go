@@ -16,7 +16,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -72,7 +72,7 @@ func (a *answer) differs(want *answer) string {
 }
 
 // askAll runs a request to its end; progress, if set, is told how many tokens came.
-func askAll(ctx context.Context, m *cluster.Client, q *inferencev1.GenerateRequest, progress func(tokens int)) (*answer, error) {
+func askAll(ctx context.Context, m *clustertest.Client, q *inferencev1.GenerateRequest, progress func(tokens int)) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	stream, err := m.Inference.Generate(ctx, q)
@@ -100,7 +100,7 @@ func askAll(ctx context.Context, m *cluster.Client, q *inferencev1.GenerateReque
 	}
 }
 
-func mustAsk(t *testing.T, m *cluster.Client, q *inferencev1.GenerateRequest) *answer {
+func mustAsk(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest) *answer {
 	t.Helper()
 	a, err := askAll(t.Context(), m, q, nil)
 	if err != nil {
@@ -114,8 +114,8 @@ func mustAsk(t *testing.T, m *cluster.Client, q *inferencev1.GenerateRequest) *a
 // disaggregated or on one worker, alone or among others, from the start or gone on
 // with after any token.
 func TestSamePenaltiesAndLogprobs(t *testing.T) {
-	whole := cluster.Start(t, nil)
-	chunked := cluster.Start(t, smallChunks)
+	whole := clustertest.Start(t, nil)
+	chunked := clustertest.Start(t, smallChunks)
 	prompts := []string{"Once upon a time", longPrompt(1)}
 	for _, temperature := range []float32{0, 0.8} {
 		var want []*answer
@@ -130,7 +130,7 @@ func TestSamePenaltiesAndLogprobs(t *testing.T) {
 			}
 			testGoesOn(t, whole.Client, penalized(prompt, temperature, aggregated), want[i])
 		}
-		for _, m := range []*cluster.Client{whole.Client, chunked.Client} {
+		for _, m := range []*clustertest.Client{whole.Client, chunked.Client} {
 			var together sync.WaitGroup
 			for i := range 8 {
 				together.Go(func() {
@@ -151,7 +151,7 @@ func TestSamePenaltiesAndLogprobs(t *testing.T) {
 
 // testGoesOn asks a decode worker for the rest of an answer, as a router does when
 // the first worker died.
-func testGoesOn(t *testing.T, m *cluster.Client, q *inferencev1.GenerateRequest, want *answer) {
+func testGoesOn(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, want *answer) {
 	t.Helper()
 	workers, err := m.Workers(controlv1.Role_ROLE_DECODE)
 	if err != nil || len(workers) == 0 {
@@ -229,15 +229,15 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel() // much of it is waiting
-	binaries := cluster.Build(t)
-	servers := cluster.Servers(cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries))
-	serve := func(target string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	servers := clustertest.Servers(clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries))
+	serve := func(target string, args ...string) *clustertest.Process {
 		args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB", "--threads=1"}, args...)
-		return cluster.Launch(t, target, binaries.Tandem, append(args, servers...)...)
+		return clustertest.Launch(t, target, binaries.Tandem, append(args, servers...)...)
 	}
 	m := serve("router", "--listen=127.0.0.1:0").Client(t)
 	serve("prefill").Ready(t)
-	pool := make(map[string]*cluster.Process)
+	pool := make(map[string]*clustertest.Process)
 	for _, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
 		pool[id] = serve("decode", "--id="+id).Ready(t)
 	}

@@ -12,7 +12,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 const (
@@ -46,13 +46,13 @@ func TestPreemptedRequestStaysOnItsWorker(t *testing.T) {
 		q.IgnoreEos = true
 		return q
 	}
-	alone := cluster.Start(t, func(o *mesh.UpOptions) {
+	alone := clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 0
 	})
 	for _, mode := range []inferencev1.Mode{aggregated, disaggregated} {
 		t.Run(mode.String(), func(t *testing.T) {
-			m := cluster.Start(t, crowded)
-			var results [2]cluster.Result
+			m := clustertest.Start(t, crowded)
+			var results [2]clustertest.Result
 			var errs [2]error
 			var all sync.WaitGroup
 			runs, once := make(chan struct{}), new(sync.Once)

@@ -12,7 +12,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -22,12 +22,12 @@ func TestProcesses(t *testing.T) {
 		t.Skip("builds programs and waits for leases")
 	}
 	t.Parallel() // much of it is waiting
-	binaries := cluster.Build(t)
-	etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
-	serve := func(t *testing.T, target string, args ...string) *cluster.Process {
+	binaries := clustertest.Build(t)
+	etcd, nats := clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries)
+	serve := func(t *testing.T, target string, args ...string) *clustertest.Process {
 		t.Helper()
 		args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
-		return cluster.Launch(t, target, binaries.Tandem, append(args, cluster.Servers(etcd, nats)...)...)
+		return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
 
 	t.Run("the same tokens as in one process", func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestProcesses(t *testing.T) {
 		decode.Ready(t)
 		m := router.Client(t)
 		awaitWorkers(t, m, 2)
-		alone := cluster.Start(t, nil)
+		alone := clustertest.Start(t, nil)
 		for _, temperature := range []float32{0, 0.8} {
 			want := generate(t, alone.Client, request(longPrompt(1), 40, temperature, aggregated))
 			for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
@@ -49,7 +49,7 @@ func TestProcesses(t *testing.T) {
 			}
 		}
 		m.AwaitIdle(t)
-		for _, p := range []*cluster.Process{prefill, decode, router} {
+		for _, p := range []*clustertest.Process{prefill, decode, router} {
 			if err := p.Terminate(t); err != nil {
 				t.Errorf("%s ended with %v\n%s", p.Name, err, p.Stderr())
 			}
@@ -101,9 +101,9 @@ func TestProcesses(t *testing.T) {
 	t.Run("a worker dies half-way and another goes on", func(t *testing.T) {
 		slow := []string{"--engine=simulated", "--simulated-base-ms=10"}
 		m := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Client(t)
-		pools := map[controlv1.Role]map[string]*cluster.Process{}
+		pools := map[controlv1.Role]map[string]*clustertest.Process{}
 		for role, target := range map[controlv1.Role]string{controlv1.Role_ROLE_PREFILL: "prefill", controlv1.Role_ROLE_DECODE: "decode"} {
-			pools[role] = make(map[string]*cluster.Process)
+			pools[role] = make(map[string]*clustertest.Process)
 			for _, id := range []string{target + "-a", target + "-b", target + "-c"} {
 				pools[role][id] = serve(t, target, append(slow, "--id="+id)...).Ready(t)
 			}
@@ -147,7 +147,7 @@ func TestProcesses(t *testing.T) {
 			"port in use": {[]string{"serve", "--target=router", "--model=../models/fable", "--etcd=" + etcd, "--listen=" + strings.TrimPrefix(nats, "nats://")}, []string{"in use", "--listen"}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				p := cluster.Launch(t, "tandem", binaries.Tandem, c.args...)
+				p := clustertest.Launch(t, "tandem", binaries.Tandem, c.args...)
 				if err := p.Exit(t); err == nil {
 					t.Error("exit status 0")
 				}
@@ -166,7 +166,7 @@ func TestProcesses(t *testing.T) {
 }
 
 // busiest is the worker of a role that a router has requests on.
-func busiest(t *testing.T, m *cluster.Client, role controlv1.Role) string {
+func busiest(t *testing.T, m *clustertest.Client, role controlv1.Role) string {
 	t.Helper()
 	view, err := m.Control.ListWorkers(t.Context(), &controlv1.ListWorkersRequest{Role: role})
 	if err != nil {
@@ -182,7 +182,7 @@ func busiest(t *testing.T, m *cluster.Client, role controlv1.Role) string {
 }
 
 // awaitWorkers waits until a router is connected to n workers.
-func awaitWorkers(t *testing.T, m *cluster.Client, n int) {
+func awaitWorkers(t *testing.T, m *clustertest.Client, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()

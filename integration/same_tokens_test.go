@@ -13,7 +13,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 const (
@@ -22,9 +22,9 @@ const (
 )
 
 // timeout ends what a test waits for.
-const timeout = cluster.Timeout
+const timeout = clustertest.Timeout
 
-func generate(t testing.TB, m *cluster.Client, request *inferencev1.GenerateRequest) cluster.Result {
+func generate(t testing.TB, m *clustertest.Client, request *inferencev1.GenerateRequest) clustertest.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -59,15 +59,15 @@ func smallChunks(o *mesh.UpOptions) {
 // Same tokens: disaggregated or on one worker, alone or among others, in one
 // chunk or many, with or without a prefix hit.
 func TestSameTokens(t *testing.T) {
-	whole := cluster.Start(t, nil)
-	chunked := cluster.Start(t, smallChunks)
+	whole := clustertest.Start(t, nil)
+	chunked := clustertest.Start(t, smallChunks)
 	prompts := []string{"Once upon a time", "a", longPrompt(1), longPrompt(2)}
 	for _, temperature := range []float32{0, 0.8} {
 		var want [][]uint32
 		for _, prompt := range prompts {
 			want = append(want, generate(t, whole.Client, request(prompt, 60, temperature, aggregated)).Tokens)
 		}
-		for name, m := range map[string]*cluster.Client{"one chunk": whole.Client, "many chunks": chunked.Client} {
+		for name, m := range map[string]*clustertest.Client{"one chunk": whole.Client, "many chunks": chunked.Client} {
 			for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 				for i, prompt := range prompts {
 					for _, again := range []string{"first", "after the same prefix"} {
@@ -86,7 +86,7 @@ func TestSameTokens(t *testing.T) {
 }
 
 // sameTokensTogether sends eight requests at once.
-func sameTokensTogether(t *testing.T, m *cluster.Client, prompts []string, want [][]uint32, temperature float32) {
+func sameTokensTogether(t *testing.T, m *clustertest.Client, prompts []string, want [][]uint32, temperature float32) {
 	t.Helper()
 	var together sync.WaitGroup
 	for i := range 8 {
@@ -103,7 +103,7 @@ func sameTokensTogether(t *testing.T, m *cluster.Client, prompts []string, want 
 	together.Wait()
 }
 
-func checkRoute(t *testing.T, r cluster.Result, mode inferencev1.Mode) {
+func checkRoute(t *testing.T, r clustertest.Result, mode inferencev1.Mode) {
 	t.Helper()
 	route := r.Finished.GetRoute()
 	if route.GetMode() != mode || route.GetReason() == "" || !route.GetReproducible() {
@@ -116,9 +116,9 @@ func checkRoute(t *testing.T, r cluster.Result, mode inferencev1.Mode) {
 
 // A prefix that was computed before is found again, on the prefill worker and,
 // for what was sent before, on the decode worker.
-func TestPrefixIsFoundAgain(t *testing.T) { prefixIsFoundAgain(t, cluster.Start(t, nil).Client) }
+func TestPrefixIsFoundAgain(t *testing.T) { prefixIsFoundAgain(t, clustertest.Start(t, nil).Client) }
 
-func prefixIsFoundAgain(t *testing.T, m *cluster.Client) {
+func prefixIsFoundAgain(t *testing.T, m *clustertest.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		prompt := longPrompt(int(mode) + 10)
 		if r := generate(t, m, request(prompt, 4, 0, mode)); r.Finished.GetUsage().GetCachedTokens() >= 32 {
@@ -139,9 +139,9 @@ func prefixIsFoundAgain(t *testing.T, m *cluster.Client) {
 
 // One token, and a first token that ends the text, work in both modes and leave
 // nothing behind.
-func TestFirstTokenIsTheLast(t *testing.T) { firstTokenIsTheLast(t, cluster.Start(t, nil).Client) }
+func TestFirstTokenIsTheLast(t *testing.T) { firstTokenIsTheLast(t, clustertest.Start(t, nil).Client) }
 
-func firstTokenIsTheLast(t *testing.T, m *cluster.Client) {
+func firstTokenIsTheLast(t *testing.T, m *clustertest.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		for range 5 {
 			r := generate(t, m, request("Once upon a time", 1, 0, mode))

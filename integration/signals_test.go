@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -41,7 +41,7 @@ func connectNATS(t *testing.T, address string) *signals.Conn {
 // until calls try again and again until it says true.
 func until(t *testing.T, what string, try func() bool) {
 	t.Helper()
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		if try() {
 			return ""
 		}

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -17,18 +17,18 @@ import (
 
 // startedRouter is a router beside the one of a mesh.
 type startedRouter struct {
-	*cluster.Process
-	client *cluster.Client
+	*clustertest.Process
+	client *clustertest.Client
 }
 
 // startRouter starts a router of a mesh, with NATS at a place of its own.
-func startRouter(t *testing.T, m *cluster.Processes, nats string, args ...string) startedRouter {
+func startRouter(t *testing.T, m *clustertest.Processes, nats string, args ...string) startedRouter {
 	t.Helper()
-	control := cluster.FreeAddress(t)
-	p := cluster.Launch(t, "router beside", cluster.Build(t).Tandem, append(append([]string{
+	control := clustertest.FreeAddress(t)
+	p := clustertest.Launch(t, "router beside", clustertest.Build(t).Tandem, append(append([]string{
 		"serve", "--target=router", "--listen=127.0.0.1:0", "--control=" + control, "--model=../models/fable", "--lease-ttl=2s",
-	}, cluster.Servers(m.Etcd(), nats)...), args...)...).Ready(t)
-	return startedRouter{p, cluster.Dial(t, p.Field(t, "grpc"), control)}
+	}, clustertest.Servers(m.Etcd(), nats)...), args...)...).Ready(t)
+	return startedRouter{p, clustertest.Dial(t, p.Field(t, "grpc"), control)}
 }
 
 // membership is what the router says of it.
@@ -43,7 +43,7 @@ func (r startedRouter) membership(t *testing.T) *controlv1.ListWorkersResponse {
 
 // serves waits until the router is connected to one worker of each role, and checks
 // its answers.
-func (r startedRouter) serves(t *testing.T, asks []cluster.Ask) {
+func (r startedRouter) serves(t *testing.T, asks []clustertest.Ask) {
 	t.Helper()
 	until(t, "both workers", func() bool {
 		connected := 0
@@ -69,7 +69,7 @@ func TestRoutersStartWithoutEtcd(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel()
-	m := cluster.StartProcesses(t, cluster.Build(t), 1, 1, "--lease-ttl=2s")
+	m := clustertest.StartProcesses(t, clustertest.Build(t), 1, 1, "--lease-ttl=2s")
 	asks := askReference(t, m.Router(), 12)
 	state := t.TempDir()
 	const noNATS = "nats://127.0.0.1:1"
@@ -106,9 +106,9 @@ func TestRoutersStartWithoutEtcd(t *testing.T) {
 		})
 	}
 	t.Run("by nothing", func(t *testing.T) {
-		r := cluster.Launch(t, "router beside", cluster.Build(t).Tandem, append([]string{
+		r := clustertest.Launch(t, "router beside", clustertest.Build(t).Tandem, append([]string{
 			"serve", "--target=router", "--listen=127.0.0.1:0", "--model=../models/fable", "--start-timeout=3s", "--router-state-dir=" + t.TempDir(),
-		}, cluster.Servers(m.Etcd(), noNATS)...)...)
+		}, clustertest.Servers(m.Etcd(), noNATS)...)...)
 		if err := r.Exit(t); err == nil {
 			t.Error("exit status 0")
 		}
@@ -142,11 +142,11 @@ func TestWorkersWaitForEtcd(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel()
-	m := cluster.StartProcesses(t, cluster.Build(t), 0, 1, "--lease-ttl=2s")
+	m := clustertest.StartProcesses(t, clustertest.Build(t), 0, 1, "--lease-ttl=2s")
 	m.StopEtcd(t)
-	waiting := cluster.Launch(t, "decode beside", cluster.Build(t).Tandem, append([]string{
+	waiting := clustertest.Launch(t, "decode beside", clustertest.Build(t).Tandem, append([]string{
 		"serve", "--target=decode", "--id=decode-late", "--model=../models/fable", "--kv-memory=64MiB", "--start-timeout=0",
-	}, cluster.Servers(m.Etcd(), m.NATS())...)...)
+	}, clustertest.Servers(m.Etcd(), m.NATS())...)...)
 	until(t, "it says so", func() bool { return strings.Contains(waiting.Stderr(), "etcd does not answer yet") })
 	m.StartEtcd(t)
 	waiting.Ready(t)

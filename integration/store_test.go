@@ -9,7 +9,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // smallPool is the KV memory of 32 blocks of 32 tokens of the bundled model.
@@ -25,7 +25,7 @@ func smallPools(o *mesh.UpOptions) {
 }
 
 // counted is what a counter says of a worker, of all if it has no name.
-func counted(t *testing.T, m *cluster.InProcess, name, worker string) (sum int) {
+func counted(t *testing.T, m *clustertest.InProcess, name, worker string) (sum int) {
 	t.Helper()
 	families, err := m.Metrics.Gather()
 	if err != nil {
@@ -61,12 +61,12 @@ func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
 		savedBlocks   = "tandem_worker_prefix_cache_saved_evictions_total"
 		most          = 100 // prompts
 	)
-	m := cluster.Start(t, smallPools)
+	m := clustertest.Start(t, smallPools)
 
 	// Both workers measure their speed and fill their caches, until the one that had
 	// the first prompt has evicted as many blocks that the store has.
 	var prompts []string
-	first := map[string]cluster.Result{}
+	first := map[string]clustertest.Result{}
 	gone, blocks := "", 0
 	for i := 0; i < 12 || counted(t, m, savedBlocks, gone) < 2*blocks; i++ {
 		if i == most {

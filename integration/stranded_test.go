@@ -17,7 +17,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // slowly is a mesh whose requests take long enough to be cancelled in every
@@ -33,12 +33,12 @@ func slowly(o *mesh.UpOptions) {
 // any time, leave no block, sequence, transfer or goroutine behind, and the next
 // request has the right tokens.
 func TestNothingIsStranded(t *testing.T) {
-	m := cluster.Start(t, slowly)
-	var asks []cluster.Ask
+	m := clustertest.Start(t, slowly)
+	var asks []clustertest.Ask
 	for i := range 8 {
 		ask := request(longPrompt(i), 12, 0.8, disaggregated)
 		want := generate(t, m.Client, ask)
-		asks = append(asks, cluster.Ask{Request: ask, Tokens: want.Tokens, Text: want.Text})
+		asks = append(asks, clustertest.Ask{Request: ask, Tokens: want.Tokens, Text: want.Text})
 	}
 	connectPairs(t, m.Client)
 	m.AwaitIdle(t)
@@ -47,7 +47,7 @@ func TestNothingIsStranded(t *testing.T) {
 	awaitGoroutines(t, before)
 }
 
-func vanishingClients(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
+func vanishingClients(t *testing.T, c clustertest.Cluster, asks []clustertest.Ask) {
 	m := c.Router()
 	vanish(t, m, asks)
 	m.AwaitIdle(t)
@@ -59,7 +59,7 @@ func vanishingClients(t *testing.T, c cluster.Cluster, asks []cluster.Ask) {
 
 // vanish sends requests whose clients go away, or whose deadlines pass, at any
 // time.
-func vanish(t *testing.T, m *cluster.Client, asks []cluster.Ask) {
+func vanish(t *testing.T, m *clustertest.Client, asks []clustertest.Ask) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	var clients sync.WaitGroup
@@ -67,7 +67,7 @@ func vanish(t *testing.T, m *cluster.Client, asks []cluster.Ask) {
 		after := time.Duration(random.Int64N(int64(120 * time.Millisecond)))
 		begin := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		clients.Go(func() {
-			cluster.Pass(begin)
+			clustertest.Pass(begin)
 			ctx, cancel := context.WithCancel(t.Context())
 			expected := []codes.Code{codes.OK, codes.Canceled}
 			if i%2 == 0 {
@@ -92,7 +92,7 @@ func vanish(t *testing.T, m *cluster.Client, asks []cluster.Ask) {
 
 // connectPairs sends requests until every prefill worker has its stream to every
 // decode worker: those stay.
-func connectPairs(t *testing.T, m *cluster.Client) {
+func connectPairs(t *testing.T, m *clustertest.Client) {
 	t.Helper()
 	var mu sync.Mutex
 	pairs := make(map[string]bool)
@@ -139,7 +139,7 @@ func awaitGoroutines(t *testing.T, before int) {
 // A client that lost its stream joins the request again and has every token
 // once.
 func TestResume(t *testing.T) {
-	m := cluster.Start(t, slowly)
+	m := clustertest.Start(t, slowly)
 	ask := request(longPrompt(1), 40, 0.8, disaggregated)
 	want := generate(t, m.Client, ask)
 	ask.ResumableFor = durationpb.New(5 * time.Minute)

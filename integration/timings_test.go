@@ -9,14 +9,14 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // The seven stages cover the whole of a request, and the figures made of them
 // agree with one another.
-func TestTimingsAddUp(t *testing.T) { timingsAddUp(t, cluster.Start(t, nil).Client) }
+func TestTimingsAddUp(t *testing.T) { timingsAddUp(t, clustertest.Start(t, nil).Client) }
 
-func timingsAddUp(t *testing.T, m *cluster.Client) {
+func timingsAddUp(t *testing.T, m *clustertest.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated, inferencev1.Mode_MODE_AUTO} {
 		for _, maxTokens := range []uint32{1, 2, 40} {
 			r := generate(t, m, request(longPrompt(3), maxTokens, 0, mode))

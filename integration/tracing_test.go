@@ -18,7 +18,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
+	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
 // keptSpans is an exporter that keeps what it gets.
@@ -37,10 +37,10 @@ func (k *keptSpans) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan
 func (k *keptSpans) Shutdown(context.Context) error { return nil }
 
 // tracedMesh is a mesh that traces everything, in chunks of 64 tokens.
-func tracedMesh(t *testing.T) (*cluster.InProcess, *keptSpans) {
+func tracedMesh(t *testing.T) (*clustertest.InProcess, *keptSpans) {
 	t.Helper()
 	kept := &keptSpans{}
-	return cluster.Start(t, func(o *mesh.UpOptions) {
+	return clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Engine.Name = engines.Simulated
 		o.Prefill.ChunkTokens, o.Decode.ChunkTokens = 64, 64
 		o.Trace.Exporter, o.Trace.Share = kept, 1
@@ -49,7 +49,7 @@ func tracedMesh(t *testing.T) (*cluster.InProcess, *keptSpans) {
 
 // spansOf stops the mesh and returns the spans of one request, by service and
 // name as in "tandem-router decide".
-func spansOf(t *testing.T, m *cluster.InProcess, kept *keptSpans, requestID string) map[string][]sdktrace.ReadOnlySpan {
+func spansOf(t *testing.T, m *clustertest.InProcess, kept *keptSpans, requestID string) map[string][]sdktrace.ReadOnlySpan {
 	t.Helper()
 	if err := m.Stop(); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func numberOf(t *testing.T, span sdktrace.ReadOnlySpan, key attribute.Key) int64
 func takes(span sdktrace.ReadOnlySpan) int64 { return int64(span.EndTime().Sub(span.StartTime())) }
 
 // routerKnows waits until the router has heard that a worker caches the prompt.
-func routerKnows(t *testing.T, m *cluster.Client, q *inferencev1.GenerateRequest) {
+func routerKnows(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest) {
 	t.Helper()
 	until(t, "the KV event in the router", func() bool {
 		again := generate(t, m, q)

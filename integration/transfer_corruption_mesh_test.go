@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -34,7 +34,7 @@ func TestMeshCorruption(t *testing.T) {
 		}
 		_ = m.Close()
 	})
-	for _, network := range faults.Transports() {
+	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			newEngine := func(_ *gate, blocks int) (engine.Engine, error) {
@@ -90,10 +90,10 @@ func (g *rig) framesOf(number int) []frameShape {
 	var mu sync.Mutex
 	var seen []frameShape
 	var sent [2]int
-	g.decode.proxy.Watch(func(d faults.Direction, frame []byte, ended []string) {
+	g.decode.proxy.Watch(func(d faultstest.Direction, frame []byte, ended []string) {
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(seen, frameShape{d, sent[d], len(frame), faults.FrameName(frame, ended)})
+		seen = append(seen, frameShape{d, sent[d], len(frame), faultstest.FrameName(frame, ended)})
 		sent[d]++
 	})
 	defer g.decode.proxy.Watch(nil)

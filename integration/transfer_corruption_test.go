@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
@@ -32,7 +32,7 @@ func TestTransferCorruption(t *testing.T) {
 	var pairs []*pair
 	var shapes []shape
 	for i := range flipWorkers {
-		p := newPair(t, faults.Transports()[i%2], pairStreams[i/2%2], pairPages[i/4%2].make, times)
+		p := newPair(t, faultstest.Transports()[i%2], pairStreams[i/2%2], pairPages[i/4%2].make, times)
 		pairs, shapes = append(pairs, p), append(shapes, p.shape())
 	}
 	var all tally
@@ -76,7 +76,7 @@ func (c *tally) begin(most int) bool {
 }
 
 // count books a flip; nil is one that did not happen.
-func (c *tally) count(f *faults.Flip, committed bool, sent error) {
+func (c *tally) count(f *faultstest.Flip, committed bool, sent error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending--
@@ -118,7 +118,7 @@ type shape struct{ fresh, later []frameShape }
 
 // frameShape is a frame that a transfer will put on the connection.
 type frameShape struct {
-	direction faults.Direction
+	direction faultstest.Direction
 	nth       int // in its direction
 	bytes     int
 	kind      string
@@ -138,10 +138,10 @@ func (p *pair) shape() shape {
 	var mu sync.Mutex
 	var seen []frameShape
 	var sent [2]int
-	p.proxy.Watch(func(d faults.Direction, frame []byte, ended []string) {
+	p.proxy.Watch(func(d faultstest.Direction, frame []byte, ended []string) {
 		mu.Lock()
 		defer mu.Unlock()
-		seen = append(seen, frameShape{d, sent[d], len(frame), faults.FrameName(frame, ended)})
+		seen = append(seen, frameShape{d, sent[d], len(frame), faultstest.FrameName(frame, ended)})
 		sent[d]++
 	})
 	defer p.proxy.Watch(nil)
@@ -212,7 +212,7 @@ func sampledTokens(random *rand.Rand) []int32 {
 // anyBit is a bit of frames like those. For a third of the flips all bytes are
 // equally likely, for a third all frames, and for a third all kinds of frames, so
 // that small and rare ones get their share.
-func anyBit(random *rand.Rand, frames []frameShape) faults.Flip {
+func anyBit(random *rand.Rand, frames []frameShape) faultstest.Flip {
 	var hit frameShape
 	switch random.IntN(3) {
 	case 0:
@@ -240,7 +240,7 @@ func anyBit(random *rand.Rand, frames []frameShape) faults.Flip {
 		for hit = frames[random.IntN(len(frames))]; hit.kind != kind; hit = frames[random.IntN(len(frames))] {
 		}
 	}
-	return faults.Flip{Direction: hit.direction, Frames: hit.nth, Bytes: random.IntN(hit.bytes), Bit: random.IntN(8)}
+	return faultstest.Flip{Direction: hit.direction, Frames: hit.nth, Bytes: random.IntN(hit.bytes), Bit: random.IntN(8)}
 }
 
 // typed reports whether an error of a sender says what happened.

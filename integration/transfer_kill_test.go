@@ -18,8 +18,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 )
 
 const (
@@ -37,30 +37,30 @@ const (
 type deadly struct {
 	t         testing.TB // of what runs now
 	network   string
-	binaries  cluster.Binaries
+	binaries  clustertest.Binaries
 	servers   []string
 	address   string
 	control   string
-	client    *cluster.Client
-	proxy     *faults.Proxy
-	processes map[string]*cluster.Process // by target
-	reference *cluster.InProcess
+	client    *clustertest.Client
+	proxy     *faultstest.Proxy
+	processes map[string]*clustertest.Process // by target
+	reference *clustertest.InProcess
 	made      int
 }
 
 func startDeadly(t *testing.T, network string) *deadly {
 	t.Helper()
-	b := cluster.Build(t)
-	m := &deadly{t: t, network: network, binaries: b, address: cluster.FreeAddress(t), control: cluster.FreeAddress(t), processes: map[string]*cluster.Process{}}
-	m.servers = cluster.Servers(cluster.LaunchEtcd(t, b), cluster.LaunchNATS(t, b))
-	m.reference = cluster.Start(t, func(o *mesh.UpOptions) {
+	b := clustertest.Build(t)
+	m := &deadly{t: t, network: network, binaries: b, address: clustertest.FreeAddress(t), control: clustertest.FreeAddress(t), processes: map[string]*clustertest.Process{}}
+	m.servers = clustertest.Servers(clustertest.LaunchEtcd(t, b), clustertest.LaunchNATS(t, b))
+	m.reference = clustertest.Start(t, func(o *mesh.UpOptions) {
 		o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 1
 		o.PrefillWorkers = 0
 	})
 	for _, target := range []string{"router", "prefill", "decode"} {
 		m.start(target)
 	}
-	m.client = cluster.Dial(t, m.address, m.control)
+	m.client = clustertest.Dial(t, m.address, m.control)
 	m.ready()
 	return m
 }
@@ -78,13 +78,13 @@ func (m *deadly) start(target string) {
 	case "router":
 		args = append(args, "--listen="+m.address, "--control="+m.control)
 	case "decode":
-		listen := cluster.FreeAddress(m.t)
+		listen := clustertest.FreeAddress(m.t)
 		if m.proxy != nil {
 			m.proxy.Close()
 		}
 		args = append(args, "--id="+fmt.Sprintf("decode-%d", m.made), "--decode-transfer-lease="+killLease.String(), "--kv-transport="+m.network)
 		if m.network == "tcp" {
-			m.proxy = faults.NewProxy(m.t, m.network, listen)
+			m.proxy = faultstest.NewProxy(m.t, m.network, listen)
 			args = append(args, "--kv-listen="+listen, "--kv-advertise="+m.proxy.Address())
 		} else {
 			args = append(args, "--kv-socket="+socket)
@@ -92,13 +92,13 @@ func (m *deadly) start(target string) {
 	case "prefill":
 		args = append(args, "--id="+fmt.Sprintf("prefill-%d", m.made), "--kv-transport="+m.network)
 	}
-	m.processes[target] = cluster.Launch(m.t, target, m.binaries.Tandem, args...).Ready(m.t)
+	m.processes[target] = clustertest.Launch(m.t, target, m.binaries.Tandem, args...).Ready(m.t)
 	if target == "decode" && m.network == "unix" {
 		// Who connects to the socket's name gets the proxy.
 		if err := os.Rename(socket, socket+"r"); err != nil {
 			m.t.Fatal(err)
 		}
-		m.proxy = faults.NewProxyAt(m.t, "unix://"+socket, "unix://"+socket+"r")
+		m.proxy = faultstest.NewProxyAt(m.t, "unix://"+socket, "unix://"+socket+"r")
 	}
 }
 
@@ -128,21 +128,21 @@ func (m *deadly) request(number int) (*inferencev1.GenerateRequest, []uint32) {
 // deadlyPhases hold a request by its messages, or let it run.
 func deadlyPhases() []struct {
 	name string
-	hold func(p *faults.Proxy) *faults.Hold // nil: when it decodes
+	hold func(p *faultstest.Proxy) *faultstest.Hold // nil: when it decodes
 } {
-	hold := func(d faults.Direction, kind string, n int) func(*faults.Proxy) *faults.Hold {
-		return func(p *faults.Proxy) *faults.Hold { return p.Hold(d, kind, n) }
+	hold := func(d faultstest.Direction, kind string, n int) func(*faultstest.Proxy) *faultstest.Hold {
+		return func(p *faultstest.Proxy) *faultstest.Hold { return p.Hold(d, kind, n) }
 	}
 	return []struct {
 		name string
-		hold func(p *faults.Proxy) *faults.Hold
+		hold func(p *faultstest.Proxy) *faultstest.Hold
 	}{
-		{"reserved", hold(faults.ToReceiver, "open", 1)},
-		{"opened", hold(faults.ToSender, "accept", 1)},
-		{"computing", hold(faults.ToReceiver, "chunk", 1)},
-		{"transferring", hold(faults.ToReceiver, "chunk", 3)},
-		{"committing", hold(faults.ToReceiver, "commit", 1)},
-		{"committed", hold(faults.ToSender, "committed", 1)},
+		{"reserved", hold(faultstest.ToReceiver, "open", 1)},
+		{"opened", hold(faultstest.ToSender, "accept", 1)},
+		{"computing", hold(faultstest.ToReceiver, "chunk", 1)},
+		{"transferring", hold(faultstest.ToReceiver, "chunk", 3)},
+		{"committing", hold(faultstest.ToReceiver, "commit", 1)},
+		{"committed", hold(faultstest.ToSender, "committed", 1)},
 		{"decoding", nil},
 	}
 }
@@ -211,7 +211,7 @@ func TestKilledDuringATransfer(t *testing.T) {
 }
 
 // reach runs a request to its phase.
-func (m *deadly) reach(t *testing.T, r *inferencev1.GenerateRequest, hold func(*faults.Proxy) *faults.Hold) (c *call, release func()) {
+func (m *deadly) reach(t *testing.T, r *inferencev1.GenerateRequest, hold func(*faultstest.Proxy) *faultstest.Hold) (c *call, release func()) {
 	t.Helper()
 	var reached <-chan struct{}
 	release = func() {}
@@ -258,7 +258,7 @@ func (m *deadly) frozen(t *testing.T, victim string, number *int) {
 		defer m.within(t)()
 		*number++
 		r, want := m.request(*number)
-		c, release := m.reach(t, r, func(p *faults.Proxy) *faults.Hold { return p.Hold(faults.ToReceiver, "chunk", 3) })
+		c, release := m.reach(t, r, func(p *faultstest.Proxy) *faultstest.Hold { return p.Hold(faultstest.ToReceiver, "chunk", 3) })
 		m.processes[victim].Freeze(t)
 		release()
 		began := time.Now()
@@ -282,7 +282,7 @@ func (m *deadly) frozen(t *testing.T, victim string, number *int) {
 func (m *deadly) awaitFree(t *testing.T, target string) {
 	t.Helper()
 	role := map[string]int{"prefill": int(prefillRole), "decode": int(decodeRole)}[target]
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		workers, err := m.client.Workers(0)
 		for _, w := range workers {
 			load := w.GetLoad()
@@ -315,7 +315,7 @@ func (m *deadly) held(victim string) map[string]processHeld {
 // says what came to it.
 func (m *deadly) checkHeld(t *testing.T, before map[string]processHeld, victim string) (growth string) {
 	t.Helper()
-	cluster.Await(t, func() string {
+	clustertest.Await(t, func() string {
 		growth = victim + " was killed:"
 		for target, now := range m.held(victim) {
 			was := before[target]

@@ -15,8 +15,8 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
@@ -52,7 +52,7 @@ type rig struct {
 	members   *rigMembers
 	signals   *rigSignals
 	router    *part
-	client    *cluster.Client
+	client    *clustertest.Client
 	prefill   *rigWorker
 	decode    *rigWorker
 	made      int
@@ -64,7 +64,7 @@ type rigWorker struct {
 	record *controlv1.WorkerRecord
 	driver *worker.Driver
 	gate   *gate
-	proxy  *faults.Proxy // of a decode worker
+	proxy  *faultstest.Proxy // of a decode worker
 }
 
 // kill lets nothing of the dead worker wait for its engine.
@@ -152,7 +152,7 @@ func (g *rig) startDecode() (before *rigWorker) {
 	server := rpc.NewServer(rpc.ServerConfig{})
 	// The address of the proxy goes into tickets, and that of the receiver into the
 	// proxy: so there are listeners before there is a worker.
-	w.proxy = faults.NewProxy(g.t, g.network, "")
+	w.proxy = faultstest.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
 	service, err := decode.New(decode.Config{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1, TransferLease: rigLease, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
 		Identity: identity, KVAddresses: []string{w.proxy.Address()}, Engine: e,
@@ -197,8 +197,8 @@ func (g *rig) startRouter() (before *part) {
 	if g.client != nil {
 		_ = g.client.Conn.Close()
 	}
-	before, g.router, g.client = g.router, p, cluster.Dial(g.t, address, address)
-	cluster.Await(g.t, func() string {
+	before, g.router, g.client = g.router, p, clustertest.Dial(g.t, address, address)
+	clustertest.Await(g.t, func() string {
 		workers, err := g.client.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 		connected := 0
 		for _, w := range workers {

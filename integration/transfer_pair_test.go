@@ -14,7 +14,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
@@ -35,7 +35,7 @@ type pair struct {
 	times    pairTimes
 	streams  int
 	from, to *kvtransfertest.Pages
-	proxy    *faults.Proxy
+	proxy    *faultstest.Proxy
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
 	// stopReceiver ends the receiver as a SIGKILL does: no connection of it says
@@ -78,7 +78,7 @@ func newPair(t *testing.T, network string, streams int, pages func(kvcache.Layou
 // listenKV listens as whoever receives KV does, and says where.
 func listenKV(t testing.TB, network string) (listener net.Listener, address string) {
 	t.Helper()
-	address = faults.Address(t, network)
+	address = faultstest.Address(t, network)
 	listener, err := kvtransfer.Listen(address)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 	p.t.Helper()
 	listener, address := listenKV(p.t, p.network)
 	if p.proxy == nil {
-		p.proxy = faults.NewProxy(p.t, p.network, address)
+		p.proxy = faultstest.NewProxy(p.t, p.network, address)
 	}
 	p.proxy.Retarget(address)
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{

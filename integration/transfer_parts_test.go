@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -52,7 +52,7 @@ func newPart(t testing.TB) *part {
 // serve serves on an address of its own, which it returns.
 func (p *part) serve(t testing.TB, server *rpc.Server) string {
 	t.Helper()
-	listener, address := faults.Listen(t, faults.Address(t, "tcp"))
+	listener, address := faultstest.Listen(t, faultstest.Address(t, "tcp"))
 	p.serveOn(listener, server)
 	return address
 }

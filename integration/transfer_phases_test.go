@@ -11,8 +11,8 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -30,15 +30,15 @@ type phase struct {
 // phases are those of a disaggregated request, in order.
 func phases() []phase {
 	return []phase{
-		{name: "reserved", hold: holdMessage(faults.ToReceiver, "open", 1)},
-		{name: "opened", hold: holdMessage(faults.ToSender, "accept", 1)},
+		{name: "reserved", hold: holdMessage(faultstest.ToReceiver, "open", 1)},
+		{name: "opened", hold: holdMessage(faultstest.ToSender, "accept", 1)},
 		{name: "computing", hold: func(g *rig) (<-chan struct{}, func()) {
 			gate := g.prefill.gate
 			return gate.close(0), gate.open
 		}},
-		{name: "transferring", hold: holdMessage(faults.ToReceiver, "chunk", 6)},
-		{name: "committing", hold: holdMessage(faults.ToReceiver, "commit", 1)},
-		{name: "committed", hold: holdMessage(faults.ToSender, "committed", 1), complete: true},
+		{name: "transferring", hold: holdMessage(faultstest.ToReceiver, "chunk", 6)},
+		{name: "committing", hold: holdMessage(faultstest.ToReceiver, "commit", 1)},
+		{name: "committed", hold: holdMessage(faultstest.ToSender, "committed", 1), complete: true},
 		{name: "decoding", hold: func(g *rig) (<-chan struct{}, func()) {
 			gate := g.decode.gate
 			return gate.close(3), gate.open
@@ -46,7 +46,7 @@ func phases() []phase {
 	}
 }
 
-func holdMessage(d faults.Direction, kind string, n int) func(*rig) (<-chan struct{}, func()) {
+func holdMessage(d faultstest.Direction, kind string, n int) func(*rig) (<-chan struct{}, func()) {
 	return func(g *rig) (<-chan struct{}, func()) {
 		h := g.decode.proxy.Hold(d, kind, n)
 		return h.Held(), h.Release
@@ -55,7 +55,7 @@ func holdMessage(d faults.Direction, kind string, n int) func(*rig) (<-chan stru
 
 // call is a request that runs.
 type call struct {
-	result cluster.Result
+	result clustertest.Result
 	err    error
 	cancel context.CancelFunc
 	done   chan struct{}

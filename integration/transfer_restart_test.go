@@ -13,7 +13,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -25,7 +25,7 @@ var patient = pairTimes{lease: time.Second, answer: 10 * time.Second, connect: 3
 // eachPair runs a test over every transport, with one stream and with several, and
 // with both kinds of pages.
 func eachPair(t *testing.T, test func(t *testing.T, p *pair)) {
-	for _, network := range faults.Transports() {
+	for _, network := range faultstest.Transports() {
 		for _, streams := range pairStreams {
 			for _, pages := range pairPages {
 				t.Run(fmt.Sprintf("%s, %d streams, %s pages", network, streams, pages.name), func(t *testing.T) {
@@ -42,7 +42,7 @@ func eachPair(t *testing.T, test func(t *testing.T, p *pair)) {
 func TestReceiverRestartsDuringATransfer(t *testing.T) {
 	eachPair(t, func(t *testing.T, p *pair) {
 		old := p.reserve(p.receiver, 0, 0, 17)
-		hold := p.proxy.Hold(faults.ToReceiver, "chunk", 3)
+		hold := p.proxy.Hold(faultstest.ToReceiver, "chunk", 3)
 		ended := make(chan error, 1)
 		go func() { ended <- old.send(p.sender) }()
 		await(t, "the third chunk", hold.Held())
@@ -89,7 +89,7 @@ func TestReceiverRestartsDuringATransfer(t *testing.T) {
 func TestSenderRestartsDuringATransfer(t *testing.T) {
 	eachPair(t, func(t *testing.T, p *pair) {
 		old := p.reserve(p.receiver, 0, 0, 17)
-		hold := p.proxy.Hold(faults.ToReceiver, "chunk", 3)
+		hold := p.proxy.Hold(faultstest.ToReceiver, "chunk", 3)
 		ended := make(chan error, 1)
 		go func() { ended <- old.send(p.sender) }()
 		await(t, "the third chunk", hold.Held())
@@ -145,7 +145,7 @@ func (p *pair) page(block kvcache.BlockID) []byte { return p.to.Page(block) }
 
 // around is an address of the receiver that leads past the proxy.
 func (p *pair) around() string {
-	return faults.NewProxy(p.t, p.network, p.proxy.Target()).Address()
+	return faultstest.NewProxy(p.t, p.network, p.proxy.Target()).Address()
 }
 
 // delivers checks that the next transfer works.

@@ -6,14 +6,14 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 )
 
 // A sender that falls silent while its connection stays, in whatever phase: its
 // reservation ends at its lease, and so does the session, on which there is nobody to
 // acknowledge that. The request goes on elsewhere.
 func TestSilentSenders(t *testing.T) {
-	for _, network := range faults.Transports() {
+	for _, network := range faultstest.Transports() {
 		for _, p := range phases() {
 			t.Run(network+", "+p.name, func(t *testing.T) {
 				t.Parallel() // it is waiting

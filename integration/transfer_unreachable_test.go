@@ -11,8 +11,8 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/integration/cluster"
-	"github.com/tandem-serving/tandem/integration/faults"
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -22,7 +22,7 @@ const auto = inferencev1.Mode_MODE_AUTO
 // to its decode worker: in mode auto the tokens that one worker gives, within the
 // request's deadline, else a typed error at once.
 // ask makes a request of each number, whose prompts have little in common.
-func checkUnreached(t *testing.T, m *cluster.Client, ask func(int, inferencev1.Mode) *inferencev1.GenerateRequest) {
+func checkUnreached(t *testing.T, m *clustertest.Client, ask func(int, inferencev1.Mode) *inferencev1.GenerateRequest) {
 	t.Helper()
 	for i := range 2 {
 		r := generate(t, m, ask(i, auto))
@@ -47,7 +47,7 @@ func checkUnreached(t *testing.T, m *cluster.Client, ask func(int, inferencev1.M
 
 // Nobody listens at the decode worker's KV address.
 func TestUnreachable(t *testing.T) {
-	for _, network := range faults.Transports() {
+	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			g := newRig(t, network)
 			g.decode.proxy.Close()
@@ -56,7 +56,7 @@ func TestUnreachable(t *testing.T) {
 
 			// Another start of it has an address that works, and is used at once.
 			g.startDecode().kill()
-			cluster.Await(t, func() string {
+			clustertest.Await(t, func() string {
 				r, err := g.client.Generate(t.Context(), g.request(10, disaggregated))
 				if err != nil {
 					return err.Error()
@@ -79,17 +79,17 @@ func TestUnreachableProcesses(t *testing.T) {
 		t.Skip("builds programs")
 	}
 	t.Parallel() // much of it is waiting
-	binaries := cluster.Build(t)
+	binaries := clustertest.Build(t)
 	for name, c := range map[string]struct{ prefill, decode []string }{
-		"bad --kv-advertise":  {nil, []string{"--kv-advertise=" + cluster.FreeAddress(t), "--kv-socket=off"}},
+		"bad --kv-advertise":  {nil, []string{"--kv-advertise=" + clustertest.FreeAddress(t), "--kv-socket=off"}},
 		"another worker's":    {nil, nil}, // the prefill worker's own port, filled in below
 		"no common transport": {[]string{"--kv-transport=tcp"}, []string{"--kv-transport=unix"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			etcd, nats := cluster.LaunchEtcd(t, binaries), cluster.LaunchNATS(t, binaries)
-			serve := func(target string, args ...string) *cluster.Process {
+			etcd, nats := clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries)
+			serve := func(target string, args ...string) *clustertest.Process {
 				args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
-				return cluster.Launch(t, target, binaries.Tandem, append(args, cluster.Servers(etcd, nats)...)...).Ready(t)
+				return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...).Ready(t)
 			}
 			m := serve("router", "--listen=127.0.0.1:0").Client(t)
 			prefill := serve("prefill", c.prefill...)

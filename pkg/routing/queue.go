@@ -147,6 +147,6 @@ func (rt *Router) schedule() {
 
 func (rt *Router) giveUp(e *entry, r Refusal) {
 	rt.queue.remove(e.request.ID)
-	rt.leave(e.request.Tenant)
+	rt.tenants.Leave(e.request.Tenant)
 	rt.refuse(e.request.ID, r)
 }

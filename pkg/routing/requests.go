@@ -32,7 +32,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	}
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
-		if limit := rt.TenantLimit(); rt.tenants[r.Tenant] >= limit {
+		if limit := rt.TenantLimit(); rt.tenants.Full(r.Tenant, limit) {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
 				fmt.Sprintf("tenant %q has %d requests, as many as it may; retry when one has ended", r.Tenant, limit), time.Second})
 			return
@@ -54,7 +54,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && r.Attempt == 0 && due.Before(e.until) {
 		e.until = due
 	}
-	rt.tenants[r.Tenant]++
+	rt.tenants.Enter(r.Tenant)
 	rt.queue.insert(e)
 }
 
@@ -81,12 +81,6 @@ func (rt *Router) threshold() int {
 		return int(rt.policy.GetDisaggregateMinTokens())
 	}
 	return rt.config.DisaggregateMinTokens
-}
-
-func (rt *Router) leave(tenant string) {
-	if rt.tenants[tenant]--; rt.tenants[tenant] <= 0 {
-		delete(rt.tenants, tenant)
-	}
 }
 
 func (rt *Router) refuse(id string, r Refusal) { rt.out = append(rt.out, Refuse{id, r}) }
@@ -127,7 +121,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		return
 	}
 	delete(rt.running, e.ID)
-	rt.leave(d.tenant)
+	rt.tenants.Leave(d.tenant)
 	for _, w := range d.workers() {
 		w.remove(e.ID)
 		if w.probe.id == e.ID {

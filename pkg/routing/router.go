@@ -6,6 +6,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/routing/tenants"
 )
 
 // Router is the state machine that routes: it holds what is known of every worker and
@@ -37,8 +38,8 @@ type Router struct {
 	reopenings []reopening      // of paths that failed once, in order
 	// pathsDue is when to look for paths to forget; zero if there are none.
 	pathsDue time.Time
-	tenants  map[string]int // requests, waiting and running
-	number   uint64         // of the last request
+	tenants  tenants.Counts
+	number   uint64 // of the last request
 	searches uint64
 	now      time.Time // of the last event
 	out      []Action
@@ -55,7 +56,7 @@ func New(config Config, random Rand) *Router {
 		queue:       queue{ids: make(map[string]*entry)},
 		running:     make(map[string]*dispatched),
 		paths:       make(map[path]*outage),
-		tenants:     make(map[string]int),
+		tenants:     tenants.Counts{},
 		pinnedOnce:  make(map[string]bool),
 		disagreeing: make(map[string][]string),
 	}
@@ -121,10 +122,10 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 	case Taken:
 		return rt.taken(now, e)
 	case Unread:
-		rt.tenants[e.Tenant]++
+		rt.tenants.Enter(e.Tenant)
 		return false
 	case Read:
-		rt.leave(e.Tenant)
+		rt.tenants.Leave(e.Tenant)
 		return false
 	case PromptDone:
 		return rt.promptDone(now, e.ID)
@@ -140,7 +141,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		rt.ended(now, e)
 	case Cancelled:
 		if w := rt.queue.remove(e.ID); w != nil {
-			rt.leave(w.request.Tenant)
+			rt.tenants.Leave(w.request.Tenant)
 		}
 	case PolicyChanged:
 		rt.policy = e.Policy

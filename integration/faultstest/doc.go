@@ -1,4 +1,4 @@
-// Package faults stands between the sender and the receiver of KV and does what
+// Package faultstest stands between the sender and the receiver of KV and does what
 // networks and dying peers do: it cuts connections, falls silent, spoils single
 // bits, and stops the traffic in front of a chosen message, so that a test can do
 // something in exactly that phase of a transfer.
@@ -6,4 +6,4 @@
 // Only tests may import it. A Proxy starts a goroutine for its listener and two for
 // each connection; Close ends them and waits. Proxy.mu guards everything; it is not
 // held while bytes are read or written.
-package faults
+package faultstest

@@ -1,4 +1,4 @@
-package faults
+package faultstest
 
 import "sync"
 
