@@ -1,12 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/loadtest/calibrate"
-	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 )
 
 func newBenchClientCommand() *cobra.Command {
@@ -34,12 +32,11 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		Args: exactly(),
 	}
 	flags := new(benchClientFlags)
-	flags.add(cmd)
+	flags.add(cmd.Flags())
 	findMax := cmd.Flags().Bool("find-max", false, "look for the most streams that are held")
-	asJSON := addJSON(cmd, "print one JSON object a measurement")
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object a measurement")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		p, err := flags.plan()
+		p, err := flags.complete()
 		if err != nil {
 			return usageError(cmd, err.Error())
 		}
@@ -47,19 +44,18 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		if err != nil {
 			return fmt.Errorf("find the program to start: %w", err)
 		}
-		out := &benchClientOutput{out: cmd.OutOrStdout(), json: *asJSON}
 		measure := func(ctx context.Context, p calibrate.Plan) (*calibrate.Result, error) {
 			r, err := calibrate.Measure(ctx, p, calibrate.Processes{
 				Binary: binary,
-				Server: func(p calibrate.Plan) []string { return []string{"bench", "client", "server", planText(p)} },
+				Server: func(p calibrate.Plan) []string { return []string{"bench", "client", "server", planArgument(p)} },
 				Load: func(p calibrate.Plan, address string) []string {
-					return []string{"bench", "client", "load", address, planText(p)}
+					return []string{"bench", "client", "load", address, planArgument(p)}
 				},
 			})
 			if err != nil {
 				return nil, err
 			}
-			return r, out.print(r)
+			return r, show(cmd, *asJSON, r, printBenchClient)
 		}
 		if !*findMax {
 			_, err := measure(cmd.Context(), p)
@@ -82,119 +78,80 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		return nil
 	}
 	cmd.AddCommand(newBenchClientPart("server PLAN", "Be the fake server of 'bench client'",
-		func(cmd *cobra.Command, args []string) error {
-			p, err := parsePlan(args[0])
-			if err != nil {
-				return err
-			}
+		func(cmd *cobra.Command, p calibrate.Plan, _ []string) error {
 			return calibrate.Serve(cmd.Context(), p, cmd.InOrStdin(), cmd.OutOrStdout())
 		}, "the PLAN"))
 	cmd.AddCommand(newBenchClientPart("load ADDRESS PLAN", "Be the generator of 'bench client'",
-		func(cmd *cobra.Command, args []string) error {
-			p, err := parsePlan(args[1])
-			if err != nil {
-				return err
-			}
+		func(cmd *cobra.Command, p calibrate.Plan, args []string) error {
 			return calibrate.Load(cmd.Context(), p, args[0], cmd.OutOrStdout())
 		}, "the ADDRESS", "the PLAN"))
 	return cmd
 }
 
-// newBenchClientPart is a command that `bench client` runs in a process of its own.
-func newBenchClientPart(use, short string, run func(*cobra.Command, []string) error, args ...string) *cobra.Command {
+// newBenchClientPart is a command that `bench client` runs in a process of its own. The
+// plan is its last argument.
+func newBenchClientPart(use, short string, run func(*cobra.Command, calibrate.Plan, []string) error, args ...string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Hidden: true, Args: exactly(args...),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer deferCollector()()
-			return run(cmd, args)
+			p, err := parsePlan[calibrate.Plan]("bench client", args[len(args)-1])
+			if err = cmp.Or(err, p.Validate()); err != nil {
+				return err
+			}
+			return run(cmd, p, args)
 		},
 		Example: "  tandem bench client --streams 2000",
 	}
 }
 
-// benchClientFlags are the flags of bench client.
+// benchClientFlags are the flags of bench client: a plan, whose ITL.Mean is 0 where
+// tokenRate says it.
 type benchClientFlags struct {
-	streams, tokens, promptTokens, connections int
-	tokenRate                                  float64
-	duration, ttft, ttftJitter, itl, itlJitter time.Duration
-	coalesce                                   time.Duration
-	seed                                       uint64
-	http                                       bool
+	plan      calibrate.Plan
+	tokenRate float64
 }
 
-func (f *benchClientFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.IntVar(&f.streams, "streams", 2000, "streams to hold at a time, on average")
-	fs.DurationVar(&f.duration, "duration", 20*time.Second, "how long to hold them, after the time in which their number rises")
-	fs.IntVar(&f.tokens, "tokens", 100, "tokens of a stream")
-	fs.IntVar(&f.promptTokens, "prompt-tokens", 256, "tokens of a prompt")
+func (f *benchClientFlags) add(fs *pflag.FlagSet) {
+	fs.IntVar(&f.plan.Streams, "streams", 2000, "streams to hold at a time, on average")
+	fs.DurationVar(&f.plan.Duration, "duration", 20*time.Second, "how long to hold them, after the time in which their number rises")
+	fs.IntVar(&f.plan.TokensPerStream, "tokens", 100, "tokens of a stream")
+	fs.IntVar(&f.plan.PromptTokens, "prompt-tokens", 256, "tokens of a prompt")
 	fs.Float64Var(&f.tokenRate, "token-rate", 10, "tokens a second of a stream, unless --itl is given")
-	fs.DurationVar(&f.ttft, "ttft", 200*time.Millisecond, "time to the first token that the fake server injects")
-	fs.DurationVar(&f.ttftJitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.itl, "itl", 0, "time between tokens that the fake server injects; 0: from --token-rate")
-	fs.DurationVar(&f.itlJitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.coalesce, "coalesce", 0, "how long the fake server may keep a token to send more together: with thousands of streams it has no time for each")
-	fs.IntVar(&f.connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
-	fs.BoolVar(&f.http, "http", false, "by OpenAI's HTTP API instead of gRPC")
-	fs.Uint64Var(&f.seed, "seed", 1, "seed of arrivals and jitter")
+	fs.DurationVar(&f.plan.TTFT.Mean, "ttft", 200*time.Millisecond, "time to the first token that the fake server injects")
+	fs.DurationVar(&f.plan.TTFT.Jitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
+	fs.DurationVar(&f.plan.ITL.Mean, "itl", 0, "time between tokens that the fake server injects; 0: from --token-rate")
+	fs.DurationVar(&f.plan.ITL.Jitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
+	fs.DurationVar(&f.plan.Coalesce, "coalesce", 0, "how long the fake server may keep a token to send more together: with thousands of streams it has no time for each")
+	fs.IntVar(&f.plan.Connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
+	fs.BoolVar(&f.plan.HTTP, "http", false, "by OpenAI's HTTP API instead of gRPC")
+	fs.Uint64Var(&f.plan.Seed, "seed", 1, "seed of arrivals and jitter")
 }
 
-func (f *benchClientFlags) plan() (calibrate.Plan, error) {
-	itl := f.itl
-	if itl == 0 {
+// complete makes the plan of the flags.
+func (f *benchClientFlags) complete() (calibrate.Plan, error) {
+	p := f.plan
+	if p.ITL.Mean == 0 {
 		if !(f.tokenRate > 0 && f.tokenRate <= 1e6) {
-			return calibrate.Plan{}, fmt.Errorf("--token-rate %v: give tokens a second above 0", f.tokenRate)
+			return p, fmt.Errorf("--token-rate %v: give tokens a second above 0", f.tokenRate)
 		}
-		itl = time.Duration(float64(time.Second) / f.tokenRate)
+		p.ITL.Mean = time.Duration(float64(time.Second) / f.tokenRate)
 	}
-	p := calibrate.Plan{
-		Streams: f.streams, Duration: f.duration, TokensPerStream: f.tokens, PromptTokens: f.promptTokens,
-		TTFT: fakeserver.Delay{Mean: f.ttft, Jitter: f.ttftJitter}, ITL: fakeserver.Delay{Mean: itl, Jitter: min(f.itlJitter, itl)},
-		Coalesce: f.coalesce, Connections: f.connections, HTTP: f.http, Seed: f.seed,
-	}
+	p.ITL.Jitter = min(p.ITL.Jitter, p.ITL.Mean)
 	return p, p.Validate()
 }
 
-// planText is a plan as an argument.
-func planText(p calibrate.Plan) string {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err.Error() // no plan that is valid; the part says so
-	}
-	return string(b)
-}
-
-func parsePlan(text string) (calibrate.Plan, error) {
-	var p calibrate.Plan
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return p, fmt.Errorf("this command is for 'tandem bench client', which gives it a plan: %w", err)
-	}
-	return p, p.Validate()
-}
-
-// benchClientOutput prints results.
-type benchClientOutput struct {
-	out  io.Writer
-	json bool
-}
-
-func (o *benchClientOutput) print(r *calibrate.Result) error {
-	if o.json {
-		return json.NewEncoder(o.out).Encode(r)
-	}
+func printBenchClient(out io.Writer, r *calibrate.Result) error {
 	p := r.Plan
-	fmt.Fprintf(o.out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
+	fmt.Fprintf(out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
 		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
-	fmt.Fprintf(o.out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
+	fmt.Fprintf(out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
 		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
 	if !r.Pinned {
-		fmt.Fprintln(o.out, "generator and fake server share their cores: the figures are worse than with a core each")
+		fmt.Fprintln(out, "generator and fake server share their cores: the figures are worse than with a core each")
 	}
-	table := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(cells ...any) {
-		fmt.Fprintln(table, tabbed(cells))
-	}
-	row("ms", "p50", "p99", "max")
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "ms\tp50\tp99\tmax\t")
 	for _, s := range []struct {
 		name   string
 		spread calibrate.Spread
@@ -203,31 +160,18 @@ func (o *benchClientOutput) print(r *calibrate.Result) error {
 		{"TTFT injected", r.TTFT.Injected}, {"TTFT sent", r.TTFT.Sent}, {"TTFT reported", r.TTFT.Reported}, {"error of each TTFT", r.TTFT.Each},
 		{"ITL injected", r.ITL.Injected}, {"ITL sent", r.ITL.Sent}, {"ITL reported", r.ITL.Reported}, {"error of each ITL", r.ITL.Each},
 	} {
-		row(s.name, s.spread.P50, s.spread.P99, s.spread.Max)
+		fmt.Fprintf(table, "%s\t%.3f\t%.3f\t%.3f\t\n", s.name, s.spread.P50, s.spread.P99, s.spread.Max)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.out, "own error, reported less injected: TTFT p50 %+.3f ms, p99 %+.3f ms; ITL p50 %+.3f ms, p99 %+.3f ms\n",
+	fmt.Fprintf(out, "own error, reported less injected: TTFT p50 %+.3f ms, p99 %+.3f ms; ITL p50 %+.3f ms, p99 %+.3f ms\n",
 		r.TTFT.P50, r.TTFT.P99, r.ITL.P50, r.ITL.P99)
 	if r.Failure != "" {
-		fmt.Fprintf(o.out, "a request failed: %s\n", r.Failure)
+		fmt.Fprintf(out, "a request failed: %s\n", r.Failure)
 	}
 	if r.Bottleneck != "" {
-		fmt.Fprintf(o.out, "the client was the limit: %s\n", r.Bottleneck)
+		fmt.Fprintf(out, "the client was the limit: %s\n", r.Bottleneck)
 	}
 	return nil
-}
-
-// tabbed is a row of a table: numbers have three decimals.
-func tabbed(cells []any) string {
-	var b strings.Builder
-	for _, cell := range cells {
-		if value, ok := cell.(float64); ok {
-			fmt.Fprintf(&b, "%.3f\t", value)
-		} else {
-			fmt.Fprintf(&b, "%v\t", cell)
-		}
-	}
-	return b.String()
 }

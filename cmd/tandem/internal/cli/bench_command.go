@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/pkg/memory"
 )
@@ -82,14 +84,33 @@ func deferCollector() (restore func()) {
 	return drive.DeferCollector(available.Bytes)
 }
 
-// measured prints what a benchmark found, as one JSON object or by write; without a result
-// it says why.
+// addBenchJSON is addJSON for a benchmark, no flag of which belongs in an environment or
+// a file. The other flags are there already.
+func addBenchJSON(cmd *cobra.Command, usage string) *bool {
+	on := addJSON(cmd, usage)
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	return on
+}
+
+// measured shows what a benchmark found; without a result it says why.
 func measured[T any](cmd *cobra.Command, asJSON bool, result T, err error, write func(io.Writer, T) error) error {
-	switch {
-	case err != nil:
+	if err != nil {
 		return interruptedOr(cmd.Context(), err)
-	case asJSON:
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
 	}
-	return write(cmd.OutOrStdout(), result)
+	return show(cmd, asJSON, result, write)
+}
+
+// planArgument is a benchmark's plan as an argument of a part of it, which runs in a
+// process of its own. Every plan can be written as JSON.
+func planArgument(plan any) string {
+	text, _ := json.Marshal(plan)
+	return string(text)
+}
+
+// parsePlan reads what planArgument wrote for a part of command.
+func parsePlan[P any](command, text string) (plan P, err error) {
+	if err := json.Unmarshal([]byte(text), &plan); err != nil {
+		return plan, fmt.Errorf("this command is for 'tandem %s', which gives it a plan: %w", command, err)
+	}
+	return plan, nil
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 
@@ -46,9 +45,7 @@ Others are only told. It is 1 too if a report holds no completed requests.`,
 		}
 		found := compare.Reports(before, after, compare.Options{Threshold: *threshold})
 		if *asJSON {
-			encoder := json.NewEncoder(cmd.OutOrStdout())
-			encoder.SetIndent("", "  ")
-			err = encoder.Encode(found)
+			err = indented(cmd.OutOrStdout(), found)
 		} else {
 			err = found.WriteTable(cmd.OutOrStdout())
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -29,10 +28,7 @@ type benchEngineFlags struct {
 
 func newBenchEngineCommand() *cobra.Command {
 	var f benchEngineFlags
-	var presets []string
-	for _, shape := range model.Presets() {
-		presets = append(presets, shape.Name)
-	}
+	presets := presetNames()
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Measure the CPU or CUDA engine beside what the machine can do",
@@ -88,8 +84,7 @@ start says how long it takes from there to the first step.`,
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))
-	asJSON := addJSON(cmd, "print one JSON object")
-	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if on, err := f.onGPU(cmd.Flags()); err != nil {
 			return usageError(cmd, err.Error())
@@ -114,17 +109,25 @@ func (f *benchEngineFlags) check(presetGiven bool) error {
 	if f.threads < 0 || f.threads > 1023 {
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	}
+	return f.checkModel(presetGiven, f.plan)
+}
+
+// checkModel checks a plan for the model that is measured, as far as it is known.
+func (f *benchEngineFlags) checkModel(presetGiven bool, plan interface {
+	Validate() error
+	ValidateFor(name string, contextTokens int) error
+}) error {
 	if f.model != "" {
 		if presetGiven {
 			return errors.New("--model and --preset are both given: one is measured")
 		}
-		return f.plan.Validate()
+		return plan.Validate()
 	}
 	shape, err := model.Preset(f.preset)
 	if err != nil {
 		return fmt.Errorf("--preset: %w", err)
 	}
-	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
+	return plan.ValidateFor(shape.Name, shape.ContextTokens)
 }
 
 // measure measures with the model's weights.

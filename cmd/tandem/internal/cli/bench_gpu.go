@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -76,26 +75,11 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
 		Products: cuda.Products(f.gpu.products), Weights: cuda.WeightType(f.gpu.weights), KV: cuda.KVType(f.gpu.kv),
 	}
-	if err := f.checkGPU(cmd.Flags().Changed("preset"), plan); err != nil {
+	if err := f.checkModel(cmd.Flags().Changed("preset"), plan); err != nil {
 		return usageError(cmd, err.Error())
 	}
 	result, err := f.measureGPU(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr(), plan)
 	return measured(cmd, asJSON, result, err, printBenchGPU)
-}
-
-// checkGPU finds mistakes on the command line.
-func (f *benchEngineFlags) checkGPU(presetGiven bool, plan gpu.Plan) error {
-	if f.model != "" {
-		if presetGiven {
-			return errors.New("--model and --preset are both given: one is measured")
-		}
-		return plan.Validate()
-	}
-	shape, err := model.Preset(f.preset)
-	if err != nil {
-		return fmt.Errorf("--preset: %w", err)
-	}
-	return plan.ValidateFor(shape.Name, shape.ContextTokens)
 }
 
 func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer, plan gpu.Plan) (*gpu.Result, error) {

@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
@@ -49,8 +48,7 @@ Without --model, one of random weights is made first and removed at the end.`,
 	fs.Uint64Var(&plan.Seed, "seed", 1, "seed of the prompts")
 	fs.StringArrayVar(&arguments, "worker-flag", nil, "a further flag of both workers, such as --worker-flag=--kv-memory=2GiB")
 	oneOf(cmd, "transport", "tcp", "unix")
-	asJSON := addJSON(cmd, "print one JSON object")
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		plan.Vocabulary = 2 // until the model is known
 		if !cmd.Flags().Changed("check") {

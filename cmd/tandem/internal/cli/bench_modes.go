@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"io"
 	"time"
@@ -96,7 +95,7 @@ report says how much each part used.`,
 		result, err := pair.Run(cmd.Context(), sides, pair.Options{Load: load, Rates: given, Rounds: rounds}, live)
 		live.finish()
 		if err != nil {
-			return pairFailure(cmd.Context(), err)
+			return loadFailure(cmd.Context(), err)
 		}
 		for i := range result.Outcomes {
 			r := result.Outcomes[i].Report
@@ -117,12 +116,4 @@ report says how much each part used.`,
 		return nil
 	}
 	return cmd
-}
-
-// pairFailure is the error of a pair.Run with the exit status that it deserves.
-func pairFailure(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
 }

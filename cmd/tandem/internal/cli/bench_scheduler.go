@@ -37,10 +37,7 @@ type benchSchedulerFlags struct {
 
 func newBenchSchedulerCommand() *cobra.Command {
 	var f benchSchedulerFlags
-	var presets []string
-	for _, shape := range model.Presets() {
-		presets = append(presets, shape.Name)
-	}
+	presets := presetNames()
 	cmd := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Measure what the scheduler does to short requests beside long ones",
@@ -105,8 +102,7 @@ what decodes would have taken without prompts is fitted to the steps that had no
 	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time of one policy; one that takes longer is an error")
 	oneOf(cmd, "scenario", scheduler.Mix, scheduler.LongPrompt)
 	oneOf(cmd, "preset", presets...)
-	asJSON := addJSON(cmd, "print one JSON object")
-	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f.complete(cmd.Flags())
 		if err := f.check(cmd.Flags()); err != nil {

@@ -77,10 +77,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 			err = closeErr
 		}
 		if err != nil {
-			if cmd.Context().Err() != nil {
-				return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
-			}
-			return err
+			return loadFailure(cmd.Context(), err)
 		}
 		out.Report.Name, out.Report.Command, out.Report.Version = outputs.name, command(cmd), telemetry.ReadBuild().String()
 		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -92,7 +91,7 @@ the cores that this process may use to itself, and the router the others.`,
 		}, pair.Options{Load: load, Share: share, Rounds: rounds}, live)
 		live.finish()
 		if err != nil {
-			return pairFailure(cmd.Context(), err)
+			return loadFailure(cmd.Context(), err)
 		}
 		return printSimulated(cmd.OutOrStdout(), result, share, *asJSON)
 	}
@@ -103,9 +102,7 @@ the cores that this process may use to itself, and the router the others.`,
 func printSimulated(w io.Writer, result *pair.Result, share float64, asJSON bool) error {
 	var err error
 	if rate := result.Steps[0].Rate; asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(map[string]any{
+		err = indented(w, map[string]any{
 			"rate": rate, "capacity_rps": result.Capacity, "differences": result.Differences(), "interrupted": result.Interrupted,
 		})
 	} else {

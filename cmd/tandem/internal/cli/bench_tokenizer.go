@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenrate"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
@@ -39,8 +38,7 @@ Seconds are of processor time on Linux, so that what else runs does not count.`,
 	plan := tokenrate.Plan{}
 	fs.DurationVar(&plan.Duration, "duration", 6*time.Second, "how long to measure")
 	fs.IntVar(&plan.Threads, "threads", 1, "threads that encode at a time")
-	asJSON := addJSON(cmd, "print one JSON object")
-	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if plan.Threads < 1 || plan.Duration <= 0 {
 			return usageError(cmd, "--threads and --duration: give more than 0")

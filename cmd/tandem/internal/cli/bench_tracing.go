@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
 )
@@ -34,8 +32,7 @@ the measurement itself is worth: then nothing is traced in either.`,
 	cmd.Flags().IntVar(&o.PromptTokens, "prompt", 128, "tokens of a prompt")
 	cmd.Flags().IntVar(&o.OutputTokens, "output", 32, "tokens of an answer")
 	cmd.Flags().Float64Var(&o.StepMs, "step-ms", 1, "milliseconds of a step of the simulated engines")
-	asJSON := addJSON(cmd, "print one JSON object")
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.Validate(); err != nil {
 			return usageError(cmd, err.Error())
@@ -49,10 +46,7 @@ the measurement itself is worth: then nothing is traced in either.`,
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-		}
-		return printTraceCost(cmd.OutOrStdout(), result)
+		return show(cmd, *asJSON, result, printTraceCost)
 	}
 	return cmd
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/transfer"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
@@ -54,8 +52,7 @@ rate and unix has none to judge by and says neither.`,
 	oneOf(cmd, "transport", transfer.TCP, transfer.Unix)
 	oneOf(cmd, "preset", "bench-200m", "bench-1b", "bench-8b")
 	oneOf(cmd, "only", transfer.Figures()...)
-	asJSON := addJSON(cmd, "print one JSON object")
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) })
+	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		plan.Bytes = int64(bytes)
 		if err := plan.Validate(); err != nil {
@@ -86,11 +83,7 @@ rate and unix has none to judge by and says neither.`,
 
 // transferChild is how a side of `bench transfer` is started.
 func transferChild(p transfer.Plan, side string) []string {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return nil // the part says that its arguments are missing
-	}
-	return []string{"bench", "transfer", "part", side, string(text)}
+	return []string{"bench", "transfer", "part", side, planArgument(p)}
 }
 
 // newBenchTransferPart is one side, in a process that is to be killed.
@@ -99,9 +92,9 @@ func newBenchTransferPart() *cobra.Command {
 		Use: "part SIDE PLAN", Short: "Be a side of 'bench transfer' that is killed", Hidden: true,
 		Args: exactly("the SIDE", "the PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var p transfer.Plan
-			if err := json.Unmarshal([]byte(args[1]), &p); err != nil {
-				return fmt.Errorf("this command is for 'tandem bench transfer', which gives it a plan: %w", err)
+			p, err := parsePlan[transfer.Plan]("bench transfer", args[1])
+			if err != nil {
+				return err
 			}
 			return transfer.ServeChild(cmd.Context(), p, args[0], cmd.InOrStdin(), cmd.OutOrStdout())
 		},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -92,20 +91,11 @@ decode and tpot are times for each token after the first.`,
 	router := addControl(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, parts, totals, overruns")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		conn, err := router.dial()
+		response, err := ask(router, controlv1.ControlClient.GetBudget, &controlv1.GetBudgetRequest{})
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
-		response, err := controlv1.NewControlClient(conn).GetBudget(cmd.Context(), &controlv1.GetBudgetRequest{})
-		if err != nil {
-			return router.failure(err, false)
-		}
-		budget := budgetOf(response)
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(budget)
-		}
-		return printBudget(cmd.OutOrStdout(), budget)
+		return show(cmd, *asJSON, budgetOf(response), printBudget)
 	}
 	return cmd
 }

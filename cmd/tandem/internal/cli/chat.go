@@ -3,15 +3,12 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -48,46 +45,27 @@ Where standard input is no terminal, each line is a turn; a failed one ends it. 
 
 // chatFlags are the flags of chat.
 type chatFlags struct {
-	addr, system, mode, model, tenant string
-	maxTokens                         int64
-	sampling                          samplingFlags
-	stop, arguments                   []string
-	noStats, json                     bool
+	requestFlags
+	system    string
+	arguments []string
+	noStats   bool
 }
 
 func (c *chatFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&c.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
 	fs.StringVar(&c.system, "system", "", "what the model is told before the conversation")
-	fs.Int64Var(&c.maxTokens, "max-tokens", 0, "most tokens of an answer (default: as many as the context holds)")
-	c.sampling.add(cmd, false)
-	fs.StringArrayVar(&c.stop, "stop", nil, "text that ends an answer and is not printed; may be repeated")
-	fs.StringVar(&c.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
-	// Not TANDEM_MODEL: that names a directory.
-	fs.StringVar(&c.model, "model", "", "name of the model (default: the only one that is served)")
-	fs.StringVar(&c.tenant, "tenant", "", "tenant to be counted under")
 	fs.StringArrayVar(&c.arguments, "template-argument", nil, "variable of the chat template, such as enable_thinking=false; may be repeated")
 	fs.BoolVar(&c.noStats, "no-stats", false, "do not say what answers cost")
 	fs.BoolVar(&c.json, "json", false, "print one JSON object for each answer")
-	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
-	onlyOnCommandLine(cmd, "system", "max-tokens", "stop", "mode", "model", "template-argument", "no-stats", "json")
+	c.requestFlags.add(cmd, false, "of an answer", "an answer")
+	onlyOnCommandLine(cmd, "system", "template-argument", "no-stats")
 }
 
 // request is what all turns have in common.
 func (c *chatFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
-	mode, err := parseMode(c.mode)
+	request, err := c.requestFlags.request(cmd)
 	if err != nil {
 		return nil, err
-	}
-	request := &inferencev1.GenerateRequest{Model: c.model, Stop: c.stop, Mode: mode, Tenant: c.tenant}
-	if request.Sampling, err = c.sampling.sampling(cmd); err != nil {
-		return nil, err
-	}
-	if cmd.Flags().Changed("max-tokens") {
-		if c.maxTokens < 1 || c.maxTokens > math.MaxInt32 {
-			return nil, rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is outside 1 to %d", c.maxTokens, math.MaxInt32))
-		}
-		request.MaxTokens = proto.Uint32(uint32(c.maxTokens))
 	}
 	conversation := new(inferencev1.Conversation)
 	if conversation.TemplateArguments, err = templateArguments(c.arguments); err != nil {

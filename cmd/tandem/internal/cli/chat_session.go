@@ -180,7 +180,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 	if s.flags.json {
 		out = bufio.NewWriter(io.Discard)
 	}
-	g := &generation{flags: &generateFlags{addr: s.flags.addr}, out: out}
+	g := &generation{flags: &generateFlags{requestFlags: requestFlags{addr: s.flags.addr}}, out: out}
 	g.result.TokenIDs = []uint32{}
 	interrupted, err := s.follow(ctx, g, request)
 	var failed error

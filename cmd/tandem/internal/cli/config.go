@@ -49,15 +49,9 @@ func configPrintOf(of *cobra.Command) *cobra.Command {
 		Args:    exactly(),
 	}
 	cmd.Flags().AddFlagSet(of.Flags())
-	if json := cmd.Flags().Lookup("json"); json == nil {
-		addJSON(cmd, "print one JSON object: name to value and source")
-	}
+	asJSON := addJSON(cmd, "print one JSON object: name to value and source")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := cmd.Flags().GetBool("json")
-		if err != nil {
-			return err
-		}
-		if !asJSON {
+		if !*asJSON {
 			return settings.Print(cmd.OutOrStdout(), cmd.Flags())
 		}
 		type setting struct {

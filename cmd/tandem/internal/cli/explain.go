@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -101,31 +101,16 @@ the one that 99 of 100 were not slower than, of max the slowest.`,
 		}
 		var response *controlv1.ExplainResponse
 		if cmd.Flags().Changed("secret") {
-			response, err = explainOwn(cmd, orElse(addr.Value.String(), defaultAddr), request, *secret)
+			response, err = explainOwn(cmd, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
 		} else {
-			response, err = explainAny(cmd, router, request)
+			response, err = ask(router, controlv1.ControlClient.Explain, request)
 		}
 		if err != nil {
 			return err
 		}
-		explained := explanationOf(response)
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(explained)
-		}
-		return printExplanation(cmd.OutOrStdout(), explained)
+		return show(cmd, *asJSON, explanationOf(response), printExplanation)
 	}
 	return cmd
-}
-
-// explainAny asks as an operator.
-func explainAny(cmd *cobra.Command, router *operator, request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
-	conn, err := router.dial()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	response, err := controlv1.NewControlClient(conn).Explain(cmd.Context(), request)
-	return response, router.failure(err, false)
 }
 
 // explainOwn asks as who made the request.
@@ -207,19 +192,18 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 		explained.Decisions = append(explained.Decisions, decision)
 	}
 	if t := response.GetTimings(); t != nil {
-		timing := timingOf(t)
-		explained.TimingMs = &timing
+		explained.TimingMs = new(timingOf(t))
 	}
 	return explained
 }
 
 func printExplanation(w io.Writer, e explainJSON) error {
-	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, orElse(e.Status, "still running"))
+	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, cmp.Or(e.Status, "still running"))
 	if e.Rank > 0 {
 		fmt.Fprintf(w, "number %d of %d requests, the slowest first\n", e.Rank, e.Ranked)
 	}
 	for i, d := range e.Decisions {
-		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, orElse(d.Prefill, "-"), orElse(d.Decode, "-"), d.Reason)
+		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
 		}
@@ -264,11 +248,4 @@ func tokenTimes(t timingJSON) string {
 		line += fmt.Sprintf(", then %.2f ms a token", (all-t.SecondToken)/later)
 	}
 	return line
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

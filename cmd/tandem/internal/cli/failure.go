@@ -60,6 +60,14 @@ func interruptedOr(ctx context.Context, err error) error {
 	return &exitError{status: exitInterrupted, message: "interrupted: nothing was measured to the end", cause: err}
 }
 
+// loadFailure is the error of a load test with the exit status that it deserves.
+func loadFailure(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
+}
+
 // usageError is a mistake on the command line.
 func usageError(cmd *cobra.Command, problem string) error {
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}
@@ -100,6 +108,16 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		if len(args) > len(names) {
 			return usageError(cmd, fmt.Sprintf("%s takes no argument %q", cmd.CommandPath(), args[len(names)]))
+		}
+		return nil
+	}
+}
+
+// atMostOne is for an argument, named what, that may be left out.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError(cmd, fmt.Sprintf("%s takes one %s, not also %q", cmd.CommandPath(), what, args[1]))
 		}
 		return nil
 	}

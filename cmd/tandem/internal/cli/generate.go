@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -242,7 +243,7 @@ func (g *generation) failure(err error) error {
 	g.result.Error = errorOf(err, line.Error())
 	g.result.Usage.CompletionTokens = uint32(len(g.result.TokenIDs))
 	// Of a request that was not accepted nothing has come, the id neither.
-	g.result.RequestID = orElse(g.result.RequestID, g.flags.requestID)
+	g.result.RequestID = cmp.Or(g.result.RequestID, g.flags.requestID)
 	return line
 }
 

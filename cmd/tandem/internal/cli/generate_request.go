@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -11,9 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -23,84 +20,45 @@ const maxPromptBytes = 16 << 20
 
 // generateFlags are the flags of generate.
 type generateFlags struct {
-	addr, prompt, tokenIDs, mode        string
-	model, tenant, cacheSalt, requestID string
-	maxTokens, logprobs, priority       int64
-	sampling                            samplingFlags
-	stop                                []string
-	ignoreEOS, noSpecial, json          bool
-	timeout                             time.Duration
+	requestFlags
+	prompt, tokenIDs, cacheSalt, requestID string
+	logprobs, priority                     int64
+	ignoreEOS, noSpecial                   bool
+	timeout                                time.Duration
 }
 
 func (g *generateFlags) add(cmd *cobra.Command) {
-	g.addr = defaultAddr
 	fs := cmd.Flags()
-	fs.StringVar(&g.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
 	fs.StringVar(&g.prompt, "prompt", "", "text to continue; without it and --token-ids, standard input is read")
 	fs.StringVar(&g.tokenIDs, "token-ids", "", "tokens to continue instead, such as 1,2,3, taken as they are: no start token is added")
-	fs.Int64Var(&g.maxTokens, "max-tokens", 0, "most tokens to generate (default: as many as the context holds)")
-	g.sampling.add(cmd, true)
 	fs.Int64Var(&g.logprobs, "logprobs", 0, "with --json, say how likely each token was, beside this many of the likeliest ones: 0 to 20")
-	fs.StringArrayVar(&g.stop, "stop", nil, "text that ends the generation and is not printed; may be repeated")
-	fs.StringVar(&g.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	fs.DurationVar(&g.timeout, "timeout", 0, "longest time for the whole request; 0: none")
-	// Not TANDEM_MODEL: that names a directory.
-	fs.StringVar(&g.model, "model", "", "name of the model (default: the only one that is served)")
-	fs.StringVar(&g.tenant, "tenant", "", "tenant to be counted under")
 	fs.Int64Var(&g.priority, "priority", 0, "-100 to 100; higher is served first")
 	fs.StringVar(&g.cacheSalt, "cache-salt", "", "share cached prefixes only with requests of the same salt")
 	fs.BoolVar(&g.ignoreEOS, "ignore-eos", false, "go on after the model's end-of-sequence tokens")
 	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain', which the router adds to if another request has it (default: one that the router makes)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
-	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
-	onlyOnCommandLine(cmd, "prompt", "token-ids", "max-tokens", "logprobs", "stop", "mode", "model", "priority", "cache-salt", "ignore-eos", "request-id", "no-special", "json")
+	g.requestFlags.add(cmd, true, "to generate", "the generation")
+	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
 
-func parseMode(name string) (inferencev1.Mode, error) {
-	mode, ok := api.Parse[inferencev1.Mode](strings.ToLower(name))
-	if !ok {
-		return 0, rpc.InvalidArgument("mode", fmt.Sprintf("%q is not a mode: pass auto, disaggregated or aggregated", name))
-	}
-	return mode, nil
-}
-
-// request builds what is sent. What would not survive the way to the router is
-// refused here, under the names of fields that the router uses.
+// request builds what is sent.
 func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
-	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
-	mode, err := parseMode(g.mode)
+	request, err := g.requestFlags.request(cmd)
 	if err != nil {
 		return nil, err
 	}
 	if g.priority < -100 || g.priority > 100 {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside -100 to 100", g.priority))
 	}
-	request := &inferencev1.GenerateRequest{
-		Model: g.model, Stop: g.stop, IgnoreEos: g.ignoreEOS, Mode: mode, Tenant: g.tenant,
-		Priority: int32(g.priority), CacheSalt: g.cacheSalt, NoSpecialTokens: g.noSpecial,
-	}
-	if request.Sampling, err = g.sampling.sampling(cmd); err != nil {
-		return nil, err
-	}
-	if given("logprobs") && !g.json {
+	request.IgnoreEos, request.NoSpecialTokens = g.ignoreEOS, g.noSpecial
+	request.Priority, request.CacheSalt = int32(g.priority), g.cacheSalt
+	if cmd.Flags().Changed("logprobs") && !g.json {
 		return nil, rpc.InvalidArgument("logprobs", "text has no place for log probabilities: pass --json too")
 	}
-	for _, n := range []struct {
-		flag, field        string
-		value, least, most int64
-		to                 **uint32
-	}{
-		{"max-tokens", "max_tokens", g.maxTokens, 1, math.MaxInt32, &request.MaxTokens},
-		{"logprobs", "logprobs", g.logprobs, 0, 20, &request.Logprobs},
-	} {
-		if !given(n.flag) {
-			continue
-		}
-		if n.value < n.least || n.value > n.most {
-			return nil, rpc.InvalidArgument(n.field, fmt.Sprintf("%d is outside %d to %d", n.value, n.least, n.most))
-		}
-		*n.to = proto.Uint32(uint32(n.value))
+	if request.Logprobs, err = givenCount(cmd, "logprobs", "logprobs", g.logprobs, 0, 20); err != nil {
+		return nil, err
 	}
 	if err := g.input(cmd, request); err != nil {
 		return nil, err

@@ -77,6 +77,14 @@ func (mm measuredModel) directory(ctx context.Context, p *progress) (dir string,
 	return dir, remove, nil
 }
 
+// presetNames are what --preset takes.
+func presetNames() (names []string) {
+	for _, shape := range model.Presets() {
+		names = append(names, shape.Name)
+	}
+	return names
+}
+
 // fitsMemory refuses what takes more bytes than are left, and says what to choose
 // instead.
 func fitsMemory(bytes int64, instead string) error {

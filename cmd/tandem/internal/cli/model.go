@@ -20,14 +20,6 @@ func newModelCommand() *cobra.Command {
 	return cmd
 }
 
-// optionalDir is the arguments of a command that takes a model's directory.
-func optionalDir(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return usageError(cmd, fmt.Sprintf("%s takes one directory, not also %q", cmd.CommandPath(), args[1]))
-	}
-	return nil
-}
-
 // modelDir is the directory in args, else the bundled model's.
 func modelDir(args []string) (string, error) {
 	if len(args) == 1 {

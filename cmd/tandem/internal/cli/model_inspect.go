@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,7 +104,7 @@ func newModelInspectCommand() *cobra.Command {
 		Long: `Reads all of the model in DIR (default: the bundled one), as a worker would, and
 prints its shape, its digest and the memory it needs.`,
 		Example: "  tandem model inspect models/fable --json",
-		Args:    optionalDir,
+		Args:    atMostOne("directory"),
 	}
 	asJSON := addJSON(cmd, "print one JSON object, sizes in bytes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -132,10 +131,7 @@ prints its shape, its digest and the memory it needs.`,
 			return err
 		}
 		inspected.ChatTemplate = inspectTemplate(cmd.Context(), dir)
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(inspected)
-		}
-		return printInspection(cmd.OutOrStdout(), inspected)
+		return show(cmd, *asJSON, inspected, printInspection)
 	}
 	return cmd
 }

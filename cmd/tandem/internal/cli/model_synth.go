@@ -1,9 +1,9 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 
@@ -21,10 +21,7 @@ type synthJSON struct {
 }
 
 func newModelSynthCommand() *cobra.Command {
-	var names []string
-	for _, shape := range model.Presets() {
-		names = append(names, shape.Name)
-	}
+	names := presetNames()
 	cmd := &cobra.Command{
 		Use:   "synth --preset NAME --out DIR",
 		Short: "Write a model of random weights, to measure speed with or to try a family",
@@ -66,11 +63,10 @@ empty or not exist.`,
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(synthJSON{*out, *preset, *seed, size})
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s in %s: %s of weights\n", *preset, *out, bytesText(size))
-		return err
+		return show(cmd, *asJSON, synthJSON{*out, *preset, *seed, size}, func(w io.Writer, s synthJSON) error {
+			_, err := fmt.Fprintf(w, "%s in %s: %s of weights\n", s.Preset, s.Directory, bytesText(s.WeightBytes))
+			return err
+		})
 	}
 	return cmd
 }

@@ -20,7 +20,7 @@ func newModelTokenizeCommand() *cobra.Command {
 		Long: `Reads text from standard input, to the byte, and prints its token ids, by the
 tokenizer.json in DIR (default: the bundled model's).`,
 		Example: `  printf 'Once upon a time' | tandem model tokenize models/fable --json`,
-		Args:    optionalDir,
+		Args:    atMostOne("directory"),
 	}
 	noSpecial := cmd.Flags().Bool("no-special", false, "do not add the tokens that the tokenizer puts around a text")
 	asJSON := addJSON(cmd, "print one JSON object {\"token_ids\":[…]}")

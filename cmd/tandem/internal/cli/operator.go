@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // operator is how a command calls Control, which routers do not serve where clients
@@ -47,6 +49,19 @@ func (o *operator) dial() (*grpc.ClientConn, error) {
 		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
 	}
 	return dial(o.address())
+}
+
+// ask makes one call to Control, on a connection of its own.
+func ask[Q, A any](
+	o *operator, call func(controlv1.ControlClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
+) (answer A, err error) {
+	conn, err := o.dial()
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	answer, err = call(controlv1.NewControlClient(conn), o.cmd.Context(), question)
+	return answer, o.failure(err, false)
 }
 
 // failure is routerFailure of a call to Control.

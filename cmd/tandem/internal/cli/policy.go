@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -55,7 +54,11 @@ its workers had when the router began. Workers of others get no requests.`,
 	router := addControl(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return router.showPolicy(cmd, *asJSON)
+		response, err := ask(router, controlv1.ControlClient.GetPolicy, &controlv1.GetPolicyRequest{})
+		if err != nil {
+			return err
+		}
+		return showPolicy(cmd, response, *asJSON)
 	}
 	cmd.AddCommand(newPolicySetCommand(), newPolicyResetCommand())
 	return cmd
@@ -146,20 +149,6 @@ func parseVersion(text string) (*controlv1.ModelVersion, error) {
 	return v, nil
 }
 
-// showPolicy prints the policy.
-func (o *operator) showPolicy(cmd *cobra.Command, asJSON bool) error {
-	conn, err := o.dial()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	response, err := controlv1.NewControlClient(conn).GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{})
-	if err != nil {
-		return o.failure(err, false)
-	}
-	return printPolicy(cmd.OutOrStdout(), response, asJSON)
-}
-
 // changePolicy changes the policy and prints it.
 func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*controlv1.Policy)) error {
 	conn, err := o.dial()
@@ -183,14 +172,14 @@ func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*co
 	if response, err = client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{}); err != nil {
 		return o.failure(err, true)
 	}
-	return printPolicy(cmd.OutOrStdout(), response, asJSON)
+	return showPolicy(cmd, response, asJSON)
 }
 
-func printPolicy(w io.Writer, response *controlv1.GetPolicyResponse, asJSON bool) error {
-	p := policyJSON{policyFields(response.GetPolicy()), policyFields(response.GetInForce())}
-	if asJSON {
-		return json.NewEncoder(w).Encode(p)
-	}
+func showPolicy(cmd *cobra.Command, response *controlv1.GetPolicyResponse, asJSON bool) error {
+	return show(cmd, asJSON, policyJSON{policyFields(response.GetPolicy()), policyFields(response.GetInForce())}, printPolicy)
+}
+
+func printPolicy(w io.Writer, p policyJSON) error {
 	origin := func(set bool) string {
 		if set {
 			return "policy"

@@ -30,12 +30,7 @@ says that it serves.`,
 		Example: `  tandem probe 127.0.0.1:7070
   tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock
   tandem probe http://127.0.0.1:9090/readyz`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usageError(cmd, fmt.Sprintf("%s takes one address, not also %q", cmd.CommandPath(), args[1]))
-			}
-			return nil
-		},
+		Args: atMostOne("address"),
 	}
 	service := cmd.Flags().String("service", "", "full name of one gRPC service; empty: the server as a whole")
 	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "longest wait for the answer")

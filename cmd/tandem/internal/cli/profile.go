@@ -57,10 +57,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 		Args: exactly(),
 	}
 	flags := cmd.Flags()
-	var presets []string
-	for _, shape := range model.Presets() {
-		presets = append(presets, shape.Name)
-	}
+	presets := presetNames()
 	flags.StringVar(&f.model, "model", "", "directory of the model (default: the bundled one)")
 	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")

@@ -9,6 +9,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 
@@ -107,6 +108,21 @@ func addJSON(cmd *cobra.Command, usage string) *bool {
 	on := cmd.Flags().Bool("json", false, usage)
 	onlyOnCommandLine(cmd, "json")
 	return on
+}
+
+// show prints a result, as one JSON object or for people by write.
+func show[T any](cmd *cobra.Command, asJSON bool, result T, write func(io.Writer, T) error) error {
+	if asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+	}
+	return write(cmd.OutOrStdout(), result)
+}
+
+// indented writes a result as one JSON object of several lines.
+func indented(w io.Writer, result any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(result)
 }
 
 // onlyOnCommandLine keeps flags out of environment and files. The names are flags

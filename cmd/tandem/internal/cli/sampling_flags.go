@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -72,13 +71,10 @@ func (s *samplingFlags) sampling(cmd *cobra.Command) (*inferencev1.Sampling, err
 	if given("seed") {
 		out.Seed = &s.seed
 	}
-	if given("top-k") {
-		if s.topK < 0 || s.topK > math.MaxInt32 {
-			return nil, rpc.InvalidArgument("sampling.top_k", fmt.Sprintf("%d is outside 0 to %d", s.topK, math.MaxInt32))
-		}
-		out.TopK = proto.Uint32(uint32(s.topK))
-	}
 	var err error
+	if out.TopK, err = givenCount(cmd, "top-k", "sampling.top_k", s.topK, 0, math.MaxInt32); err != nil {
+		return nil, err
+	}
 	if given("logit-bias") {
 		out.LogitBias, err = parseLogitBias(s.logitBias)
 	}

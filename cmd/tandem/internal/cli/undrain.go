@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -29,19 +29,13 @@ that has finished what it had and is listed no more, at a router that has seen i
 	cmd.ValidArgsFunction = completeWorker(router)
 	asJSON := addJSON(cmd, "print one JSON object: worker, serving")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		conn, err := router.dial()
-		if err != nil {
+		if _, err := ask(router, controlv1.ControlClient.Undrain, &controlv1.UndrainRequest{WorkerId: args[0]}); err != nil {
 			return err
 		}
-		defer conn.Close()
-		if _, err := controlv1.NewControlClient(conn).Undrain(cmd.Context(), &controlv1.UndrainRequest{WorkerId: args[0]}); err != nil {
-			return router.failure(err, false)
-		}
-		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(undrainJSON{Worker: args[0], Serving: true})
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s takes requests again\n", args[0])
-		return err
+		return show(cmd, *asJSON, undrainJSON{Worker: args[0], Serving: true}, func(out io.Writer, u undrainJSON) error {
+			_, err := fmt.Fprintf(out, "%s takes requests again\n", u.Worker)
+			return err
+		})
 	}
 	return cmd
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,20 +82,20 @@ func newWorkersCommand() *cobra.Command {
 				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill, decode or kvtransfer", *role))
 			}
 		}
+		out := cmd.OutOrStdout()
+		if !*watch {
+			response, err := ask(router, controlv1.ControlClient.ListWorkers, request)
+			if err != nil {
+				return err
+			}
+			return printWorkers(out, response, *role, *asJSON)
+		}
 		conn, err := router.dial()
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		client, out := controlv1.NewControlClient(conn), cmd.OutOrStdout()
-		if !*watch {
-			response, err := client.ListWorkers(cmd.Context(), request)
-			if err != nil {
-				return router.failure(err, false)
-			}
-			return printWorkers(out, response, *role, *asJSON)
-		}
-		stream, err := client.WatchWorkers(cmd.Context(), request)
+		stream, err := controlv1.NewControlClient(conn).WatchWorkers(cmd.Context(), request)
 		for first := true; err == nil; first = false {
 			response, recvErr := stream.Recv()
 			switch {
@@ -177,8 +178,8 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 			address = worker.Addresses[0]
 		}
 		fmt.Fprintln(table, strings.Join([]string{
-			worker.ID, worker.Role, tableState(worker), address, orElse(worker.Engine, "-"), orElse(worker.Model, "-"),
-			orElse(shortDigest(worker.ModelDigest), "-"), orElse(worker.ArithmeticClass, "-"),
+			worker.ID, worker.Role, tableState(worker), address, cmp.Or(worker.Engine, "-"), cmp.Or(worker.Model, "-"),
+			cmp.Or(shortDigest(worker.ModelDigest), "-"), cmp.Or(worker.ArithmeticClass, "-"),
 			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
 		}, "\t"))
 	}
@@ -215,8 +216,7 @@ func oldViewOf(response *controlv1.ListWorkersResponse) *oldViewJSON {
 	}
 	old := &oldViewJSON{Source: response.GetSource()}
 	if age := response.GetAge(); age != nil {
-		ms := float64(age.AsDuration()) / float64(time.Millisecond)
-		old.AgeMs = &ms
+		old.AgeMs = new(milliseconds(int64(age.AsDuration())))
 	}
 	return old
 }
