@@ -26,13 +26,13 @@ func Advertised(asked string, listening net.Addr) (string, error) {
 // NewReadiness is what answers probes, and the service that makes it ready.
 func NewReadiness(ready func()) (http.Handler, lifecycle.Service) {
 	p := new(process)
-	return p.healthMux(), p.workerReadiness(ready)
+	return p.healthMux(), p.readiness(nil, ready)
 }
 
 // NewRouterReadiness is the same of a process with a router.
 func NewRouterReadiness(watch watchWorkers, expected []string, ready func()) (http.Handler, lifecycle.Service) {
 	p := &process{watchWorkers: watch}
-	return p.healthMux(), p.routerReadiness(expected, ready)
+	return p.healthMux(), p.readiness(expected, ready)
 }
 
 // WithAttribute is withAttribute.

@@ -86,7 +86,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return err
 	}
 	if err := o.Decode.CheckSlice(chosen.SliceBytes(spec)); err != nil {
-		return fmt.Errorf("--%w", err)
+		return flagError("--", err)
 	}
 	left, _ := memory.Available(os.DirFS("/"))
 	warning, err := chosen.Size(spec, workers, left)
@@ -106,10 +106,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 			return err
 		}
 	}
-	if err := p.engines.Watch(p.registry, p.logger, func(why error) { p.stuck.within(p.stuckAfter(), why) }); err != nil {
-		return err
-	}
-	return nil
+	return p.engines.Watch(p.registry, p.logger, func(why error) { p.stuck.within(p.stuckAfter(), why) })
 }
 
 // paced ends a simulated engine's steps within some tens of µs of their time, where Go's

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -89,10 +90,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 
 // Validate checks ranges. What depends on the model is checked when it is loaded.
 func (o *Options) Validate() error {
-	if err := o.validateShared(); err != nil {
-		return err
-	}
-	return o.validateModel()
+	return cmp.Or(o.validateShared(), o.validateModel())
 }
 
 // validateShared checks what every part has, block stores too.
@@ -105,16 +103,15 @@ func (o *Options) validateShared() error {
 	case o.LeaseTTL < time.Second:
 		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
 	}
-	if err := o.Trace.Validate(); err != nil {
-		return err
+	return cmp.Or(o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+}
+
+// flagError is an error that begins with a flag's name, behind the flag's prefix.
+func flagError(prefix string, err error) error {
+	if err == nil {
+		return nil
 	}
-	if err := o.KV.Validate(); err != nil {
-		return err
-	}
-	if err := o.Store.Validate(); err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	return nil
+	return fmt.Errorf("%s%w", prefix, err)
 }
 
 // validateModel checks what registerModelFlags sets: everything but block stores.
@@ -133,22 +130,13 @@ func (o *Options) validateModel() error {
 			return fmt.Errorf("--model-alias: %w", err)
 		}
 	}
-	if err := o.Prefill.Validate(o.Engine.BlockTokens); err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	if err := o.Decode.Validate(o.Engine.BlockTokens); err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	if err := o.Router.Budget.Validate(); err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	if err := o.Router.ValidateGenerationConfig(); err != nil {
-		return fmt.Errorf("--%w", err)
-	}
-	if err := o.Router.Validate(); err != nil {
-		return fmt.Errorf("--router-%w", firstOf(err))
-	}
-	return nil
+	return cmp.Or(
+		flagError("--", o.Prefill.Validate(o.Engine.BlockTokens)),
+		flagError("--", o.Decode.Validate(o.Engine.BlockTokens)),
+		flagError("--", o.Router.Budget.Validate()),
+		flagError("--", o.Router.ValidateGenerationConfig()),
+		flagError("--router-", firstOf(o.Router.Validate())),
+	)
 }
 
 // firstOf is the first of joined errors: one line says one thing to do.

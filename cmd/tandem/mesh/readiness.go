@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -19,43 +20,29 @@ const readyTimeout = 30 * time.Second
 // that readiness is taken back first of all.
 func (p *process) newReadiness(ready func()) func(context.Context) ([]lifecycle.Service, error) {
 	return func(context.Context) ([]lifecycle.Service, error) {
-		if p.watchWorkers != nil {
-			return []lifecycle.Service{p.routerReadiness(p.workers(), ready)}, nil
-		}
-		return []lifecycle.Service{p.workerReadiness(ready)}, nil
+		return []lifecycle.Service{p.readiness(p.workers(), ready)}, nil
 	}
 }
 
-// workerReadiness is a service that calls ready once everything started, and
-// takes readiness back first of all when the process stops.
-func (p *process) workerReadiness(ready func()) lifecycle.Service {
+// readiness is a service that calls ready once everything started, and takes readiness
+// back first of all when the process stops. With a router it asks that which workers it
+// is connected to, calls ready once all of expected are among them, and from then on
+// follows whether a request could be served at all.
+func (p *process) readiness(expected []string, ready func()) lifecycle.Service {
 	return lifecycle.Service{
 		Name: "readiness",
 		Run: func(ctx context.Context) error {
+			if p.watchWorkers != nil {
+				return (&watch{process: p, expected: expected, ready: ready}).run(ctx)
+			}
 			p.ready.Store(true)
 			ready()
 			<-ctx.Done()
 			return nil
 		},
-		Stop: p.unready,
+		Stop: func(context.Context) error { p.ready.Store(false); return nil },
 	}
 }
-
-// routerReadiness is workerReadiness for a process with a router: it asks the
-// router which workers it is connected to, calls ready once all of expected are
-// among them, and from then on follows whether a request could be served at all.
-func (p *process) routerReadiness(expected []string, ready func()) lifecycle.Service {
-	return lifecycle.Service{
-		Name: "readiness",
-		Run: func(ctx context.Context) error {
-			w := &watch{process: p, expected: expected, ready: ready}
-			return w.run(ctx)
-		},
-		Stop: p.unready,
-	}
-}
-
-func (p *process) unready(context.Context) error { p.ready.Store(false); return nil }
 
 // watchWorkers calls notify with a router's workers of a role, all if it is not
 // specified, now and whenever they change, until ctx ends or notify fails.
@@ -98,19 +85,11 @@ func (w *watch) take(view []*controlv1.WorkerView, timeout *time.Timer) {
 		}
 	}
 	w.process.served.Store(decodes)
-	if w.said || !allUsable(connected, w.expected) || !timeout.Stop() {
+	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
+	if w.said || missing || !timeout.Stop() {
 		return
 	}
 	w.said = true
 	w.process.ready.Store(true)
 	w.ready()
-}
-
-func allUsable(usable map[string]bool, ids []string) bool {
-	for _, id := range ids {
-		if !usable[id] {
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,10 +109,7 @@ func (o *ServeOptions) Validate() error {
 	case len(o.NATS) == 0:
 		return errors.New("--nats: name at least one address")
 	}
-	if err := checkAdvertise("--advertise", o.Advertise); err != nil {
-		return err
-	}
-	if err := checkKVPlace(o.KVListen, o.KVAdvertise); err != nil {
+	if err := cmp.Or(checkAdvertise("--advertise", o.Advertise), checkKVPlace(o.KVListen, o.KVAdvertise)); err != nil {
 		return err
 	}
 	if o.role() == controlv1.Role_ROLE_KVTRANSFER {

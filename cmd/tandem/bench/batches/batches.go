@@ -6,17 +6,18 @@
 package batches
 
 import (
+	"context"
+	"fmt"
+	"time"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// greedy takes the likeliest token.
+// greedy draws the likeliest token. Nobody changes it.
 var greedy = engine.Sample{}
-
-// Greedy draws the likeliest token. Nobody changes what it points to.
-func Greedy() *engine.Sample { return &greedy }
 
 // Table is n blocks from first on.
 func Table(first, n int) []kvcache.BlockID {
@@ -48,6 +49,17 @@ func Chunks(tokens []int32, blocks []kvcache.BlockID, size int, draw bool) []eng
 		steps = append(steps, engine.Batch{Sequences: []engine.Sequence{s}})
 	}
 	return steps
+}
+
+// Prefill computes the steps of a prompt, which takes as long as is returned.
+func Prefill(ctx context.Context, e engine.Engine, steps []engine.Batch) (time.Duration, error) {
+	began := time.Now()
+	for _, b := range steps {
+		if _, err := e.Step(ctx, b); err != nil {
+			return 0, fmt.Errorf("prefill: %w", err)
+		}
+	}
+	return time.Since(began), nil
 }
 
 // PrefillFLOPs is what a prompt costs: counted, as if every layer computed all of it,

@@ -21,7 +21,7 @@ func NewDecoder(e engine.Engine, batch, first, each int) *Decoder {
 	d.next.TokenBuffer = make([]int32, batch)
 	for i := range batch {
 		d.next.Sequences = append(d.next.Sequences, engine.Sequence{
-			Tokens: make([]int32, 1), Blocks: Table(first+i*each, each), Sample: Greedy(),
+			Tokens: make([]int32, 1), Blocks: Table(first+i*each, each), Sample: &greedy,
 		})
 	}
 	return d

@@ -50,7 +50,7 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		if now.limits, err = w.MeasureLimits(ctx, p.LimitsFor); err != nil {
 			return nil, err
 		}
-		if now.prefill, err = r.prefill(ctx); err != nil {
+		if now.prefill, err = batches.Prefill(ctx, r.engine, r.prompt); err != nil {
 			return nil, err
 		}
 		if err := r.decode(ctx, reading, &now); err != nil {
@@ -123,7 +123,7 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.next.Prepare(ctx, r.plan.ContextTokens, blocksFor(r.plan.ContextTokens)); err != nil {
 		return err
 	}
-	if _, err := r.prefill(ctx); err != nil {
+	if _, err := batches.Prefill(ctx, r.engine, r.prompt); err != nil {
 		return err
 	}
 	r.next.Begin(r.plan.ContextTokens)
@@ -133,15 +133,4 @@ func (r *run) prepare(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// prefill computes the prompt, which takes as long as is returned.
-func (r *run) prefill(ctx context.Context) (time.Duration, error) {
-	began := time.Now()
-	for _, b := range r.prompt {
-		if _, err := r.engine.Step(ctx, b); err != nil {
-			return 0, fmt.Errorf("prefill: %w", err)
-		}
-	}
-	return time.Since(began), nil
 }

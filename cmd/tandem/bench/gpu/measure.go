@@ -123,26 +123,15 @@ func (r *run) prepare(ctx context.Context) error {
 			return fmt.Errorf("a batch of %d behind %d tokens: %w", d.batch, d.context, err)
 		}
 	}
-	_, err := r.prefill(ctx)
+	_, err := batches.Prefill(ctx, r.engine, r.prompt)
 	return err
-}
-
-// prefill computes the prompt, which takes as long as is returned.
-func (r *run) prefill(ctx context.Context) (time.Duration, error) {
-	began := time.Now()
-	for _, b := range r.prompt {
-		if _, err := r.engine.Step(ctx, b); err != nil {
-			return 0, fmt.Errorf("prefill: %w", err)
-		}
-	}
-	return time.Since(began), nil
 }
 
 func (r *run) round(ctx context.Context) (now round, err error) {
 	if now.limits, err = r.meter.Measure(ctx); err != nil {
 		return now, err
 	}
-	if now.prefill, err = r.prefill(ctx); err != nil {
+	if now.prefill, err = batches.Prefill(ctx, r.engine, r.prompt); err != nil {
 		return now, err
 	}
 	for _, d := range r.decoders {

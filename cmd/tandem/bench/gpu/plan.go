@@ -3,6 +3,7 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 )
@@ -121,11 +122,8 @@ func (p Plan) places() (all []place, blocks int) {
 
 // Config is the engine that the plan needs.
 func (p Plan) Config() cuda.Config {
-	most := 0
-	for _, batch := range p.Batches {
-		most = max(most, batch)
-	}
 	_, blocks := p.places()
+	most := slices.Max(p.Batches)
 	return cuda.Config{
 		Blocks: blocks, BlockTokens: cuda.DefaultBlockTokens,
 		MaxBatchTokens: max(p.ChunkTokens, most), MaxSequences: most, NoGraphs: p.NoGraphs, Products: p.Products, KV: p.KV,

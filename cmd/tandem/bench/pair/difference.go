@@ -3,7 +3,7 @@ package pair
 import (
 	"fmt"
 	"io"
-	"math"
+	"slices"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/report"
@@ -55,14 +55,10 @@ func (r *Result) Differences() []Difference {
 			d := Difference{Latency: l.name, Percentile: p.name, Rounds: len(sides[0])}
 			for i, values := range sides {
 				d.Milliseconds[i] = stats.Median(values)
-				d.Range[i] = [2]float64{math.Inf(1), math.Inf(-1)}
-				for _, v := range values {
-					d.Range[i] = [2]float64{min(d.Range[i][0], v), max(d.Range[i][1], v)}
-				}
+				d.Range[i] = [2]float64{slices.Min(values), slices.Max(values)}
 			}
 			if first := d.Milliseconds[0]; first > 0 {
-				relative := d.Milliseconds[1]/first - 1
-				d.Relative = &relative
+				d.Relative = new(d.Milliseconds[1]/first - 1)
 			}
 			all = append(all, d)
 		}

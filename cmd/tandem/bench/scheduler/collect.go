@@ -148,13 +148,17 @@ func (c *collector) token(r *request, kind *stepKind, now, expected time.Duratio
 type byProfile struct{ *latency.Profile }
 
 func (p byProfile) predict(b *engine.Batch, parts []scheduler.Part) (time.Duration, bool) {
-	var work latency.StepWork
-	for i := range parts {
-		if s := &b.Sequences[i]; !parts[i].Prompt {
+	return p.Predict(workOf(b, parts)), true
+}
+
+// workOf is the work of a batch, without the prompts among its parts; nil: of all.
+func workOf(b *engine.Batch, parts []scheduler.Part) (work latency.StepWork) {
+	for i := range b.Sequences {
+		if s := &b.Sequences[i]; parts == nil || !parts[i].Prompt {
 			work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 		}
 	}
-	return p.Predict(work), true
+	return work
 }
 
 func (byProfile) observe(*engine.Batch, time.Duration) {}
@@ -167,22 +171,22 @@ const learnedFrom = 16
 
 func (l *learned) predict(b *engine.Batch, parts []scheduler.Part) (time.Duration, bool) {
 	model := l.steps.Model()
-	tokens, context := 0, 0
-	for i := range parts {
-		if s := &b.Sequences[i]; !parts[i].Prompt {
+	return model.Predict(tokensOf(b, parts)), model.Samples >= learnedFrom
+}
+
+func (l *learned) observe(b *engine.Batch, took time.Duration) {
+	tokens, context := tokensOf(b, nil)
+	l.steps.Observe(tokens, context, took)
+}
+
+// tokensOf are the tokens of a batch and where they end, summed up, without the prompts
+// among its parts; nil: of all.
+func tokensOf(b *engine.Batch, parts []scheduler.Part) (tokens, context int) {
+	for i := range b.Sequences {
+		if s := &b.Sequences[i]; parts == nil || !parts[i].Prompt {
 			tokens += len(s.Tokens)
 			context += s.Start + len(s.Tokens)
 		}
 	}
-	return model.Predict(tokens, context), model.Samples >= learnedFrom
-}
-
-func (l *learned) observe(b *engine.Batch, took time.Duration) {
-	tokens, context := 0, 0
-	for i := range b.Sequences {
-		s := &b.Sequences[i]
-		tokens += len(s.Tokens)
-		context += s.Start + len(s.Tokens)
-	}
-	l.steps.Observe(tokens, context, took)
+	return tokens, context
 }

@@ -170,8 +170,7 @@ func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit ti
 	if row.Preemptions, err = preemptions(registry); err != nil {
 		return Row{}, err
 	}
-	between := spread(w.between, time.Microsecond)
-	row.BetweenUs = &between
+	row.BetweenUs = new(spread(w.between, time.Microsecond))
 	return row, nil
 }
 

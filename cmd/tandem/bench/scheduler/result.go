@@ -166,8 +166,7 @@ func (c *collector) row() Row {
 		long := &LongRow{Before: percentiles(c.before), During: percentiles(c.during)}
 		long.RiseP99Ms = long.During.P99 - long.Before.P99
 		if c.policy.StepBudget > 0 {
-			within := long.RiseP99Ms <= r.StepBudgetMs
-			long.WithinBudget = &within
+			long.WithinBudget = new(long.RiseP99Ms <= r.StepBudgetMs)
 		}
 		r.Long = long
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -212,12 +213,7 @@ func (v *virtual) act(now time.Duration, actions []scheduler.Action) error {
 
 // takes is the time of a step.
 func (v *virtual) takes(b *engine.Batch) time.Duration {
-	var work latency.StepWork
-	for i := range b.Sequences {
-		s := &b.Sequences[i]
-		work.Add(s.Start, len(s.Tokens), s.Sample != nil)
-	}
-	d := v.device.Profile.Predict(work)
+	d := v.device.Profile.Predict(workOf(b, nil))
 	if v.device.Jitter > 0 {
 		sigma := math.Sqrt(math.Log1p(v.device.Jitter * v.device.Jitter))
 		d = time.Duration(float64(d) * math.Exp(sigma*v.random.NormFloat64()-sigma*sigma/2))
@@ -235,10 +231,5 @@ func planned(actions []scheduler.Action) *scheduler.RunStep {
 }
 
 func decodesAlone(parts []scheduler.Part) bool {
-	for _, part := range parts {
-		if part.Prompt {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(parts, func(part scheduler.Part) bool { return part.Prompt })
 }

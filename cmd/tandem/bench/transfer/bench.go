@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
@@ -85,11 +86,7 @@ func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 		{[]string{FigureExposed}, b.exposed},
 		{[]string{FigureKill}, b.kills},
 	} {
-		wanted := false
-		for _, name := range f.names {
-			wanted = wanted || b.plan.wants(name)
-		}
-		if !wanted {
+		if !slices.ContainsFunc(f.names, b.plan.wants) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,11 +58,11 @@ func (p Plan) serveReceiver(memory *hostpages.Pages, in io.Reader, out io.Writer
 	if err != nil {
 		return err
 	}
-	ticket, err := protojson.Marshal(a.ticket)
+	ticket, err := writeTicket(a.ticket)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(out, "%s\n", bytes.ReplaceAll(ticket, []byte("\n"), nil)); err != nil {
+	if _, err := fmt.Fprintln(out, ticket); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, in)
@@ -79,19 +78,15 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 		return fmt.Errorf("this command is for 'tandem bench transfer', which gives it a ticket: %w", err)
 	}
 	phase, text, _ := strings.Cut(line, " ")
-	ticket := new(kvtransferv1.Ticket)
-	if err := protojson.Unmarshal([]byte(text), ticket); err != nil {
-		return fmt.Errorf("read the ticket: %w", err)
+	ticket, err := readTicket(text)
+	if err != nil {
+		return err
 	}
 	sender, err := newSource(memory.Layout(), memory, p.Connections)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		_ = sender.Close(closing) // who is told of its end is gone
-	}()
+	defer closeSource(sender)
 	if _, err := sendUntil(ctx, sender, ticket, memory.Layout().Layers, phase); err != nil {
 		return err
 	}
@@ -100,4 +95,18 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 	}
 	_, err = io.Copy(io.Discard, in)
 	return err
+}
+
+// writeTicket is a ticket as one line.
+func writeTicket(ticket *kvtransferv1.Ticket) (string, error) {
+	text, err := protojson.Marshal(ticket)
+	return strings.ReplaceAll(string(text), "\n", ""), err
+}
+
+func readTicket(line string) (*kvtransferv1.Ticket, error) {
+	ticket := new(kvtransferv1.Ticket)
+	if err := protojson.Unmarshal([]byte(line), ticket); err != nil {
+		return nil, fmt.Errorf("read the ticket: %w", err)
+	}
+	return ticket, nil
 }

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -123,11 +121,11 @@ func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	ticket, err := protojson.Marshal(a.ticket)
+	ticket, err := writeTicket(a.ticket)
 	if err != nil {
 		return 0, err
 	}
-	if err := c.say(fmt.Sprintf("%s %s", phase, bytes.ReplaceAll(ticket, []byte("\n"), nil))); err != nil {
+	if _, err := fmt.Fprintln(c.in, phase, ticket); err != nil {
 		return 0, err
 	}
 	if _, err := c.hear(); err != nil {
@@ -154,19 +152,15 @@ func (b *Bench) killReceiver(ctx context.Context, phase string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	ticket := new(kvtransferv1.Ticket)
-	if err := protojson.Unmarshal([]byte(line), ticket); err != nil {
-		return 0, fmt.Errorf("read the ticket: %w", err)
+	ticket, err := readTicket(line)
+	if err != nil {
+		return 0, err
 	}
 	sender, err := newSource(b.layout, b.from, b.plan.Connections)
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		_ = sender.Close(closing) // nobody is there any more
-	}()
+	defer closeSource(sender)
 	t, err := sendUntil(ctx, sender, ticket, b.layout.Layers, phase)
 	if err != nil {
 		return 0, err
@@ -236,11 +230,6 @@ func (b *Bench) startChild(ctx context.Context, side string) (*child, error) {
 		return nil, fmt.Errorf("start the %s: %w", side, err)
 	}
 	return c, nil
-}
-
-func (c *child) say(line string) error {
-	_, err := io.WriteString(c.in, line+"\n")
-	return err
 }
 
 func (c *child) hear() (string, error) {

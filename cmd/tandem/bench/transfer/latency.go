@@ -69,9 +69,7 @@ func (b *Bench) behindLarge(ctx context.Context, l *link, one func(context.Conte
 			blocks := blockRange(i%b.prompts*b.plan.blocks(), b.plan.blocks())
 			for busy.Err() == nil && errs[i] == nil {
 				_, errs[i] = l.move(busy, blocks, func(t *kvtransfer.Transfer) error {
-					for layer := range l.layers {
-						t.Send(layer, 0, blocks)
-					}
+					l.offer(t, blocks)
 					first()
 					return nil
 				})
@@ -117,9 +115,7 @@ func (b *Bench) exposed(ctx context.Context, r *Result) error {
 		var offered time.Time
 		m, err := l.move(ctx, blocks, func(t *kvtransfer.Transfer) error {
 			offered = time.Now()
-			for layer := range l.layers {
-				t.Send(layer, 0, blocks)
-			}
+			l.offer(t, blocks)
 			return nil
 		})
 		return milliseconds(m.committed.Sub(offered)), err
@@ -147,16 +143,15 @@ func (b *Bench) exposed(ctx context.Context, r *Result) error {
 	}
 	var again, exposed []float64
 	for range b.plan.Samples {
-		for _, way := range []struct {
-			times *[]float64
-			run   func(context.Context) (float64, error)
-		}{{&again, after}, {&exposed, computing}} {
-			ms, err := way.run(ctx)
-			if err != nil {
-				return err
-			}
-			*way.times = append(*way.times, ms)
+		afterMs, err := after(ctx)
+		if err != nil {
+			return err
 		}
+		exposedMs, err := computing(ctx)
+		if err != nil {
+			return err
+		}
+		again, exposed = append(again, afterMs), append(exposed, exposedMs)
 	}
 	r.Exposed = &Exposed{
 		AfterMs: stats.Median(again), AfterP90Ms: ninthOfTen(again), PrefillMs: prefill, ExposedMs: stats.Median(exposed), ExposedP90Ms: ninthOfTen(exposed),

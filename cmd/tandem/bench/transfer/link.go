@@ -3,7 +3,6 @@ package transfer
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -114,6 +113,14 @@ func newSource(layout kvcache.Layout, from engine.Pages, connections int) (*kvtr
 	}, from)
 }
 
+// closeSource closes what newSource made. What is cut off was over, or has nobody to hear
+// of its end.
+func closeSource(sender *kvtransfer.Sender) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = sender.Close(ctx)
+}
+
 // link is a sender and a receiver in this process.
 type link struct {
 	*sink
@@ -136,9 +143,7 @@ func newLink(from, to engine.Pages, transport, dir string, connections int) (*li
 }
 
 func (l *link) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	_ = l.sender.Close(ctx) // what is cut off was over
+	closeSource(l.sender)
 	l.sink.close()
 }
 
@@ -164,12 +169,7 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 		return m, err
 	}
 	if offer == nil {
-		offer = func(t *kvtransfer.Transfer) error {
-			for layer := range l.layers {
-				t.Send(layer, 0, blocks)
-			}
-			return nil
-		}
+		offer = func(t *kvtransfer.Transfer) error { l.offer(t, blocks); return nil }
 	}
 	if err := offer(t); err != nil {
 		t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
@@ -191,7 +191,9 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 	return m, nil
 }
 
-// dialRaw connects to a plain listener.
-func dialRaw(ctx context.Context, listening net.Addr) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, listening.Network(), listening.String())
+// offer offers every layer of blocks at once.
+func (l *link) offer(t *kvtransfer.Transfer, blocks []kvcache.BlockID) {
+	for layer := range l.layers {
+		t.Send(layer, 0, blocks)
+	}
 }

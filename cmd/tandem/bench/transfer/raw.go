@@ -43,7 +43,7 @@ func newRaw(ctx context.Context, from, to []byte, transport, dir string, connect
 		}
 	}()
 	for range connections {
-		client, err := dialRaw(ctx, listener.Addr())
+		client, err := new(net.Dialer).DialContext(ctx, transport, listener.Addr().String())
 		if err != nil {
 			return nil, err
 		}
