@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -96,4 +98,65 @@ func httpService(name string, listener net.Listener, server *http.Server) lifecy
 			return err
 		},
 	}
+}
+
+// connections bounds the connections of an HTTP server. It is safe for concurrent use.
+type connections struct {
+	most int
+
+	mu    sync.Mutex
+	since map[net.Conn]time.Time // without a request; the zero time: with one
+}
+
+func newConnections(most int) *connections {
+	return &connections{most: most, since: make(map[net.Conn]time.Time)}
+}
+
+// refusedConnection is what one too many is told.
+const refusedConnection = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" +
+	"too many connections: --router-max-connections allows no more\n"
+
+// state is an http.Server's ConnState. For one connection too many, the one that has
+// been without a request for longest is closed; if all have one, the new one is
+// refused.
+func (c *connections) state(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		if len(c.since) >= c.most && !c.closeLongest() {
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(conn, refusedConnection)
+			_ = conn.Close()
+			return
+		}
+		c.since[conn] = time.Now()
+	case http.StateActive:
+		if _, known := c.since[conn]; known {
+			c.since[conn] = time.Time{}
+		}
+	case http.StateIdle:
+		if _, known := c.since[conn]; known {
+			c.since[conn] = time.Now()
+		}
+	case http.StateHijacked, http.StateClosed:
+		delete(c.since, conn)
+	}
+}
+
+// closeLongest closes the connection that has been without a request for longest;
+// false if all have one. mu is held.
+func (c *connections) closeLongest() bool {
+	var longest net.Conn
+	for conn, since := range c.since {
+		if !since.IsZero() && (longest == nil || since.Before(c.since[longest])) {
+			longest = conn
+		}
+	}
+	if longest == nil {
+		return false
+	}
+	delete(c.since, longest)
+	_ = longest.Close()
+	return true
 }

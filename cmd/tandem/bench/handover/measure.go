@@ -1,3 +1,8 @@
+// Package handover measures the whole path of KV from one worker to another: a mesh
+// of a router, a prefill and a decode worker, each a process of its own, that serves
+// prompts apart, and the same prompts on one worker, whose tokens have to be equal.
+//
+// The command line imports it. Measure owns the meshes that it starts and stops them.
 package handover
 
 import (
@@ -8,12 +13,11 @@ import (
 	"slices"
 	"time"
 
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
-
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // Progress is told, in one line, what was just done.

@@ -20,6 +20,8 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // Plan says what a mesh is made of.
@@ -165,3 +167,33 @@ func (m *Mesh) Stop() error {
 
 // Threads are the arguments for workers of n threads.
 func Threads(n int) []string { return []string{"--threads", strconv.Itoa(n)} }
+
+// waitWorkers waits until the router that serves operators at control is connected to
+// so many workers and has heard how busy they are.
+func waitWorkers(ctx context.Context, control string, wanted int) error {
+	conn, err := rpc.Dial(control, rpc.ClientConfig{Name: "tandem-bench"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := controlv1.NewControlClient(conn).WatchWorkers(ctx, &controlv1.ListWorkersRequest{})
+	there := 0
+	for err == nil {
+		var list *controlv1.ListWorkersResponse
+		if list, err = stream.Recv(); err != nil {
+			break
+		}
+		there = 0
+		for _, w := range list.GetWorkers() {
+			if w.GetConnected() && w.GetLoad() != nil {
+				there++
+			}
+		}
+		if there >= wanted {
+			return nil
+		}
+	}
+	return fmt.Errorf("the router is connected to %d of %d workers: %w", there, wanted, err)
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,4 +63,90 @@ func givenCount(cmd *cobra.Command, flag, field string, value, least, most int64
 		return nil, rpc.InvalidArgument(field, fmt.Sprintf("%d is outside %d to %d", value, least, most))
 	}
 	return proto.Uint32(uint32(value)), nil
+}
+
+// samplingFlags say how tokens are drawn. What is not given is left out of the
+// request, so that the model's own defaults hold, but for the temperature of a
+// command that is greedy.
+type samplingFlags struct {
+	temperature, topP, minP         float32
+	repetition, presence, frequency float32
+	topK                            int64
+	seed                            uint64
+	logitBias                       string
+	greedy                          bool
+}
+
+// add adds the flags. greedy: without --temperature the likeliest token is taken.
+func (s *samplingFlags) add(cmd *cobra.Command, greedy bool) {
+	s.greedy = greedy
+	fs := cmd.Flags()
+	temperature := "divides the logits; 0 always takes the likeliest token"
+	if !greedy {
+		temperature += " (default: the model's)"
+	}
+	fs.Float32Var(&s.temperature, "temperature", 0, temperature)
+	fs.Float32Var(&s.topP, "top-p", 0, "draw from the likeliest tokens that together have this probability (default: the model's)")
+	fs.Int64Var(&s.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all (default: the model's)")
+	fs.Float32Var(&s.minP, "min-p", 0, "draw only tokens at least this many times as likely as the likeliest (default: the model's)")
+	fs.Uint64Var(&s.seed, "seed", 0, "seed of the draws (default: one that the router picks and reports)")
+	fs.Float32Var(&s.repetition, "repetition-penalty", 0, "makes tokens of the prompt and the answer less likely to come again, above 1 (default: the model's)")
+	fs.Float32Var(&s.presence, "presence-penalty", 0, "taken off the logits of tokens that were generated")
+	fs.Float32Var(&s.frequency, "frequency-penalty", 0, "taken off the logits of tokens that were generated, for each time")
+	fs.StringVar(&s.logitBias, "logit-bias", "", "added to the logits of tokens, such as 17=2.5,305=-100; -100 forbids a token")
+	onlyOnCommandLine(cmd, "temperature", "top-p", "top-k", "min-p", "seed",
+		"repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias")
+}
+
+// sampling is what is sent.
+func (s *samplingFlags) sampling(cmd *cobra.Command) (*inferencev1.Sampling, error) {
+	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
+	out := &inferencev1.Sampling{}
+	if s.greedy {
+		out.Temperature = &s.temperature
+	}
+	for _, f := range []struct {
+		flag  string
+		value *float32
+		to    **float32
+	}{
+		{"temperature", &s.temperature, &out.Temperature},
+		{"top-p", &s.topP, &out.TopP},
+		{"min-p", &s.minP, &out.MinP},
+		{"repetition-penalty", &s.repetition, &out.RepetitionPenalty},
+		{"presence-penalty", &s.presence, &out.PresencePenalty},
+		{"frequency-penalty", &s.frequency, &out.FrequencyPenalty},
+	} {
+		if given(f.flag) {
+			*f.to = f.value
+		}
+	}
+	if given("seed") {
+		out.Seed = &s.seed
+	}
+	var err error
+	if out.TopK, err = givenCount(cmd, "top-k", "sampling.top_k", s.topK, 0, math.MaxInt32); err != nil {
+		return nil, err
+	}
+	if given("logit-bias") {
+		out.LogitBias, err = parseLogitBias(s.logitBias)
+	}
+	return out, err
+}
+
+func parseLogitBias(list string) (map[uint32]float32, error) {
+	out := make(map[uint32]float32)
+	for _, part := range strings.Split(list, ",") {
+		token, bias, _ := strings.Cut(strings.TrimSpace(part), "=")
+		id, idErr := strconv.ParseUint(token, 10, 32)
+		value, valueErr := strconv.ParseFloat(bias, 32)
+		if idErr != nil || valueErr != nil {
+			return nil, rpc.InvalidArgument("sampling.logit_bias", fmt.Sprintf("%q is no token id and its bias: pass them as 17=2.5,305=-100", part))
+		}
+		if _, twice := out[uint32(id)]; twice {
+			return nil, rpc.InvalidArgument("sampling.logit_bias", fmt.Sprintf("token %d is there twice: pass it once", id))
+		}
+		out[uint32(id)] = float32(value)
+	}
+	return out, nil
 }

@@ -9,9 +9,14 @@ package cli
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -133,4 +138,69 @@ func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
 			_ = settings.CommandLineOnly(cmd.Flags(), name)
 		}
 	}
+}
+
+// newHelpCommand replaces cobra's, whose exit status is 0 for a command that does
+// not exist.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Print the help of a command",
+		Example: "  tandem help generate\n  tandem help model synth",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			of, _, err := cmd.Root().Find(args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []cobra.Completion
+			for _, child := range of.Commands() {
+				if child.IsAvailableCommand() {
+					names = append(names, cobra.CompletionWithDesc(child.Name(), child.Short))
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageError(cmd.Root(), fmt.Sprintf("no command is called %q", strings.Join(args, " ")))
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		},
+	}
+}
+
+// invocation is what to type to call a program that was called as program: what
+// `tandem up` says to try has to work for those who have no tandem on their PATH.
+func invocation(program string) string {
+	switch {
+	case program == "":
+		return "tandem"
+	case builtByRun(program):
+		return "go run ./cmd/tandem"
+	case strings.ContainsAny(program, " \t"):
+		return strconv.Quote(program)
+	}
+	return program
+}
+
+// builtByRun reports whether `go run` made the program: in a temporary folder
+// /…/go-build…/b001/exe, or in the build cache, in a folder that is named for a
+// digest with "-d" behind it.
+func builtByRun(program string) bool {
+	if !filepath.IsAbs(program) {
+		return false
+	}
+	dir := filepath.Dir(program)
+	if digest, found := strings.CutSuffix(filepath.Base(dir), "-d"); found {
+		_, err := hex.DecodeString(digest)
+		return err == nil && len(digest) == 64
+	}
+	for _, element := range strings.Split(dir, string(filepath.Separator)) {
+		if strings.HasPrefix(element, "go-build") {
+			return true
+		}
+	}
+	return false
 }
