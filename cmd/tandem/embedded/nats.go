@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsStartTimeout bounds a start.
 const natsStartTimeout = 10 * time.Second
 
 // NATSConfig says how to run NATS.

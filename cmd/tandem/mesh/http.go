@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
-// newHTTP makes the HTTP servers.
 func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ error) {
 	if p.http != nil {
 		mux := p.healthMux()

@@ -50,7 +50,6 @@ func kvPlaceOf(listen, advertise, kvListen, kvAdvertise string) kvPlace {
 	return place
 }
 
-// isEvery says whether a host to listen on is every interface.
 func isEvery(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "" || ip != nil && ip.IsUnspecified()

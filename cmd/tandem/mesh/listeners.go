@@ -59,7 +59,6 @@ func (p *process) listen() (err error) {
 	return nil
 }
 
-// open opens a port.
 func (p *process) open(address string) (net.Listener, error) {
 	listener, err := rpc.Listen(address)
 	if err != nil {

@@ -84,7 +84,6 @@ func (p *process) connect(ctx context.Context) (err error) {
 	return p.members.Await(ctx)
 }
 
-// disconnect undoes connect.
 func (p *process) disconnect() error {
 	if p.signals != nil {
 		p.signals.Close()

@@ -118,7 +118,6 @@ func (p paced) Wait(ctx context.Context, d time.Duration) error {
 	return finetimer.Wait(ctx, p.Timer, d)
 }
 
-// unload frees what loadModel has loaded.
 func (p *process) unload() error {
 	if p.engines == nil {
 		return nil

@@ -96,7 +96,6 @@ func (p *process) run(ctx context.Context, target string, ready func()) error {
 	return lifecycle.RunModules(ctx, p.logger, p.options.StopTimeout, p.modules(ready), target, "readiness")
 }
 
-// of are the parts of a role.
 func (p *process) of(role controlv1.Role) (parts []*part) {
 	for _, part := range p.parts {
 		if part.role == role {
@@ -106,7 +105,6 @@ func (p *process) of(role controlv1.Role) (parts []*part) {
 	return parts
 }
 
-// ids are those of the parts of a role.
 func (p *process) ids(role controlv1.Role) (ids []string) {
 	for _, part := range p.of(role) {
 		ids = append(ids, part.id)

@@ -38,14 +38,12 @@ type member interface {
 	Drain(ctx context.Context, cleanup time.Duration)
 }
 
-// deregister bounds how long removing a record from etcd may take.
 const deregister = 2 * time.Second
 
 // workerMessageBytes bounds one message to or from a worker that is no KV: the tokens
 // of a long prompt, or the list of a prefix cache.
 const workerMessageBytes = 64 << 20
 
-// newWorkers makes the workers of a role.
 func (p *process) newWorkers(role controlv1.Role) func(context.Context) ([]lifecycle.Service, error) {
 	return func(context.Context) (services []lifecycle.Service, err error) {
 		for _, w := range p.of(role) {
@@ -136,7 +134,6 @@ func (w *part) identity() membership.Identity {
 	}
 }
 
-// newStores makes the block stores.
 func (p *process) newStores(ctx context.Context) ([]lifecycle.Service, error) {
 	count := len(p.of(controlv1.Role_ROLE_KVTRANSFER))
 	if count == 0 {

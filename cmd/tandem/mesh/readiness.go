@@ -48,7 +48,6 @@ func (p *process) readiness(expected []string, ready func()) lifecycle.Service {
 // specified, now and whenever they change, until ctx ends or notify fails.
 type watchWorkers func(ctx context.Context, role controlv1.Role, notify func([]*controlv1.WorkerView) error) error
 
-// watch follows a router's workers.
 type watch struct {
 	process  *process
 	expected []string
@@ -75,7 +74,6 @@ func (w *watch) run(ctx context.Context) error {
 	return nil
 }
 
-// take takes in one view.
 func (w *watch) take(view []*controlv1.WorkerView, timeout *time.Timer) {
 	connected, decodes := make(map[string]bool), false
 	for _, v := range view {

@@ -58,7 +58,6 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.NATS, "nats", []string{"nats://127.0.0.1:4222"}, "addresses of NATS")
 }
 
-// registerControl adds the flag of where a router serves operators.
 func (o *Options) registerControl(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC: an address that clients do not reach, or unix:///path, since it asks nobody who they are; empty: nowhere")
 }

@@ -26,7 +26,6 @@ func (p *process) newTracing(context.Context) ([]lifecycle.Service, error) {
 	return []lifecycle.Service{{Name: "tracing", Close: p.stopTracing}}, nil
 }
 
-// traceFlush bounds how long sending the last spans may take.
 const traceFlush = 3 * time.Second
 
 // stopTracing sends the last spans. That some are lost is no failure of the
@@ -40,7 +39,6 @@ func (p *process) stopTracing() error {
 	return nil
 }
 
-// routerTracing is what the router traces with.
 func (p *process) routerTracing(id string) router.Tracing {
 	return router.Tracing{Tracer: p.tracing.Tracer("tandem-router", id), Share: p.options.Trace.Share, Tenant: p.options.Trace.Tenant}
 }

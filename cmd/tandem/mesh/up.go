@@ -60,7 +60,6 @@ func (o *UpOptions) Validate() error {
 	return o.Options.Validate()
 }
 
-// maxWorkers bounds the workers of one process.
 const maxWorkers = 256
 
 // Up is a running mesh, as Run tells its caller once it is ready.

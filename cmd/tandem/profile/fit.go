@@ -60,7 +60,6 @@ func (r *Result) fit() error {
 	return nil
 }
 
-// reach finds the best rates.
 func (r *Result) reach(costs engine.Costs) {
 	for _, p := range r.Points {
 		prefill, decode := costs.Step(p.work)

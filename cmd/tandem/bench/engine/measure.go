@@ -98,7 +98,6 @@ func decodeBytes(spec model.Spec, p Plan) float64 {
 	return batches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps)
 }
 
-// round is one of each.
 type round struct {
 	limits         latency.Limits
 	prefill        time.Duration // of the prompt

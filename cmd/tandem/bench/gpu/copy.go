@@ -23,7 +23,6 @@ func newReader(e engine.Engine, blocks []kvcache.BlockID) *reader {
 	return &reader{e.Pages(), e.Model().Layers, blocks, make([]byte, len(blocks)*e.Pages().Layout().SliceBytes)}
 }
 
-// once copies all slices of the prompt.
 func (r *reader) once() error {
 	for layer := range r.layers {
 		if err := r.pages.Read(layer, r.blocks, r.buffer); err != nil {

@@ -122,7 +122,6 @@ func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
 	return r
 }
 
-// prepare computes the contexts, and everything once.
 func (r *run) prepare(ctx context.Context) error {
 	for _, d := range r.decoders {
 		if err := d.Prepare(ctx, d.context, blocksFor(d.context)); err != nil {

@@ -68,7 +68,6 @@ func (p Plan) Validate() error {
 	return nil
 }
 
-// validateTypes checks what weights and KV are kept as.
 func (p Plan) validateTypes() error {
 	if err := p.Weights.Validate(); err != nil {
 		return fmt.Errorf("--cuda-weights: %w", err)

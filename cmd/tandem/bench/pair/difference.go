@@ -86,5 +86,4 @@ func (r *Result) WriteDifferences(w io.Writer) error {
 	return nil
 }
 
-// names of latencies for people.
 var names = map[measure.Latency]string{measure.TTFT: "TTFT", measure.TPOT: "TPOT"}

@@ -65,7 +65,6 @@ type Step struct {
 	Seconds [2]float64
 }
 
-// side is one side, running.
 type side struct {
 	Side
 	mesh    *rig.Mesh

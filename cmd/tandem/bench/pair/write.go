@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// document is a Result as JSON.
 type document struct {
 	Schema string `json:"schema"`
 	// Reports by side, in the order in which they were given.

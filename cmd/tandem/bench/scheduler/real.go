@@ -28,7 +28,6 @@ func (p Plan) ValidateFor(name string, contextTokens int) error {
 	return nil
 }
 
-// engineConfig is the engine that the plan needs.
 func (p Plan) engineConfig() cpu.Config {
 	return cpu.Config{Blocks: p.blocks(), BlockTokens: p.BlockTokens, MaxBatchTokens: p.BatchTokens, MaxSequences: p.Sequences}
 }
@@ -62,7 +61,6 @@ func Real(ctx context.Context, w *cpu.Weights, p Plan, limit time.Duration, prog
 	return result, nil
 }
 
-// runReal opens an engine for one policy and closes it.
 func runReal(ctx context.Context, w *cpu.Weights, p Plan, policy Policy, limit time.Duration) (_ Row, err error) {
 	e, err := w.NewEngine(p.engineConfig())
 	if err != nil {
@@ -133,7 +131,6 @@ func (w *watched) count(b *engine.Batch, out engine.Output, err error, began tim
 	}
 }
 
-// drive runs one policy on an engine.
 func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit time.Duration) (_ Row, err error) {
 	registry := prometheus.NewRegistry()
 	metrics, err := worker.NewMetrics(registry, "bench")

@@ -150,7 +150,6 @@ func share(a, b float64) float64 {
 	return a / b
 }
 
-// row is what the collector counted.
 func (c *collector) row() Row {
 	r := Row{
 		StepBudgetMs: milliseconds(c.policy.StepBudget), ChunkTokens: c.policy.ChunkTokens, OutputShare: c.policy.OutputShare,

@@ -59,7 +59,6 @@ type mixScene struct {
 	next   *request
 }
 
-// draw makes the next request.
 func (s *mixScene) draw() {
 	s.next = nil
 	if s.count == s.plan.Requests {
@@ -99,7 +98,6 @@ func (s *mixScene) stepped(*stepKind, time.Duration) {}
 func (s *mixScene) over() bool                       { return s.next == nil }
 func (s *mixScene) cut() []*request                  { return nil }
 
-// longScene is LongPrompt.
 type longScene struct {
 	plan    Plan
 	decodes []*request

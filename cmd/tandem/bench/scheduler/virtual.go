@@ -141,7 +141,6 @@ func (v *virtual) submit(now time.Duration) {
 	v.handle(now, scheduler.Submit{Request: r.submission(v.plan.Seed, virtualVocabulary)})
 }
 
-// finish ends the step in flight.
 func (v *virtual) finish() error {
 	run, took := v.flight, v.ends-v.began
 	v.flight = nil
@@ -183,7 +182,6 @@ func (v *virtual) handle(now time.Duration, event scheduler.Event) {
 	_ = v.act(now, actions) // only steps fail
 }
 
-// call gives the scheduler an event.
 func (v *virtual) call(now time.Duration, event scheduler.Event) (time.Duration, []scheduler.Action) {
 	at := time.Unix(0, 0).Add(now)
 	began := time.Now()
@@ -211,7 +209,6 @@ func (v *virtual) act(now time.Duration, actions []scheduler.Action) error {
 	return nil
 }
 
-// takes is the time of a step.
 func (v *virtual) takes(b *engine.Batch) time.Duration {
 	d := v.device.Profile.Predict(workOf(b, nil))
 	if v.device.Jitter > 0 {

@@ -44,7 +44,6 @@ func (b block) send(ctx context.Context, to client.Client) error {
 	return context.Cause(ctx)
 }
 
-// one sends a request and reads its answer.
 func (b block) one(ctx context.Context, to client.Client, i uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()

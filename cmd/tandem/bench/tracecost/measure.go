@@ -86,7 +86,6 @@ type Result struct {
 	WallSeconds float64 `json:"wall_seconds"`
 }
 
-// side is one of the two meshes.
 type side struct {
 	mesh   *rig.Mesh
 	client client.Client

@@ -60,7 +60,6 @@ const (
 	SideReceiver = "receiver"
 )
 
-// kills measures FigureKill.
 func (b *Bench) kills(ctx context.Context, r *Result) error {
 	if b.child.Binary == "" {
 		return fmt.Errorf("no program is named to be killed")
@@ -106,7 +105,6 @@ func (b *Bench) unopened(ctx context.Context) (time.Duration, error) {
 	return a.at.Sub(began), nil
 }
 
-// killSender lets a child send and kills it.
 func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, error) {
 	s, err := newSink(b.layout, b.to, b.plan.Transport, b.dir, b.plan.Lease)
 	if err != nil {
@@ -145,7 +143,6 @@ func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, er
 	return a.at.Sub(killed), nil
 }
 
-// killReceiver sends to a child and kills it.
 func (b *Bench) killReceiver(ctx context.Context, phase string) (time.Duration, error) {
 	c, err := b.startChild(ctx, SideReceiver)
 	if err != nil {
@@ -207,7 +204,6 @@ func until(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// child is a running one.
 type child struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser

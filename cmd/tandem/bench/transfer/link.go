@@ -23,7 +23,6 @@ const (
 	senderEpoch   = 9
 )
 
-// closeTimeout bounds how long closing one side may take.
 const closeTimeout = 5 * time.Second
 
 // sink is a receiver behind a gRPC server on a socket, as a worker has it.
@@ -67,7 +66,6 @@ func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, leas
 	return s, nil
 }
 
-// close ends what newSink started.
 func (s *sink) close() {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -191,7 +189,6 @@ func (l *link) move(ctx context.Context, blocks []kvcache.BlockID, offer func(*k
 	return m, nil
 }
 
-// offer offers every layer of blocks at once.
 func (l *link) offer(t *kvtransfer.Transfer, blocks []kvcache.BlockID) {
 	for layer := range l.layers {
 		t.Send(layer, 0, blocks)

@@ -107,7 +107,6 @@ func (p Plan) Validate() error {
 	return nil
 }
 
-// wants says whether a figure is asked for.
 func (p Plan) wants(figure string) bool { return len(p.Only) == 0 || slices.Contains(p.Only, figure) }
 
 // blocks is how many a prompt fills.

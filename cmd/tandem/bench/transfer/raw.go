@@ -25,7 +25,6 @@ type raw struct {
 	servers  []net.Conn
 }
 
-// newRaw connects.
 func newRaw(ctx context.Context, from, to []byte, transport, dir string, connections, write int) (_ *raw, err error) {
 	r := &raw{from: from, to: to, write: write}
 	address := "127.0.0.1:0"
@@ -87,7 +86,6 @@ func (r *raw) copy(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// timed is how long copy takes.
 func (r *raw) timed(ctx context.Context, bytes int64) (time.Duration, error) {
 	began := time.Now()
 	err := r.copy(ctx, bytes)
@@ -114,7 +112,6 @@ func over(memory []byte, size int, n int64, do func([]byte) (int, error)) error 
 	return nil
 }
 
-// tries is how often each size of writes is tried.
 const tries = 3
 
 // plain are contestants that copy plainly: the best two of all sizes of writes, found

@@ -55,7 +55,6 @@ type Result struct {
 // best: beyond that something else had the machine.
 const maxSpread = .25
 
-// setRates takes what compete measured.
 func (r *Result) setRates(rates []Rate) {
 	r.Rates, r.Valid = rates, new(true)
 	tcp, unix := ours(rates, TCP), ours(rates, Unix)

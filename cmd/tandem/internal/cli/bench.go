@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
-// newBenchCommand holds the benchmarks.
 func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -68,7 +67,6 @@ func command(cmd *cobra.Command) []string {
 	return out
 }
 
-// hidden stands where a secret was.
 const hidden = "***"
 
 // withoutSecret is the value of a flag as others may see it. What a header says may be

@@ -128,7 +128,6 @@ func (f *benchClientFlags) add(fs *pflag.FlagSet) {
 	fs.Uint64Var(&f.plan.Seed, "seed", 1, "seed of arrivals and jitter")
 }
 
-// complete makes the plan of the flags.
 func (f *benchClientFlags) complete() (calibrate.Plan, error) {
 	p := f.plan
 	if p.ITL.Mean == 0 {

@@ -57,7 +57,6 @@ Others are only told. It is 1 too if a report holds no completed requests.`,
 	return cmd
 }
 
-// readReport reads a report of bench serve.
 func readReport(path string) (*report.Report, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// benchEngineFlags are what `bench engine` is told.
 type benchEngineFlags struct {
 	plan               engine.Plan
 	model, preset, isa string
@@ -100,7 +99,6 @@ start says how long it takes from there to the first step.`,
 	return cmd
 }
 
-// check finds mistakes on the command line.
 func (f *benchEngineFlags) check(presetGiven bool) error {
 	if len(f.batches) != 1 || len(f.contexts) != 1 {
 		return errors.New("--batch and --context: the CPU engine is measured with one of each: pass one number, or a GPU with --device")
@@ -130,7 +128,6 @@ func (f *benchEngineFlags) checkModel(presetGiven bool, plan interface {
 	return plan.ValidateFor(shape.Name, shape.ContextTokens)
 }
 
-// measure measures with the model's weights.
 func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (result *engine.Result, err error) {
 	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
 	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
@@ -153,7 +150,6 @@ func (f *benchEngineFlags) load(m *model.Model) (cpu.Config, error) {
 	return config, nil
 }
 
-// printBenchEngine writes the result for people.
 func printBenchEngine(out io.Writer, r *engine.Result) error {
 	fmt.Fprintf(out, "%s, %s weights of %s, KV in %s, %s, threads %d; rounds %d, in turns with the limits\n\n",
 		r.Model, r.DType, bytesText(r.WeightBytes), r.KV, r.ISA, r.Threads, r.Rounds)

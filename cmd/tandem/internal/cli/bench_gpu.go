@@ -69,7 +69,6 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 	return number >= 0, nil
 }
 
-// runGPU measures a GPU and prints the result.
 func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 	plan := gpu.Plan{
 		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
@@ -124,7 +123,6 @@ func (f *benchEngineFlags) modelForGPU(ctx context.Context, p *progress) (*model
 	return model.Random(ctx, shape, 0)
 }
 
-// printBenchGPU writes the result for people.
 func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	graphs := "decode by graphs"
 	if r.NoGraphs {

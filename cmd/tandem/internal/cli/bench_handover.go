@@ -89,7 +89,6 @@ Without --model, one of random weights is made first and removed at the end.`,
 	return cmd
 }
 
-// synthesize makes a model of random weights.
 func synthesize(ctx context.Context, stderr io.Writer, dir string, shape model.Shape) error {
 	progress, finish := terminalProgress(stderr)
 	defer finish()

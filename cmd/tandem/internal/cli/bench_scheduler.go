@@ -19,7 +19,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// benchSchedulerFlags are what `bench scheduler` is told.
 type benchSchedulerFlags struct {
 	plan    scheduler.Plan
 	budgets []time.Duration
@@ -157,7 +156,6 @@ func (f *benchSchedulerFlags) complete(fs *pflag.FlagSet) {
 	}
 }
 
-// check finds mistakes on the command line.
 func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 	for _, group := range []struct {
 		refused bool
@@ -240,7 +238,6 @@ func (f *benchSchedulerFlags) shape() (model.Shape, error) {
 	return shape, nil
 }
 
-// onEngine measures with the model's weights.
 func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (result *scheduler.Result, err error) {
 	m := measuredModel{name: f.model, shape: f.shape, load: f.load}
 	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
@@ -312,7 +309,6 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	return t.err
 }
 
-// policyTable writes tables of one row a policy.
 type policyTable struct {
 	out    io.Writer
 	result *scheduler.Result
@@ -336,7 +332,6 @@ func (p *policyTable) write(heads string, row func(*scheduler.Row) string) {
 	}
 }
 
-// policyName says what a policy is.
 func policyName(r *scheduler.Row) string {
 	budget := "no budget"
 	if r.StepBudgetMs > 0 {

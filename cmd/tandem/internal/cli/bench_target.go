@@ -18,7 +18,6 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// benchTarget says which server is measured.
 type benchTarget struct {
 	addr, mode, model string
 	connections       int

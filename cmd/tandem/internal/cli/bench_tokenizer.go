@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
-// maxBenchTextBytes bounds the text that bench tokenizer reads.
 const maxBenchTextBytes = 256 << 20
 
 func newBenchTokenizerCommand() *cobra.Command {
@@ -72,7 +71,6 @@ func printTokenRate(out io.Writer, r *tokenrate.Result) error {
 	return w.Flush()
 }
 
-// benchText reads the text to measure with.
 func benchText(stdin io.Reader, name string) (string, error) {
 	in := stdin
 	switch name {

@@ -146,7 +146,6 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 	return budget
 }
 
-// overrunText is the sentence that names the stage.
 func overrunText(o budgetOverrunJSON) string {
 	percentile := "p" + strconv.FormatFloat(o.Percentile, 'f', -1, 64)
 	if o.Percentile == 100 {

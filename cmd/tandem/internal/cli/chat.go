@@ -43,7 +43,6 @@ Where standard input is no terminal, each line is a turn; a failed one ends it. 
 	return cmd
 }
 
-// chatFlags are the flags of chat.
 type chatFlags struct {
 	requestFlags
 	system    string

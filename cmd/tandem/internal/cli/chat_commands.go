@@ -18,7 +18,6 @@ const chatHelp = `/help           this list
 //TEXT          say /TEXT; a backslash at the end of a line goes on; """ begins and ends several lines
 `
 
-// obey carries a command out.
 func (s *chatSession) obey(ctx context.Context, text string) error {
 	command, rest, _ := strings.Cut(text, " ")
 	rest = strings.TrimSpace(rest)
@@ -96,7 +95,6 @@ func (s *chatSession) save(path string) error {
 	return nil
 }
 
-// cost says what an answer cost.
 func (s *chatSession) cost(r resultJSON) {
 	t := r.TimingMs
 	ms := func(value float64) string {

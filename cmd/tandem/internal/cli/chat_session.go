@@ -21,7 +21,6 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// chatSession is one conversation.
 type chatSession struct {
 	flags      *chatFlags
 	base       *inferencev1.GenerateRequest
@@ -84,7 +83,6 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	}
 }
 
-// listen is what is said next.
 func (s *chatSession) listen(ctx context.Context) (string, error) {
 	first, err := s.line(ctx, "> ")
 	if err != nil {
@@ -168,7 +166,6 @@ func (s *chatSession) forgetInterrupts() {
 	}
 }
 
-// answer asks for one and prints it as it comes.
 func (s *chatSession) answer(ctx context.Context) (string, error) {
 	request := proto.CloneOf(s.base)
 	c := request.GetConversation()

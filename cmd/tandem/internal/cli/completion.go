@@ -43,7 +43,6 @@ func newCompletionCommand() *cobra.Command {
 	}
 }
 
-// oneOf completes a flag from a fixed list.
 func oneOf(cmd *cobra.Command, flag string, choices ...string) {
 	// The flag exists, as the caller has just made it.
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))

@@ -131,7 +131,6 @@ func explainOwn(cmd *cobra.Command, addr string, request *controlv1.ExplainReque
 	return response, routerFailure(err, addr, false)
 }
 
-// explainRequest is what the command line asks for.
 func explainRequest(cmd *cobra.Command, args []string, slowest, by string) (*controlv1.ExplainRequest, error) {
 	if slowest == "" {
 		if cmd.Flags().Changed("by") {

@@ -26,7 +26,6 @@ const (
 	exitInterrupted = 130
 )
 
-// exitError is an error with an exit status of its own.
 type exitError struct {
 	status  int
 	message string
@@ -68,7 +67,6 @@ func loadFailure(ctx context.Context, err error) error {
 	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
 }
 
-// usageError is a mistake on the command line.
 func usageError(cmd *cobra.Command, problem string) error {
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}
 }

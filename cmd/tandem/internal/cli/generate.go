@@ -96,7 +96,6 @@ func (g *generation) run(cmd *cobra.Command) error {
 	return g.follow(ctx, conn, request)
 }
 
-// follow sends a request and handles what comes of it.
 func (g *generation) follow(ctx context.Context, conn *grpc.ClientConn, request *inferencev1.GenerateRequest) error {
 	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, request)
 	if err != nil {
@@ -192,7 +191,6 @@ func (g *generation) more(text string) error {
 	return g.printed(g.out.Flush())
 }
 
-// release prints the line that was held.
 func (g *generation) release() error {
 	if g.held == nil {
 		return nil
@@ -275,7 +273,6 @@ func (g *generation) end(cmd *cobra.Command, failed error) error {
 	return nil
 }
 
-// cost is the line for people.
 func (g *generation) cost() string {
 	r := g.result
 	ms := func(value float64) time.Duration {

@@ -18,7 +18,6 @@ import (
 // maxPromptBytes bounds what is read as a prompt: more than any context holds.
 const maxPromptBytes = 16 << 20
 
-// generateFlags are the flags of generate.
 type generateFlags struct {
 	requestFlags
 	prompt, tokenIDs, cacheSalt, requestID string
@@ -43,7 +42,6 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
 
-// request builds what is sent.
 func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
 	request, err := g.requestFlags.request(cmd)
 	if err != nil {
@@ -66,7 +64,6 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 	return request, g.checkText(request)
 }
 
-// input takes the prompt from where it is.
 func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateRequest) error {
 	prompt, tokens := cmd.Flags().Changed("prompt"), cmd.Flags().Changed("token-ids")
 	switch {

@@ -181,7 +181,6 @@ func (l logprobJSON) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float32(l))
 }
 
-// logprobsLine is nil of nil.
 func logprobsLine(l *inferencev1.TokenLogprobs) *logprobsJSON {
 	if l == nil {
 		return nil

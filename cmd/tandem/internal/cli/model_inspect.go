@@ -193,7 +193,6 @@ func (m *inspectJSON) inspectGPU(spec model.Spec) {
 	}
 }
 
-// inspectTemplate opens the model's chat template and tries it.
 func inspectTemplate(ctx context.Context, dir string) chatTemplateJSON {
 	template, err := chat.Open(dir, chat.Options{})
 	if err == nil {
@@ -222,7 +221,6 @@ func weightBytes(dir string) (int64, error) {
 	return total, nil
 }
 
-// printInspection is `model inspect` for people.
 func printInspection(w io.Writer, m inspectJSON) error {
 	embeddings, bos := "separate", "none"
 	if m.TiedEmbeddings {

@@ -149,7 +149,6 @@ func parseVersion(text string) (*controlv1.ModelVersion, error) {
 	return v, nil
 }
 
-// changePolicy changes the policy and prints it.
 func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*controlv1.Policy)) error {
 	conn, err := o.dial()
 	if err != nil {

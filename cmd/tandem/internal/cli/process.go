@@ -28,7 +28,6 @@ func addProcessFlags(cmd *cobra.Command) processFlags {
 	return flags
 }
 
-// validate checks the flags' values.
 func (f processFlags) validate() error {
 	_, err := telemetry.NewLogger(io.Discard, *f.format, *f.level)
 	return err

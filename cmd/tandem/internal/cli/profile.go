@@ -20,7 +20,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// profileFlags are what `profile` is told.
 type profileFlags struct {
 	model, preset, out   string
 	cache                string
@@ -112,7 +111,6 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	return cmd
 }
 
-// check finds mistakes on the command line.
 func (f *profileFlags) check() error {
 	switch {
 	case f.model != "" && f.preset != "":
@@ -154,7 +152,6 @@ func (f *profileFlags) convert() (*profileReport, error) {
 	return &profileReport{Profile: converted, Valid: true}, nil
 }
 
-// measure measures with the model's weights.
 func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
 	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
 	if f.preset != "" {
@@ -167,7 +164,6 @@ func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *p
 	return report, err
 }
 
-// load says how the weights are loaded.
 func (f *profileFlags) load(*model.Model) (cpu.Config, error) {
 	return cpu.Config{Weights: f.weights, Threads: f.threads, WeightCache: f.cache}, nil
 }

@@ -98,7 +98,6 @@ func (s *samplingFlags) add(cmd *cobra.Command, greedy bool) {
 		"repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias")
 }
 
-// sampling is what is sent.
 func (s *samplingFlags) sampling(cmd *cobra.Command) (*inferencev1.Sampling, error) {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
 	out := &inferencev1.Sampling{}

@@ -108,7 +108,6 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	return root
 }
 
-// addJSON adds --json to a command that prints results.
 func addJSON(cmd *cobra.Command, usage string) *bool {
 	on := cmd.Flags().Bool("json", false, usage)
 	onlyOnCommandLine(cmd, "json")

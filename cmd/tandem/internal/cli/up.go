@@ -69,7 +69,6 @@ func completeMeshFlags(cmd *cobra.Command) {
 	oneOf(cmd, "kv-memory", "auto")
 }
 
-// texts are types as strings.
 func texts[T ~string](types []T) []string {
 	all := make([]string, len(types))
 	for i, t := range types {

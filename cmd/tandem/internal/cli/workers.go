@@ -40,7 +40,6 @@ type workerJSON struct {
 	Load *loadJSON `json:"load"`
 }
 
-// oldViewJSON says how old a list of workers is.
 type oldViewJSON struct {
 	// AgeMs is how long ago etcd last answered; null: it never has.
 	AgeMs *float64 `json:"age_ms"`
@@ -48,7 +47,6 @@ type oldViewJSON struct {
 	Source string `json:"source"`
 }
 
-// loadJSON is a worker's last load report.
 type loadJSON struct {
 	AgeMs             float64 `json:"age_ms"`
 	Running           uint32  `json:"running"`
@@ -221,7 +219,6 @@ func oldViewOf(response *controlv1.ListWorkersResponse) *oldViewJSON {
 	return old
 }
 
-// oldView says how old a list of workers is.
 func oldView(response *controlv1.ListWorkersResponse) string {
 	if response.GetAge() == nil {
 		return "etcd has not answered this router yet"

@@ -29,14 +29,7 @@ func Validate(fs *pflag.FlagSet, file string) error {
 	if err != nil {
 		return err
 	}
-	var failed error
-	fs.VisitAll(func(f *pflag.Flag) {
-		if e, ok := entries[f.Name]; ok && failed == nil {
-			failed = e.set(fs, f)
-			setSource(f, fmt.Sprintf("%s:%d", file, e.line))
-		}
-	})
-	return failed
+	return apply(fs, entries, nil)
 }
 
 // readFile reads a strict YAML file into entries by flag name.

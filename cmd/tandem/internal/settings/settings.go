@@ -78,7 +78,11 @@ func Apply(fs *pflag.FlagSet, file string, environ []string) error {
 			return err
 		}
 	}
-	variables := variables(environ)
+	return apply(fs, inFile, variables(environ))
+}
+
+// apply sets the flags of fs that are not set yet, from variables, then from inFile.
+func apply(fs *pflag.FlagSet, inFile map[string]entry, variables map[string]string) error {
 	var failed error
 	fs.VisitAll(func(f *pflag.Flag) {
 		if failed != nil || f.Changed || commandLineOnly(f) {
@@ -99,7 +103,7 @@ func Apply(fs *pflag.FlagSet, file string, environ []string) error {
 				failed = err
 				return
 			}
-			setSource(f, fmt.Sprintf("%s:%d", file, e.line))
+			setSource(f, fmt.Sprintf("%s:%d", e.file, e.line))
 		}
 	})
 	return failed
