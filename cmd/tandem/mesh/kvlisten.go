@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 
@@ -174,9 +173,8 @@ func checkKVPlace(listen, advertise string) error {
 }
 
 // socketFolder is the private folder of a process for Unix sockets, made when the
-// first is needed. It is safe for concurrent use.
+// first is needed.
 type socketFolder struct {
-	mu     sync.Mutex
 	folder *tempfolder.Folder // nil: not made yet
 	made   int                // sockets
 }
@@ -187,8 +185,6 @@ func (f *socketFolder) listen(socket string) (net.Listener, error) {
 	if socket != kvtransfer.SocketAuto {
 		return kvtransfer.Listen(api.UnixScheme + socket)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.folder == nil {
 		folder, err := tempfolder.Make("kv")
 		if err != nil {
@@ -206,8 +202,6 @@ func (f *socketFolder) listen(socket string) (net.Listener, error) {
 
 // close removes the folder, sockets that still listen included.
 func (f *socketFolder) close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	folder := f.folder
 	f.folder = nil
 	if err := folder.Remove(); err != nil {

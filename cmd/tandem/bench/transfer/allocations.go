@@ -42,12 +42,7 @@ const (
 )
 
 // allocations measures FigureAllocations. Every allocation is sampled meanwhile.
-func (b *Bench) allocations(ctx context.Context, r *Result) error {
-	l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+func (b *Bench) allocations(ctx context.Context, l *link, r *Result) error {
 	rate := runtime.MemProfileRate
 	runtime.MemProfileRate = 1
 	defer func() { runtime.MemProfileRate = rate }()

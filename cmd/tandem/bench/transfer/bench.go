@@ -8,7 +8,6 @@
 package transfer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -90,9 +89,9 @@ func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 		measure func(context.Context, *Result) error
 	}{
 		{[]string{FigureRate, FigureUnix}, b.rates},
-		{[]string{FigureAllocations}, b.allocations},
-		{[]string{FigureBehind}, b.behind},
-		{[]string{FigureExposed}, b.exposed},
+		{[]string{FigureAllocations}, b.linked(b.allocations)},
+		{[]string{FigureBehind}, b.linked(b.behind)},
+		{[]string{FigureExposed}, b.linked(b.exposed)},
 		{[]string{FigureKill}, b.kills},
 	} {
 		if !slices.ContainsFunc(f.names, b.plan.wants) {
@@ -106,6 +105,18 @@ func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 		}
 	}
 	return r, nil
+}
+
+// linked gives what measures a figure a link of its own.
+func (b *Bench) linked(measure func(context.Context, *link, *Result) error) func(context.Context, *Result) error {
+	return func(ctx context.Context, r *Result) error {
+		l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
+		if err != nil {
+			return err
+		}
+		defer l.close()
+		return measure(ctx, l, r)
+	}
 }
 
 // rates measures FigureRate and FigureUnix, both in the same rounds.
@@ -159,11 +170,6 @@ func newPages(layout kvcache.Layout, blocks int, seed byte) (*hostpages.Pages, e
 // first is the memory of the first blocks.
 func first(p *hostpages.Pages, blocks int) []byte {
 	return p.Bytes()[:blocks*p.Layout().PageBytes()]
-}
-
-// same says whether the first blocks of two pools hold the same.
-func same(a, b *hostpages.Pages, blocks int) bool {
-	return bytes.Equal(first(a, blocks), first(b, blocks))
 }
 
 // blockRange is n neighbouring blocks.

@@ -27,12 +27,7 @@ type Behind struct {
 
 // behind measures FigureBehind: the large transfers are all open, with everything
 // offered, and each is followed by another of its kind.
-func (b *Bench) behind(ctx context.Context, r *Result) error {
-	l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+func (b *Bench) behind(ctx context.Context, l *link, r *Result) error {
 	one := func(ctx context.Context) (float64, error) {
 		m, err := l.move(ctx, blockRange(0, 1), nil)
 		return milliseconds(m.committed.Sub(m.begun)), err
@@ -104,12 +99,7 @@ type Exposed struct {
 }
 
 // exposed measures FigureExposed, the two ways in turns.
-func (b *Bench) exposed(ctx context.Context, r *Result) error {
-	l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
-	if err != nil {
-		return err
-	}
-	defer l.close()
+func (b *Bench) exposed(ctx context.Context, l *link, r *Result) error {
 	blocks := blockRange(0, b.plan.blocks())
 	after := func(ctx context.Context) (float64, error) {
 		var offered time.Time

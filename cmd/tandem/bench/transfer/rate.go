@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -96,8 +97,8 @@ const lanes = 4
 
 // ours is a contestant that moves the KV of prompts through a link.
 func (b *Bench) ours(l *link, transport string) contestant {
-	bytes := int64(b.plan.blocks() * b.layout.PageBytes())
-	prompts := (b.plan.Bytes + bytes - 1) / bytes
+	each := int64(b.plan.blocks() * b.layout.PageBytes())
+	prompts := (b.plan.Bytes + each - 1) / each
 	blocks := int(min(prompts, int64(b.prompts))) * b.plan.blocks()
 	return contestant{
 		name:    "transfer " + transport,
@@ -105,10 +106,10 @@ func (b *Bench) ours(l *link, transport string) contestant {
 		run: func(ctx context.Context) (int64, time.Duration, error) {
 			began := time.Now()
 			err := b.movePrompts(ctx, l, prompts)
-			return prompts * bytes, time.Since(began), err
+			return prompts * each, time.Since(began), err
 		},
 		check: func() error {
-			if !same(b.from, b.to, blocks) {
+			if !bytes.Equal(first(b.from, blocks), first(b.to, blocks)) {
 				return errors.New("what arrived is not what was sent")
 			}
 			return nil

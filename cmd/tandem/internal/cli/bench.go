@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,17 +39,10 @@ func newBenchCommand() *cobra.Command {
 	return cmd
 }
 
-// argumentsKey is of the process's arguments in a command's context.
-type argumentsKey struct{}
-
-func withArguments(ctx context.Context, args []string) context.Context {
-	return context.WithValue(ctx, argumentsKey{}, args)
-}
-
 // command is the arguments of the process that a command runs in, as a report may have
 // them: without secrets.
 func command(cmd *cobra.Command) []string {
-	args, _ := cmd.Context().Value(argumentsKey{}).([]string)
+	args := processOf(cmd.Context()).Args
 	out := make([]string, len(args))
 	flag := "" // the one whose value comes next
 	for i, arg := range args {

@@ -273,7 +273,7 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	} else {
 		fmt.Fprintf(out, "virtual time, seed %d\n", r.Seed)
 	}
-	t := newPolicyTable(out, r)
+	t := &policyTable{out: out, result: r}
 	if r.Scenario == scheduler.LongPrompt {
 		t.write("ITL ms\tbefore p50\tp99\tmeanwhile p50\tp99\tp99.9\tmax\tp99 rises by\tlong TTFT", func(row *scheduler.Row) string {
 			l := row.Long
@@ -313,10 +313,6 @@ type policyTable struct {
 	out    io.Writer
 	result *scheduler.Result
 	err    error
-}
-
-func newPolicyTable(out io.Writer, r *scheduler.Result) *policyTable {
-	return &policyTable{out: out, result: r}
 }
 
 func (p *policyTable) write(heads string, row func(*scheduler.Row) string) {

@@ -21,16 +21,10 @@ func Terminations() []os.Signal {
 	return []os.Signal{syscall.SIGTERM, syscall.SIGHUP}
 }
 
-type interruptsKey struct{}
-
-func withInterrupts(ctx context.Context, interrupts <-chan os.Signal) context.Context {
-	return context.WithValue(ctx, interruptsKey{}, interrupts)
-}
-
 // interruptsOf is the Ctrl-C of a command that goes on after one, and the context
 // that it runs in, which a Ctrl-C does not end. The caller calls stop.
 func interruptsOf(ctx context.Context) (_ context.Context, interrupts <-chan os.Signal, stop func()) {
-	if given, _ := ctx.Value(interruptsKey{}).(<-chan os.Signal); given != nil {
+	if given := processOf(ctx).Interrupts; given != nil {
 		return ctx, given, func() {}
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))

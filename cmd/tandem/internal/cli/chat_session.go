@@ -54,7 +54,7 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 		out: cmd.OutOrStdout(), stats: cmd.ErrOrStderr(), dim: isTerminal(cmd.ErrOrStderr()),
 	}
 	ctx := cmd.Context()
-	if given, _ := ctx.Value(interruptsKey{}).(<-chan os.Signal); s.terminal || given != nil {
+	if s.terminal || processOf(ctx).Interrupts != nil {
 		var stop func()
 		ctx, s.interrupts, stop = interruptsOf(ctx)
 		defer stop()

@@ -264,10 +264,7 @@ func (g *generation) end(cmd *cobra.Command, failed error) error {
 		return err
 	}
 	g.result.Text = g.text.String()
-	if err := g.lines.Encode(g.result); err != nil {
-		return fmt.Errorf("write the result: %w", err)
-	}
-	if err := g.out.Flush(); err != nil {
+	if err := cmp.Or(g.lines.Encode(g.result), g.out.Flush()); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
 	return nil

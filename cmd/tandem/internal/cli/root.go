@@ -49,10 +49,18 @@ func Run(ctx context.Context, p Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	if err := root.ExecuteContext(withInterrupts(withArguments(ctx, p.Args), p.Interrupts)); err != nil {
+	if err := root.ExecuteContext(context.WithValue(ctx, processKey{}, p)); err != nil {
 		return fail(p.Stderr, err)
 	}
 	return exitOK
+}
+
+// processKey is of the Process in a command's context.
+type processKey struct{}
+
+func processOf(ctx context.Context) Process {
+	p, _ := ctx.Value(processKey{}).(Process)
+	return p
 }
 
 // NewRoot builds the tree of commands. Their flags take values from environ too.
