@@ -55,14 +55,15 @@ type Result struct {
 	Interrupted bool
 }
 
-// Step is one rate, measured on both sides, one after the other.
+// Step is one rate, measured on both sides, one after the other. Its JSON has what the
+// reports do not say.
 type Step struct {
-	Rate    float64
-	Figures [2]report.Figures
+	Rate    float64           `json:"rate"`
+	Figures [2]report.Figures `json:"-"`
 	// CPUSeconds that each part used meanwhile, by side and part.
-	CPUSeconds [2]map[string]float64
+	CPUSeconds [2]map[string]float64 `json:"cpu_s"`
 	// Seconds that it took, warm-up and drain included.
-	Seconds [2]float64
+	Seconds [2]float64 `json:"-"`
 }
 
 type side struct {

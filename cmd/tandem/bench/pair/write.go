@@ -19,17 +19,10 @@ type document struct {
 	// Reports by side, in the order in which they were given.
 	Reports []*report.Report `json:"reports"`
 	// Steps in the order in which they were measured.
-	Steps []stepJSON `json:"steps"`
+	Steps []Step `json:"steps"`
 	// CapacityRPS by side, as estimated in closed loop; 0 if the rates were given.
 	CapacityRPS [2]float64 `json:"capacity_rps"`
 	Interrupted bool       `json:"interrupted,omitempty"`
-}
-
-// stepJSON is what a Step knows beside what the reports say.
-type stepJSON struct {
-	Rate float64 `json:"rate"`
-	// CPUSeconds that each part used in the step, by side.
-	CPUSeconds [2]map[string]float64 `json:"cpu_s"`
 }
 
 // schema is the version of the JSON.
@@ -37,12 +30,9 @@ const schema = "tandem.bench.pair/1.0"
 
 // WriteJSON writes the result as one JSON object.
 func (r *Result) WriteJSON(w io.Writer) error {
-	d := document{Schema: schema, CapacityRPS: r.Capacity, Interrupted: r.Interrupted}
+	d := document{Schema: schema, Steps: r.Steps, CapacityRPS: r.Capacity, Interrupted: r.Interrupted}
 	for _, outcome := range r.Outcomes {
 		d.Reports = append(d.Reports, outcome.Report)
-	}
-	for _, step := range r.Steps {
-		d.Steps = append(d.Steps, stepJSON{step.Rate, step.CPUSeconds})
 	}
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")

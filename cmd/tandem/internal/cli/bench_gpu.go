@@ -19,25 +19,21 @@ import (
 // benchGPUFlags are what `bench engine` is told beside benchEngineFlags where a GPU is
 // measured.
 type benchGPUFlags struct {
-	device, driver string
-	number         int // of the GPU
-	chunk          int
-	noGraphs       bool
-	products       string
-	cublaslt       string
-	weights, kv    string
+	device  string
+	plan    gpu.Plan    // without what benchEngineFlags say
+	options gpu.Options // without progress
 }
 
 func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&g.device, "device", engines.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
-	fs.StringVar(&g.driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
-	fs.IntVar(&g.chunk, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
-	fs.BoolVar(&g.noGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
-	fs.StringVar(&g.products, "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
-	fs.StringVar(&g.cublaslt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
-	fs.StringVar(&g.weights, "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: bf16, int8 or fp8")
-	fs.StringVar(&g.kv, "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: bf16 or fp8")
+	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
+	fs.IntVar(&g.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
+	fs.BoolVar(&g.plan.NoGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
+	fs.StringVar((*string)(&g.plan.Products), "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
+	fs.StringVar(&g.options.CublasLt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
+	fs.StringVar((*string)(&g.plan.Weights), "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: bf16, int8 or fp8")
+	fs.StringVar((*string)(&g.plan.KV), "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: bf16 or fp8")
 	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
@@ -53,7 +49,7 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 	if number < 0 && f.gpu.device != engines.DeviceCPU {
 		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
 	}
-	f.gpu.number = number
+	f.gpu.options.Load.Device = number
 	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
 	if number >= 0 {
 		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
@@ -70,11 +66,9 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 }
 
 func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
-	plan := gpu.Plan{
-		PromptTokens: f.plan.PromptTokens, ChunkTokens: f.gpu.chunk, Batches: f.batches, ContextTokens: f.contexts,
-		DecodeSteps: f.plan.DecodeSteps, Rounds: f.plan.Rounds, NoGraphs: f.gpu.noGraphs,
-		Products: cuda.Products(f.gpu.products), Weights: cuda.WeightType(f.gpu.weights), KV: cuda.KVType(f.gpu.kv),
-	}
+	plan := f.gpu.plan
+	plan.PromptTokens, plan.DecodeSteps, plan.Rounds = f.plan.PromptTokens, f.plan.DecodeSteps, f.plan.Rounds
+	plan.Batches, plan.ContextTokens = f.batches, f.contexts
 	if err := f.checkModel(cmd.Flags().Changed("preset"), plan); err != nil {
 		return usageError(cmd, err.Error())
 	}
@@ -84,7 +78,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 
 func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer, plan gpu.Plan) (*gpu.Result, error) {
 	// Before any work: without a driver or a GPU the rest is for nothing.
-	if _, err := cuda.Devices(f.gpu.driver); err != nil {
+	if _, err := cuda.Devices(f.gpu.options.Load.Driver); err != nil {
 		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
 	}
 	p := newProgress(stderr)
@@ -93,18 +87,13 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	if err != nil {
 		return nil, err
 	}
-	bytes := int64(0)
+	o := f.gpu.options
 	if fs.Changed("limits") { // 0s, as onGPU has seen
-		bytes = 1
+		o.LimitBytes = 1
 	}
-	return gpu.Measure(ctx, m, plan, gpu.Options{
-		LimitBytes: bytes, CublasLt: f.gpu.cublaslt,
-		Load: cuda.Config{
-			Driver: f.gpu.driver, Device: f.gpu.number,
-			Progress: func(done, total int64) { p.report("pack", done, total) },
-		},
-		Progress: func(done, total int64) { p.report("profile", done, total) },
-	})
+	o.Load.Progress = func(done, total int64) { p.report("pack", done, total) }
+	o.Progress = func(done, total int64) { p.report("profile", done, total) }
+	return gpu.Measure(ctx, m, plan, o)
 }
 
 // modelForGPU opens --model, or makes --preset in memory.

@@ -157,11 +157,8 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		KVHeads: spec.KVHeads, HeadSize: spec.HeadSize, FFNSize: spec.FFNSize, ContextTokens: spec.ContextTokens,
 		RMSNormEps: spec.RMSNormEps, RopeTheta: spec.RopeTheta, TiedEmbeddings: spec.TiedEmbeddings,
 		QKVBias: spec.QKVBias, QKNorm: spec.QKNorm, PackedWeightBytes: packed, PackedInt8Bytes: cpu.WeightBytes(spec, cpu.Int8), PackedInt4Bytes: cpu.WeightBytes(spec, cpu.Int4),
-		EOS: append([]int32{}, spec.EOS...),
-		Sampling: samplingJSON{
-			Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,
-			RepetitionPenalty: spec.Sampling.RepetitionPenalty, TopK: spec.Sampling.TopK,
-		},
+		EOS:             append([]int32{}, spec.EOS...),
+		Sampling:        samplingJSON(spec.Sampling),
 		KVBytesPerToken: kv, KVInt8BytesPerToken: kvBytesPerToken(spec, cpu.KVInt8), KVBytesFullContext: kv * int64(spec.ContextTokens),
 		MemoryBytes: packed + kv*int64(spec.ContextTokens),
 	}
@@ -170,7 +167,7 @@ func inspect(dir string, spec model.Spec) (inspectJSON, error) {
 		inspected.BOS = &spec.BOS
 	}
 	if r := spec.RopeScaling; r.Kind != "" {
-		inspected.RopeScaling = &ropeScalingJSON{r.Kind, r.Factor, r.OriginalContext, r.LowFreqFactor, r.HighFreqFactor, r.BetaFast, r.BetaSlow, r.Truncate, r.AttentionFactor}
+		inspected.RopeScaling = new(ropeScalingJSON(r))
 	}
 	for layer := range spec.Layers {
 		if window := spec.Window(layer); window > 0 {
