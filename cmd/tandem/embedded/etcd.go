@@ -82,7 +82,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.ElectionMs = etcdElectionMs
 	config.AutoCompactionMode = embed.CompactorModePeriodic
 	config.AutoCompactionRetention = "1h"
-	failed := newFailure()
+	failed := make(failure, 1)
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(failed.logger())
 	// A load report of the machine every five seconds is no news here.
 	config.Metrics = "basic"

@@ -24,8 +24,6 @@ import (
 // failure holds the first failure; it is a zap hook for entries that end etcd.
 type failure chan error
 
-func newFailure() failure { return make(failure, 1) }
-
 // OnWrite keeps what etcd says and ends the goroutine that said it, in place of
 // the process.
 func (f failure) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {

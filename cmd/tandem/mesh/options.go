@@ -31,18 +31,15 @@ type Options struct {
 	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
 	// the model has.
 	ContextTokens int
-	// Etcd and NATS are the servers' addresses.
-	Etcd, NATS []string
+	Etcd, NATS    []string
 	// Metrics and HTTP are where those are served; empty: nowhere.
 	Metrics, HTTP string
 	// Control is where a router serves operators; empty: nowhere.
 	Control string
 	// MetricsVLLM shows metrics a second time by the names of vLLM.
 	MetricsVLLM bool
-	// Trace options.
-	Trace telemetry.TracingConfig
-	// Engine options.
-	Engine engines.Config
+	Trace       telemetry.TracingConfig
+	Engine      engines.Config
 	// StopTimeout bounds how long running requests may take to finish when the
 	// process is asked to stop.
 	StopTimeout time.Duration
@@ -51,10 +48,8 @@ type Options struct {
 	StartTimeout time.Duration
 	// LeaseTTL is how long etcd keeps a worker's record without hearing of it.
 	LeaseTTL time.Duration
-	// KV options.
-	KV kvtransfer.Config
-	// Store options.
-	Store store.Config
+	KV       kvtransfer.Config
+	Store    store.Config
 
 	Router  router.Config
 	Prefill prefill.Config

@@ -45,7 +45,10 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
 		},
-		Logger: logger, Registerer: p.registry, Tracing: p.routerTracing(at.id),
+		Logger: logger, Registerer: p.registry,
+		Tracing: router.Tracing{
+			Tracer: p.tracing.Tracer("tandem-router", at.id), Share: p.options.Trace.Share, Tenant: p.options.Trace.Tenant,
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)

@@ -141,7 +141,6 @@ func checkAdvertise(flag, address string) error {
 
 // Part is a running part, as Serve tells its caller once it serves.
 type Part struct {
-	// ID is the part's id.
 	ID string
 	// Address is where it listens, Advertise what others are told.
 	Address, Advertise string

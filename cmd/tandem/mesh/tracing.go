@@ -9,7 +9,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
-	"github.com/tandem-serving/tandem/services/router"
 )
 
 // newTracing starts the exporters, if any are configured.
@@ -37,8 +36,4 @@ func (p *process) stopTracing() error {
 		p.logger.Warn("the last spans are lost", "error", err)
 	}
 	return nil
-}
-
-func (p *process) routerTracing(id string) router.Tracing {
-	return router.Tracing{Tracer: p.tracing.Tracer("tandem-router", id), Share: p.options.Trace.Share, Tenant: p.options.Trace.Tenant}
 }

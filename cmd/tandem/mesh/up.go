@@ -18,10 +18,8 @@ type UpOptions struct {
 	Options
 	// PrefillWorkers and DecodeWorkers are how many of each run.
 	PrefillWorkers, DecodeWorkers int
-	// KVStores is how many block stores run.
-	KVStores int
-	// Listen is where the router serves gRPC.
-	Listen string
+	KVStores                      int
+	Listen                        string
 	// DataDir holds the embedded etcd's data; empty: a temporary folder.
 	DataDir string
 }
@@ -73,8 +71,7 @@ type Up struct {
 	Etcd, NATS []string
 	// EmbeddedEtcd and EmbeddedNATS: they run in this process.
 	EmbeddedEtcd, EmbeddedNATS bool
-	// Model is the model's name, ModelDir its directory.
-	Model, ModelDir string
+	Model, ModelDir            string
 	// Device is what the model runs on, for people.
 	Device string
 	// Prefill, Decode and Stores are the workers' ids.

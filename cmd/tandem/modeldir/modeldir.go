@@ -20,7 +20,6 @@ var bundled = filepath.Join("models", "fable")
 
 // Places are where Find looks. An empty place is left out.
 type Places struct {
-	// Environment is the value of TANDEM_MODEL.
 	Environment string
 	// WorkingDir is where the search through the parents begins.
 	WorkingDir string

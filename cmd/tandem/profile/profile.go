@@ -23,8 +23,7 @@ type Options struct {
 	Duration time.Duration
 	// MaxContext and MaxChunk bound the grid, in tokens; 0: the engine's limits.
 	MaxContext, MaxChunk int
-	// Layers asks for the time of each layer too.
-	Layers bool
+	Layers               bool
 	// Between, if set, is called three times, spread over Duration, between two steps:
 	// to look at the machine meanwhile. Its error ends the measurement.
 	Between func() error
@@ -41,7 +40,6 @@ const (
 
 // Point is one kind of step that was measured.
 type Point struct {
-	// Kind is Prefill, Decode or Mixed.
 	Kind string `json:"kind"`
 	// Chunk prompt tokens from position ChunkStart on; 0: none.
 	Chunk      int `json:"chunk,omitempty"`

@@ -19,9 +19,7 @@ import (
 )
 
 const (
-	// prefix begins the names of all folders.
-	prefix = "tandem-"
-	// lockName is the file that is locked.
+	prefix   = "tandem-"
 	lockName = ".tandem-in-use"
 	// leastAge is how old a lock has to be to count as left behind: a younger one may be
 	// about to be locked.

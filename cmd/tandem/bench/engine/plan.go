@@ -10,10 +10,8 @@ import (
 
 // Plan is what to measure.
 type Plan struct {
-	// DType is the type of the weights.
 	DType cpu.WeightType `json:"dtype"`
-	// KV is the type of keys and values.
-	KV cpu.KVType `json:"kv"`
+	KV    cpu.KVType     `json:"kv"`
 	// PromptTokens is the length of the prompt that prefill computes.
 	PromptTokens int `json:"prompt_tokens"`
 	// DecodeSteps of Batch sequences each are one round of decode; at its start each

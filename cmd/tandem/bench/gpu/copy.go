@@ -19,10 +19,6 @@ type reader struct {
 	buffer []byte
 }
 
-func newReader(e engine.Engine, blocks []kvcache.BlockID) *reader {
-	return &reader{e.Pages(), e.Model().Layers, blocks, make([]byte, len(blocks)*e.Pages().Layout().SliceBytes)}
-}
-
 func (r *reader) once() error {
 	for layer := range r.layers {
 		if err := r.pages.Read(layer, r.blocks, r.buffer); err != nil {

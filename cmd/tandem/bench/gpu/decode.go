@@ -24,10 +24,6 @@ type decoder struct {
 	costs  engine.Costs
 }
 
-func newDecoder(e engine.Engine, p place) *decoder {
-	return &decoder{place: p, Decoder: batches.NewDecoder(e, p.batch, p.first, p.each), engine: e, costs: engine.CostsOf(e)}
-}
-
 // steps are steps of decode, as they were measured.
 type steps struct {
 	each []time.Duration

@@ -113,11 +113,13 @@ func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
 	r := &run{plan: p, engine: e, meter: meter}
 	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, e.Model().VocabSize), blocks, p.ChunkTokens, true)
 	places, _ := p.places()
-	for _, place := range places {
-		r.decoders = append(r.decoders, newDecoder(e, place))
+	for _, at := range places {
+		next := batches.NewDecoder(e, at.batch, at.first, at.each)
+		r.decoders = append(r.decoders, &decoder{place: at, Decoder: next, engine: e, costs: engine.CostsOf(e)})
 	}
 	for range slices.Max(readers()) {
-		r.readers = append(r.readers, newReader(e, blocks))
+		buffer := make([]byte, len(blocks)*e.Pages().Layout().SliceBytes)
+		r.readers = append(r.readers, &reader{e.Pages(), e.Model().Layers, blocks, buffer})
 	}
 	return r
 }

@@ -22,8 +22,7 @@ type Plan struct {
 	// Rounds are limits, prefill, decode and copies in turn.
 	Rounds int `json:"rounds"`
 	// NoGraphs launches every kernel of a decode step by itself.
-	NoGraphs bool `json:"no_graphs"`
-	// Products says what computes products of many rows.
+	NoGraphs bool          `json:"no_graphs"`
 	Products cuda.Products `json:"products"`
 	// Weights and KV are what the layers' weights, and keys and values, are kept as.
 	Weights cuda.WeightType `json:"weights"`

@@ -22,7 +22,6 @@ import (
 
 // Side is one of the two.
 type Side struct {
-	// Name is what reports call it.
 	Name string
 	// Plan is its mesh, Mode what requests ask for.
 	Plan rig.Plan
@@ -48,8 +47,7 @@ type Result struct {
 	// rates were given.
 	Capacity [2]float64
 	// Steps in the order in which they were measured.
-	Steps []Step
-	// Outcomes are the reports of the sides.
+	Steps    []Step
 	Outcomes [2]*loadtest.Outcome
 	// Interrupted: it was ended early.
 	Interrupted bool

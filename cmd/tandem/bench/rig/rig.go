@@ -42,7 +42,6 @@ type Plan struct {
 
 // Mesh is a running mesh.
 type Mesh struct {
-	// Address is the router's.
 	Address string
 
 	dir   *tempfolder.Folder

@@ -10,7 +10,6 @@ import (
 // Result is what was measured.
 type Result struct {
 	Plan
-	// Clock is virtual or real.
 	Clock string `json:"clock"`
 	// Model is that of the profile or of the engine.
 	Model string `json:"model,omitempty"`
@@ -35,8 +34,7 @@ type Row struct {
 	// DurationS is from the start to the end of the last step, in seconds.
 	DurationS    float64 `json:"duration_s"`
 	OutputTokens int     `json:"generated_tokens"`
-	// OutputRate is generated tokens a second.
-	OutputRate float64 `json:"output_tokens_per_s"`
+	OutputRate   float64 `json:"output_tokens_per_s"`
 
 	// TTFT is from when a request was due to its first token, ITL each gap between
 	// tokens.
@@ -69,9 +67,8 @@ type Row struct {
 	Scheduler *Own `json:"scheduler,omitempty"`
 	// BetweenUs is how long the real engine had no step although sequences ran, in
 	// microseconds.
-	BetweenUs *Spread `json:"between_steps_us,omitempty"`
-	// Long is set for LongPrompt.
-	Long *LongRow `json:"long_prompt,omitempty"`
+	BetweenUs *Spread  `json:"between_steps_us,omitempty"`
+	Long      *LongRow `json:"long_prompt,omitempty"`
 }
 
 // Own is what the scheduler takes for itself. Times are nanoseconds of the wall clock.
@@ -90,10 +87,9 @@ type Own struct {
 type LongRow struct {
 	// Before are gaps between tokens before it came, in steps of all of them alone;
 	// During those of steps that computed a part of it.
-	Before Percentiles `json:"itl_before_ms"`
-	During Percentiles `json:"itl_during_ms"`
-	// RiseP99Ms is by how much the p99 rose.
-	RiseP99Ms float64 `json:"rise_p99_ms"`
+	Before    Percentiles `json:"itl_before_ms"`
+	During    Percentiles `json:"itl_during_ms"`
+	RiseP99Ms float64     `json:"rise_p99_ms"`
 	// WithinBudget says whether that is within the step budget; absent without one.
 	WithinBudget *bool `json:"within_budget,omitempty"`
 }

@@ -27,7 +27,6 @@ type request struct {
 type scene interface {
 	// due is when the next request comes; false if none does, or it is not known yet.
 	due() (time.Duration, bool)
-	// take is that request.
 	take() *request
 	// stepped is told of a step when it is done, after its tokens were counted.
 	stepped(s *stepKind, now time.Duration)

@@ -31,10 +31,8 @@ type Options struct {
 	// Share of the requests that one of the meshes traces, 0 to 1.
 	Share float64
 	// Pairs of blocks, 6 at least, and Requests in each block.
-	Pairs, Requests int
-	// Concurrency is how many requests run at a time.
-	Concurrency int
-	// PromptTokens and OutputTokens of each request.
+	Pairs, Requests            int
+	Concurrency                int
 	PromptTokens, OutputTokens int
 	// StepMs is how long the simulated engines take for a step, in milliseconds.
 	StepMs float64

@@ -49,8 +49,7 @@ const (
 // in a call of ServeChild, with standard input and output.
 type Child struct {
 	// Binary is the program; empty: FigureKill cannot be measured.
-	Binary string
-	// Arguments are those for a plan and a side.
+	Binary    string
 	Arguments func(p Plan, side string) []string
 }
 

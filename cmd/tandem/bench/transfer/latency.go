@@ -19,10 +19,8 @@ type Behind struct {
 	AloneP90Ms  float64 `json:"alone_p90_ms"`
 	BehindMs    float64 `json:"behind_ms"`
 	BehindP90Ms float64 `json:"behind_p90_ms"`
-	// Ratio is how many times as long it takes behind the others.
-	Ratio float64 `json:"ratio"`
-	// WorstMs is the longest behind them.
-	WorstMs float64 `json:"worst_ms"`
+	Ratio       float64 `json:"ratio"`
+	WorstMs     float64 `json:"worst_ms"`
 }
 
 // behind measures FigureBehind: the large transfers are all open, with everything
@@ -94,8 +92,7 @@ type Exposed struct {
 	// was computed.
 	ExposedMs    float64 `json:"exposed_ms"`
 	ExposedP90Ms float64 `json:"exposed_p90_ms"`
-	// Ratio is ExposedMs over AfterMs.
-	Ratio float64 `json:"ratio"`
+	Ratio        float64 `json:"ratio"`
 }
 
 // exposed measures FigureExposed, the two ways in turns.

@@ -41,15 +41,12 @@ func Figures() []string {
 // Plan is what to measure.
 type Plan struct {
 	// Bytes is the payload of one round of a rate.
-	Bytes int64 `json:"bytes"`
-	// Transport is TCP or Unix.
+	Bytes     int64  `json:"bytes"`
 	Transport string `json:"transport"`
 	// Connections is how many join a sender to a receiver, 1 to MaxConnections.
-	Connections int `json:"connections"`
-	// Preset names the model whose KV pages are moved.
-	Preset string `json:"preset"`
-	// BlockTokens is the number of tokens in a block.
-	BlockTokens int `json:"block_tokens"`
+	Connections int    `json:"connections"`
+	Preset      string `json:"preset"`
+	BlockTokens int    `json:"block_tokens"`
 	// PromptTokens is the length of the prompts whose KV one transfer moves.
 	PromptTokens int `json:"prompt_tokens"`
 	// Rounds is how often each rate is measured, in turns, and how often every other

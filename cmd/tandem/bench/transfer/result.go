@@ -11,7 +11,6 @@ import (
 // Result is what was measured. What was not asked for is left out.
 type Result struct {
 	Plan
-	// SliceBytes and Layers are those of the pages.
 	SliceBytes int `json:"slice_bytes"`
 	Layers     int `json:"layers"`
 	// Checksum names what every chunk carries and every receiver checks.
@@ -34,8 +33,7 @@ type Result struct {
 	// CPUOverRaw is the processor time of a byte over the plan's transport against
 	// that of a plain copy over the same.
 	CPUOverRaw float64 `json:"cpu_over_raw,omitempty"`
-	// Rates are all that took part.
-	Rates []Rate `json:"rates,omitempty"`
+	Rates      []Rate  `json:"rates,omitempty"`
 
 	Allocations *Allocations `json:"allocations,omitempty"`
 	Behind      *Behind      `json:"behind,omitempty"`

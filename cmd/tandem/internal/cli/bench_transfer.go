@@ -66,8 +66,11 @@ rate and unix has none to judge by and says neither.`,
 		if *asJSON {
 			said = nil
 		}
+		child := func(p transfer.Plan, side string) []string {
+			return []string{"bench", "transfer", "part", side, planArgument(p)}
+		}
 		defer deferCollector()()
-		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: transferChild}, said)
+		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: child}, said)
 		if err != nil {
 			return err
 		}
@@ -79,11 +82,6 @@ rate and unix has none to judge by and says neither.`,
 	}
 	cmd.AddCommand(newBenchTransferPart())
 	return cmd
-}
-
-// transferChild is how a side of `bench transfer` is started.
-func transferChild(p transfer.Plan, side string) []string {
-	return []string{"bench", "transfer", "part", side, planArgument(p)}
 }
 
 // newBenchTransferPart is one side, in a process that is to be killed.

@@ -77,7 +77,7 @@ func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateR
 		request.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: ids}}
 		return nil
 	case !prompt:
-		text, err := readText(cmd, "prompt", "the prompt")
+		text, err := readText(cmd, "prompt", "the prompt", maxPromptBytes)
 		if err != nil {
 			return err
 		}
@@ -131,11 +131,7 @@ func parseTokenIDs(list string) ([]uint32, error) {
 
 // readText reads all of standard input, up to the bound. field is what the
 // request calls it, what is what people do.
-func readText(cmd *cobra.Command, field, what string) (string, error) {
-	return readTextUpTo(cmd, field, what, maxPromptBytes)
-}
-
-func readTextUpTo(cmd *cobra.Command, field, what string, most int) (string, error) {
+func readText(cmd *cobra.Command, field, what string, most int) (string, error) {
 	if isTerminal(cmd.InOrStdin()) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Type %s; Ctrl-D on an empty line ends it.\n", what)
 	}
@@ -150,19 +146,17 @@ func readTextUpTo(cmd *cobra.Command, field, what string, most int) (string, err
 		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), int64(most)+1))
 		done <- read{text, err}
 	}()
-	var text []byte
-	var err error
+	var all read
 	select {
-	case r := <-done:
-		text, err = r.text, r.err
+	case all = <-done:
 	case <-cmd.Context().Done():
 		return "", cmd.Context().Err()
 	}
-	if err != nil {
-		return "", rpc.Errorf(codes.Unavailable, "STANDARD_INPUT", "read %s from standard input: %v", what, err)
+	if all.err != nil {
+		return "", rpc.Errorf(codes.Unavailable, "STANDARD_INPUT", "read %s from standard input: %v", what, all.err)
 	}
-	if len(text) > most {
+	if len(all.text) > most {
 		return "", rpc.InvalidArgument(field, fmt.Sprintf("standard input has more than %d bytes: shorten it", most))
 	}
-	return string(text), nil
+	return string(all.text), nil
 }

@@ -12,10 +12,9 @@ import (
 
 // tokenJSON is the line of one token.
 type tokenJSON struct {
-	Offset  uint64 `json:"offset"`
-	TokenID uint32 `json:"token_id"`
-	Text    string `json:"text"`
-	// Logprobs is there if it was asked for.
+	Offset   uint64        `json:"offset"`
+	TokenID  uint32        `json:"token_id"`
+	Text     string        `json:"text"`
 	Logprobs *logprobsJSON `json:"logprobs,omitempty"`
 }
 

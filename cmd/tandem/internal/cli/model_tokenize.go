@@ -34,7 +34,7 @@ tokenizer.json in DIR (default: the bundled model's).`,
 		if err != nil {
 			return err
 		}
-		text, err := readTextUpTo(cmd, "text", "the text", maxTokenizeBytes)
+		text, err := readText(cmd, "text", "the text", maxTokenizeBytes)
 		if err != nil {
 			return routerFailure(err, "", false)
 		}

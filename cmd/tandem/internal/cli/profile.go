@@ -211,8 +211,7 @@ type profileReport struct {
 	Points  []*profile.Point `json:"points,omitempty"`
 	LeftOut int              `json:"left_out,omitempty"`
 	Reach   *profileReach    `json:"reach,omitempty"`
-	// Valid is false if the machine was disturbed.
-	Valid bool `json:"valid"`
+	Valid   bool             `json:"valid"`
 }
 
 // profileReach is what the engine reached; the limits were measured in the same

@@ -28,8 +28,7 @@ type Process struct {
 	// Program is how the program was called, as of os.Args[0]; empty: tandem.
 	Program string
 	// Args are the arguments without the program's name.
-	Args []string
-	// Environ is the environment, as of os.Environ.
+	Args    []string
 	Environ []string
 	// Interrupts are the Ctrl-C of a command that goes on after one. Nil: those of
 	// the process.

@@ -12,7 +12,6 @@ import (
 
 // Value is one setting in force.
 type Value struct {
-	// Name is the flag's.
 	Name string `json:"name"`
 	// Value is a bool, an int64, a uint64, a float64, a string or a []string.
 	Value any `json:"value"`
