@@ -96,8 +96,7 @@ func checkDatabase(dir string) (err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		var at *fs.PathError
-		if errors.As(err, &at) {
+		if at, is := errors.AsType[*fs.PathError](err); is {
 			err = at.Err // the path is in the message already
 		}
 		return fmt.Errorf("%s: %w", name, err)

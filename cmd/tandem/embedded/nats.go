@@ -35,10 +35,7 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 	if err := checkLoopback("NATS", cfg.Address); err != nil {
 		return nil, err
 	}
-	host, portText, err := net.SplitHostPort(cfg.Address)
-	if err != nil {
-		return nil, fmt.Errorf("start NATS on %q: %w", cfg.Address, err)
-	}
+	host, portText, _ := net.SplitHostPort(cfg.Address) // as checkLoopback has done
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil {
 		return nil, fmt.Errorf("start NATS on %s: %q is not a port: give a number up to 65535", cfg.Address, portText)

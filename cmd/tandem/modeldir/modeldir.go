@@ -105,8 +105,7 @@ func check(dir string) error {
 
 // reason is an error without the path, which the message names already.
 func reason(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
+	if path, is := errors.AsType[*os.PathError](err); is {
 		return path.Err
 	}
 	return err

@@ -47,12 +47,14 @@ func (p Plan) Validate() error {
 		return errors.New("--context: name one context at least")
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
-	}
-	if p.Products != cuda.Own && p.Products != cuda.CublasLt {
+	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
 		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
-	}
-	if err := p.validateTypes(); err != nil {
-		return err
+	case p.Weights.Validate() != nil:
+		return fmt.Errorf("--cuda-weights: %w", p.Weights.Validate())
+	case p.KV.Validate() != nil:
+		return fmt.Errorf("--cuda-kv: %w", p.KV.Validate())
+	case p.Weights != cuda.BF16 && p.Products == cuda.CublasLt:
+		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", cuda.BF16, p.Products)
 	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {
@@ -63,19 +65,6 @@ func (p Plan) Validate() error {
 		if context < 0 || context > mostTokens {
 			return fmt.Errorf("--context: %d is outside 0 to %d", context, mostTokens)
 		}
-	}
-	return nil
-}
-
-func (p Plan) validateTypes() error {
-	if err := p.Weights.Validate(); err != nil {
-		return fmt.Errorf("--cuda-weights: %w", err)
-	}
-	if err := p.KV.Validate(); err != nil {
-		return fmt.Errorf("--cuda-kv: %w", err)
-	}
-	if p.Weights != cuda.BF16 && p.Products == cuda.CublasLt {
-		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", cuda.BF16, p.Products)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ type Result struct {
 const maxSpread = .25
 
 func (r *Result) setRates(rates []Rate) {
-	r.Rates, r.Valid = rates, new(true)
+	r.Rates = rates
 	tcp, unix := ours(rates, TCP), ours(rates, Unix)
 	rawTCP, rawUnix := bestPlain(rates, TCP), bestPlain(rates, Unix)
 	r.RawTCP = rawTCP.GBytesPerS
@@ -73,19 +73,13 @@ func (r *Result) setRates(rates []Rate) {
 	if chosenRaw.CPUNsPerByte > 0 {
 		r.CPUOverRaw = chosen.CPUNsPerByte / chosenRaw.CPUNsPerByte
 	}
+	var reasons []string
 	for _, rate := range []*Rate{rawTCP, rawUnix} {
 		if rate != nil && rate.Spread > maxSpread {
-			r.invalid(fmt.Sprintf("%s: the middle round is %.0f%% below the best: something else had the machine", rate.Name, 100*rate.Spread))
+			reasons = append(reasons, fmt.Sprintf("%s: the middle round is %.0f%% below the best: something else had the machine", rate.Name, 100*rate.Spread))
 		}
 	}
-}
-
-func (r *Result) invalid(reason string) {
-	*r.Valid = false
-	if r.Reason != "" {
-		r.Reason += "; "
-	}
-	r.Reason += reason
+	r.Valid, r.Reason = new(len(reasons) == 0), strings.Join(reasons, "; ")
 }
 
 // ours is the transfer over a transport; nil if it took no part.

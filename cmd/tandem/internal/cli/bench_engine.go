@@ -140,14 +140,7 @@ func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (resul
 // load says how the weights are loaded, if plan and memory allow.
 func (f *benchEngineFlags) load(m *model.Model) (cpu.Config, error) {
 	config := cpu.Config{Weights: f.plan.DType, Threads: f.threads, ISA: f.isa, WeightCache: f.cache}
-	spec := m.Spec()
-	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
-		return config, err
-	}
-	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, --batch, --context or --prompt"); err != nil {
-		return config, err
-	}
-	return config, nil
+	return config, checkPlan(f.plan, m.Spec(), "a smaller model, --batch, --context or --prompt")
 }
 
 func printBenchEngine(out io.Writer, r *engine.Result) error {

@@ -250,14 +250,7 @@ func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (r
 // load says how the weights are loaded, if plan and memory allow.
 func (f *benchSchedulerFlags) load(m *model.Model) (cpu.Config, error) {
 	config := cpu.Config{Threads: f.threads, ISA: f.isa}
-	spec := m.Spec()
-	if err := f.plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
-		return config, err
-	}
-	if err := fitsMemory(f.plan.Bytes(spec), "a smaller model, fewer --blocks or a shorter --long-prompt"); err != nil {
-		return config, err
-	}
-	return config, nil
+	return config, checkPlan(f.plan, m.Spec(), "a smaller model, fewer --blocks or a shorter --long-prompt")
 }
 
 // printBenchScheduler writes the result for people: tables of one row a policy.

@@ -73,8 +73,8 @@ func usageError(cmd *cobra.Command, problem string) error {
 
 // flagProblem is what is wrong with a flag, in words instead of Go's.
 func flagProblem(err error) string {
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
+	invalid, is := errors.AsType[*pflag.InvalidValueError](err)
+	if !is {
 		return err.Error()
 	}
 	flag, kind := invalid.GetFlag(), invalid.GetFlag().Value.Type()

@@ -85,9 +85,16 @@ func presetNames() (names []string) {
 	return names
 }
 
-// fitsMemory refuses what takes more bytes than are left, and says what to choose
-// instead.
-func fitsMemory(bytes int64, instead string) error {
+// checkPlan refuses a plan that a model does not allow, or that takes more memory than is
+// left, and says what to choose instead.
+func checkPlan(plan interface {
+	ValidateFor(name string, contextTokens int) error
+	Bytes(spec model.Spec) int64
+}, spec model.Spec, instead string) error {
+	if err := plan.ValidateFor(spec.Name, spec.ContextTokens); err != nil {
+		return err
+	}
+	bytes := plan.Bytes(spec)
 	if left, known := memory.Available(os.DirFS("/")); known && bytes > left.Bytes {
 		return fmt.Errorf("measuring takes %s of memory and %s are left (%s): choose %s", bytesText(bytes), bytesText(left.Bytes), left.By, instead)
 	}

@@ -52,8 +52,7 @@ empty or not exist.`,
 		progress, finish := terminalProgress(cmd.ErrOrStderr())
 		err = model.Synthesize(cmd.Context(), *out, shape, model.SynthOptions{Seed: *seed, Progress: progress})
 		finish()
-		var path *fs.PathError
-		if errors.As(err, &path) {
+		if _, is := errors.AsType[*fs.PathError](err); is {
 			return fmt.Errorf("%w: name a directory that you may write to, on a disk with enough space, with --out", err)
 		}
 		if err != nil {

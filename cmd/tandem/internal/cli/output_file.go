@@ -162,12 +162,10 @@ func (w withoutPath) Write(b []byte) (int, error) {
 
 // cause is what is behind an error of a file, without the file's name.
 func cause(err error) error {
-	var path *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &path):
+	if path, is := errors.AsType[*fs.PathError](err); is {
 		return path.Err
-	case errors.As(err, &link):
+	}
+	if link, is := errors.AsType[*os.LinkError](err); is {
 		return link.Err
 	}
 	return err

@@ -1,4 +1,5 @@
-// Package cli is the command line of tandem: one file a command, on cobra.
+// Package cli is the command line of tandem, on cobra: a file for each command, with what
+// it prints, or for one and what undoes it.
 //
 // Only cmd/tandem imports it. A command reads its input from, and writes its
 // results to, the streams of the Process that runs it, and returns an error that

@@ -36,8 +36,7 @@ func Validate(fs *pflag.FlagSet, file string) error {
 func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
 	opened, err := os.Open(file)
 	if err != nil {
-		var path *os.PathError
-		if errors.As(err, &path) {
+		if path, is := errors.AsType[*os.PathError](err); is {
 			err = path.Err
 		}
 		return nil, fmt.Errorf("read configuration file %s: %w: pass an existing file to --config", file, err)
