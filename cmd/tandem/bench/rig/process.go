@@ -63,8 +63,6 @@ func launch(binary, name string, arguments []string, cores []int) (*process, err
 	return p, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
 // saying keeps the beginning of what a process says on standard error.
 type saying struct{ p *process }
 

@@ -128,7 +128,7 @@ func (m *Mesh) add(ctx context.Context, binary, role, id string, cores []int, ar
 func (m *Mesh) CPUSeconds() map[string]float64 {
 	used := make(map[string]float64, len(m.parts))
 	for _, p := range m.parts {
-		if seconds, err := processor.CPUSeconds(p.pid()); err == nil {
+		if seconds, err := processor.CPUSeconds(p.cmd.Process.Pid); err == nil {
 			used[p.name] = seconds
 		}
 	}
