@@ -90,7 +90,9 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 
 // newBenchClientPart is a command that `bench client` runs in a process of its own. The
 // plan is its last argument.
-func newBenchClientPart(use, short string, run func(*cobra.Command, calibrate.Plan, []string) error, args ...string) *cobra.Command {
+func newBenchClientPart(
+	use, short string, run func(*cobra.Command, calibrate.Plan, []string) error, args ...string,
+) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Hidden: true, Args: exactly(args...),
 		RunE: func(cmd *cobra.Command, args []string) error {
