@@ -65,9 +65,6 @@ func failureOf(run *record.Run) string {
 
 // rounded keeps three digits, so that a rate can be typed again.
 func rounded(rate float64) float64 {
-	short, err := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 3, 64), 64)
-	if err != nil {
-		return rate
-	}
+	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 3, 64), 64) // it was a number before
 	return short
 }

@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 )
 
 // WriteTable writes what changed, for people: first the warnings, then every figure
 // with its intervals, last the count.
 func (c *Comparison) WriteTable(w io.Writer) error {
-	out := &sticky{w: w}
-	fmt.Fprintf(out, "A  %s\nB  %s\n", c.A, c.B)
+	var out strings.Builder
+	fmt.Fprintf(&out, "A  %s\nB  %s\n", c.A, c.B)
 	for _, warning := range c.Warnings {
-		fmt.Fprintf(out, "warning: %s\n", warning)
+		fmt.Fprintf(&out, "warning: %s\n", warning)
 	}
-	fmt.Fprintln(out)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(&out)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "figure\tA\tB\tchange\t")
 	rate := 0.0
 	for _, change := range c.Changes {
@@ -27,13 +28,11 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", change.Figure, change.value("a", change.A, change.ACI),
 			change.value("b", change.B, change.BCI), change.percent(), change.word())
 	}
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("write comparison: %w", err)
-	}
-	fmt.Fprintf(out, "\n%d significant regressions, %d improvements of figures that decide, %d changes of others (95%% intervals apart if each is %.1f times as wide, and a change above %s%%)\n",
+	_ = table.Flush() // a Builder takes everything
+	fmt.Fprintf(&out, "\n%d significant regressions, %d improvements of figures that decide, %d changes of others (95%% intervals apart if each is %.1f times as wide, and a change above %s%%)\n",
 		c.Regressions, c.Improvements, c.Others, c.Demand, number(100*c.Threshold))
-	if out.err != nil {
-		return fmt.Errorf("write comparison: %w", out.err)
+	if _, err := io.WriteString(w, out.String()); err != nil {
+		return fmt.Errorf("write comparison: %w", err)
 	}
 	return nil
 }
@@ -76,18 +75,3 @@ func (c Change) word() string {
 
 // number has four digits.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
-
-// sticky keeps the first error of a writer and writes no more after it.
-type sticky struct {
-	w   io.Writer
-	err error
-}
-
-func (s *sticky) Write(p []byte) (int, error) {
-	if s.err != nil {
-		return 0, s.err
-	}
-	n, err := s.w.Write(p)
-	s.err = err
-	return n, err
-}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
@@ -189,6 +190,16 @@ func (d *dispatcher) close(at time.Duration) {
 func (r *run) full() bool {
 	tokens := max(r.counts.Tokens(), r.tokens.Load())
 	return int64(len(r.records))*recordBytes+tokens*arrivalBytes > r.MemoryLimit
+}
+
+// Size is about how much memory the records of a run take, bytes, as MemoryLimit
+// counts it.
+func Size(run *record.Run) int64 {
+	size := int64(len(run.Records)) * recordBytes
+	for _, r := range run.Records {
+		size += int64(len(r.Arrivals)) * arrivalBytes
+	}
+	return size
 }
 
 // byDue orders requests by when they are due.

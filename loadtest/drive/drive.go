@@ -108,16 +108,6 @@ type Options struct {
 	Timer finetimer.Timer
 }
 
-func (o Options) withDefaults() Options {
-	if o.InFlightLimit == 0 {
-		o.InFlightLimit = DefaultInFlightLimit
-	}
-	if o.MemoryLimit == 0 {
-		o.MemoryLimit = DefaultMemoryLimit
-	}
-	return o
-}
-
 // validate checks options with their defaults.
 func (o Options) validate() error {
 	switch {
@@ -132,10 +122,9 @@ func (o Options) validate() error {
 	case math.IsNaN(o.Offered) || math.IsInf(o.Offered, 0) || o.Offered < 0:
 		return fmt.Errorf("a rate of %v requests a second: give a number from 0", o.Offered)
 	}
-	limit := o.MemoryLimit
-	if need := o.Offered * (o.Warmup + o.Duration).Seconds() * recordBytes; need > float64(limit) {
+	if need := o.Offered * (o.Warmup + o.Duration).Seconds() * recordBytes; need > float64(o.MemoryLimit) {
 		return fmt.Errorf("%.0f requests/s for %s are %.0f requests, whose records need %.1f GiB, more than the %.1f GiB allowed: lower the rate or the duration",
-			o.Offered, o.Warmup+o.Duration, o.Offered*(o.Warmup+o.Duration).Seconds(), need/(1<<30), float64(limit)/(1<<30))
+			o.Offered, o.Warmup+o.Duration, o.Offered*(o.Warmup+o.Duration).Seconds(), need/(1<<30), float64(o.MemoryLimit)/(1<<30))
 	}
 	return nil
 }

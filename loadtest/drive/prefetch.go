@@ -22,7 +22,7 @@ type prefetch struct {
 	// starved: the reader found nothing and wants to be woken.
 	starved atomic.Bool
 
-	err error // the source's, once requests is closed
+	err error // the source's, if it had one, once requests is closed
 }
 
 // newPrefetch begins to read the source. wake is called when a request came for
@@ -104,10 +104,4 @@ func (p *prefetch) next() (q *workload.Request, end bool) {
 func (p *prefetch) close() {
 	p.stop()
 	<-p.done
-}
-
-// failure closes, and returns the source's error if it had one.
-func (p *prefetch) failure() error {
-	p.close()
-	return p.err
 }

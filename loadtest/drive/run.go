@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -58,7 +59,8 @@ type run struct {
 // the Run is then Interrupted. An error is one of the options or of the source; in
 // the latter case the Run has what came before.
 func Run(ctx context.Context, o Options) (*record.Run, error) {
-	o = o.withDefaults()
+	o.InFlightLimit = cmp.Or(o.InFlightLimit, DefaultInFlightLimit)
+	o.MemoryLimit = cmp.Or(o.MemoryLimit, DefaultMemoryLimit)
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
@@ -105,7 +107,8 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	out.Client = meter.client()
 	out.Client.InFlightMax, out.Client.InFlightLimit = r.runningMax, o.InFlightLimit
 	out.Client.Bottleneck = r.bottleneck(out)
-	return out, r.source.failure()
+	r.source.close()
+	return out, r.source.err
 }
 
 // drain waits until all requests have ended; those that take too long are

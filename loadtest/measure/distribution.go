@@ -83,13 +83,13 @@ func perRequest(values []time.Duration) sample {
 	}}
 }
 
-// distribution gives the figures of a sample, and its histogram for others.
-func distribution(s sample) (*Distribution, *stats.Histogram) {
+// distribution gives the figures of a sample.
+func distribution(s sample) *Distribution {
 	h := stats.NewHistogram()
 	s.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
 	d := &Distribution{Count: h.Count()}
 	if d.Count == 0 {
-		return d, h
+		return d
 	}
 	d.Mean = milliseconds(h.Mean())
 	d.Max = new(milliseconds(h.Max()))
@@ -114,7 +114,7 @@ func distribution(s sample) (*Distribution, *stats.Histogram) {
 	if text, err := h.Encode(); err == nil {
 		d.HDR = text
 	}
-	return d, h
+	return d
 }
 
 // estimated is what a sample says of a quantile.

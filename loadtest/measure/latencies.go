@@ -78,6 +78,23 @@ var requestLatencies = []struct {
 	{AdmissionDelay, false, func(r *record.Record) time.Duration { return between(r.Sent, r.Admitted) }, func(s *Summary) **Distribution { return &s.AdmissionDelay }},
 }
 
+// OfRequest is a latency of one request, as Summarize takes it; record.Unset if the
+// request does not have it, or if it is none that a request has one of, as ITL is.
+func OfRequest(l Latency, r *record.Record) time.Duration {
+	for i := range requestLatencies {
+		if of := &requestLatencies[i]; of.name == l {
+			if of.whole && r.Outcome != record.Completed {
+				return unset
+			}
+			return of.value(r)
+		}
+	}
+	if l == DispatchDelay {
+		return between(r.Due, r.Dispatched)
+	}
+	return unset
+}
+
 // collect is the values of those requests that have one.
 func collect(records []*record.Record, value func(*record.Record) time.Duration) []time.Duration {
 	values := make([]time.Duration, 0, len(records))

@@ -69,11 +69,11 @@ func summarize(run *record.Run, records []*record.Record, options Options) *Summ
 		if l.whole {
 			of = completed
 		}
-		*l.of(s), _ = distribution(perRequest(collect(of, l.value)))
+		*l.of(s) = distribution(perRequest(collect(of, l.value)))
 	}
-	s.DispatchDelay, _ = distribution(perRequest(collect(due, func(r *record.Record) time.Duration { return between(r.Due, r.Dispatched) })))
-	s.ITL, _ = distribution(gaps(due, false))
-	s.ITLMessage, _ = distribution(gaps(due, true))
+	s.DispatchDelay = distribution(perRequest(collect(due, func(r *record.Record) time.Duration { return between(r.Due, r.Dispatched) })))
+	s.ITL = distribution(gaps(due, false))
+	s.ITLMessage = distribution(gaps(due, true))
 	s.rates(run, records, options)
 	s.attainment(due, options)
 	s.Objectives = objectives(due, run.Drained, options)

@@ -58,6 +58,13 @@ type told struct {
 func tell(due []*record.Record, drained time.Duration, t Term) told {
 	var all told
 	values := make([]time.Duration, 0, len(due))
+	came := func(d time.Duration) {
+		all.counted++
+		if !t.Within(d) {
+			all.over++
+		}
+		values = append(values, d)
+	}
 	never := func() {
 		all.over++
 		all.counted++
@@ -68,11 +75,7 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 		switch r.Outcome {
 		case record.Completed:
 			if d := requestLatency(r, t.Latency); d != unset {
-				all.counted++
-				if !t.Within(d) {
-					all.over++
-				}
-				values = append(values, d)
+				came(d)
 			}
 		case record.Rejected, record.Failed, record.TimedOut:
 			never()
@@ -81,14 +84,10 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 			if until == unset {
 				until = max(drained, r.Due)
 			}
-			came := requestLatency(r, t.Latency)
+			d := requestLatency(r, t.Latency)
 			switch least := atLeast(r, t.Latency, until); {
-			case came != unset && (t.Latency == "ttft" || t.Latency == "second_token"):
-				all.counted++
-				if !t.Within(came) {
-					all.over++
-				}
-				values = append(values, came)
+			case d != unset && (t.Latency == "ttft" || t.Latency == "second_token"):
+				came(d)
 			case least != unset && !t.Within(least):
 				never()
 			default:
@@ -101,11 +100,11 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 		return all
 	}
 	// The gaps that came, of all requests, and one for each that never did.
-	came, lost := gaps(due, false), all.endless
-	all.sample = sample{came.groups + 1, func(yield func(int, time.Duration, int64)) {
-		came.each(yield)
+	gaps, lost := gaps(due, false), all.endless
+	all.sample = sample{gaps.groups + 1, func(yield func(int, time.Duration, int64)) {
+		gaps.each(yield)
 		if lost > 0 {
-			yield(came.groups, endless, lost)
+			yield(gaps.groups, endless, lost)
 		}
 	}}
 	return all

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -58,44 +59,42 @@ func writeIntervals(out *hdrhistogram.HistogramLogWriter, run *record.Run, rated
 	return nil
 }
 
-// perRequest are the latencies in the log of which a request has one each, by tag.
-var perRequest = map[string]measure.Latency{
-	"ttft": measure.TTFT, "ttft_sent": measure.TTFTSent, "second_token": measure.SecondToken,
-	"tpot": measure.TPOT, "e2e": measure.E2E, "e2e_sent": measure.E2ESent,
+// logged are the latencies in the log, in order; their tags lack the unit.
+var logged = []measure.Latency{
+	measure.TTFT, measure.TTFTSent, measure.SecondToken, measure.ITL, measure.TPOT, measure.E2E, measure.E2ESent,
 }
 
 // histograms are the latencies of one run.
 func histograms(run *record.Run) []*hdrhistogram.Histogram {
-	tags := []string{"ttft", "ttft_sent", "second_token", "itl", "tpot", "e2e", "e2e_sent"}
-	out := make([]*hdrhistogram.Histogram, len(tags))
-	by := make(map[string]*hdrhistogram.Histogram, len(tags))
-	for i, tag := range tags {
+	out := make([]*hdrhistogram.Histogram, len(logged))
+	by := make(map[measure.Latency]*hdrhistogram.Histogram, len(logged))
+	for i, l := range logged {
 		// Units of a microsecond keep a day of nanoseconds in little memory.
 		h := hdrhistogram.New(int64(time.Microsecond), int64(hdrSpan), 3)
-		h.SetTag(tag)
+		h.SetTag(strings.TrimSuffix(string(l), "_ms"))
 		h.SetStartTimeMs(run.Began.Add(run.From).UnixMilli())
 		h.SetEndTimeMs(run.Began.Add(run.To).UnixMilli())
-		out[i], by[tag] = h, h
+		out[i], by[l] = h, h
 	}
 	// A value within the bounds is never refused.
-	note := func(tag string, d time.Duration, n int64) {
-		_ = by[tag].RecordValues(int64(min(max(d, 0), hdrSpan)), n)
+	note := func(l measure.Latency, d time.Duration, n int64) {
+		_ = by[l].RecordValues(int64(min(max(d, 0), hdrSpan)), n)
 	}
 	for _, r := range run.Records {
 		if r.Due < run.From || r.Due > run.To {
 			continue
 		}
-		for tag, l := range perRequest {
+		for _, l := range logged { // of gaps a request has many, and none here
 			if d := measure.OfRequest(l, r); d != record.Unset {
-				note(tag, d, 1)
+				note(l, d, 1)
 			}
 		}
 		for i, a := range r.Arrivals {
 			if i > 0 {
-				note("itl", a.At-r.Arrivals[i-1].At, 1)
+				note(measure.ITL, a.At-r.Arrivals[i-1].At, 1)
 			}
 			// Tokens of one message came together.
-			note("itl", 0, int64(a.Tokens)-1)
+			note(measure.ITL, 0, int64(a.Tokens)-1)
 		}
 	}
 	return out

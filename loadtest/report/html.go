@@ -24,8 +24,18 @@ type Named struct {
 	Report *Report
 }
 
-//go:embed page
-var pageFiles embed.FS
+//go:embed page/*.html
+var templates embed.FS
+
+// The parts of the page's one style and one script.
+var (
+	//go:embed page/style.css
+	style string
+	//go:embed page/plot.js
+	plotScript string
+	//go:embed page/charts.js
+	chartsScript string
+)
 
 // page is what the template gets.
 type page struct {
@@ -113,19 +123,7 @@ func atRate(reports []Named, rate float64) []Named {
 }
 
 func writePage(w io.Writer, title, at string, reports []Named) error {
-	style, err := file("style.css")
-	if err != nil {
-		return err
-	}
-	plot, err := file("plot.js")
-	if err != nil {
-		return err
-	}
-	charts, err := file("charts.js")
-	if err != nil {
-		return err
-	}
-	script := plot + charts
+	script := plotScript + chartsScript
 	// json escapes <, > and &, so no text in it can end the element that it stands in.
 	data, err := json.Marshal(newPlotData(reports))
 	if err != nil {
@@ -138,26 +136,18 @@ func writePage(w io.Writer, title, at string, reports []Named) error {
 		Style: template.CSS(style), Script: template.JS(script), Data: template.JS(data),
 		Definitions: measure.Definitions(),
 	}
-	t, err := template.New("page.html").Funcs(functions).ParseFS(pageFiles, "page/*.html")
-	if err != nil {
-		return fmt.Errorf("write page: %w", err)
-	}
+	t, err := template.New("page.html").Funcs(functions).ParseFS(templates, "page/*.html")
 	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
-		return fmt.Errorf("write page: %w", err)
+	if err == nil {
+		err = t.Execute(&out, p)
 	}
-	if _, err := w.Write(out.Bytes()); err != nil {
+	if err == nil {
+		_, err = w.Write(out.Bytes())
+	}
+	if err != nil {
 		return fmt.Errorf("write page: %w", err)
 	}
 	return nil
-}
-
-func file(name string) (string, error) {
-	text, err := pageFiles.ReadFile("page/" + name)
-	if err != nil {
-		return "", fmt.Errorf("write page: %w", err)
-	}
-	return string(text), nil
 }
 
 // hash is a text as a source of a content security policy.
