@@ -85,7 +85,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // RegisterRunFlags adds the flags of a run and its workload, but for those that say
 // at which rates.
 func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+presetNames())
+	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+search.PresetNames())
 	fs.StringVar(&c.SLO, "slo", "", "objectives, such as ttft:p99<500ms,tpot:p99<30ms")
 	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
 	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long requests are sent in one run (default for a trace: to its end)")
@@ -302,13 +302,4 @@ func (c *Config) stepLength(o objectives, rate, stretch float64) (time.Duration,
 	}
 	enough := max(float64(o.stepRequests)/rate, length.Seconds()) * max(stretch, 1)
 	return max(length, time.Duration(min(enough, maxStep.Seconds())*float64(time.Second))), nil
-}
-
-// presetNames are the names that --preset takes.
-func presetNames() string {
-	var names []string
-	for _, preset := range search.Presets() {
-		names = append(names, preset.Name)
-	}
-	return strings.Join(names, ", ")
 }

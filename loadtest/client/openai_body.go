@@ -15,11 +15,11 @@ import (
 func (s *settings) body(model string, q *workload.Request) ([]byte, error) {
 	b := &bodyWriter{extra: s.extra, out: make([]byte, 0, 512+8*len(q.Prompt.TokenIDs)+len(q.Prompt.Text))}
 	b.text("model", model)
+	prompt := b.prompt
 	if s.cfg.API == ChatAPI {
-		if err := b.messages(q.Prompt); err != nil {
-			return nil, err
-		}
-	} else if err := b.prompt(q.Prompt); err != nil {
+		prompt = b.messages
+	}
+	if err := prompt(q.Prompt); err != nil {
 		return nil, err
 	}
 	maxTokens := "max_tokens"
@@ -51,11 +51,11 @@ func (s *settings) body(model string, q *workload.Request) ([]byte, error) {
 		b.text("cache_salt", q.CacheSalt)
 	}
 	b.raw("stream", "true")
+	options := `{"include_usage":true}`
 	if s.cfg.ContinuousUsage {
-		b.raw("stream_options", `{"include_usage":true,"continuous_usage_stats":true}`)
-	} else {
-		b.raw("stream_options", `{"include_usage":true}`)
+		options = `{"include_usage":true,"continuous_usage_stats":true}`
 	}
+	b.raw("stream_options", options)
 	for _, name := range s.names {
 		if value := s.extra[name]; string(value) != "null" {
 			b.key(name)
@@ -72,12 +72,11 @@ type bodyWriter struct {
 }
 
 func (b *bodyWriter) key(name string) {
+	before := byte(',')
 	if len(b.out) == 0 {
-		b.out = append(b.out, '{')
-	} else {
-		b.out = append(b.out, ',')
+		before = '{'
 	}
-	b.out = append(appendText(b.out, name), ':')
+	b.out = append(appendText(append(b.out, before), name), ':')
 }
 
 // member begins a member; false: it is not to be written.
@@ -150,9 +149,6 @@ func (b *bodyWriter) messages(p workload.Prompt) error {
 
 // appendText appends a JSON string.
 func appendText(b []byte, text string) []byte {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		return append(b, `""`...) // strings are always marshalled
-	}
+	quoted, _ := json.Marshal(text) // strings are always marshalled
 	return append(b, quoted...)
 }

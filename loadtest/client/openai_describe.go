@@ -88,13 +88,8 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	if model.OwnedBy != "" {
 		d.Server = strings.TrimSuffix(fmt.Sprintf("%s (%s)", model.OwnedBy, d.Server), " ()")
 	}
-	d.ContextTokens = max(0, model.MaxLen)
-	if d.ContextTokens == 0 {
-		d.ContextTokens = max(0, model.Meta.ContextTokens)
-	}
-	if d.VocabularySize == 0 {
-		d.VocabularySize = max(0, model.Meta.VocabularySize)
-	}
+	d.ContextTokens = cmp.Or(max(0, model.MaxLen), max(0, model.Meta.ContextTokens))
+	d.VocabularySize = cmp.Or(d.VocabularySize, max(0, model.Meta.VocabularySize))
 	return d, nil
 }
 

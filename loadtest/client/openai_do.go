@@ -55,7 +55,6 @@ func (f *failure) Error() string { return f.message }
 func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer {
 	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
 	r.PromptTokens, r.CachedTokens = -1, -1
-	var answer workload.Answer
 	s := &answering{clock: clock, r: r, keep: q.Then != nil, even: true}
 	s.sent.Store(int64(record.Unset))
 	err := t.exchange(ctx, q, s)
@@ -71,11 +70,8 @@ func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 	if r.OutputTokens == 0 {
 		r.OutputTokens = s.tokens
 	}
-	if s.keep {
-		answer = workload.Answer{TokenIDs: s.ids, Text: s.text.String()}
-	}
 	end(ctx, err, r)
-	return answer
+	return workload.Answer{TokenIDs: s.ids, Text: s.text.String()} // empty unless it is kept
 }
 
 // end turns an error into an outcome.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,9 +82,7 @@ type tandem struct {
 // It dials without the interceptors of pkg/rpc: what they spend on a message, a
 // load generator has to have for its streams.
 func NewTandem(cfg TandemConfig) (Client, error) {
-	if cfg.Connections == 0 {
-		cfg.Connections = DefaultConnections
-	}
+	cfg.Connections = cmp.Or(cfg.Connections, DefaultConnections)
 	if cfg.Connections < 1 || cfg.Connections > 1024 {
 		return nil, fmt.Errorf("%d connections: use 1 to 1024", cfg.Connections)
 	}
@@ -101,7 +100,12 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 			t.slo.Tpot = durationpb.New(cfg.TPOT)
 		}
 	}
+	dialer := cfg.Dialer
+	if dialer == nil {
+		dialer = rawnet.Dial
+	}
 	options := []grpc.DialOption{
+		grpc.WithContextDialer(dialer),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
@@ -113,11 +117,6 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxEventBytes)),
 	}
-	dialer := cfg.Dialer
-	if dialer == nil {
-		dialer = rawnet.Dial
-	}
-	options = append(options, grpc.WithContextDialer(dialer))
 	for range cfg.Connections {
 		conn, err := grpc.NewClient(address, options...)
 		if err != nil {

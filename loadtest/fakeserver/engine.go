@@ -1,9 +1,18 @@
+// Package fakeserver is a server whose latency is known: it computes nothing, and
+// sends tokens at moments that were laid down before. What a load generator
+// reports of it can be held against what was injected.
+//
+// Anything may import it. A Schedule has no goroutine, clock or lock. A Wheel owns
+// one goroutine, which Close ends; a Server owns its listener's goroutines, its
+// Wheel, and all requests that it serves.
 package fakeserver
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,17 +90,14 @@ func (e *Engine) Start() time.Time { return e.wheel.start }
 func (e *Engine) Log() []*Served {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]*Served(nil), e.log...)
+	return slices.Clone(e.log)
 }
 
 // Close ends all requests with ErrClosed, and the engine's goroutine.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
-	all := make([]*serving, 0, len(e.live))
-	for s := range e.live {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Keys(e.live))
 	e.mu.Unlock()
 	for _, s := range all {
 		s.end(ErrClosed)
@@ -164,19 +170,11 @@ func (e *Engine) release(s *serving) {
 		e.log = append(e.log, &s.served)
 	}
 	var next *serving
-	queued := false
-	for i, q := range e.queue {
-		if q == s {
-			e.queue = append(e.queue[:i], e.queue[i+1:]...)
-			queued = true
-			break
-		}
-	}
-	switch {
-	case queued: // it held no slot
-	case len(e.queue) > 0:
+	if i := slices.Index(e.queue, s); i >= 0 { // it held no slot
+		e.queue = slices.Delete(e.queue, i, i+1)
+	} else if len(e.queue) > 0 {
 		next, e.queue = e.queue[0], e.queue[1:]
-	default:
+	} else {
 		e.running--
 	}
 	e.mu.Unlock()
@@ -229,30 +227,22 @@ func (s *serving) step() (next time.Duration, again bool) {
 	if s.over {
 		return 0, false
 	}
+	var err error
 	switch {
 	case !s.accepted && s.schedule.Reject:
-		s.finish(ErrRefused)
-		return 0, false
+		err = ErrRefused
 	case !s.accepted:
 		s.accepted = true
 		s.served.Began = s.engine.wheel.Now()
-		if err := s.sink.Accept(s.served.ID); err != nil {
-			s.finish(err)
-			return 0, false
-		}
+		err = s.sink.Accept(s.served.ID)
 	default:
-		if err := s.send(); err != nil {
-			s.finish(err)
-			return 0, false
+		if err = s.send(); err == nil && s.left > 0 && s.schedule.Fail {
+			err = ErrBroken
 		}
-		if s.left == 0 {
-			s.finish(nil)
-			return 0, false
-		}
-		if s.schedule.Fail {
-			s.finish(ErrBroken)
-			return 0, false
-		}
+	}
+	if err != nil || s.left == 0 {
+		s.finish(err)
+		return 0, false
 	}
 	s.at, s.tokens = s.schedule.Next(s.left)
 	return s.at, true

@@ -190,9 +190,6 @@ func (s *OpenAIServer) answer(w http.ResponseWriter, status int, body string) {
 
 // quote is a JSON string.
 func quote(text string) string {
-	quoted, err := json.Marshal(text)
-	if err != nil {
-		return `""` // strings are always marshalled
-	}
+	quoted, _ := json.Marshal(text) // strings are always marshalled
 	return string(quoted)
 }

@@ -35,7 +35,7 @@ func (s *OpenAIServer) generate(w http.ResponseWriter, r *http.Request, chat boo
 	defer cancel()
 	g.gone = cancel
 	_, err = s.engine.Serve(ctx, g.want, g)
-	g.finish(err)
+	g.tell(func() { g.over, g.err = true, err })
 	<-written
 }
 
@@ -67,29 +67,20 @@ type openAIAnswer struct {
 }
 
 func (g *openAIAnswer) Accept(id string) error {
-	g.mu.Lock()
-	g.id = id
-	g.mu.Unlock()
-	g.wake()
+	g.tell(func() { g.id = id })
 	return nil
 }
 
 func (g *openAIAnswer) Tokens(_, n int) error {
-	g.mu.Lock()
-	g.messages = append(g.messages, n)
-	g.mu.Unlock()
-	g.wake()
+	g.tell(func() { g.messages = append(g.messages, n) })
 	return nil
 }
 
-func (g *openAIAnswer) finish(err error) {
+// tell changes what is to be sent, and wakes write.
+func (g *openAIAnswer) tell(change func()) {
 	g.mu.Lock()
-	g.over, g.err = true, err
+	change()
 	g.mu.Unlock()
-	g.wake()
-}
-
-func (g *openAIAnswer) wake() {
 	select {
 	case g.signal <- struct{}{}:
 	default:
@@ -160,6 +151,14 @@ func (g *openAIAnswer) head(object string) string {
 	return head + `,"choices":`
 }
 
+// chunk is a chunk of a stream up to its choices.
+func (g *openAIAnswer) chunk() string {
+	if g.chat {
+		return g.head("chat.completion.chunk")
+	}
+	return g.head("text_completion")
+}
+
 func (g *openAIAnswer) begin(id string) {
 	h := g.w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -169,19 +168,16 @@ func (g *openAIAnswer) begin(id string) {
 	if err := g.control.Flush(); err != nil {
 		g.lost(err)
 	}
+	g.before, g.after = g.chunk()+`[{"index":0,"text":"`, `","logprobs":null,"finish_reason":null`
 	if g.chat {
-		g.before = g.head("chat.completion.chunk") + `[{"index":0,"delta":{"content":"`
-		g.after = `"},"logprobs":null,"finish_reason":null`
-	} else {
-		g.before = g.head("text_completion") + `[{"index":0,"text":"`
-		g.after = `","logprobs":null,"finish_reason":null`
+		g.before, g.after = g.chunk()+`[{"index":0,"delta":{"content":"`, `"},"logprobs":null,"finish_reason":null`
 	}
 }
 
 // message sends a chunk of n tokens; before a chat's first, its role.
 func (g *openAIAnswer) message(n int) {
 	if g.chat && g.sent == 0 {
-		g.event(g.head("chat.completion.chunk") + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]` + g.usage(0) + `}`)
+		g.event(g.chunk() + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]` + g.usage(0) + `}`)
 	}
 	texts := g.server.texts
 	g.out = append(append(g.out, "data: "...), g.before...)
@@ -227,19 +223,15 @@ func (g *openAIAnswer) end(err error) {
 	case err != nil:
 		// The stream ends as it stands.
 	default:
-		object := "text_completion"
-		if g.chat {
-			object = "chat.completion.chunk"
-		}
 		if !g.vllm() {
 			empty := `"text":""`
 			if g.chat {
 				empty = `"delta":{}`
 			}
-			g.event(g.head(object) + `[{"index":0,` + empty + `,"logprobs":null,"finish_reason":"length"}]` + g.usage(g.sent) + `}`)
+			g.event(g.chunk() + `[{"index":0,` + empty + `,"logprobs":null,"finish_reason":"length"}]` + g.usage(g.sent) + `}`)
 		}
 		if g.usageAsked() {
-			g.event(g.head(object) + `[],"usage":` + g.counts(g.sent) + `}`)
+			g.event(g.chunk() + `[],"usage":` + g.counts(g.sent) + `}`)
 		}
 		g.event("[DONE]")
 	}

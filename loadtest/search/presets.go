@@ -52,15 +52,21 @@ func Presets() []Preset {
 	return all
 }
 
+// PresetNames are the names of all presets, with commas between.
+func PresetNames() string {
+	var names []string
+	for _, p := range Presets() {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
 // FindPreset is the preset of a name; the error lists them all.
 func FindPreset(name string) (Preset, error) {
-	all := Presets()
-	names := make([]string, len(all))
-	for i, p := range all {
+	for _, p := range Presets() {
 		if p.Name == name {
 			return p, nil
 		}
-		names[i] = p.Name
 	}
-	return Preset{}, fmt.Errorf("no preset %q; there are %s", name, strings.Join(names, ", "))
+	return Preset{}, fmt.Errorf("no preset %q; there are %s", name, PresetNames())
 }

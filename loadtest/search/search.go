@@ -73,11 +73,7 @@ func judge(step Step) (found finding, why string) {
 	case step.Client != "":
 		return limited, "the client was the limit: " + step.Client
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
-		why = string(s.Verdict) + ": " + s.Reason
-		if narrow(s) {
-			return failedNarrowly, why
-		}
-		return failed, why
+		return howFailed(s), string(s.Verdict) + ": " + s.Reason
 	}
 	unsure := ""
 	for _, o := range s.Objectives {
@@ -88,11 +84,7 @@ func judge(step Step) (found finding, why string) {
 		switch {
 		case o.Met:
 		case o.Measured != nil:
-			why = fmt.Sprintf("%s: measured %.4g ms", name, *o.Measured)
-			if narrow(s) {
-				return failedNarrowly, why
-			}
-			return failed, why
+			return howFailed(s), fmt.Sprintf("%s: measured %.4g ms", name, *o.Measured)
 		case o.Missed && s.Verdict == measure.Stable:
 			return failed, name + ": " + o.Why
 		case unsure == "":
@@ -111,12 +103,12 @@ func judge(step Step) (found finding, why string) {
 // near is how far, relative to its bound, an objective may be missed by chance.
 const near = 1.1
 
-// narrow is whether a step may have failed by chance: the server kept up or nearly
+// howFailed is failedNarrowly where it may have been chance: the server kept up or nearly
 // did, and each objective that it missed has its bound in the interval of what was
 // measured or within a tenth of it.
-func narrow(s *measure.Summary) bool {
+func howFailed(s *measure.Summary) finding {
 	if s.Verdict == measure.Overloaded {
-		return false
+		return failed
 	}
 	for _, o := range s.Objectives {
 		if o.Met {
@@ -124,14 +116,14 @@ func narrow(s *measure.Summary) bool {
 		}
 		slo, err := measure.ParseSLO(o.Term)
 		if err != nil || len(slo.Terms) != 1 || o.Measured == nil {
-			return false
+			return failed
 		}
 		bound := slo.Terms[0].Bound.Seconds() * 1000
 		if *o.Measured > near*bound && (o.CI == nil || o.CI[0] > bound) {
-			return false
+			return failed
 		}
 	}
-	return true
+	return failedNarrowly
 }
 
 // Result is what the steps so far tell. It can be asked at any time, so also of a
@@ -140,6 +132,7 @@ func (s *Search) Result() Result {
 	result := Result{Steps: slices.Clone(s.steps)}
 	slices.SortStableFunc(result.Steps, func(a, b Step) int { return cmp.Compare(a.Rate, b.Rate) })
 	rates := byRate(result.Steps)
+	most := 0.0
 	for i := range rates {
 		r := &rates[i]
 		if r.passed() {
@@ -148,8 +141,8 @@ func (s *Search) Result() Result {
 		if result.Breaking == nil && r.broke() {
 			result.Breaking = &r.rate
 		}
-		if r.steps[0].Summary != nil && (result.MaxGoodput == nil || r.goodput() > goodputAt(rates, *result.MaxGoodput)) {
-			result.MaxGoodput = &r.rate
+		if goodput := r.goodput(); r.steps[0].Summary != nil && (result.MaxGoodput == nil || goodput > most) {
+			result.MaxGoodput, most = &r.rate, goodput
 		}
 	}
 	if result.MaxRate != nil {
@@ -257,11 +250,6 @@ func (t tried) broke() bool {
 // goodput is the median over the rate's steps.
 func (t tried) goodput() float64 {
 	return median(t.steps, func(s *measure.Summary) *float64 { return &s.Goodput })
-}
-
-func goodputAt(rates []tried, rate float64) float64 {
-	i := slices.IndexFunc(rates, func(t tried) bool { return t.rate == rate })
-	return rates[i].goodput()
 }
 
 // median of a figure over steps, the lower one of two; 0 without any.

@@ -2,6 +2,7 @@ package stats
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"time"
 )
@@ -53,4 +54,12 @@ func (h *Histogram) Interval(q, effective, confidence float64) (low, high time.D
 	}
 	scale := float64(n) / float64(m)
 	return h.AtRank(int64(float64(l) * scale)), h.AtRank(int64(math.Ceil(float64(u) * scale))), true
+}
+
+// Median is the middle one of some values, the mean of the middle two of an even number;
+// there is at least one.
+func Median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

@@ -10,9 +10,7 @@ func Stages() []Stage {
 	return []Stage{Dispatch, Tokenize, Queue, Decide, Reserve, Prefill, TransferExposed, Decode, Other}
 }
 
-// stages is how many there are; budgets index their parts by position in Stages.
-const stages = 9
-
+// Budgets index their parts by position in Stages; stages is how many there are.
 const (
 	iDispatch = iota
 	iTokenize
@@ -23,6 +21,7 @@ const (
 	iTransfer
 	iDecode
 	iOther
+	stages
 )
 
 // parts is milliseconds by stage, in the order of Stages.

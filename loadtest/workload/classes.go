@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -28,10 +29,8 @@ func (c *classes) Set(text string) error {
 	if err != nil {
 		return fmt.Errorf("%q: %w: write %s", text, err, classForm)
 	}
-	for _, other := range *c {
-		if other.name == parsed.name {
-			return fmt.Errorf("%q: there is a class %s already", text, parsed.name)
-		}
+	if slices.ContainsFunc(*c, func(other class) bool { return other.name == parsed.name }) {
+		return fmt.Errorf("%q: there is a class %s already", text, parsed.name)
 	}
 	if len(*c) == maxClasses {
 		return fmt.Errorf("%q: more than %d classes", text, maxClasses)

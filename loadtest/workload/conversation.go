@@ -1,9 +1,6 @@
 package workload
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // utterance is what a user says in a later turn: text as recorded, or a part to
 // make up.
@@ -94,9 +91,7 @@ func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, sa
 // invented is what a made-up user says in a turn of a session.
 func (m *maker) invented(session, class int) func(turn int) utterance {
 	return func(turn int) utterance {
-		var pcg rand.PCG
-		seeded(&pcg, m.chance, forTurns, uint64(session), uint64(turn))
-		random := rand.New(&pcg)
+		random := random(m.chance, forTurns, uint64(session), uint64(turn))
 		drawn := m.spec.draw(random, class)
 		return utterance{
 			part:   part{forPrompts, uint64(session), uint64(turn), drawn.prompt},

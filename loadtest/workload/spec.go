@@ -223,7 +223,7 @@ func (s *Spec) validateTrace() error {
 	case s.format == trace.ShareGPT && s.TextFile != "":
 		return errors.New("--text-file does not go with a trace of sharegpt's, which has text: leave it out")
 	case s.format == trace.Mooncake && s.TextFile != "":
-		return errTextBlocks
+		return errors.New("--text-file does not go with a mooncake trace: its prompts are made from the trace's block ids, so that equal blocks are equal text; leave it out")
 	case s.format == trace.Mooncake && s.blockTokens() < minBlock:
 		return fmt.Errorf("--trace-scale-lengths %g makes blocks of %d tokens, too few to tell them apart: choose %g or more", s.TraceScale, s.blockTokens(), float64(minBlock)/trace.BlockTokens)
 	}

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -174,5 +173,3 @@ func (p *prose) cut(text string, n int) string {
 	}
 	return text
 }
-
-var errTextBlocks = errors.New("--text-file does not go with a mooncake trace: its prompts are made from the trace's block ids, so that equal blocks are equal text; leave it out")

@@ -152,7 +152,7 @@ func ParseError(data []byte) *Error {
 		e := w.Error
 		w.Message, w.Type, w.Code = nil, nil, nil
 		if err := json.Unmarshal(e, &w); err != nil || !set(w.Message) {
-			return &Error{Message: plain(e), Type: plain(w.Type), Code: plain(w.Code)}
+			w.Message = e
 		}
 		return &Error{Message: plain(w.Message), Type: plain(w.Type), Code: plain(w.Code)}
 	case w.Object == "error" && !set(w.Choices):

@@ -54,18 +54,14 @@ func (p *Parser) same(data []byte, text bool) (Chunk, bool) {
 		return Chunk{}, false
 	}
 	c := p.like
-	switch {
-	case !text:
+	if !text {
 		p.put(&c, "…")
-	default:
-		// The quotes stand around it.
-		value, ok := unquote(data[len(p.before)-1 : len(data)-len(p.after)+1])
-		if !ok {
-			return Chunk{}, false
-		}
-		p.put(&c, value)
+		return c, true
 	}
-	return c, true
+	// The quotes stand around it.
+	value, ok := unquote(data[len(p.before)-1 : len(data)-len(p.after)+1])
+	p.put(&c, value)
+	return c, ok
 }
 
 // unquote is the value of a JSON string.
