@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
@@ -30,7 +31,7 @@ type server struct {
 	epoch    uint64
 	driver   *worker.Driver
 	receiver *kvtransfer.Receiver
-	running  *reservations
+	running  *atomic.Int64 // reservations that have not ended
 	tracer   trace.Tracer
 }
 
@@ -222,9 +223,9 @@ func (g *generation) other(action scheduler.Action) error {
 func (g *generation) reserve(r scheduler.Reserved) error {
 	driver, running := g.server.driver, g.server.running
 	blockTokens := driver.Layout().BlockTokens
-	running.add(1)
+	running.Add(1)
 	over := func() {
-		running.add(-1)
+		running.Add(-1)
 		driver.TransferDone(g.id)
 	}
 	ticket, err := g.server.receiver.Reserve(kvtransfer.Reservation{
@@ -234,7 +235,7 @@ func (g *generation) reserve(r scheduler.Reserved) error {
 		PromptBlocks: (g.promptTokens + blockTokens - 1) / blockTokens,
 		Committed: func(arrived kvtransfer.Arrival) {
 			sampled := arrived.Sampled
-			running.add(-1)
+			running.Add(-1)
 			if g.spans != nil {
 				g.spans.Arrived(arrived.Bytes)
 			}

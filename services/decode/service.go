@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -77,11 +78,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := receiver.RegisterMetrics(deps.Registerer); err != nil {
 		return nil, err
 	}
-	running := new(reservations)
+	running := new(atomic.Int64)
 	member, err := worker.NewMember(worker.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
 		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
-		Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+		Transfers: func() int { return int(running.Load()) }, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
 	})
 	if err != nil {
 		return nil, err
@@ -125,22 +126,4 @@ func (s *Service) Run(ctx context.Context) error {
 		return err
 	}
 	return receiveErr
-}
-
-// reservations counts the reservations that have not ended.
-type reservations struct {
-	mu   sync.Mutex
-	open int
-}
-
-func (r *reservations) add(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open += n
-}
-
-func (r *reservations) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.open
 }

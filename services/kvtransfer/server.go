@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -354,4 +355,22 @@ func fetchError(ctx context.Context, err error) error {
 		return rpc.Error(codes.Unavailable, api.ReasonTransferRefused, fmt.Sprintf("the receiver refuses the KV: %v", refused), 0)
 	}
 	return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the receiver: %v", err), 0)
+}
+
+// transferServer is the KVTransfer service, each stream of which goes to the receiver
+// that is there when it begins.
+type transferServer struct {
+	kvtransferv1.UnimplementedKVTransferServer
+	service *Service
+}
+
+// Stream implements the KVTransfer service.
+func (v transferServer) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) error {
+	v.service.mu.Lock()
+	c := v.service.cache
+	v.service.mu.Unlock()
+	if c == nil {
+		return rpc.Error(codes.Unavailable, api.ReasonLayoutMismatch, "this store holds no blocks yet: offer some first", 0)
+	}
+	return c.receiver.Serve(stream)
 }

@@ -105,20 +105,6 @@ func (s *speeds) tooSlow(store string, bytes uint64, waited time.Duration, now t
 	known.avoided[fetching].fail(now)
 }
 
-// failed has a store left alone, longer with each failure in a row.
-func (s *speeds) failed(store string, with errand, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.get(store, now).avoided[with].fail(now)
-}
-
-// pause leaves a store alone that asked for it, for so long.
-func (s *speeds) pause(store string, with errand, length time.Duration, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.get(store, now).avoided[with].until = now.Add(length)
-}
-
 func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
 	took -= fetchOverhead // what bandwidth does not shorten is counted by itself
 	if bytes < speedLeast || took <= 0 {
@@ -134,6 +120,7 @@ func (k *speed) measure(bytes uint64, took time.Duration, now time.Time) {
 	k.measured = now
 }
 
+// fail has a store left alone, longer with each failure in a row.
 func (r *avoided) fail(now time.Time) {
 	length := avoidMost
 	if r.failures < 5 {

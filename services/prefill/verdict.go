@@ -56,13 +56,16 @@ func storeTrouble(err error, with errand) (kind trouble, pause time.Duration) {
 
 // note remembers of a store what a failure says.
 func (s *speeds) note(id string, with errand, err error, now time.Time) {
-	switch kind, pause := storeTrouble(err, with); kind {
+	kind, pause := storeTrouble(err, with)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch of := &s.get(id, now).avoided[with]; kind {
 	case storeWell:
-		s.well(id, with, now)
+		*of = avoided{}
 	case storePauses:
-		s.pause(id, with, pause, now)
+		of.until = now.Add(pause)
 	case storeFails:
-		s.failed(id, with, now)
+		of.fail(now)
 	}
 }
 

@@ -87,65 +87,40 @@ type Config struct {
 
 // DefaultConfig is the configuration that nobody changed.
 func DefaultConfig() Config {
-	return Config{
-		QueueLimit:             1024,
-		MaxQueueWait:           30 * time.Second,
-		TenantMaxRequests:      256,
-		DisaggregateMinTokens:  64,
-		MaxAttempts:            3,
-		NoWorkerGrace:          time.Second,
-		WorkerKeep:             30 * time.Second,
-		VersionWait:            5 * time.Second,
-		LoadStale:              3 * time.Second,
-		ReportDoubt:            500 * time.Millisecond,
-		TransferBytesPerSecond: 1e9,
-		WorkerSilence:          10 * time.Second,
-		PromptSilence:          time.Minute,
-		MaxRequestTime:         10 * time.Minute,
-		ConnectTimeout:         time.Second,
-		KeptLogs:               1024,
-		KeptMemory:             64 << 20,
-		ReceiveMemory:          128 << 20,
-		ReceiveTimeout:         30 * time.Second,
-		UnreadMemory:           64 << 20,
-		UnreadRequest:          16 << 20,
-		UnreadTimeout:          30 * time.Second,
-		MaxConnections:         2048,
-		GenerationConfig:       preprocess.GenerationConfigModel,
-		Budget:                 latencybudget.DefaultConfig(),
-	}
+	var c Config
+	c.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "")
+	return c
 }
 
-// RegisterFlags adds the flags, each name after prefix, with c's present values
-// as defaults. A zero Config gets the defaults of DefaultConfig.
+// RegisterFlags adds the flags, each name after prefix, and with them the defaults, also of
+// Budget, whose flags are its own.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
-	if *c == (Config{}) {
-		*c = DefaultConfig()
-	}
-	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", c.QueueLimit, "most requests that wait for workers")
-	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", c.MaxQueueWait, "how long a request waits for workers at most, and then in a worker's own queue")
-	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", c.TenantMaxRequests, "most requests of one tenant at a time")
-	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", c.DisaggregateMinTokens, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
-	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", c.MaxAttempts, "most tries of a request when workers fail")
-	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", c.NoWorkerGrace, "how long a request waits when there is no worker")
-	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", c.WorkerKeep, "how long a worker is kept that etcd answers without listing it, while its connection works")
-	fs.DurationVar(&c.VersionWait, prefix+"version-wait", c.VersionWait, "how long after the first worker of a model it may still change which version of the model is served, unless a request is sent before")
-	fs.DurationVar(&c.LoadStale, prefix+"load-stale", c.LoadStale, "age from which on load reports are not used")
-	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", c.ReportDoubt, "how long a worker may be full by its load reports alone before it is asked with a request")
-	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", c.TransferBytesPerSecond, "what a KV transfer is taken to move")
-	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", c.WorkerSilence, "how long a worker may take from token to token at most before its requests go to another; less where its own steps say so and there is another")
-	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", c.PromptSilence, "how long a worker may take to compute a prompt at most before its request goes to another; less where its own steps say so and there is another")
-	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", c.MaxRequestTime, "longest time of a request; its own deadline may be earlier")
-	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", c.ConnectTimeout, "how long one address of a worker is tried")
-	fs.StringVar(&c.GenerationConfig, "generation-config", c.GenerationConfig, "where the sampling comes from that a request leaves out: model, for the model's generation_config.json, or none")
-	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", c.KeptLogs, "most finished requests that can still be resumed")
+	c.KeptMemory, c.ReceiveMemory, c.UnreadMemory, c.UnreadRequest = 64<<20, 128<<20, 64<<20, 16<<20
+	c.Budget = latencybudget.DefaultConfig()
+	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "most requests that wait for workers")
+	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "how long a request waits for workers at most, and then in a worker's own queue")
+	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "most requests of one tenant at a time")
+	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
+	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", 3, "most tries of a request when workers fail")
+	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits when there is no worker")
+	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long a worker is kept that etcd answers without listing it, while its connection works")
+	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after the first worker of a model it may still change which version of the model is served, unless a request is sent before")
+	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age from which on load reports are not used")
+	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long a worker may be full by its load reports alone before it is asked with a request")
+	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "what a KV transfer is taken to move")
+	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "how long a worker may take from token to token at most before its requests go to another; less where its own steps say so and there is another")
+	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "how long a worker may take to compute a prompt at most before its request goes to another; less where its own steps say so and there is another")
+	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", 10*time.Minute, "longest time of a request; its own deadline may be earlier")
+	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", time.Second, "how long one address of a worker is tried")
+	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "where the sampling comes from that a request leaves out: model, for the model's generation_config.json, or none")
+	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "most finished requests that can still be resumed")
 	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed: the oldest are forgotten first")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, over gRPC and over HTTP each")
-	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", c.ReceiveTimeout, "how long a request may take to come")
+	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "how long a request may take to come")
 	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and as much for those in gRPC's connections")
 	fs.Var(&c.UnreadRequest, prefix+"unread-request", "most memory of one request's answer that was not read yet, or that can be resumed")
-	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", c.UnreadTimeout, "how long a client may read nothing of its answer")
-	fs.IntVar(&c.MaxConnections, prefix+"max-connections", c.MaxConnections, "most connections of clients, over gRPC and over HTTP each; the longest idle makes way for a new one")
+	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing of its answer")
+	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "most connections of clients, over gRPC and over HTTP each; the longest idle makes way for a new one")
 }
 
 // Validate checks ranges; its error names every field that is wrong.

@@ -8,6 +8,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
@@ -40,11 +41,7 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 	if err != nil {
 		return openai.Plan{}, err
 	}
-	out := openai.Plan{Model: p.Model.Spec.Name, Prompt: make([]uint32, len(p.Tokens)), RequestID: id}
-	for i, id := range p.Tokens {
-		out.Prompt[i] = uint32(id)
-	}
-	return out, nil
+	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), RequestID: id}, nil
 }
 
 // MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP

@@ -120,8 +120,7 @@ func (f *fields) number(name string) *float32 {
 		f.wrong(invalid(f.at+name, "is too large"))
 		return nil
 	}
-	narrow := float32(out)
-	return &narrow
+	return new(float32(out))
 }
 
 // integer is a whole number of 64 bits, however it is written; nil if it is not
@@ -156,8 +155,7 @@ func (f *fields) seed(name string) *uint64 {
 	if n == nil {
 		return nil
 	}
-	seed := uint64(*n)
-	return &seed
+	return new(uint64(*n))
 }
 
 // integerIn is integer, within bounds.

@@ -27,10 +27,8 @@ type chatLogprob struct {
 }
 
 type chatToken struct {
-	Token   string          `json:"token"`
-	Logprob float64         `json:"logprob"`
-	Bytes   []int           `json:"bytes"`
-	Top     []chatCandidate `json:"top_logprobs"`
+	chatCandidate
+	Top []chatCandidate `json:"top_logprobs"`
 }
 
 type chatCandidate struct {
@@ -42,22 +40,20 @@ type chatCandidate struct {
 // add takes in tokens.
 func (c *chatLogprob) add(tokens []*inferencev1.TokenLogprobs) {
 	for _, t := range tokens {
-		token := chatToken{Token: lossy(t.GetText()), Logprob: finite(t.GetLogprob()), Bytes: numbers(t.GetText()), Top: make([]chatCandidate, 0, len(t.GetTop()))}
+		token := chatToken{candidate(t.GetText(), t.GetLogprob()), make([]chatCandidate, 0, len(t.GetTop()))}
 		for _, other := range t.GetTop() {
-			token.Top = append(token.Top, chatCandidate{Token: lossy(other.GetText()), Logprob: finite(other.GetLogprob()), Bytes: numbers(other.GetText())})
+			token.Top = append(token.Top, candidate(other.GetText(), other.GetLogprob()))
 		}
 		c.Content = append(c.Content, token)
 	}
 }
 
-// lossy is the text of a token; bytes that make no character become U+FFFD.
-func lossy(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
-
-// numbers are bytes as OpenAI's API writes them.
-func numbers(text []byte) []int {
-	out := make([]int, len(text))
+// candidate is a token with its bytes as OpenAI's API writes them; in its text those that
+// make no character become U+FFFD.
+func candidate(text []byte, logprob float32) chatCandidate {
+	out := chatCandidate{Token: strings.ToValidUTF8(string(text), "\uFFFD"), Logprob: finite(logprob), Bytes: make([]int, len(text))}
 	for i, b := range text {
-		out[i] = int(b)
+		out.Bytes[i] = int(b)
 	}
 	return out
 }

@@ -15,10 +15,7 @@ import (
 // number that is none is refused rather than changed.
 func (f *fields) generic(name string) *structpb.Struct {
 	raw, given := f.raw(name)
-	if !given {
-		return nil
-	}
-	if !f.count(name, raw) {
+	if !given || !f.count(name, raw) {
 		return nil
 	}
 	var members map[string]any

@@ -6,6 +6,7 @@
 package preprocess
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -61,8 +62,8 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if p.Sampling, err = samplingOf(q.GetSampling(), m.sampling, m.Spec); err != nil {
 		return nil, err
 	}
-	if err := checkLogprobs(q); err != nil {
-		return nil, err
+	if n := q.GetLogprobs(); n > sampler.MaxTopLogprobs {
+		return nil, rpc.InvalidArgument("logprobs", fmt.Sprintf("%d is outside 0 to %d", n, sampler.MaxTopLogprobs))
 	}
 	if err := checkStops(q.GetStop()); err != nil {
 		return nil, err
@@ -127,28 +128,14 @@ func stopTokensOf(q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
 	if !q.GetIgnoreEos() {
 		out = append(out, m.Spec.EOS...)
 	}
-	for i, id := range q.GetStopTokenIds() {
-		if uint64(id) >= uint64(m.Spec.VocabSize) {
-			return nil, rpc.InvalidArgument(fmt.Sprintf("stop_token_ids[%d]", i), outside(id, m))
-		}
-		out = append(out, int32(id))
-	}
-	return out, nil
-}
-
-func outside(id uint32, m *Model) string {
-	return fmt.Sprintf("token %d is outside the vocabulary of %d", id, m.Spec.VocabSize)
+	given, err := tokensOf(q.GetStopTokenIds(), "stop_token_ids", m)
+	return append(out, given...), err
 }
 
 func envelopeOf(q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
 	e := &inferencev1.Envelope{
-		Tenant: q.GetTenant(), Priority: q.GetPriority(), Slo: q.GetSlo(), Mode: q.GetMode(), CacheSalt: q.GetCacheSalt(),
-	}
-	if e.Tenant == "" {
-		e.Tenant = "default"
-	}
-	if e.Mode == inferencev1.Mode_MODE_UNSPECIFIED {
-		e.Mode = inferencev1.Mode_MODE_AUTO
+		Tenant: cmp.Or(q.GetTenant(), "default"), Priority: q.GetPriority(), Slo: q.GetSlo(),
+		Mode: cmp.Or(q.GetMode(), inferencev1.Mode_MODE_AUTO), CacheSalt: q.GetCacheSalt(),
 	}
 	if _, known := inferencev1.Mode_name[int32(e.Mode)]; !known {
 		return nil, rpc.InvalidArgument("mode", fmt.Sprintf("%d is no mode", e.Mode))
@@ -177,13 +164,6 @@ func CheckDuration(field string, d *durationpb.Duration) error {
 		return rpc.InvalidArgument(field, "is no valid duration")
 	case d.AsDuration() < 0:
 		return rpc.InvalidArgument(field, fmt.Sprintf("%s is negative", d.AsDuration()))
-	}
-	return nil
-}
-
-func checkLogprobs(q *inferencev1.GenerateRequest) error {
-	if n := q.GetLogprobs(); n > sampler.MaxTopLogprobs {
-		return rpc.InvalidArgument("logprobs", fmt.Sprintf("%d is outside 0 to %d", n, sampler.MaxTopLogprobs))
 	}
 	return nil
 }

@@ -25,14 +25,7 @@ func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m *Model) ([]
 		if len(ids) >= limit {
 			return nil, tooLong("token_ids", fmt.Sprintf("%d tokens", len(ids)), limit)
 		}
-		tokens := make([]int32, len(ids))
-		for i, id := range ids {
-			if uint64(id) >= uint64(m.Spec.VocabSize) {
-				return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids.ids[%d]", i), outside(id, m))
-			}
-			tokens[i] = int32(id)
-		}
-		return tokens, nil
+		return tokensOf(ids, "token_ids.ids", m)
 	case *inferencev1.GenerateRequest_Prompt:
 		if input.Prompt == "" {
 			return nil, rpc.InvalidArgument("prompt", "is empty; give some text")

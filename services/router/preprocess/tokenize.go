@@ -3,6 +3,7 @@ package preprocess
 import (
 	"context"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -31,11 +32,7 @@ func (s *Models) Tokenize(ctx context.Context, q *inferencev1.TokenizeRequest) (
 	case err != nil:
 		return nil, rpc.InvalidArgument("text", err.Error())
 	}
-	out := &inferencev1.TokenizeResponse{TokenIds: make([]uint32, len(tokens))}
-	for k, id := range tokens {
-		out.TokenIds[k] = uint32(id)
-	}
-	return out, nil
+	return &inferencev1.TokenizeResponse{TokenIds: IDs(tokens)}, nil
 }
 
 // Detokenize turns tokens into text.
@@ -47,12 +44,33 @@ func (s *Models) Detokenize(q *inferencev1.DetokenizeRequest) (*inferencev1.Deto
 	if n := len(q.GetTokenIds()); n > maxDetokenizeID {
 		return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("%d tokens are more than %d", n, maxDetokenizeID))
 	}
-	ids := make([]int32, len(q.GetTokenIds()))
-	for k, id := range q.GetTokenIds() {
-		if uint64(id) >= uint64(m.Spec.VocabSize) {
-			return nil, rpc.InvalidArgument(fmt.Sprintf("token_ids[%d]", k), outside(id, m))
-		}
-		ids[k] = int32(id)
+	ids, err := tokensOf(q.GetTokenIds(), "token_ids", m)
+	if err != nil {
+		return nil, err
 	}
 	return &inferencev1.DetokenizeResponse{Text: m.Tokenizer.Decode(ids, q.GetSkipSpecialTokens())}, nil
+}
+
+// tokensOf is the token ids of a field, each of which has to be in the model's vocabulary.
+func tokensOf(ids []uint32, field string, m *Model) ([]int32, error) {
+	tokens := make([]int32, len(ids))
+	for i, id := range ids {
+		if uint64(id) >= uint64(m.Spec.VocabSize) {
+			return nil, rpc.InvalidArgument(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("token %d is outside the vocabulary of %d", id, m.Spec.VocabSize))
+		}
+		tokens[i] = int32(id)
+	}
+	return tokens, nil
+}
+
+// IDs are tokens as messages have them, one part after the other.
+func IDs(parts ...[]int32) []uint32 {
+	var ids []uint32
+	for _, tokens := range parts {
+		ids = slices.Grow(ids, len(tokens))
+		for _, id := range tokens {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
 }

@@ -6,6 +6,8 @@ package records
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"crypto/subtle"
 	"slices"
 	"strings"
 	"sync"
@@ -191,4 +193,18 @@ func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 		out[i] = latencybudget.Request{ID: r.id, Spent: latencybudget.SpentOf(r.timings, r.tokens)}
 	}
 	return out
+}
+
+// SecretHash is what is kept of a secret. It is of no use to who reads it: the secret
+// has too many bits to be found from it.
+type SecretHash [sha256.Size]byte
+
+// HashOf is what is kept of a secret.
+func HashOf(secret string) SecretHash { return sha256.Sum256([]byte(secret)) }
+
+// Proves says whether secret is the one that was hashed, in a time that does not
+// depend on it. None proves the zero value.
+func (h SecretHash) Proves(secret string) bool {
+	given := HashOf(secret)
+	return subtle.ConstantTimeCompare(given[:], h[:]) == 1
 }

@@ -2,6 +2,8 @@ package serving
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,10 +78,7 @@ func (a *account) relieve() {
 // largest is the log with the most that is not kept; nil: none has any.
 func (a *account) largest() *eventLog {
 	a.mu.Lock()
-	logs := make([]*eventLog, 0, len(a.logs))
-	for l := range a.logs {
-		logs = append(logs, l)
-	}
+	logs := slices.Collect(maps.Keys(a.logs))
 	a.mu.Unlock()
 	var largest *eventLog
 	var most int64

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -346,11 +345,4 @@ func (r *request) detach(why error) {
 			r.abort(rpc.Error(codes.Canceled, api.ReasonClientGone, "the client did not come back in time", 0))
 		}
 	})
-}
-
-// envelopeFor is the envelope of one try.
-func (r *request) envelopeFor(attempt int) *inferencev1.Envelope {
-	e := proto.CloneOf(r.plan.Envelope)
-	e.Attempt = uint32(attempt)
-	return e
 }

@@ -6,37 +6,31 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // task is what workers are told of the request after some tokens of it were
 // generated.
 func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	p := r.plan
-	ids := make([]uint32, 0, len(p.Tokens)+len(generated))
-	for _, tokens := range [][]int32{p.Tokens, generated} {
-		for _, id := range tokens {
-			ids = append(ids, uint32(id))
-		}
-	}
-	stop := make([]uint32, len(p.StopTokens))
-	for i, id := range p.StopTokens {
-		stop[i] = uint32(id)
-	}
+	envelope := proto.CloneOf(p.Envelope)
+	envelope.Attempt = uint32(attempt)
 	return &workerv1.Task{
-		Envelope:     r.envelopeFor(attempt),
+		Envelope:     envelope,
 		Model:        p.Model.Spec.Name,
 		ModelDigest:  r.version.Digest,
-		TokenIds:     ids,
+		TokenIds:     preprocess.IDs(p.Tokens, generated),
 		Generated:    uint32(len(generated)),
 		MaxTokens:    uint32(p.MaxTokens),
 		Sampling:     p.Sampling,
 		Logprobs:     p.Logprobs,
-		StopTokenIds: stop,
+		StopTokenIds: preprocess.IDs(p.StopTokens),
 	}
 }
 
