@@ -105,16 +105,12 @@ func (s *Session) one(ctx context.Context, what string, rate float64, concurrenc
 		return err
 	}
 	summary := measure.Summarize(run, measure.Options{SLO: s.objectives.all, ClassSLO: s.objectives.classes})
-	s.keep(run)
-	s.figures = append(s.figures, report.NewFigures(run, summary, tail.Explain(run, summary)))
-	return nil
-}
-
-func (s *Session) keep(run *record.Run) {
 	if len(s.figures) == 0 {
 		s.began = run.Began
 	}
 	s.last, s.runs, s.sizes = run, append(s.runs, run), append(s.sizes, drive.Size(run))
+	s.figures = append(s.figures, report.NewFigures(run, summary, tail.Explain(run, summary)))
+	return nil
 }
 
 // dropRecords lets go of records before the next run takes memory: of all if nobody asked

@@ -133,11 +133,6 @@ func (g *openAIAnswer) usageAsked() bool {
 	return g.request.StreamOptions != nil && g.request.StreamOptions.IncludeUsage
 }
 
-func (g *openAIAnswer) continuous() bool {
-	o := g.request.StreamOptions
-	return o != nil && o.IncludeUsage && o.ContinuousUsage != nil && *o.ContinuousUsage
-}
-
 // head is a chunk up to its choices.
 func (g *openAIAnswer) head(object string) string {
 	prefix := "cmpl-"
@@ -201,8 +196,8 @@ func (g *openAIAnswer) message(n int) {
 
 // usage is what a chunk says of it that is not the last.
 func (g *openAIAnswer) usage(tokens int) string {
-	switch {
-	case g.continuous():
+	switch o := g.request.StreamOptions; {
+	case g.usageAsked() && o.ContinuousUsage != nil && *o.ContinuousUsage:
 		return `,"usage":` + g.counts(tokens)
 	case g.usageAsked() && !g.vllm():
 		return `,"usage":null`

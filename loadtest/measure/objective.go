@@ -82,11 +82,6 @@ func met(r *record.Record, slo SLO) meets {
 	}
 }
 
-// admitted is whether the server took a request on.
-func admitted(r *record.Record) bool {
-	return r.Outcome == record.Completed || r.Admitted != unset || len(r.Arrivals) > 0
-}
-
 // attainment is the share of requests that met their SLO.
 func (s *Summary) attainment(due []*record.Record, options Options) {
 	var good, offered, taken, completed float64
@@ -98,11 +93,11 @@ func (s *Summary) attainment(due []*record.Record, options Options) {
 		}
 		offered++
 		hits, totals = append(hits, 0), append(totals, 1)
-		if admitted(r) {
-			taken++
-		}
 		if r.Outcome == record.Completed {
 			completed++
+		}
+		if r.Outcome == record.Completed || r.Admitted != unset || len(r.Arrivals) > 0 { // the server took it on
+			taken++
 		}
 		if m == kept {
 			good++

@@ -99,19 +99,14 @@ func (c *cache) connect(s *Service) (err error) {
 	return nil
 }
 
-// closeSender ends the sessions in which blocks were sent, once or again.
-func (c *cache) closeSender(logger *slog.Logger) {
+// clear ends what moves blocks, and unmaps them when it has ended.
+func (c *cache) clear(logger *slog.Logger) {
+	c.stop()
 	closing, cancel := context.WithTimeout(context.Background(), clearTimeout)
 	defer cancel()
 	if err := c.sender.Close(closing); err != nil {
 		logger.Warn("kv sender did not close in time", slog.Any("error", err))
 	}
-}
-
-// clear ends what moves blocks, and unmaps them when it has ended.
-func (c *cache) clear(logger *slog.Logger) {
-	c.stop()
-	c.closeSender(logger)
 	<-c.done
 	if c.err != nil {
 		logger.Error("kv receiver ends", slog.Any("error", c.err))

@@ -277,18 +277,13 @@ func (f *fetcher) run(ctx context.Context, running *fetch, source *workerv1.Bloc
 	}
 	f.driver.TransferDone(running.id)
 	f.metrics.fetch(fetchFailure(running.err))
-	f.judge(from.ID, running.err, now)
-	f.logger.Info("kv blocks were not fetched", slog.String("store", from.ID), slog.Int("blocks", len(reserved.Blocks)-held), slog.Any("error", running.err))
-}
-
-// judge remembers of a store what its failure says about the next fetch.
-func (f *fetcher) judge(id string, err error, now time.Time) {
-	switch {
+	switch err := running.err; {
 	case errors.Is(err, errTooSlow): // remembered when it was given up
 	case errors.Is(err, errAbandoned), errors.Is(err, errClosing):
 	default:
-		f.speeds.note(id, fetching, err, now)
+		f.speeds.note(from.ID, fetching, err, now)
 	}
+	f.logger.Info("kv blocks were not fetched", slog.String("store", from.ID), slog.Int("blocks", len(reserved.Blocks)-held), slog.Any("error", running.err))
 }
 
 // end tells who waits. If all have left, what was fetched is let go.

@@ -107,15 +107,10 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 		err = cause
 	}
 	p.metrics.put(putResult(err), bytes)
-	now := time.Now()
-	switch {
-	case err == nil:
-		p.speeds.well(to.ID, putting, now)
-	case errors.Is(err, errStopped), errors.Is(err, errClosing):
+	if errors.Is(err, errStopped) || errors.Is(err, errClosing) {
 		return false
-	default:
-		p.speeds.note(to.ID, putting, err, now)
 	}
+	p.speeds.note(to.ID, putting, err, time.Now())
 	p.poke()
 	if err == nil || errors.Is(err, storeclient.ErrHeld) {
 		return true

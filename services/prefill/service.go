@@ -97,7 +97,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent}
 	if s.storing != nil {
-		s.storing.drive(s.Driver())
+		s.storing.fetcher.driver, s.storing.putter.driver = s.Driver(), s.Driver() // before anything else
 		s.server.fetcher = s.storing.fetcher
 	}
 	return s, nil

@@ -79,13 +79,6 @@ func (s *speeds) avoidedUntil(store string, with errand) time.Time {
 	return time.Time{}
 }
 
-// well takes in that a store answered as it should: it is not avoided any more.
-func (s *speeds) well(store string, with errand, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.get(store, now).avoided[with] = avoided{}
-}
-
 // fetched takes in that a fetch of so many bytes took so long.
 func (s *speeds) fetched(store string, bytes uint64, took time.Duration, now time.Time) {
 	s.mu.Lock()

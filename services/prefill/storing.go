@@ -75,11 +75,6 @@ func (s *storing) saving(cfg worker.MemberConfig) worker.MemberConfig {
 	return cfg
 }
 
-// drive says whose blocks they are, before anything else.
-func (s *storing) drive(driver *worker.Driver) {
-	s.fetcher.driver, s.putter.driver = driver, driver
-}
-
 // run puts and receives until ctx ends. It returns when nothing is fetched or put
 // any more.
 func (s *storing) run(ctx context.Context) error {

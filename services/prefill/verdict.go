@@ -23,10 +23,10 @@ const (
 	storeFails
 )
 
-// storeTrouble tells them apart. pause is for how long a store that pauses wants to
+// storeTrouble tells them apart; without an error the store is well. pause is for how long a store that pauses wants to
 // be left alone.
 func storeTrouble(err error, with errand) (kind trouble, pause time.Duration) {
-	if _, is := errors.AsType[*storeclient.MissingError](err); is || errors.Is(err, storeclient.ErrHeld) || errors.Is(err, errNotFinite) {
+	if _, is := errors.AsType[*storeclient.MissingError](err); is || err == nil || errors.Is(err, storeclient.ErrHeld) || errors.Is(err, errNotFinite) {
 		return storeWell, 0
 	}
 	if errors.Is(err, storeclient.ErrRestarted) {
@@ -54,7 +54,7 @@ func storeTrouble(err error, with errand) (kind trouble, pause time.Duration) {
 	return storeFails, 0
 }
 
-// note remembers of a store what a failure says.
+// note remembers of a store what a failure says, or that there was none.
 func (s *speeds) note(id string, with errand, err error, now time.Time) {
 	kind, pause := storeTrouble(err, with)
 	s.mu.Lock()

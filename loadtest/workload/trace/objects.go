@@ -27,10 +27,6 @@ type objects struct {
 	object       []byte
 }
 
-func newObjects(in *bufio.Reader, name string) *objects {
-	return &objects{in: in, name: name, line: 1, column: 1}
-}
-
 // object is one object and where it begins.
 type object struct {
 	text         []byte

@@ -142,7 +142,7 @@ func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 	case Mooncake:
 		return &mooncake{lines: newLines(buffered, name)}, nil
 	case ShareGPT:
-		return &shareGPT{objects: newObjects(buffered, name)}, nil
+		return &shareGPT{objects: &objects{in: buffered, name: name, line: 1, column: 1}}, nil
 	default:
 		return nil, fmt.Errorf("%q is no format of traces: choose auto, azure, mooncake or sharegpt", format)
 	}

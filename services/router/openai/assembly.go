@@ -31,10 +31,6 @@ type progress struct {
 	finished string
 }
 
-func (h *Handler) newAssembly(e *exchange, c *call) *assembly {
-	return &assembly{call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}
-}
-
 // note takes in what an event says of the call itself. The text is for others.
 func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 	p := &a.answers[index]

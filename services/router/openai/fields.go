@@ -67,10 +67,8 @@ func position(body []byte, offset int64) string {
 // has reports whether a member is there and not null.
 func (f *fields) has(name string) bool {
 	raw, ok := f.members[name]
-	return ok && !isNull(raw)
+	return ok && string(raw) != "null"
 }
-
-func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
 // wrong keeps the first problem.
 func (f *fields) wrong(err error) {

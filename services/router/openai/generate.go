@@ -27,8 +27,7 @@ func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error
 	if !held.take(valueBytes * int64(c.verbatim)) {
 		return full()
 	}
-	a := h.newAssembly(e, c)
-	a.held = held
+	a := &assembly{held: held, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}
 	// Once a request is admitted its prompt is in tokens, and the rest is not needed.
 	admitted := func(to receive) receive {
 		return func(index int, event *inferencev1.GenerateEvent) error {

@@ -38,8 +38,3 @@ func chatNames(field string) (string, bool) {
 	}
 	return "messages", true
 }
-
-// completionNames are the names of a prompt's fields in a completion.
-func completionNames(field string) (string, bool) {
-	return "prompt", strings.HasPrefix(field, "token_ids")
-}

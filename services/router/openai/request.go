@@ -1,12 +1,12 @@
 package openai
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -79,20 +79,14 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 // notSupported keeps, as a problem, a field that asks for something.
 func (f *fields) notSupported(why string, names ...string) {
 	for _, name := range names {
-		if raw, given := f.raw(name); given && asksForSomething(raw) {
+		if raw, given := f.raw(name); given && !slices.Contains(nothing, string(raw)) {
 			f.wrong(unsupported(f.at+name, why))
 		}
 	}
 }
 
-// asksForSomething is false for a value that switches a field off.
-func asksForSomething(raw json.RawMessage) bool {
-	switch string(raw) {
-	case "false", "0", "[]", "{}", `""`:
-		return false
-	}
-	return true
-}
+// nothing are the values that switch a field off.
+var nothing = []string{"false", "0", "[]", "{}", `""`}
 
 // most reads how many tokens to generate at most. The newer name counts.
 func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
@@ -255,8 +249,8 @@ func (c *call) name(field string) string {
 		if name, ok := chatNames(field); ok {
 			return name
 		}
-	} else if name, ok := completionNames(field); ok {
-		return name
+	} else if strings.HasPrefix(field, "token_ids") {
+		return "prompt"
 	}
 	return sharedName(field, c.limit)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
@@ -91,7 +92,9 @@ func read[E any](r *request, stream joining.Stream, worker routing.Ref, fullMeth
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
-		endCall(span, err)
+		if span != nil {
+			rpc.EndSpan(span, err)
+		}
 		r.inbox <- joining.Closed{Stream: stream, Err: err, Connection: connection}
 	})
 }

@@ -150,13 +150,6 @@ func (t *requestTrace) call(ctx context.Context, fullMethod string, worker routi
 	return rpc.StartCall(trace.ContextWithSpan(ctx, t.try), t.tracer, fullMethod, attribute.String("tandem.worker", worker.ID))
 }
 
-// endCall ends the span of a worker stream.
-func endCall(span trace.Span, err error) {
-	if span != nil {
-		rpc.EndSpan(span, err)
-	}
-}
-
 // finished makes the spans of the stages and ends the root. Both take exactly
 // what the response says: the root ends with the last token.
 func (t *requestTrace) finished(f joining.Finish, err error) {

@@ -33,7 +33,10 @@ const unmetBurst = 15
 // complain tells the policy why a worker is not connected. If it never answered, and not
 // too many do not, it is logged too; that a connection was lost was logged before.
 func (p *Pool) complain(log *slog.Logger, ref routing.Ref, met bool, err error) {
-	why := shortenReason(err)
+	// What a stranger answers is in it, which may be long and not UTF-8.
+	const most = 256
+	why := err.Error()
+	why = strings.ToValidUTF8(why[:min(len(why), most)], "")
 	p.notify(routing.ConnectFailed{Worker: ref, Why: why})
 	if met {
 		return
@@ -44,14 +47,6 @@ func (p *Pool) complain(log *slog.Logger, ref routing.Ref, met bool, err error) 
 	if due {
 		log.Warn("worker is in etcd and is not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
 	}
-}
-
-// shortenReason is an error as operators are shown it. What a stranger answers is in it,
-// which may be long and not UTF-8.
-func shortenReason(err error) string {
-	const most = 256
-	text := err.Error()
-	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
 // sleep waits, but not once the addresses of the worker have changed.
