@@ -15,39 +15,11 @@ import (
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
-// Config is the router's configuration. DefaultConfig works.
+// Config is the router's configuration: how workers are chosen, how requests are served, and
+// what follows. What is no flag of either is not read: the router sets it. DefaultConfig works.
 type Config struct {
-	// QueueLimit is the most requests that wait for workers.
-	QueueLimit int
-	// MaxQueueWait is how long a request waits for workers at most, and how long it
-	// may then wait in the queue of one.
-	MaxQueueWait time.Duration
-	// TenantMaxRequests is the most requests of one tenant, waiting and running. All
-	// clients of the HTTP API are one tenant.
-	TenantMaxRequests int
-	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
-	// computed on the decode worker. 64 tokens are two blocks: such a prompt is one
-	// chunk that fits beside a decode step, while a transfer costs two more round
-	// trips and a reservation.
-	DisaggregateMinTokens int
-	// MaxAttempts is the most tries of a request in which workers failed.
-	MaxAttempts int
-	// NoWorkerGrace is how long a request waits when there is no worker.
-	NoWorkerGrace time.Duration
-	// WorkerKeep is how long a worker that etcd does not list is kept while its
-	// connection works. It counts only while etcd answers: a worker that lives registers
-	// again within half of its lease then.
-	WorkerKeep time.Duration
-	// VersionWait is how long the version of a model may still change after the
-	// first of its workers has answered, unless a request is sent before.
-	VersionWait time.Duration
-	// LoadStale is the age from which on load reports are not used.
-	LoadStale time.Duration
-	// ReportDoubt is how long a worker may be full by its load reports alone, while by
-	// the router's own account it is not, before it is asked with a request.
-	ReportDoubt time.Duration
-	// TransferBytesPerSecond is what a KV transfer is taken to move.
-	TransferBytesPerSecond float64
+	policy
+	answers
 	// WorkerSilence is how long a worker may take from one token to the next before
 	// its requests go to another one: far longer than any step, which computes one
 	// chunk of a prompt beside the running sequences. It is the most: where there is
@@ -63,19 +35,13 @@ type Config struct {
 	MaxRequestTime time.Duration
 	// ConnectTimeout is how long one address of a worker is tried.
 	ConnectTimeout time.Duration
-	// KeptLogs is the most finished requests that can still be resumed, and KeptMemory
-	// about what all of them may take: the oldest are forgotten first.
-	KeptLogs   int
-	KeptMemory bytesize.Size
 	// ReceiveMemory is what requests may take until they are answered, over gRPC and
 	// over HTTP each, and ReceiveTimeout how long one may take to come.
 	ReceiveMemory  bytesize.Size
 	ReceiveTimeout time.Duration
-	// UnreadMemory is what answers may take that clients have not read yet: so much
-	// here, and as much in gRPC's connections. One request may have UnreadRequest of
-	// it, and its client read nothing for UnreadTimeout.
-	UnreadMemory, UnreadRequest bytesize.Size
-	UnreadTimeout               time.Duration
+	// UnreadTimeout is how long a client may read nothing of its answer. gRPC's connections
+	// may hold as much as UnreadMemory beside it.
+	UnreadTimeout time.Duration
 	// MaxConnections is the most connections of clients, over gRPC and over HTTP each.
 	MaxConnections int
 	// GenerationConfig says where the sampling that a request leaves out comes
@@ -84,6 +50,11 @@ type Config struct {
 	// Budget is how long requests may take. Its flags are its own.
 	Budget latencybudget.Config
 }
+
+type (
+	policy  = routing.Config
+	answers = serving.Config
+)
 
 // DefaultConfig is the configuration that nobody changed.
 func DefaultConfig() Config {
@@ -100,6 +71,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "most requests that wait for workers")
 	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "how long a request waits for workers at most, and then in a worker's own queue")
 	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "most requests of one tenant at a time")
+	// 64 tokens are two blocks: such a prompt is one chunk that fits beside a decode step,
+	// while a transfer costs two more round trips and a reservation.
 	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
 	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", 3, "most tries of a request when workers fail")
 	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits when there is no worker")
@@ -195,24 +168,10 @@ func (c Config) routing(models []Model) routing.Config {
 	for i, m := range models {
 		served[i] = routing.Model{Name: m.Spec.Name, Digest: m.Spec.Digest}
 	}
-	return routing.Config{
-		Models:                 served,
-		VersionWait:            c.VersionWait,
-		QueueLimit:             c.QueueLimit,
-		MaxQueueWait:           c.MaxQueueWait,
-		TenantMaxRequests:      c.TenantMaxRequests,
-		DisaggregateMinTokens:  c.DisaggregateMinTokens,
-		NoWorkerGrace:          c.NoWorkerGrace,
-		WorkerKeep:             c.WorkerKeep,
-		LoadStale:              c.LoadStale,
-		ReportDoubt:            c.ReportDoubt,
-		ReportLag:              100 * time.Millisecond,
-		TransferBytesPerSecond: c.TransferBytesPerSecond,
-		NearBest:               0.1,
-		TPOTHorizonTokens:      64,
-		IndexBlocks:            1 << 20,
-		Silence:                c.silence(),
-	}
+	config := c.policy
+	config.Models, config.Silence = served, c.silence()
+	config.ReportLag, config.NearBest, config.TPOTHorizonTokens, config.IndexBlocks = 100*time.Millisecond, 0.1, 64, 1<<20
+	return config
 }
 
 // silence is how long a worker may be silent in a request at most.
@@ -222,8 +181,7 @@ func (c Config) silence() routing.Silence {
 
 // requests is how requests are served.
 func (c Config) requests() serving.Config {
-	return serving.Config{
-		MaxAttempts: c.MaxAttempts, Silence: c.silence(),
-		KeptLogs: c.KeptLogs, KeptMemory: c.KeptMemory, UnreadMemory: c.UnreadMemory, UnreadRequest: c.UnreadRequest,
-	}
+	config := c.answers
+	config.Silence = c.silence()
+	return config
 }

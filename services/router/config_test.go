@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ func TestConfig(t *testing.T) {
 	var config router.Config
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	config.RegisterFlags(flags, "router-")
-	if config != router.DefaultConfig() {
+	if !reflect.DeepEqual(config, router.DefaultConfig()) {
 		t.Errorf("defaults are %+v", config)
 	}
 	if err := config.Validate(); err != nil {
