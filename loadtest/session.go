@@ -30,11 +30,6 @@ type Progress interface {
 	Sample(record.Sample)
 }
 
-type silent struct{}
-
-func (silent) Begin(string, time.Duration) {}
-func (silent) Sample(record.Sample)        {}
-
 // describeTimeout bounds asking the server what it is.
 const describeTimeout = 10 * time.Second
 
@@ -44,7 +39,7 @@ type Session struct {
 	objectives objectives
 	client     client.Client
 	server     client.Description
-	progress   Progress
+	progress   Progress // nil: nobody is told
 	began      time.Time
 	last       *record.Run
 	// runs are those whose records are kept, with the memory that they take, bytes.
@@ -65,9 +60,6 @@ const keptMost = drive.DefaultMemoryLimit / 2
 func NewSession(ctx context.Context, cfg Config, server client.Client, progress Progress) (*Session, error) {
 	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
-	}
-	if progress == nil {
-		progress = silent{}
 	}
 	s := &Session{cfg: cfg, client: server, progress: progress, repeats: map[float64]int{}}
 	var err error
@@ -160,13 +152,17 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	if s.cfg.Timer != nil {
 		timer = s.cfg.Timer()
 	}
-	s.progress.Begin(what, total)
+	var sampled func(record.Sample)
+	if s.progress != nil {
+		s.progress.Begin(what, total)
+		sampled = s.progress.Sample
+	}
 	run, err := drive.Run(ctx, drive.Options{
 		Client: s.client, Source: source, Offered: rate, Concurrency: concurrency,
 		Warmup: warmup, Duration: length, Lasts: s.cfg.Workload.Trace == "",
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
 		MemoryLimit: max(drive.DefaultMemoryLimit-s.kept(), keptMost),
-		Progress:    s.progress.Sample, Timer: timer,
+		Progress:    sampled, Timer: timer,
 	})
 	if warner, is := source.(workload.Warner); is {
 		s.warnings = append(s.warnings, warner.Warnings()...)
@@ -192,10 +188,7 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	if err != nil { // Step refuses rates that need such lengths
 		length = s.cfg.Duration
 	}
-	r := report.New(report.Invocation{
-		Began: s.began, Target: s.server,
-		Workload: s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, length)),
-	})
+	r := report.New(s.began, s.server, s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, length)))
 	r.Interrupted = s.Last().Interrupted
 	if result != nil {
 		r.SetSearch(*result, s.figures)

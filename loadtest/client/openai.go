@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -76,9 +77,7 @@ type OpenAIConfig struct {
 // a flag too, but whoever lists processes can read it there: commands take it from
 // OPENAI_API_KEY.
 func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
-	if c.API == "" {
-		c.API = CompletionsAPI
-	}
+	c.API = cmp.Or(c.API, CompletionsAPI)
 	fs.StringVar(&c.URL, "openai", c.URL, "URL of a server with OpenAI's API, with or without /v1")
 	fs.StringVar(&c.API, "openai-api", c.API, "completions or chat")
 	fs.StringVar(&c.Model, "openai-model", c.Model, "model to ask for (default: the first that the server lists)")
@@ -111,11 +110,8 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 	if s.base, err = baseURL(cfg.URL); err != nil {
 		return s, err
 	}
-	switch cfg.API {
-	case "":
-		s.cfg.API = CompletionsAPI
-	case CompletionsAPI, ChatAPI:
-	default:
+	s.cfg.API = cmp.Or(cfg.API, CompletionsAPI)
+	if s.cfg.API != CompletionsAPI && s.cfg.API != ChatAPI {
 		return s, fmt.Errorf("API %q: use --openai-api %s or %s", cfg.API, CompletionsAPI, ChatAPI)
 	}
 	if cfg.TokenIDs {

@@ -131,23 +131,21 @@ func (t *openAI) refused(where string, response *http.Response) error {
 
 // noAnswer says why there was none.
 func (t *openAI) noAnswer(ctx context.Context, err error) error {
-	var (
-		certificate *tls.CertificateVerificationError
-		name        *net.DNSError
-		refusal     *net.OpError
-	)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, unnamed := errors.AsType[*net.DNSError](err)
+	refusal, refused := errors.AsType[*net.OpError](err)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case ctx.Err() != nil:
 		return fmt.Errorf("no answer from %s within %s: see whether it runs and is an OpenAI server", t.base, describeTimeout)
-	case errors.As(err, &certificate):
+	case untrusted:
 		return fmt.Errorf("the certificate of %s is not trusted: install its authority's, or pass --openai-insecure (%w)", t.base, rootCause(err))
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%s does not speak TLS: pass a URL with http:// (%w)", t.base, rootCause(err))
-	case errors.As(err, &name):
+	case unnamed:
 		return fmt.Errorf("host of %s not found: see whether its name is right (%w)", t.base, rootCause(err))
-	case errors.As(err, &refusal) && refusal.Op == "dial":
+	case refused && refusal.Op == "dial":
 		return fmt.Errorf("cannot reach %s: start the server, or pass --openai with where it is (%w)", t.base, rootCause(err))
 	}
 	return fmt.Errorf("%s did not answer as an HTTP server does: see whether it is an OpenAI server, and http or https (%w)", t.base, rootCause(err))

@@ -1,6 +1,7 @@
 package fakeserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,11 +68,8 @@ type OpenAIServer struct {
 // NewOpenAIServer makes a server that sends what engine says. The caller closes
 // engine after the server.
 func NewOpenAIServer(engine *Engine, options OpenAIOptions) (*OpenAIServer, error) {
-	switch options.Dialect {
-	case "":
-		options.Dialect = DialectOpenAI
-	case DialectOpenAI, DialectVLLM:
-	default:
+	options.Dialect = cmp.Or(options.Dialect, DialectOpenAI)
+	if options.Dialect != DialectOpenAI && options.Dialect != DialectVLLM {
 		return nil, fmt.Errorf("dialect %q: use %s or %s", options.Dialect, DialectOpenAI, DialectVLLM)
 	}
 	s := &OpenAIServer{engine: engine, options: options}

@@ -14,6 +14,6 @@ func Judge(run *record.Run) *Summary {
 	}
 	s.outcomes(due)
 	s.OfferedRPS = float64(len(due)) / (run.To - run.From).Seconds()
-	judge(run, s)
+	s.Verdict, s.Reason = verdict(run, s)
 	return s
 }

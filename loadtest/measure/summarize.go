@@ -31,7 +31,7 @@ func (o Options) slo(class string) SLO {
 // is None.
 func Summarize(run *record.Run, options Options) *Summary {
 	s := summarize(run, run.Records, options)
-	judge(run, s)
+	s.Verdict, s.Reason = verdict(run, s)
 	classes := map[string][]*record.Record{}
 	for _, r := range run.Records {
 		classes[r.Class] = append(classes[r.Class], r)

@@ -44,11 +44,7 @@ var faults = []string{"INVALID_ARGUMENT", "InvalidArgument", "UNAUTHENTICATED", 
 	"FAILED_PRECONDITION", "FailedPrecondition", "OUT_OF_RANGE", "OutOfRange",
 	"HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404", "HTTP 405", "HTTP 413", "HTTP 415", "HTTP 422"}
 
-// judge sets the verdict, its reason and the backlog's slope.
-func judge(run *record.Run, s *Summary) {
-	s.Verdict, s.Reason = verdict(run, s)
-}
-
+// verdict is the verdict and its reason. It sets the backlog's slope.
 func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	trend, seen := backlog(run)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci

@@ -14,21 +14,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// Invocation is what a report says of how it came about.
-type Invocation struct {
-	// Began is the wall clock's time.
-	Began time.Time
-	// Target is what was measured, Workload in one line each what was sent and when.
-	Target   client.Description
-	Workload []string
-}
-
-// New makes a report without figures: how it came about, and on which machine. Follow it
-// with SetRun or SetSearch. The caller gives it its Name, Version and Command.
-func New(i Invocation) *Report {
-	return &Report{
-		Schema: Schema, Began: i.Began, Host: ThisHost(), Target: i.Target, Workload: i.Workload,
-	}
+// New makes a report without figures: how it came about, and on which machine. began is the
+// wall clock's time, target what was measured, workload in one line each what was sent and
+// when. Follow it with SetRun or SetSearch. The caller gives it its Name, Version and Command.
+func New(began time.Time, target client.Description, workload []string) *Report {
+	return &Report{Schema: Schema, Began: began, Host: ThisHost(), Target: target, Workload: workload}
 }
 
 // SetRun gives the report its only run. Interrupted, if so, is set before.

@@ -75,7 +75,10 @@ func (s *Spec) New(p Params) (Source, error) {
 	if s.replays() {
 		return newReplay(m, a, p)
 	}
-	return newSynthetic(m, a), nil
+	return &synthetic{
+		maker: m, arrivals: a,
+		lengths: random(m.chance, forLengths, 0, 0), kinds: random(m.chance, forClasses, 0, 0), turns: random(m.chance, forTurns, 0, 0),
+	}, nil
 }
 
 // context is how many tokens a prompt and its answer may have together.

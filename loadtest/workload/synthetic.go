@@ -14,14 +14,6 @@ type synthetic struct {
 	session               int
 }
 
-func newSynthetic(m *maker, a *arrivals) *synthetic {
-	seed := m.chance
-	return &synthetic{
-		maker: m, arrivals: a,
-		lengths: random(seed, forLengths, 0, 0), kinds: random(seed, forClasses, 0, 0), turns: random(seed, forTurns, 0, 0),
-	}
-}
-
 func (s *synthetic) Next() (*Request, error) {
 	due, ok := s.arrivals.next()
 	if !ok {

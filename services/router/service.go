@@ -180,9 +180,7 @@ func (s *Service) Run(ctx context.Context) error {
 	<-ctx.Done()
 	wait.Wait()
 	// What Stop has left, or everything if there was none: nothing drives it now.
-	if err := s.Stop(ctx); err != nil {
-		return err
-	}
+	_ = s.Stop(ctx) // which does not fail
 	s.dispatcher.Close()
 	select {
 	case err := <-failures:

@@ -25,11 +25,8 @@ func Figures(run *record.Run) report.Figures {
 
 // New is a report of a server without figures.
 func New(name string) *report.Report {
-	r := report.New(report.Invocation{
-		Began:    began,
-		Target:   client.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096},
-		Workload: []string{"poisson arrivals, seed 1", "prompts of 64 to 464 tokens, outputs of 4 to 32"},
-	})
+	target := client.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096}
+	r := report.New(began, target, []string{"poisson arrivals, seed 1", "prompts of 64 to 464 tokens, outputs of 4 to 32"})
 	r.Name, r.Version = name, "devel"
 	r.Command = []string{"bench", "serve", "--addr", "127.0.0.1:9000", "--slo", SLO.String(), "--sweep", "2,4,8"}
 	return r

@@ -24,8 +24,7 @@ func Status(err error) error {
 	if err == nil {
 		return nil
 	}
-	var refusal *routing.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*routing.Refusal](err); ok {
 		if refusal.Field != "" {
 			return rpc.InvalidArgument(refusal.Field, refusal.Message)
 		}

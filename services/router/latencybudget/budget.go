@@ -32,12 +32,9 @@ type Config struct {
 // DefaultConfig declares nothing.
 func DefaultConfig() Config { return Config{Window: 5 * time.Minute} }
 
-// RegisterFlags adds the flags, each name after prefix, with c's present values as
-// defaults. A zero Config gets those of DefaultConfig.
+// RegisterFlags adds the flags, each name after prefix, and with them the defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
-	if *c == (Config{}) {
-		*c = DefaultConfig()
-	}
+	*c = DefaultConfig()
 	add := func(value *time.Duration, name, usage string) {
 		fs.DurationVar(value, prefix+strings.ReplaceAll(name, "_", "-"), *value, "latency budget: "+usage+" (default: none)")
 	}

@@ -74,12 +74,17 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	p := &a.answers[index]
 	p.text.WriteString(event.GetTokens().GetText())
 	p.text.WriteString(event.GetFinished().GetText())
-	if probabilities := event.GetTokens().GetLogprobs(); a.call.chat {
-		p.chat.add(probabilities)
-	} else {
-		p.offset = p.tokens.add(probabilities, p.offset)
-	}
+	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
 	return nil
+}
+
+// add takes in how likely tokens were.
+func (p *progress) add(tokens []*inferencev1.TokenLogprobs, chat bool) {
+	if chat {
+		p.chat.add(tokens)
+	} else {
+		p.offset = p.tokens.add(tokens, p.offset)
+	}
 }
 
 // whole is the whole answer.

@@ -86,15 +86,14 @@ var kinds = map[codes.Code]struct {
 // FailureOf is an error of the Backend, or of this package, as OpenAI's API gives
 // it. Fields keep the Backend's names.
 func FailureOf(err error) *Failure {
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
 	s, ok := status.FromError(err)
 	if !ok {
 		s = status.FromContextError(err)
 	}
-	f = &Failure{Status: http.StatusInternalServerError, Message: s.Message(), Type: typeServer, Code: strings.ToLower(rpc.Reason(err)), Param: rpc.Field(err)}
+	f := &Failure{Status: http.StatusInternalServerError, Message: s.Message(), Type: typeServer, Code: strings.ToLower(rpc.Reason(err)), Param: rpc.Field(err)}
 	if kind, known := kinds[s.Code()]; known {
 		f.Status, f.Type = kind.status, kind.kind
 	}
@@ -151,11 +150,10 @@ func (f *Failure) setRetry(header http.Header) {
 
 // rename gives a failure's field the name that it has in the request.
 func rename(err error, names func(field string) string) error {
-	var f *Failure
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*Failure](err); ok {
 		return err // this package's own
 	}
-	f = FailureOf(err)
+	f := FailureOf(err)
 	name := names(f.Param)
 	if f.Param == "" || name == f.Param {
 		return f

@@ -63,9 +63,9 @@ func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
 		return nil, err
 	}
 	body, err := io.ReadAll(&holding{from: http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes), held: held})
-	var tooLong *http.MaxBytesError
+	tooLong, isTooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case errors.As(err, &tooLong):
+	case isTooLong:
 		return nil, &Failure{
 			Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
 			Message: "the body is longer than " + strconv.FormatInt(tooLong.Limit, 10) + " bytes",

@@ -63,11 +63,7 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 	}
 	if s.call.logprobs && len(probabilities) > 0 {
 		p.chat, p.tokens = chatLogprob{}, tokenLogprobs{}
-		if s.call.chat {
-			p.chat.add(probabilities)
-		} else {
-			p.offset = p.tokens.add(probabilities, p.offset)
-		}
+		p.add(probabilities, s.call.chat)
 		c.Logprobs = p.logprobs(s.call.chat)
 	}
 	return s.send(c)

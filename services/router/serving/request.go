@@ -329,20 +329,18 @@ func (r *request) detach(why error) {
 	r.readers--
 	switch {
 	case r.readers > 0:
-		return
 	case r.ended:
 		r.wasRead()
-		return
 	case r.plan.Resumable == 0:
 		r.events.release()
 		r.abort(why)
-		return
+	default:
+		r.expiry = time.AfterFunc(r.plan.Resumable, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.readers == 0 {
+				r.abort(rpc.Error(codes.Canceled, api.ReasonClientGone, "the client did not come back in time", 0))
+			}
+		})
 	}
-	r.expiry = time.AfterFunc(r.plan.Resumable, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.readers == 0 {
-			r.abort(rpc.Error(codes.Canceled, api.ReasonClientGone, "the client did not come back in time", 0))
-		}
-	})
 }

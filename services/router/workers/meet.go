@@ -77,12 +77,11 @@ func (p *Pool) attempt(ctx context.Context, turn *lane, ref routing.Ref, role co
 			continue
 		}
 		found, err := p.meet(ctx, ref, role, conn)
-		if err != nil {
-			last = fmt.Errorf("connect to %s: %w", candidate, err)
-			_ = conn.Close() // the error says only that it is closed
-			continue
+		if err == nil {
+			return found, nil
 		}
-		return found, nil
+		last = fmt.Errorf("connect to %s: %w", candidate, err)
+		_ = conn.Close() // the error says only that it is closed
 	}
 	return nil, last
 }
