@@ -107,16 +107,11 @@ func (c *Config) Validate() error {
 	if err := c.ValidateRun(); err != nil {
 		return err
 	}
-	ways := 0
-	for _, way := range []bool{c.Concurrency != 0, c.Sweep != "", c.FindMax} {
-		if way {
-			ways++
-		}
-	}
+	closed, searches := c.Concurrency != 0, c.Sweep != "" || c.FindMax
 	switch {
-	case ways > 1:
+	case closed && searches, c.Sweep != "" && c.FindMax:
 		return errors.New("--concurrency, --sweep and --find-max exclude one another: pass one of them")
-	case c.Rate != 0 && (c.Concurrency != 0 || c.Sweep != ""):
+	case c.Rate != 0 && (closed || c.Sweep != ""):
 		return errors.New("--rate goes with neither --concurrency nor --sweep: pass one of them")
 	case !(c.Rate >= 0 && c.Rate <= maxRate):
 		return fmt.Errorf("--rate: %v is outside 0 to %v requests a second", c.Rate, maxRate)
@@ -124,11 +119,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
 	case c.Concurrency > c.InFlightLimit:
 		return fmt.Errorf("--concurrency %d is more than --max-in-flight %d allows: raise that, or keep fewer running", c.Concurrency, c.InFlightLimit)
-	case c.Workload.OwnTimes() && (ways > 0 || c.Rate != 0):
+	case c.Workload.OwnTimes() && (closed || searches || c.Rate != 0):
 		return errors.New("the trace brings its own times: pass --speed instead of --rate, --concurrency, --sweep or --find-max")
-	case ways == 0 && c.Rate == 0 && !c.Workload.OwnTimes():
+	case !closed && !searches && c.Rate == 0 && !c.Workload.OwnTimes():
 		return errors.New("say how much load: --rate R, --concurrency N, --sweep, --find-max or --trace FILE")
-	case c.Workload.Arrival == workload.Ramp && (c.Sweep != "" || c.FindMax):
+	case c.Workload.Arrival == workload.Ramp && searches:
 		return errors.New("--arrival ramp passes through all rates in one run: with --sweep and --find-max, which measure one rate at a time, leave it out")
 	}
 	rates, err := c.rates()

@@ -96,9 +96,8 @@ type settings struct {
 	cfg    OpenAIConfig
 	base   *url.URL // up to the version
 	header http.Header
-	// extra is what Body has, names its members, in order.
+	// extra is what Body has.
 	extra map[string]json.RawMessage
-	names []string
 }
 
 // ownMembers are those of a request that decide how its answer is read.
@@ -157,9 +156,7 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 			if slices.Contains(ownMembers, name) {
 				return s, fmt.Errorf("body has %q, which --openai-body cannot set: the load generator reads one streamed answer a request", name)
 			}
-			s.names = append(s.names, name)
 		}
-		slices.Sort(s.names)
 	}
 	return s, nil
 }

@@ -28,8 +28,8 @@ const (
 // to, and costs the machine its address space only.
 //
 // Where the user has set GOGC or GOMEMLIMIT and where a quarter of the memory is less
-// than 512 MiB, it does nothing. What it does is the whole process's, so the command that owns the process calls it, once, around
-// its runs.
+// than 512 MiB, it does nothing. What it does is the whole process's, so the command that
+// owns the process calls it, once, around its runs.
 func DeferCollector(available int64) (restore func()) {
 	growth := min(collectAt, available/collectShare)
 	percent := debug.SetGCPercent(-1) // the only way to read it

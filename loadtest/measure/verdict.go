@@ -63,7 +63,7 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 		wrong += s.Codes[code]
 	}
 	if share := float64(wrong) / n; share > failing {
-		return None, fmt.Sprintf("%.1f%% of the requests were refused as wrong (%s); mend the workload", 100*share, commonest(s.Codes))
+		return None, fmt.Sprintf("%.1f%% of the requests were refused as wrong (%s); mend the workload", 100*share, s.Failures[0].Code)
 	}
 	refused := s.Rejected + s.Errors + s.TimedOut + s.Unsent - wrong
 	if share := float64(refused) / n; share > failing && refused > 1 {
@@ -267,15 +267,4 @@ func fit(y [batches]float64, width float64) trend {
 		t.fit = 1 - rest/yy
 	}
 	return t
-}
-
-// commonest is the code that occurred most often.
-func commonest(codes map[string]int) string {
-	most, name := 0, ""
-	for code, n := range codes {
-		if n > most || n == most && code < name {
-			most, name = n, code
-		}
-	}
-	return name
 }

@@ -50,9 +50,10 @@ type Prompt struct {
 	Chat     []Message
 }
 
-// Message is one turn of a conversation.
+// Message is one turn of a conversation, in JSON as OpenAI's API has it.
 type Message struct {
-	Role, Content string
+	Role    string `json:"role"`
+	Content string `json:"content"`
 }
 
 // Answer is what a server said.

@@ -78,10 +78,7 @@ func (m *blockMetrics) Collect(metrics chan<- prometheus.Metric) {
 	send(m.evicted, prometheus.CounterValue, p.Evictions)
 }
 
-func (m *metrics) received(bytes uint64) { m.receivedBytes.Add(float64(bytes)) }
-func (m *metrics) sent(bytes uint64)     { m.sentBytes.Add(float64(bytes)) }
-func (m *metrics) hit(blocks int)        { m.hits.Add(float64(blocks)) }
-func (m *metrics) missed(blocks int)     { m.misses.Add(float64(blocks)) }
+func (m *metrics) missed(blocks int) { m.misses.Add(float64(blocks)) }
 
 // Outcomes besides the reasons of refusals, in lower case.
 const (

@@ -179,7 +179,7 @@ func (s *Service) reserve(ctx context.Context, c *cache, arrival inventory.Arriv
 				s.lose(c, id)
 				return
 			}
-			s.metrics.received(a.Bytes)
+			s.metrics.receivedBytes.Add(float64(a.Bytes))
 			s.arrivalIs(c, func() { c.stock.Committed(id); delete(s.puts, id) })
 		},
 		Failed:  func(error) { s.arrivalIs(c, func() { c.stock.Failed(id) }) },
@@ -291,7 +291,7 @@ func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut c
 	default:
 		return nil, inventory.Reading{}, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute", busyRetry)
 	}
-	s.metrics.hit(blocks - int(ticket.GetHeldBlocks()))
+	s.metrics.hits.Add(float64(blocks - int(ticket.GetHeldBlocks())))
 	s.fetches[reading.ID] = cut
 	s.noteChange()
 	return c, reading, nil
@@ -336,7 +336,7 @@ func (s *Service) send(ctx context.Context, c *cache, reading inventory.Reading,
 	}
 	err = transfer.SendAll(ctx, c.layout.Layers, int(ticket.GetHeldBlocks()), slices.Clone(reading.Blocks))
 	sent := transfer.Stats().Bytes
-	s.metrics.sent(sent)
+	s.metrics.sentBytes.Add(float64(sent))
 	if err != nil {
 		return 0, fetchError(ctx, err)
 	}

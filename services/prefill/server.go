@@ -225,9 +225,8 @@ func abortReason(err error) kvtransferv1.AbortReason {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded:
 		return kvtransferv1.AbortReason_ABORT_REASON_CANCELLED
-	default:
-		return kvtransferv1.AbortReason_ABORT_REASON_FAILED
 	}
+	return kvtransferv1.AbortReason_ABORT_REASON_FAILED
 }
 
 // follow does what the sequence's actions ask until it has ended, or until the

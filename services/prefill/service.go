@@ -132,15 +132,6 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
-// closeSender ends the sessions with receivers of KV.
-func (s *Service) closeSender(ctx context.Context) {
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
-	defer cancel()
-	if err := s.sender.Close(closing); err != nil {
-		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
-	}
-}
-
 // endSessions gives up the sessions of a worker that has drained: what it keeps
 // connected takes the places of others at the receivers, until its process ends or it
 // takes requests again.
@@ -165,7 +156,11 @@ func (s *Service) Run(ctx context.Context) error {
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	runErr := s.Member.Run(ctx)
 	stop() // it may have ended by itself
-	s.closeSender(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
+	defer cancel()
+	if err := s.sender.Close(closing); err != nil {
+		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
+	}
 	beside.Wait() // for puts too, which end with the sender
 	return errors.Join(runErr, storeErr)
 }

@@ -119,10 +119,10 @@ func (p *Pool) Remove(ref routing.Ref) {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	for ref, m := range p.members {
+	for _, m := range p.members {
 		m.cancel()
-		delete(p.members, ref)
 	}
+	clear(p.members)
 	p.mu.Unlock()
 	p.wait.Wait()
 }
