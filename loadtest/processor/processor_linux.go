@@ -36,20 +36,17 @@ func On(cores []int, start func() error) error {
 		// Never unlocked: the thread ends with this goroutine, so that no other one ever
 		// runs on those cores alone.
 		runtime.LockOSThread()
-		result <- bound(cores, start)
+		var wanted unix.CPUSet
+		for _, core := range cores {
+			wanted.Set(core)
+		}
+		if err := unix.SchedSetaffinity(0, &wanted); err != nil {
+			result <- fmt.Errorf("run on cores %v: %w", cores, err)
+			return
+		}
+		result <- start()
 	}()
 	return <-result
-}
-
-func bound(cores []int, start func() error) error {
-	var wanted unix.CPUSet
-	for _, core := range cores {
-		wanted.Set(core)
-	}
-	if err := unix.SchedSetaffinity(0, &wanted); err != nil {
-		return fmt.Errorf("run on cores %v: %w", cores, err)
-	}
-	return start()
 }
 
 // CPUSeconds is what a process has used, user and system: its CPU clock, made of its

@@ -121,7 +121,7 @@ func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.Genera
 		}
 	}
 	s.metrics.ended(time.Now(), err, joining.Finish{})
-	spans.refused(err)
+	spans.end(err)
 	return err
 }
 

@@ -91,13 +91,6 @@ func (t *requestTrace) planned(id string, p *preprocess.Plan) {
 	}
 }
 
-// refused ends the trace of a request that never began.
-func (t *requestTrace) refused(err error) {
-	if t != nil {
-		t.end(err)
-	}
-}
-
 // decided keeps the choice of workers for the try that may come of it.
 func (t *requestTrace) decided(d *controlv1.Decision) {
 	if t != nil {
@@ -250,6 +243,9 @@ func (t *requestTrace) transport(c Caller) {
 // end ends the root with what the client was told. As rpc.EndSpan has it, what
 // the client did is no error of the span.
 func (t *requestTrace) end(err error, options ...trace.SpanEndOption) {
+	if t == nil {
+		return
+	}
 	if t.status == nil {
 		rpc.EndSpan(t.root, err, options...)
 		return
