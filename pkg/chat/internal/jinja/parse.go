@@ -19,18 +19,21 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	p := &parser{tokens: tokens}
-	body, _, err := p.body()
-	if err != nil {
-		return nil, err
+	body, _ := p.body()
+	if p.err != nil {
+		return nil, p.err
 	}
 	return &Template{body}, nil
 }
 
+// parser keeps the first error. From then on it stands at the end of the template,
+// so that whatever it is in the middle of finds nothing more and returns.
 type parser struct {
 	tokens []token
 	at     int
 	depth  int
 	loops  int // that break and continue would leave
+	err    *Error
 }
 
 func (p *parser) now() token { return p.tokens[p.at] }
@@ -43,8 +46,13 @@ func (p *parser) next() token {
 	return t
 }
 
-func (p *parser) fail(format string, args ...any) error {
-	return &Error{Line: p.now().line, Message: fmt.Sprintf(format, args...)}
+func (p *parser) fail(format string, args ...any) { p.failAt(p.now().line, format, args...) }
+
+func (p *parser) failAt(line int, format string, args ...any) {
+	if p.err == nil {
+		p.err = &Error{Line: line, Message: fmt.Sprintf(format, args...)}
+	}
+	p.at = len(p.tokens) - 1
 }
 
 // is reports whether the next token is this operator or this name.
@@ -60,43 +68,45 @@ func (p *parser) skipIf(k kind, text string) bool {
 	return false
 }
 
-func (p *parser) expect(k kind, text string) error {
+func (p *parser) expect(k kind, text string) {
 	if !p.skipIf(k, text) {
-		return p.fail("expected %q, found %s", text, p.now())
+		p.fail("expected %q, found %s", text, p.now())
 	}
-	return nil
 }
 
-func (p *parser) name() (string, error) {
-	if t := p.now(); t.kind == kindName {
-		p.at++
-		return t.text, nil
+func (p *parser) name() string {
+	t := p.now()
+	if t.kind != kindName {
+		p.fail("expected a name, found %s", t)
+		return ""
 	}
-	return "", p.fail("expected a name, found %s", p.now())
+	p.at++
+	return t.text
 }
 
 // enter counts a level of nesting. The caller takes it off depth again.
-func (p *parser) enter() error {
+func (p *parser) enter() {
 	if p.depth++; p.depth > maxNesting {
-		return p.fail("nested more than %d deep", maxNesting)
+		p.fail("nested more than %d deep", maxNesting)
 	}
-	return nil
 }
 
-func (p *parser) end() error {
-	if p.now().kind != kindBlockEnd {
-		return p.fail("expected %q, found %s", "%}", p.now())
+// end takes the end of a block.
+func (p *parser) end() { p.endOf(kindBlockEnd) }
+
+// endOf takes the end of a tag.
+func (p *parser) endOf(k kind) {
+	if p.now().kind != k {
+		p.fail("expected %q, found %s", token{kind: k}, p.now())
+		return
 	}
 	p.at++
-	return nil
 }
 
 // body takes statements up to a block that one of the names ends, whose name it
 // takes as well; without names, up to the end of the template.
-func (p *parser) body(until ...string) ([]statement, string, error) {
-	if err := p.enter(); err != nil {
-		return nil, "", err
-	}
+func (p *parser) body(until ...string) ([]statement, string) {
+	p.enter()
 	defer func() { p.depth-- }()
 	began := p.now().line
 	var out []statement
@@ -105,45 +115,29 @@ func (p *parser) body(until ...string) ([]statement, string, error) {
 		switch t.kind {
 		case kindEOF:
 			if len(until) > 0 {
-				return nil, "", &Error{Line: began, Message: fmt.Sprintf("a block is not closed: %s is missing", strings.Join(until, " or "))}
+				p.failAt(began, "a block is not closed: %s is missing", strings.Join(until, " or "))
 			}
-			return out, "", nil
+			return out, ""
 		case kindData:
 			out = append(out, data{t.text})
 		case kindVariableBegin:
-			value, err := p.tuple(true)
-			if err != nil {
-				return nil, "", err
-			}
-			if p.now().kind != kindVariableEnd {
-				return nil, "", p.fail("expected %q, found %s", "}}", p.now())
-			}
-			p.at++
-			out = append(out, output{value, t.line})
+			out = append(out, output{p.tuple(true), t.line})
+			p.endOf(kindVariableEnd)
 		case kindBlockBegin:
-			word, err := p.name()
-			if err != nil {
-				return nil, "", err
-			}
+			word := p.name()
 			if slices.Contains(until, word) {
-				return out, word, nil
+				return out, word
 			}
-			s, err := p.block(word, t.line)
-			if err != nil {
-				return nil, "", err
-			}
-			out = append(out, s)
+			out = append(out, p.block(word, t.line))
 		default:
-			return nil, "", p.fail("unexpected %s", t)
+			p.fail("unexpected %s", t)
 		}
 	}
 }
 
 // closing is a body up to one block, which holds nothing but its name.
-func (p *parser) closing(until string) ([]statement, error) {
-	body, _, err := p.body(until)
-	if err != nil {
-		return nil, err
-	}
-	return body, p.end()
+func (p *parser) closing(until string) []statement {
+	body, _ := p.body(until)
+	p.end()
+	return body
 }

@@ -1,6 +1,6 @@
 package jinja
 
-func (p *parser) block(word string, line int) (statement, error) {
+func (p *parser) block(word string, line int) statement {
 	switch word {
 	case "if":
 		return p.ifBlock(line)
@@ -9,251 +9,156 @@ func (p *parser) block(word string, line int) (statement, error) {
 	case "set":
 		return p.setBlock(line)
 	case "macro":
-		return p.macroBlock(line)
+		m := &macroStatement{name: p.name(), line: line}
+		p.parameters(m)
+		m.body = p.function("endmacro")
+		return m
 	case "call":
 		return p.callBlock(line)
 	case "with":
 		return p.withBlock(line)
 	case "filter":
-		f, err := p.filters(nil, true)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.end(); err != nil {
-			return nil, err
-		}
-		body, err := p.closing("endfilter")
-		return filterStatement{f, body, line}, err
+		f := p.filters(nil, true)
+		p.end()
+		return filterStatement{f, p.closing("endfilter"), line}
 	case "generation":
-		if err := p.end(); err != nil {
-			return nil, err
-		}
-		body, err := p.closing("endgeneration")
-		return scopeStatement{body}, err
+		p.end()
+		return scopeStatement{p.closing("endgeneration")}
 	case "break", "continue":
 		if p.loops == 0 {
-			return nil, p.fail("%s outside of a loop", word)
+			p.fail("%s outside of a loop", word)
 		}
+		p.end()
 		if word == "break" {
-			return breakStatement{}, p.end()
+			return breakStatement{}
 		}
-		return continueStatement{}, p.end()
+		return continueStatement{}
 	case "include", "import", "from", "extends":
-		return nil, p.fail("%q is refused: a chat template may not read other files", word)
+		p.fail("%q is refused: a chat template may not read other files", word)
 	case "block", "do", "autoescape", "trans", "debug":
-		return nil, p.fail("the block %q is not supported in chat templates", word)
-	}
-	return nil, p.fail("the block %q is not known", word)
-}
-
-func (p *parser) ifBlock(line int) (statement, error) {
-	var out ifStatement
-	test, err := p.tuple(false)
-	for {
-		if err != nil {
-			return nil, err
-		}
-		if err := p.end(); err != nil {
-			return nil, err
-		}
-		body, ended, err := p.body("elif", "else", "endif")
-		if err != nil {
-			return nil, err
-		}
-		out.branches = append(out.branches, branch{test, body, line})
-		line = p.now().line
-		switch ended {
-		case "elif":
-			if test, err = p.tuple(false); err != nil {
-				return nil, err
-			}
-			continue
-		case "else":
-			if err := p.end(); err != nil {
-				return nil, err
-			}
-			body, err := p.closing("endif")
-			out.branches = append(out.branches, branch{nil, body, line})
-			return out, err
-		}
-		return out, p.end()
-	}
-}
-
-func (p *parser) forBlock(line int) (statement, error) {
-	out := forStatement{line: line}
-	var err error
-	if out.target, err = p.target(false); err != nil {
-		return nil, err
-	}
-	if err := p.expect(kindName, "in"); err != nil {
-		return nil, err
-	}
-	if out.over, err = p.tuple(false); err != nil {
-		return nil, err
-	}
-	if p.skipIf(kindName, "if") {
-		if out.test, err = p.expression(); err != nil {
-			return nil, err
-		}
-	}
-	out.recursive = p.skipIf(kindName, "recursive")
-	if err := p.end(); err != nil {
-		return nil, err
-	}
-	p.loops++
-	body, ended, err := p.body("else", "endfor")
-	p.loops--
-	if err != nil {
-		return nil, err
-	}
-	out.body = body
-	if err := p.end(); err != nil {
-		return nil, err
-	}
-	if ended == "else" {
-		out.otherwise, err = p.closing("endfor")
-	}
-	return out, err
-}
-
-func (p *parser) setBlock(line int) (statement, error) {
-	out := setStatement{line: line}
-	var err error
-	if out.target, err = p.target(true); err != nil {
-		return nil, err
-	}
-	if p.skipIf(kindOperator, "=") {
-		if out.value, err = p.tuple(true); err != nil {
-			return nil, err
-		}
-		return out, p.end()
-	}
-	if p.is(kindOperator, "|") {
-		if out.filter, err = p.filters(nil, false); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.end(); err != nil {
-		return nil, err
-	}
-	out.body, err = p.closing("endset")
-	return out, err
-}
-
-func (p *parser) macroBlock(line int) (statement, error) {
-	called, err := p.name()
-	if err != nil {
-		return nil, err
-	}
-	m := &macroStatement{name: called, line: line}
-	if err := p.parameters(m); err != nil {
-		return nil, err
-	}
-	m.body, err = p.function("endmacro")
-	return m, err
-}
-
-// function is the body of a macro, whose loops are its own.
-func (p *parser) function(until string) ([]statement, error) {
-	if err := p.end(); err != nil {
-		return nil, err
-	}
-	outside := p.loops
-	p.loops = 0
-	body, err := p.closing(until)
-	p.loops = outside
-	return body, err
-}
-
-func (p *parser) parameters(m *macroStatement) error {
-	if err := p.expect(kindOperator, "("); err != nil {
-		return err
-	}
-	for !p.skipIf(kindOperator, ")") {
-		if len(m.names) > 0 {
-			if err := p.expect(kindOperator, ","); err != nil {
-				return err
-			}
-		}
-		parameter, err := p.name()
-		if err != nil {
-			return err
-		}
-		var otherwise expression
-		if p.skipIf(kindOperator, "=") {
-			if otherwise, err = p.expression(); err != nil {
-				return err
-			}
-		}
-		m.names, m.defaults = append(m.names, parameter), append(m.defaults, otherwise)
+		p.fail("the block %q is not supported in chat templates", word)
+	default:
+		p.fail("the block %q is not known", word)
 	}
 	return nil
 }
 
-func (p *parser) callBlock(line int) (statement, error) {
-	m := &macroStatement{name: "caller", line: line}
-	if p.is(kindOperator, "(") {
-		if err := p.parameters(m); err != nil {
-			return nil, err
+func (p *parser) ifBlock(line int) statement {
+	var out ifStatement
+	for {
+		test := p.tuple(false)
+		p.end()
+		body, ended := p.body("elif", "else", "endif")
+		out.branches = append(out.branches, branch{test, body, line})
+		line = p.now().line
+		if ended == "elif" {
+			continue
 		}
+		p.end()
+		if ended == "else" {
+			out.branches = append(out.branches, branch{nil, p.closing("endif"), line})
+		}
+		return out
 	}
-	e, err := p.expression()
-	if err != nil {
-		return nil, err
-	}
-	c, ok := e.(*call)
-	if !ok {
-		return nil, p.fail("a call block has to call something")
-	}
-	m.body, err = p.function("endcall")
-	return callStatement{c, m, line}, err
 }
 
-func (p *parser) withBlock(line int) (statement, error) {
-	out := withStatement{line: line}
-	for p.now().kind != kindBlockEnd {
-		if len(out.targets) > 0 {
-			if err := p.expect(kindOperator, ","); err != nil {
-				return nil, err
-			}
-		}
-		to, err := p.target(false)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.expect(kindOperator, "="); err != nil {
-			return nil, err
-		}
-		value, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		out.targets, out.values = append(out.targets, to), append(out.values, value)
+func (p *parser) forBlock(line int) statement {
+	out := forStatement{line: line, target: p.target(false)}
+	p.expect(kindName, "in")
+	out.over = p.tuple(false)
+	if p.skipIf(kindName, "if") {
+		out.test = p.expression()
 	}
-	if err := p.end(); err != nil {
-		return nil, err
-	}
-	body, err := p.closing("endwith")
+	out.recursive = p.skipIf(kindName, "recursive")
+	p.end()
+	p.loops++
+	body, ended := p.body("else", "endfor")
+	p.loops--
 	out.body = body
-	return out, err
+	p.end()
+	if ended == "else" {
+		out.otherwise = p.closing("endfor")
+	}
+	return out
+}
+
+func (p *parser) setBlock(line int) statement {
+	out := setStatement{line: line, target: p.target(true)}
+	if p.skipIf(kindOperator, "=") {
+		out.value = p.tuple(true)
+		p.end()
+		return out
+	}
+	if p.is(kindOperator, "|") {
+		out.filter = p.filters(nil, false)
+	}
+	p.end()
+	out.body = p.closing("endset")
+	return out
+}
+
+// function is the body of a macro, whose loops are its own.
+func (p *parser) function(until string) []statement {
+	p.end()
+	outside := p.loops
+	p.loops = 0
+	body := p.closing(until)
+	p.loops = outside
+	return body
+}
+
+func (p *parser) parameters(m *macroStatement) {
+	p.expect(kindOperator, "(")
+	for p.err == nil && !p.skipIf(kindOperator, ")") {
+		if len(m.names) > 0 {
+			p.expect(kindOperator, ",")
+		}
+		parameter := p.name()
+		var otherwise expression
+		if p.skipIf(kindOperator, "=") {
+			otherwise = p.expression()
+		}
+		m.names, m.defaults = append(m.names, parameter), append(m.defaults, otherwise)
+	}
+}
+
+func (p *parser) callBlock(line int) statement {
+	m := &macroStatement{name: "caller", line: line}
+	if p.is(kindOperator, "(") {
+		p.parameters(m)
+	}
+	c, ok := p.expression().(*call)
+	if !ok {
+		p.fail("a call block has to call something")
+	}
+	m.body = p.function("endcall")
+	return callStatement{c, m, line}
+}
+
+func (p *parser) withBlock(line int) statement {
+	out := withStatement{line: line}
+	for p.err == nil && p.now().kind != kindBlockEnd {
+		if len(out.targets) > 0 {
+			p.expect(kindOperator, ",")
+		}
+		to := p.target(false)
+		p.expect(kindOperator, "=")
+		out.targets, out.values = append(out.targets, to), append(out.values, p.expression())
+	}
+	p.end()
+	out.body = p.closing("endwith")
+	return out
 }
 
 // target takes what is assigned to; attributes: of a namespace may be.
-func (p *parser) target(attributes bool) (target, error) {
+func (p *parser) target(attributes bool) target {
 	var several []target
 	parenthesized := p.skipIf(kindOperator, "(")
 	comma := false
 	for {
-		word, err := p.name()
-		if err != nil {
-			return target{}, err
-		}
-		one := target{name: word}
+		one := target{name: p.name()}
 		if attributes && p.skipIf(kindOperator, ".") {
-			if one.attribute, err = p.name(); err != nil {
-				return target{}, err
-			}
+			one.attribute = p.name()
 		}
 		several = append(several, one)
 		if !p.skipIf(kindOperator, ",") {
@@ -265,12 +170,10 @@ func (p *parser) target(attributes bool) (target, error) {
 		}
 	}
 	if parenthesized {
-		if err := p.expect(kindOperator, ")"); err != nil {
-			return target{}, err
-		}
+		p.expect(kindOperator, ")")
 	}
 	if !comma {
-		return several[0], nil
+		return several[0]
 	}
-	return target{several: several}, nil
+	return target{several: several}
 }

@@ -2,55 +2,42 @@ package jinja
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // expression takes one expression, conditional ones included.
-func (p *parser) expression() (expression, error) {
-	if err := p.enter(); err != nil {
-		return nil, err
-	}
+func (p *parser) expression() expression {
+	p.enter()
 	defer func() { p.depth-- }()
-	e, err := p.or()
-	for err == nil && p.skipIf(kindName, "if") {
-		c := &conditional{then: e}
-		if c.test, err = p.or(); err != nil {
-			return nil, err
-		}
+	e := p.or()
+	for p.skipIf(kindName, "if") {
+		c := &conditional{then: e, test: p.or()}
 		if p.skipIf(kindName, "else") {
-			if c.otherwise, err = p.expression(); err != nil {
-				return nil, err
-			}
+			c.otherwise = p.expression()
 		}
 		e = c
 	}
-	return e, err
+	return e
 }
 
 // tuple takes an expression, or several with commas between; conditional: they
 // may be conditional ones.
-func (p *parser) tuple(conditional bool) (expression, error) {
+func (p *parser) tuple(conditional bool) expression {
 	parse := p.or
 	if conditional {
 		parse = p.expression
 	}
-	first, err := parse()
-	if err != nil || !p.is(kindOperator, ",") {
-		return first, err
+	first := parse()
+	if !p.is(kindOperator, ",") {
+		return first
 	}
 	out := &sequence{items: []expression{first}, tuple: true}
-	for p.skipIf(kindOperator, ",") {
-		if p.ends() {
-			break
-		}
-		e, err := parse()
-		if err != nil {
-			return nil, err
-		}
-		out.items = append(out.items, e)
+	for p.skipIf(kindOperator, ",") && !p.ends() {
+		out.items = append(out.items, parse())
 	}
-	return out, nil
+	return out
 }
 
 // ends reports whether nothing of an expression follows.
@@ -61,61 +48,44 @@ func (p *parser) ends() bool {
 }
 
 // chain takes operands with operators of one rank between, from the left.
-func (p *parser) chain(k kind, operand func() (expression, error), ops ...string) (expression, error) {
-	left, err := operand()
-	for err == nil {
-		op, line := "", p.now().line
-		for _, o := range ops {
-			if p.skipIf(k, o) {
-				op = o
-				break
-			}
+func (p *parser) chain(k kind, operand func() expression, ops ...string) expression {
+	left := operand()
+	for {
+		t := p.now()
+		if t.kind != k || !slices.Contains(ops, t.text) {
+			return left
 		}
-		if op == "" {
-			return left, nil
-		}
-		var right expression
-		if right, err = operand(); err == nil {
-			left = &binary{op, left, right, line}
-		}
+		p.at++
+		left = &binary{t.text, left, operand(), t.line}
 	}
-	return nil, err
 }
 
-func (p *parser) or() (expression, error)   { return p.chain(kindName, p.and, "or") }
-func (p *parser) and() (expression, error)  { return p.chain(kindName, p.not, "and") }
-func (p *parser) sum() (expression, error)  { return p.chain(kindOperator, p.join, "+", "-") }
-func (p *parser) join() (expression, error) { return p.chain(kindOperator, p.product, "~") }
-func (p *parser) product() (expression, error) {
-	return p.chain(kindOperator, p.power, "*", "/", "//", "%")
-}
-func (p *parser) power() (expression, error) {
-	return p.chain(kindOperator, func() (expression, error) { return p.unary(true) }, "**")
+func (p *parser) or() expression      { return p.chain(kindName, p.and, "or") }
+func (p *parser) and() expression     { return p.chain(kindName, p.not, "and") }
+func (p *parser) sum() expression     { return p.chain(kindOperator, p.join, "+", "-") }
+func (p *parser) join() expression    { return p.chain(kindOperator, p.product, "~") }
+func (p *parser) product() expression { return p.chain(kindOperator, p.power, "*", "/", "//", "%") }
+func (p *parser) power() expression {
+	return p.chain(kindOperator, func() expression { return p.filters(p.unary(), false) }, "**")
 }
 
-func (p *parser) not() (expression, error) {
-	if line := p.now().line; p.skipIf(kindName, "not") {
-		if err := p.enter(); err != nil {
-			return nil, err
-		}
-		defer func() { p.depth-- }()
-		e, err := p.not()
-		return &unary{"not", e, line}, err
+func (p *parser) not() expression {
+	line := p.now().line
+	if !p.skipIf(kindName, "not") {
+		return p.compare()
 	}
-	return p.compare()
+	p.enter()
+	defer func() { p.depth-- }()
+	return &unary{"not", p.not(), line}
 }
 
-func (p *parser) compare() (expression, error) {
-	out := &comparison{line: p.now().line}
-	var err error
-	if out.first, err = p.sum(); err != nil {
-		return nil, err
-	}
+func (p *parser) compare() expression {
+	out := &comparison{line: p.now().line, first: p.sum()}
 	for {
 		op := ""
 		t := p.now()
 		switch {
-		case t.kind == kindOperator && (t.text == "==" || t.text == "!=" || t.text == "<" || t.text == "<=" || t.text == ">" || t.text == ">="):
+		case t.kind == kindOperator && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text):
 			op = t.text
 			p.at++
 		case p.skipIf(kindName, "in"):
@@ -123,147 +93,98 @@ func (p *parser) compare() (expression, error) {
 		case p.is(kindName, "not") && p.tokens[p.at+1].kind == kindName && p.tokens[p.at+1].text == "in":
 			op = "not in"
 			p.at += 2
+		case len(out.ops) == 0:
+			return out.first
+		default:
+			return out
 		}
-		if op == "" {
-			break
-		}
-		right, err := p.sum()
-		if err != nil {
-			return nil, err
-		}
-		out.ops, out.rest = append(out.ops, op), append(out.rest, right)
+		out.ops, out.rest = append(out.ops, op), append(out.rest, p.sum())
 	}
-	if len(out.ops) == 0 {
-		return out.first, nil
-	}
-	return out, nil
 }
 
-func (p *parser) unary(filters bool) (expression, error) {
-	var e expression
-	var err error
-	line := p.now().line
-	switch {
-	case p.is(kindOperator, "-"), p.is(kindOperator, "+"):
-		op := p.next().text
-		if err := p.enter(); err != nil {
-			return nil, err
-		}
-		e, err = p.unary(false)
-		p.depth--
-		e = &unary{op, e, line}
-	default:
-		if e, err = p.primary(); err == nil {
-			e, err = p.postfix(e)
-		}
+func (p *parser) unary() expression {
+	if t := p.now(); p.skipIf(kindOperator, "-") || p.skipIf(kindOperator, "+") {
+		p.enter()
+		defer func() { p.depth-- }()
+		return &unary{t.text, p.unary(), t.line}
 	}
-	if err != nil || !filters {
-		return e, err
-	}
-	return p.filters(e, false)
+	return p.postfix(p.primary())
 }
 
-func (p *parser) primary() (expression, error) {
+func (p *parser) primary() expression {
 	t := p.next()
 	switch t.kind {
 	case kindName:
 		switch t.text {
 		case "true", "True":
-			return constant{true}, nil
+			return constant{true}
 		case "false", "False":
-			return constant{false}, nil
+			return constant{false}
 		case "none", "None":
-			return constant{nil}, nil
+			return constant{nil}
 		}
-		return name{t.text, t.line}, nil
+		return name{t.text, t.line}
 	case kindString:
 		if p.now().kind != kindString {
-			return constant{t.text}, nil
+			return constant{t.text}
 		}
 		var text strings.Builder
 		text.WriteString(t.text)
 		for p.now().kind == kindString {
 			text.WriteString(p.next().text)
 		}
-		return constant{text.String()}, nil
+		return constant{text.String()}
 	case kindInteger:
 		n, err := strconv.ParseInt(t.text, 10, 64)
 		if err != nil {
-			return nil, &Error{Line: t.line, Message: "the number " + cut(t.text, maxNameBytes) + " is too large"}
+			p.failAt(t.line, "the number %s is too large", cut(t.text, maxNameBytes))
 		}
-		return constant{n}, nil
+		return constant{n}
 	case kindFloat:
 		f, err := strconv.ParseFloat(t.text, 64)
 		if err != nil || math.IsInf(f, 0) {
-			return nil, &Error{Line: t.line, Message: "the number " + cut(t.text, maxNameBytes) + " is too large"}
+			p.failAt(t.line, "the number %s is too large", cut(t.text, maxNameBytes))
 		}
-		return constant{f}, nil
+		return constant{f}
 	case kindOperator:
 		switch t.text {
 		case "(":
 			if p.skipIf(kindOperator, ")") {
-				return &sequence{tuple: true}, nil
+				return &sequence{tuple: true}
 			}
-			e, err := p.tuple(true)
-			if err != nil {
-				return nil, err
-			}
-			return e, p.expect(kindOperator, ")")
+			e := p.tuple(true)
+			p.expect(kindOperator, ")")
+			return e
 		case "[":
-			items, err := p.items("]")
-			return &sequence{items: items}, err
+			out := &sequence{}
+			for p.another(len(out.items), "]") {
+				out.items = append(out.items, p.expression())
+			}
+			return out
 		case "{":
-			return p.mapping()
+			out := &mapping{}
+			for p.another(len(out.keys), "}") {
+				key := p.expression()
+				p.expect(kindOperator, ":")
+				out.keys, out.values = append(out.keys, key), append(out.values, p.expression())
+			}
+			return out
 		}
 	}
 	p.at = max(p.at-1, 0)
-	return nil, p.fail("expected an expression, found %s", t)
+	p.fail("expected an expression, found %s", t)
+	return nil
 }
 
-// items takes expressions with commas between, up to a closing bracket.
-func (p *parser) items(closing string) ([]expression, error) {
-	var out []expression
-	for !p.skipIf(kindOperator, closing) {
-		if len(out) > 0 {
-			if err := p.expect(kindOperator, ","); err != nil {
-				return nil, err
-			}
-			if p.skipIf(kindOperator, closing) {
-				break
-			}
-		}
-		e, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, e)
+// another reports whether an element follows the taken ones, before a closing
+// bracket. It takes the comma between them, and the bracket.
+func (p *parser) another(taken int, closing string) bool {
+	if p.err != nil || p.skipIf(kindOperator, closing) {
+		return false
 	}
-	return out, nil
-}
-
-func (p *parser) mapping() (expression, error) {
-	out := &mapping{}
-	for !p.skipIf(kindOperator, "}") {
-		if len(out.keys) > 0 {
-			if err := p.expect(kindOperator, ","); err != nil {
-				return nil, err
-			}
-			if p.skipIf(kindOperator, "}") {
-				break
-			}
-		}
-		key, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		if err := p.expect(kindOperator, ":"); err != nil {
-			return nil, err
-		}
-		value, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		out.keys, out.values = append(out.keys, key), append(out.values, value)
+	if taken == 0 {
+		return true
 	}
-	return out, nil
+	p.expect(kindOperator, ",")
+	return p.err == nil && !p.skipIf(kindOperator, closing)
 }
