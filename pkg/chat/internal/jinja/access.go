@@ -1,34 +1,28 @@
 package jinja
 
 import (
-	"errors"
 	"fmt"
 	"unicode/utf8"
 )
 
-func (m *machine) item(n *item, s *scope) (any, error) {
-	of, err := m.eval(n.of, s)
-	if err != nil {
-		return nil, err
-	}
-	key, err := m.eval(n.key, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) item(n *item, s *scope) any {
+	of := m.eval(n.of, s)
+	key := m.eval(n.key, s)
 	m.line = n.line
 	return m.getItem(of, key)
 }
 
-func (m *machine) getItem(of, key any) (any, error) {
-	missing := func() (any, error) {
-		return undefined{fmt.Sprintf("%s has no element %s", describe(of), shortText(key))}, m.spend(valueCost)
+func (m *machine) getItem(of, key any) any {
+	missing := func() any {
+		m.spend(valueCost)
+		return undefined{fmt.Sprintf("%s has no element %s", describe(of), shortText(key))}
 	}
 	switch x := of.(type) {
 	case undefined:
-		return nil, errors.New(x.problem)
+		return fail("%s", x.problem)
 	case *Dict:
-		if v, ok, err := m.find(x, key); ok || err != nil {
-			return v, err
+		if v, ok := m.find(x, key); ok {
+			return v
 		}
 	case *List:
 		if i, _, isFloat, ok := number(key); ok && !isFloat {
@@ -36,15 +30,13 @@ func (m *machine) getItem(of, key any) (any, error) {
 				i += int64(len(x.Items))
 			}
 			if i >= 0 && i < int64(len(x.Items)) {
-				return x.Items[i], nil
+				return x.Items[i]
 			}
 			return missing()
 		}
 	case string:
 		if i, _, isFloat, ok := number(key); ok && !isFloat {
-			if err := m.spend(len(x)); err != nil {
-				return nil, err
-			}
+			m.spend(len(x))
 			count := int64(utf8.RuneCountInString(x))
 			if i < 0 {
 				i += count
@@ -54,7 +46,7 @@ func (m *machine) getItem(of, key any) (any, error) {
 			}
 			at := runeOffset(x, i)
 			_, width := utf8.DecodeRuneInString(x[at:])
-			return x[at : at+width], nil
+			return x[at : at+width]
 		}
 	}
 	if attribute, ok := key.(string); ok {
@@ -75,42 +67,41 @@ func runeOffset(s string, i int64) int {
 }
 
 // getAttribute is of.name: a method, or else an element.
-func (m *machine) getAttribute(of any, name string) (any, error) {
-	if err := m.spend(valueCost + len(name)); err != nil {
-		return nil, err
-	}
+func (m *machine) getAttribute(of any, name string) any {
+	m.spend(valueCost + len(name))
 	switch x := of.(type) {
 	case undefined:
-		return nil, errors.New(x.problem)
+		return fail("%s", x.problem)
 	case *Dict:
 		if f := dictMethod(x, name); f != nil {
-			return f, nil
+			return f
 		}
 		if v, ok := x.Get(name); ok {
-			return v, nil
+			return v
 		}
 	case *List:
 		if f := listMethod(x, name); f != nil {
-			return f, nil
+			return f
 		}
 	case string:
 		if f := stringMethod(x, name); f != nil {
-			return f, nil
+			return f
 		}
 	case *namespace:
 		if v, ok := x.attributes.Get(name); ok {
-			return v, nil
+			return v
 		}
 	case *loop:
 		if v, ok := x.attribute(name); ok {
-			return v, nil
+			return v
 		}
 	case *function:
 		if name == "name" {
-			return x.name, nil
+			return x.name
 		}
 	}
-	return undefined{fmt.Sprintf("%s has no attribute %s", describe(of), shortText(name))}, m.spend(valueCost)
+	m.spend(valueCost)
+	return undefined{fmt.Sprintf("%s has no attribute %s", describe(of), shortText(name))}
 }
 
 func describe(v any) string {
@@ -124,86 +115,67 @@ func describe(v any) string {
 }
 
 // slice is of[start:stop:step].
-func (m *machine) slice(n *slice, s *scope) (any, error) {
-	of, err := m.eval(n.of, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) slice(n *slice, s *scope) any {
+	of := m.eval(n.of, s)
 	var bounds [3]*int64
 	for i, e := range []expression{n.start, n.stop, n.step} {
 		if e == nil {
 			continue
 		}
-		v, err := m.eval(e, s)
-		if err != nil {
-			return nil, err
-		}
+		v := m.eval(e, s)
 		if v == nil {
 			continue
 		}
 		b, _, isFloat, ok := number(v)
 		if !ok || isFloat {
-			return nil, fmt.Errorf("a slice needs whole numbers, not %s", typeName(v))
+			return fail("a slice needs whole numbers, not %s", typeName(v))
 		}
 		bounds[i] = &b
 	}
 	m.line = n.line
 	switch x := of.(type) {
 	case *List:
-		r, err := sliced(len(x.Items), bounds)
-		if err != nil {
-			return nil, err
-		}
-		out, err := m.list(r.count)
-		if err != nil {
-			return nil, err
-		}
+		r := sliced(len(x.Items), bounds)
+		out := m.list(r.count)
 		for i := range out {
 			out[i] = x.Items[r.start+i*r.step]
 		}
-		return &List{Items: out, tuple: x.tuple}, nil
+		return &List{Items: out, tuple: x.tuple}
 	case string:
 		return m.sliceText(x, bounds)
 	case undefined:
-		return nil, errors.New(x.problem)
+		return fail("%s", x.problem)
 	}
-	return nil, fmt.Errorf("a %s cannot be sliced", typeName(of))
+	return fail("a %s cannot be sliced", typeName(of))
 }
 
-func (m *machine) sliceText(s string, bounds [3]*int64) (any, error) {
-	if err := m.spend(2 * len(s)); err != nil {
-		return nil, err
-	}
-	r, err := sliced(utf8.RuneCountInString(s), bounds)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) sliceText(s string, bounds [3]*int64) any {
+	m.spend(2 * len(s))
+	r := sliced(utf8.RuneCountInString(s), bounds)
 	if r.step == 1 {
 		s = s[runeOffset(s, int64(r.start)):]
-		return s[:runeOffset(s, int64(r.count))], nil
+		return s[:runeOffset(s, int64(r.count))]
 	}
-	if err := m.spend(2 * runeCost * len(s)); err != nil {
-		return nil, err
-	}
+	m.spend(2 * runeCost * len(s))
 	runes := []rune(s)
 	out := make([]rune, r.count)
 	for i := range out {
 		out[i] = runes[r.start+i*r.step]
 	}
-	return string(out), nil
+	return string(out)
 }
 
 // progression is the indices that a slice takes.
 type progression struct{ start, step, count int }
 
 // sliced is what a slice of n elements takes, as Python counts.
-func sliced(n int, bounds [3]*int64) (progression, error) {
+func sliced(n int, bounds [3]*int64) progression {
 	step := int64(1)
 	if bounds[2] != nil {
 		step = *bounds[2]
 	}
 	if step == 0 {
-		return progression{}, errors.New("the step of a slice is 0")
+		fail("the step of a slice is 0")
 	}
 	size := int64(n)
 	low, high := int64(0), size
@@ -229,5 +201,5 @@ func sliced(n int, bounds [3]*int64) (progression, error) {
 		towards = -1
 	}
 	count := (stop - start + step - towards) / step
-	return progression{int(start), int(step), int(max(count, 0))}, nil
+	return progression{int(start), int(step), int(max(count, 0))}
 }

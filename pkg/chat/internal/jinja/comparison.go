@@ -1,87 +1,67 @@
 package jinja
 
 import (
-	"fmt"
 	"strings"
 )
 
-func (m *machine) comparison(n *comparison, s *scope) (any, error) {
-	left, err := m.eval(n.first, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) comparison(n *comparison, s *scope) any {
+	left := m.eval(n.first, s)
 	for i, op := range n.ops {
-		right, err := m.eval(n.rest[i], s)
-		if err != nil {
-			return nil, err
-		}
+		right := m.eval(n.rest[i], s)
 		m.line = n.line
-		ok, err := m.compared(op, left, right)
-		if err != nil || !ok {
-			return false, err
+		if !m.compared(op, left, right) {
+			return false
 		}
 		left = right
 	}
-	return true, nil
+	return true
 }
 
-func (m *machine) compared(op string, a, b any) (bool, error) {
+func (m *machine) compared(op string, a, b any) bool {
 	switch op {
 	case "==", "!=":
-		if err := m.weigh(a); err != nil {
-			return false, err
-		}
-		return equal(a, b) == (op == "=="), nil
+		m.weigh(a)
+		return equal(a, b) == (op == "==")
 	case "in":
 		return m.contains(b, a)
 	case "not in":
-		ok, err := m.contains(b, a)
-		return !ok, err
+		return !m.contains(b, a)
 	}
-	if err := m.weigh(a); err != nil {
-		return false, err
-	}
-	c, err := compare(a, b)
-	if err != nil {
-		return false, err
-	}
+	m.weigh(a)
+	c := compare(a, b)
 	switch op {
 	case "<":
-		return c < 0, nil
+		return c < 0
 	case "<=":
-		return c <= 0, nil
+		return c <= 0
 	case ">":
-		return c > 0, nil
+		return c > 0
 	}
-	return c >= 0, nil
+	return c >= 0
 }
 
-func (m *machine) contains(in, v any) (bool, error) {
+func (m *machine) contains(in, v any) bool {
 	switch x := in.(type) {
 	case string:
 		s, ok := v.(string)
 		if !ok {
-			return false, fmt.Errorf("a %s cannot be in a string", typeName(v))
+			fail("a %s cannot be in a string", typeName(v))
 		}
-		if err := m.spend(len(x)); err != nil {
-			return false, err
-		}
-		return strings.Contains(x, s), nil
+		m.spend(len(x))
+		return strings.Contains(x, s)
 	case *List:
 		for _, e := range x.Items {
-			if err := m.weigh(e); err != nil {
-				return false, err
-			}
+			m.weigh(e)
 			if equal(e, v) {
-				return true, nil
+				return true
 			}
 		}
-		return false, nil
 	case *Dict:
-		_, ok, err := m.find(x, v)
-		return ok, err
+		_, ok := m.find(x, v)
+		return ok
 	case undefined:
-		return false, nil
+	default:
+		fail("%s is not iterable", quoted(typeName(in)))
 	}
-	return false, fmt.Errorf("%s is not iterable", quoted(typeName(in)))
+	return false
 }

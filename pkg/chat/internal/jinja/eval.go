@@ -3,66 +3,44 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 var errNoItems = errors.New("this call needs arguments")
 
 // eval is the value of an expression.
-func (m *machine) eval(e expression, s *scope) (any, error) {
-	if err := m.enter(); err != nil {
-		return nil, err
-	}
+func (m *machine) eval(e expression, s *scope) any {
+	m.enter()
 	defer func() { m.depth-- }()
 	switch n := e.(type) {
 	case constant:
-		return n.value, nil
+		return n.value
 	case name:
 		return m.lookup(n, s)
 	case *sequence:
-		items, err := m.list(len(n.items))
-		if err != nil {
-			return nil, err
-		}
+		items := m.list(len(n.items))
 		for i, each := range n.items {
-			v, err := m.eval(each, s)
-			if err != nil {
-				return nil, err
-			}
-			items[i] = v
+			items[i] = m.eval(each, s)
 		}
-		return &List{Items: items, tuple: n.tuple}, nil
+		return &List{Items: items, tuple: n.tuple}
 	case *mapping:
 		out := NewDict()
-		if err := m.spend(entryCost * (len(n.keys) + 1)); err != nil {
-			return nil, err
-		}
+		m.spend(entryCost * (len(n.keys) + 1))
 		for i := range n.keys {
-			key, err := m.eval(n.keys[i], s)
-			if err != nil {
-				return nil, err
-			}
+			key := m.eval(n.keys[i], s)
 			if !hashable(key) {
-				return nil, fmt.Errorf("a %s cannot be a key", typeName(key))
+				return fail("a %s cannot be a key", typeName(key))
 			}
-			if err := m.hash(key); err != nil {
-				return nil, err
-			}
-			v, err := m.eval(n.values[i], s)
-			if err != nil {
-				return nil, err
-			}
-			out.Set(key, v)
+			m.hash(key)
+			out.Set(key, m.eval(n.values[i], s))
 		}
-		return out, nil
+		return out
 	case *conditional:
-		v, err := m.eval(n.test, s)
 		switch {
-		case err != nil:
-			return nil, err
-		case truth(v):
+		case truth(m.eval(n.test, s)):
 			return m.eval(n.then, s)
 		case n.otherwise == nil:
-			return undefined{"the conditional expression has no else"}, nil
+			return undefined{"the conditional expression has no else"}
 		}
 		return m.eval(n.otherwise, s)
 	case *unary:
@@ -72,10 +50,7 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 	case *comparison:
 		return m.comparison(n, s)
 	case *attribute:
-		of, err := m.eval(n.of, s)
-		if err != nil {
-			return nil, err
-		}
+		of := m.eval(n.of, s)
 		m.line = n.line
 		return m.getAttribute(of, n.name)
 	case *item:
@@ -85,136 +60,85 @@ func (m *machine) eval(e expression, s *scope) (any, error) {
 	case *call:
 		return m.call(n, s, nil)
 	case *filtered:
-		v, err := m.eval(n.of, s)
-		if err != nil {
-			return nil, err
-		}
-		return m.filter(n, v, s)
+		return m.filter(n, m.eval(n.of, s), s)
 	case *tested:
-		v, err := m.eval(n.of, s)
-		if err != nil {
-			return nil, err
-		}
-		args, _, err := m.arguments(n.args, s)
-		if err != nil {
-			return nil, err
-		}
+		v := m.eval(n.of, s)
+		args, _ := m.arguments(n.args, s)
 		m.line = n.line
-		ok, err := testOf(n.name)(m, v, args)
-		if err != nil {
-			return nil, fmt.Errorf("test %q: %w", n.name, err)
-		}
-		return ok != n.negate, nil
+		return m.test(n.name, v, args) != n.negate
 	}
-	return nil, fmt.Errorf("unknown expression %T", e)
+	return fail("unknown expression %T", e)
 }
 
-func (m *machine) lookup(n name, s *scope) (any, error) {
-	if v, ok, err := m.get(s, n.text); ok || err != nil {
-		return v, err
+func (m *machine) test(name string, v any, args []any) bool {
+	defer blame("test %q: %w", name)
+	return testOf(name)(m, v, args)
+}
+
+func (m *machine) lookup(n name, s *scope) any {
+	if v, ok := m.get(s, n.text); ok {
+		return v
 	}
 	if f, ok := globals[n.text]; ok {
-		return f, nil
+		return f
 	}
-	return undefined{quoted(n.text) + " is undefined"}, nil
+	return undefined{quoted(n.text) + " is undefined"}
 }
 
 // evalOver applies the filters of a block to what it printed: their innermost
 // operand is left open.
-func (m *machine) evalOver(e expression, printed string, s *scope) (any, error) {
+func (m *machine) evalOver(e expression, printed string, s *scope) any {
 	f, ok := e.(*filtered)
 	if !ok {
-		return printed, nil
+		return printed
 	}
 	v := any(printed)
 	if f.of != nil {
-		var err error
-		if v, err = m.evalOver(f.of, printed, s); err != nil {
-			return nil, err
-		}
+		v = m.evalOver(f.of, printed, s)
 	}
 	return m.filter(f, v, s)
 }
 
-func (m *machine) filter(f *filtered, v any, s *scope) (any, error) {
-	args, named, err := m.arguments(f.args, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) filter(f *filtered, v any, s *scope) any {
+	args, named := m.arguments(f.args, s)
 	m.line = f.line
 	return m.applyFilter(f.name, v, args, named)
 }
 
-func (m *machine) applyFilter(name string, v any, args []any, named *Dict) (any, error) {
-	out, err := filterOf(name)(m, v, parameters{args: args, named: named})
-	if err != nil {
-		var located *Error
-		if errors.As(err, &located) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("filter %q: %w", name, err)
-	}
-	return out, nil
+func (m *machine) applyFilter(name string, v any, args []any, named *Dict) any {
+	defer blame("filter %q: %w", name)
+	return filterOf(name)(m, v, parameters{args: args, named: named})
 }
 
 // arguments evaluates what a call is given.
-func (m *machine) arguments(a arguments, s *scope) ([]any, *Dict, error) {
+func (m *machine) arguments(a arguments, s *scope) ([]any, *Dict) {
 	args := make([]any, 0, len(a.positional))
 	for _, each := range a.positional {
-		v, err := m.eval(each, s)
-		if err != nil {
-			return nil, nil, err
-		}
-		args = append(args, v)
+		args = append(args, m.eval(each, s))
 	}
 	if a.spread != nil {
-		v, err := m.eval(a.spread, s)
-		if err != nil {
-			return nil, nil, err
-		}
-		items, err := m.iterate(v)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := m.spendTimes(len(items), elementCost); err != nil {
-			return nil, nil, err
-		}
+		items := m.iterate(m.eval(a.spread, s))
+		m.spendTimes(len(items), elementCost)
 		args = append(args, items...)
 	}
 	named := NewDict()
 	for i, each := range a.named {
-		v, err := m.eval(each, s)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := m.spend(entryCost); err != nil {
-			return nil, nil, err
-		}
+		v := m.eval(each, s)
+		m.spend(entryCost)
 		named.Set(a.names[i], v)
 	}
-	return args, named, nil
+	return args, named
 }
 
 // call calls; caller is what a call block passes, or nil.
-func (m *machine) call(n *call, s *scope, caller *function) (any, error) {
+func (m *machine) call(n *call, s *scope, caller *function) any {
 	var called any
-	var err error
 	if a, ok := n.of.(*attribute); ok {
-		of, evalErr := m.eval(a.of, s)
-		if evalErr != nil {
-			return nil, evalErr
-		}
-		called, err = m.getAttribute(of, a.name)
+		called = m.getAttribute(m.eval(a.of, s), a.name)
 	} else {
-		called, err = m.eval(n.of, s)
+		called = m.eval(n.of, s)
 	}
-	if err != nil {
-		return nil, err
-	}
-	args, named, err := m.arguments(n.args, s)
-	if err != nil {
-		return nil, err
-	}
+	args, named := m.arguments(n.args, s)
 	if caller != nil {
 		named.Set("caller", caller)
 	}
@@ -225,52 +149,43 @@ func (m *machine) call(n *call, s *scope, caller *function) (any, error) {
 		f = x
 	case *loop:
 		if f = x.again; f == nil {
-			return nil, errors.New("the loop is not recursive: write \"recursive\" at the end of for")
+			return fail("the loop is not recursive: write \"recursive\" at the end of for")
 		}
 	case undefined:
-		return nil, errors.New(x.problem)
+		return fail("%s", x.problem)
 	default:
-		return nil, fmt.Errorf("a %s cannot be called", typeName(called))
+		return fail("a %s cannot be called", typeName(called))
 	}
 	return f.call(m, args, named)
 }
 
 // macro makes a function of a macro that was met in a scope, which it sees.
 func (m *machine) macro(n *macroStatement, s *scope) *function {
-	return &function{n.name, func(m *machine, args []any, named *Dict) (any, error) {
+	return &function{n.name, func(m *machine, args []any, named *Dict) any {
 		// Each name that is given is looked for among the parameters.
-		if err := m.spend(turnCost + len(args)*elementCost); err != nil {
-			return nil, err
-		}
-		if err := m.spendTimes(len(named.keys), entryCost+len(n.names)); err != nil {
-			return nil, err
-		}
+		m.spend(turnCost + len(args)*elementCost)
+		m.spendTimes(len(named.keys), entryCost+len(n.names))
 		inner := &scope{parent: s}
 		for i, parameter := range n.names {
 			var v any
 			given, ok := named.Get(parameter)
 			switch {
 			case i < len(args) && ok:
-				return nil, fmt.Errorf("macro %q gets %q twice", n.name, parameter)
+				return fail("macro %q gets %q twice", n.name, parameter)
 			case i < len(args):
 				v = args[i]
 			case ok:
 				v = given
 			case n.defaults[i] != nil:
-				var err error
-				if v, err = m.eval(n.defaults[i], inner); err != nil {
-					return nil, err
-				}
+				v = m.eval(n.defaults[i], inner)
 			default:
 				v = undefined{fmt.Sprintf("parameter %q was not provided", parameter)}
 			}
-			if err := m.setIn(inner, parameter, v); err != nil {
-				return nil, err
-			}
+			m.setIn(inner, parameter, v)
 		}
 		rest := NewDict()
 		for i, key := range named.keys {
-			switch isParameter := contains(n.names, key); {
+			switch isParameter := slices.ContainsFunc(n.names, func(name string) bool { return name == key }); {
 			case key == "caller":
 				inner.set("caller", named.values[i])
 			case !isParameter:
@@ -279,16 +194,6 @@ func (m *machine) macro(n *macroStatement, s *scope) *function {
 		}
 		inner.set("kwargs", rest)
 		inner.set("varargs", tuple(args[min(len(n.names), len(args)):]...))
-		printed, err := m.capture(n.body, inner)
-		return printed, err
+		return m.capture(n.body, inner)
 	}}
-}
-
-func contains(names []string, key any) bool {
-	for _, n := range names {
-		if n == key {
-			return true
-		}
-	}
-	return false
 }

@@ -2,14 +2,13 @@ package jinja
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-type filter func(m *machine, v any, p parameters) (any, error)
+type filter func(m *machine, v any, p parameters) any
 
 var filters = map[string]filter{
 	"abs": absolute, "attr": attributeFilter, "batch": batch, "capitalize": ofText(runeCost, capitalize), "count": lengthFilter,
@@ -43,15 +42,10 @@ const escapeCost = 6
 
 // ofText is a filter of a value's text, which costs so much a byte.
 func ofText(byteCost int, change func(string) string) filter {
-	return func(m *machine, v any, _ parameters) (any, error) {
-		t, err := m.text(v)
-		if err != nil {
-			return nil, err
-		}
-		if err := m.spendTimes(len(t), byteCost); err != nil {
-			return nil, err
-		}
-		return change(t), nil
+	return func(m *machine, v any, _ parameters) any {
+		t := m.text(v)
+		m.spendTimes(len(t), byteCost)
+		return change(t)
 	}
 }
 
@@ -86,140 +80,118 @@ func escape(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s)
 }
 
-func attributeFilter(m *machine, v any, p parameters) (any, error) {
-	name, err := p.text(0, "name", "")
-	if err != nil {
-		return nil, err
-	}
+func attributeFilter(m *machine, v any, p parameters) any {
+	name := p.text(0, "name", "")
 	if _, ok := v.(*Dict); ok { // attr never looks at elements
-		return undefined{"a dict has no attribute " + shortText(name)}, nil
+		return undefined{"a dict has no attribute " + shortText(name)}
 	}
 	return m.getAttribute(v, name)
 }
 
-func batch(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	n, err := p.number(0, "linecount", 1)
+func batch(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
+	n, err := p.asNumber(0, "linecount", 1)
 	if err != nil || n < 1 {
-		return nil, errors.Join(err, errors.New("linecount has to be at least 1"))
+		return failWith(errors.Join(err, errors.New("linecount has to be at least 1")))
 	}
 	fill, filled := p.get(1, "fill_with")
 	var out []any
 	for part := range slices.Chunk(all, int(min(n, int64(max(len(all), 1))))) {
-		if err := m.spend(valueCost + elementCost*len(part)); err != nil {
-			return nil, err
-		}
+		m.spend(valueCost + elementCost*len(part))
 		part = slices.Clone(part)
 		for filled && fill != nil && int64(len(part)) < n {
-			if err := m.spend(valueCost); err != nil {
-				return nil, err
-			}
+			m.spend(valueCost)
 			part = append(part, fill)
 		}
 		out = append(out, list(part))
 	}
-	return list(out), nil
+	return list(out)
 }
 
-func lengthFilter(m *machine, v any, _ parameters) (any, error) {
+func lengthFilter(m *machine, v any, _ parameters) any {
 	if s, ok := v.(string); ok {
-		if err := m.spend(len(s)); err != nil {
-			return nil, err
-		}
+		m.spend(len(s))
 	}
-	n, err := length(v)
-	return int64(n), err
+	return int64(length(v))
 }
 
-func defaultFilter(_ *machine, v any, p parameters) (any, error) {
+func defaultFilter(_ *machine, v any, p parameters) any {
 	otherwise, ok := p.get(0, "default_value")
 	if !ok {
 		otherwise = ""
 	}
 	if _, missing := v.(undefined); missing || p.truth(1, "boolean", false) && !truth(v) {
-		return otherwise, nil
+		return otherwise
 	}
-	return v, nil
+	return v
 }
 
-func dictsort(m *machine, v any, p parameters) (any, error) {
+func dictsort(m *machine, v any, p parameters) any {
 	d, ok := v.(*Dict)
 	if !ok {
-		return nil, fmt.Errorf("a %s is no mapping", typeName(v))
+		return fail("a %s is no mapping", typeName(v))
 	}
-	by, err := p.text(1, "by", "key")
+	by, err := p.asText(1, "by", "key")
 	if err != nil || by != "key" && by != "value" {
-		return nil, errors.Join(err, errors.New("by has to be key or value"))
+		return failWith(errors.Join(err, errors.New("by has to be key or value")))
 	}
-	pairs, err := m.pairs(d)
-	if err != nil {
-		return nil, err
-	}
+	pairs := m.pairs(d)
 	position := 0
 	if by == "value" {
 		position = 1
 	}
-	return m.sorted(pairs.Items, func(v any) (any, error) {
+	return m.sorted(pairs.Items, func(v any) any {
 		pair, ok := v.(*List)
 		if !ok {
-			return nil, fmt.Errorf("a %s is no pair", typeName(v))
+			return fail("a %s is no pair", typeName(v))
 		}
-		return pair.Items[position], nil
+		return pair.Items[position]
 	},
 		p.truth(2, "reverse", false), p.truth(0, "case_sensitive", false))
 }
 
-func first(m *machine, v any, _ parameters) (any, error) {
+func first(m *machine, v any, _ parameters) any {
 	if s, ok := v.(string); ok && s != "" {
 		_, width := utf8.DecodeRuneInString(s)
-		return s[:width], nil
+		return s[:width]
 	}
-	all, err := m.iterate(v)
-	if err != nil || len(all) == 0 {
-		return undefined{"there is no first item, the sequence is empty"}, err
+	all := m.iterate(v)
+	if len(all) == 0 {
+		return undefined{"there is no first item, the sequence is empty"}
 	}
-	return all[0], nil
+	return all[0]
 }
 
-func last(m *machine, v any, _ parameters) (any, error) {
+func last(m *machine, v any, _ parameters) any {
 	if s, ok := v.(string); ok && s != "" {
 		_, width := utf8.DecodeLastRuneInString(s)
-		return s[len(s)-width:], nil
+		return s[len(s)-width:]
 	}
-	all, err := m.iterate(v)
-	if err != nil || len(all) == 0 {
-		return undefined{"there is no last item, the sequence is empty"}, err
+	all := m.iterate(v)
+	if len(all) == 0 {
+		return undefined{"there is no last item, the sequence is empty"}
 	}
-	return all[len(all)-1], nil
+	return all[len(all)-1]
 }
 
-func indent(m *machine, v any, p parameters) (any, error) {
+func indent(m *machine, v any, p parameters) any {
 	s, ok := v.(string)
 	if !ok {
-		return nil, fmt.Errorf("a %s cannot be indented", typeName(v))
+		return fail("a %s cannot be indented", typeName(v))
 	}
 	with := "    "
 	if w, given := p.get(0, "width"); given {
 		if with, ok = w.(string); !ok {
-			n, err := p.number(0, "width", 4)
+			n, err := p.asNumber(0, "width", 4)
 			if err != nil || n > maxRange {
-				return nil, errors.Join(err, errors.New("width is too large"))
+				return failWith(errors.Join(err, errors.New("width is too large")))
 			}
-			if err := m.spend(int(max(n, 0))); err != nil {
-				return nil, err
-			}
+			m.spend(int(max(n, 0)))
 			with = strings.Repeat(" ", int(max(n, 0)))
 		}
 	}
-	if err := m.spend(2 * len(s)); err != nil {
-		return nil, err
-	}
-	if err := m.spendTimes(strings.Count(s, "\n")+1, 2*len(with)+valueCost); err != nil {
-		return nil, err
-	}
+	m.spend(2 * len(s))
+	m.spendTimes(strings.Count(s, "\n")+1, 2*len(with)+valueCost)
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
 		if i == 0 && !p.truth(1, "first", false) || line == "" && !p.truth(2, "blank", false) && i > 0 {
@@ -227,115 +199,74 @@ func indent(m *machine, v any, p parameters) (any, error) {
 		}
 		lines[i] = with + line
 	}
-	return strings.Join(lines, "\n"), nil
+	return strings.Join(lines, "\n")
 }
 
-func items(m *machine, v any, _ parameters) (any, error) {
+func items(m *machine, v any, _ parameters) any {
 	switch x := v.(type) {
 	case undefined:
-		return list(nil), nil
+		return list(nil)
 	case *Dict:
 		return m.pairs(x)
 	}
-	return nil, fmt.Errorf("a %s is no mapping", typeName(v))
+	return fail("a %s is no mapping", typeName(v))
 }
 
 // pairs are the keys of a dictionary with their values.
-func (m *machine) pairs(d *Dict) (*List, error) {
-	if err := m.spend(entryCost * len(d.keys)); err != nil {
-		return nil, err
-	}
+func (m *machine) pairs(d *Dict) *List {
+	m.spend(entryCost * len(d.keys))
 	out := make([]any, len(d.keys))
 	for i, key := range d.keys {
 		out[i] = tuple(key, d.values[i])
 	}
-	return list(out), nil
+	return list(out)
 }
 
-func join(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
+func join(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
 	separator, ok := p.get(0, "d")
 	if !ok {
 		separator = ""
 	}
-	by, err := m.path(p.get(1, "attribute"))
-	if err != nil {
-		return nil, err
-	}
-	between, err := m.text(separator)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.spendTimes(len(all), elementCost); err != nil {
-		return nil, err
-	}
+	by := m.path(p.get(1, "attribute"))
+	between := m.text(separator)
+	m.spendTimes(len(all), elementCost)
 	parts := make([]string, len(all))
 	for i, e := range all {
-		if e, err = m.follow(e, by); err != nil {
-			return nil, err
-		}
-		if parts[i], err = m.text(e); err != nil {
-			return nil, err
-		}
+		parts[i] = m.text(m.follow(e, by))
 	}
 	return m.joined(parts, between)
 }
 
-func toList(m *machine, v any, _ parameters) (any, error) {
-	all, err := m.iterate(v)
-	return list(all), err
+func toList(m *machine, v any, _ parameters) any {
+	return list(m.iterate(v))
 }
 
-func replace(m *machine, v any, p parameters) (any, error) {
-	s, err := m.text(v)
-	if err != nil {
-		return nil, err
-	}
-	return replaced(m, s, p)
+func replace(m *machine, v any, p parameters) any {
+	return replaced(m, m.text(v), p)
 }
 
 // replaced is str.replace, which counts what it makes before it is made.
-func replaced(m *machine, s string, p parameters) (any, error) {
-	old, err := p.text(0, "old", "")
-	if err != nil {
-		return nil, err
-	}
-	with, err := p.text(1, "new", "")
-	if err != nil {
-		return nil, err
-	}
+func replaced(m *machine, s string, p parameters) any {
+	old := p.text(0, "old", "")
+	with := p.text(1, "new", "")
 	n := int64(-1)
 	if v, ok := p.get(2, "count"); ok && v != nil {
-		if n, err = p.number(2, "count", -1); err != nil {
-			return nil, err
-		}
+		n = p.number(2, "count", -1)
 	}
-	if err := m.spend(2 * len(s)); err != nil {
-		return nil, err
-	}
+	m.spend(2 * len(s))
 	times := int64(strings.Count(s, old))
 	if n >= 0 {
 		times = min(times, n)
 	}
-	if err := m.spendTimes(int(times), len(with)+elementCost); err != nil {
-		return nil, err
-	}
-	return strings.Replace(s, old, with, int(times)), nil
+	m.spendTimes(int(times), len(with)+elementCost)
+	return strings.Replace(s, old, with, int(times))
 }
 
-func reverse(m *machine, v any, _ parameters) (any, error) {
+func reverse(m *machine, v any, _ parameters) any {
 	_, isText := v.(string)
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	out, err := m.list(len(all))
-	if err != nil {
-		return nil, err
-	}
+	all := m.iterate(v)
+	out := m.list(len(all))
 	var t strings.Builder
 	for i, e := range slices.Backward(all) {
 		out[len(all)-1-i] = e
@@ -344,27 +275,18 @@ func reverse(m *machine, v any, _ parameters) (any, error) {
 		}
 	}
 	if isText {
-		return t.String(), nil
+		return t.String()
 	}
-	return list(out), nil
+	return list(out)
 }
 
-func trim(m *machine, v any, p parameters) (any, error) {
-	s, err := m.text(v)
-	if err != nil {
-		return nil, err
-	}
-	return m.strip(s, "strip", p)
+func trim(m *machine, v any, p parameters) any {
+	return m.strip(m.text(v), "strip", p)
 }
 
-func wordcount(m *machine, v any, _ parameters) (any, error) {
-	s, err := m.text(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.spendTimes(len(s), runeCost); err != nil {
-		return nil, err
-	}
+func wordcount(m *machine, v any, _ parameters) any {
+	s := m.text(v)
+	m.spendTimes(len(s), runeCost)
 	words, inside := int64(0), false
 	for _, r := range s {
 		isLetter := unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_'
@@ -373,5 +295,5 @@ func wordcount(m *machine, v any, _ parameters) (any, error) {
 		}
 		inside = isLetter
 	}
-	return words, nil
+	return words
 }

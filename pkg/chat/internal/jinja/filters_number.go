@@ -1,113 +1,97 @@
 package jinja
 
 import (
-	"errors"
 	"math"
 	"strconv"
 	"strings"
 )
 
-func toInt(m *machine, v any, p parameters) (any, error) {
+func toInt(m *machine, v any, p parameters) any {
 	otherwise, ok := p.get(0, "default")
 	if !ok {
 		otherwise = int64(0)
 	}
-	base, err := p.number(1, "base", 10)
-	if err != nil {
-		return nil, err
-	}
+	base := p.number(1, "base", 10)
 	if i, f, isFloat, ok := number(v); ok {
 		if !isFloat {
-			return i, nil
+			return i
 		}
 		if math.Abs(f) < 1<<62 {
-			return int64(f), nil
+			return int64(f)
 		}
-		return otherwise, nil
+		return otherwise
 	}
 	s, ok := v.(string)
 	if !ok || base < 2 || base > 36 {
-		return otherwise, nil
+		return otherwise
 	}
-	if err := m.spendTimes(len(s), runeCost); err != nil {
-		return nil, err
-	}
+	m.spendTimes(len(s), runeCost)
 	s = strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")
 	if n, err := strconv.ParseInt(s, int(base), 64); err == nil {
-		return n, nil
+		return n
 	}
 	if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
-		return int64(f), nil
+		return int64(f)
 	}
-	return otherwise, nil
+	return otherwise
 }
 
-func toFloat(m *machine, v any, p parameters) (any, error) {
+func toFloat(m *machine, v any, p parameters) any {
 	if _, f, _, ok := number(v); ok {
-		return f, nil
+		return f
 	}
 	if s, ok := v.(string); ok {
-		if err := m.spendTimes(len(s), runeCost); err != nil {
-			return nil, err
-		}
+		m.spendTimes(len(s), runeCost)
 		if f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64); err == nil {
-			return f, nil
+			return f
 		}
 	}
 	if otherwise, ok := p.get(0, "default"); ok {
-		return otherwise, nil
+		return otherwise
 	}
-	return 0.0, nil
+	return 0.0
 }
 
-func round(m *machine, v any, p parameters) (any, error) {
+func round(m *machine, v any, p parameters) any {
 	whole, f, isFloat, ok := number(v)
 	if !ok {
-		return nil, unsupported("round", v, v)
+		return unsupported("round", v, v)
 	}
-	digits, err := p.number(0, "precision", 0)
-	if err != nil {
-		return nil, err
-	}
-	method, err := p.text(1, "method", "common")
-	if err != nil {
-		return nil, err
-	}
-	if err := m.spend(int(min(max(digits, 0), 300)) * runeCost); err != nil {
-		return nil, err
-	}
+	digits := p.number(0, "precision", 0)
+	method := p.text(1, "method", "common")
+	m.spend(int(min(max(digits, 0), 300)) * runeCost)
 	scale := math.Pow(10, float64(min(max(digits, -300), 300)))
 	switch method {
 	case "common":
 		if !isFloat && digits >= 0 {
-			return whole, nil
+			return whole
 		}
 		if digits >= 0 && digits <= 300 { // the nearest decimal, as Python rounds
-			out, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
-			return out, err
+			out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
+			return out
 		}
-		return math.RoundToEven(f*scale) / scale, nil
+		return math.RoundToEven(f*scale) / scale
 	case "ceil":
-		return math.Ceil(f*scale) / scale, nil
+		return math.Ceil(f*scale) / scale
 	case "floor":
-		return math.Floor(f*scale) / scale, nil
+		return math.Floor(f*scale) / scale
 	}
-	return nil, errors.New("method has to be common, ceil or floor")
+	return fail("method has to be common, ceil or floor")
 }
 
-func absolute(_ *machine, v any, _ parameters) (any, error) {
+func absolute(_ *machine, v any, _ parameters) any {
 	i, f, isFloat, ok := number(v)
 	switch {
 	case !ok:
-		return nil, unsupported("abs", v, v)
+		return unsupported("abs", v, v)
 	case isFloat && f < 0:
-		return -f, nil
+		return -f
 	case isFloat:
-		return f, nil
+		return f
 	case i == math.MinInt64:
-		return nil, errOverflow
+		return failWith(errOverflow)
 	case i < 0:
-		return -i, nil
+		return -i
 	}
-	return i, nil
+	return i
 }

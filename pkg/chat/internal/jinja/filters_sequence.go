@@ -1,8 +1,6 @@
 package jinja
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,20 +8,16 @@ import (
 
 // path is the keys that lead to an attribute, as "function.name" or a number names
 // it. Not given: it leads nowhere.
-func (m *machine) path(by any, given bool) ([]any, error) {
+func (m *machine) path(by any, given bool) []any {
 	s, ok := by.(string)
 	switch {
 	case !given || by == nil:
-		return nil, nil
+		return nil
 	case !ok:
-		return []any{by}, nil
+		return []any{by}
 	}
-	if err := m.spend(len(s)); err != nil {
-		return nil, err
-	}
-	if err := m.spendTimes(strings.Count(s, ".")+1, valueCost); err != nil {
-		return nil, err
-	}
+	m.spend(len(s))
+	m.spendTimes(strings.Count(s, ".")+1, valueCost)
 	var keys []any
 	for part := range strings.SplitSeq(s, ".") {
 		if n, err := strconv.ParseInt(part, 10, 64); err == nil {
@@ -32,302 +26,182 @@ func (m *machine) path(by any, given bool) ([]any, error) {
 			keys = append(keys, part)
 		}
 	}
-	return keys, nil
+	return keys
 }
 
 // follow goes from a value along a path.
-func (m *machine) follow(v any, path []any) (any, error) {
+func (m *machine) follow(v any, path []any) any {
 	for _, key := range path {
-		if err := m.spend(stepCost); err != nil {
-			return nil, err
-		}
+		m.spend(stepCost)
 		_, isText := key.(string)
 		d, isDict := v.(*Dict)
-		var err error
 		if isDict && isText { // its elements, and not its methods
 			var ok bool
-			if v, ok, err = m.find(d, key); !ok {
+			if v, ok = m.find(d, key); !ok {
 				v = undefined{"a dict has no element " + shortText(key)}
 			}
 		} else {
-			v, err = m.getItem(v, key)
-		}
-		if err != nil {
-			return nil, err
+			v = m.getItem(v, key)
 		}
 	}
-	return v, nil
+	return v
 }
 
 // mapFilter is map(attribute=…), map(attribute=…, default=…) and map("filter", …).
-func mapFilter(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	apply := func(e any) (any, error) { return nil, errors.New("needs an attribute or a filter") }
+func mapFilter(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
+	apply := func(e any) any { return fail("needs an attribute or a filter") }
 	if by, ok := p.named.Get("attribute"); ok && len(p.args) == 0 {
 		otherwise, hasDefault := p.named.Get("default")
-		path, err := m.path(by, true)
-		if err != nil {
-			return nil, err
-		}
-		apply = func(e any) (any, error) {
-			out, err := m.follow(e, path)
+		path := m.path(by, true)
+		apply = func(e any) any {
+			out := m.follow(e, path)
 			if _, missing := out.(undefined); missing && hasDefault {
-				return otherwise, nil
+				return otherwise
 			}
-			return out, err
+			return out
 		}
 	} else if len(p.args) > 0 {
-		if err := m.hash(p.args[0]); err != nil {
-			return nil, err
-		}
+		m.hash(p.args[0])
 		name, ok := p.args[0].(string)
 		if !ok || filterOf(name) == nil {
-			return nil, fmt.Errorf("no filter named %s", shortText(p.args[0]))
+			return fail("no filter named %s", shortText(p.args[0]))
 		}
-		apply = func(e any) (any, error) { return m.applyFilter(name, e, p.args[1:], p.named) }
+		apply = func(e any) any { return m.applyFilter(name, e, p.args[1:], p.named) }
 	}
-	out, err := m.list(len(all))
-	if err != nil {
-		return nil, err
-	}
+	out := m.list(len(all))
 	for i, e := range all {
-		if err := m.spend(stepCost); err != nil {
-			return nil, err
-		}
-		if out[i], err = apply(e); err != nil {
-			return nil, err
-		}
+		m.spend(stepCost)
+		out[i] = apply(e)
 	}
-	return list(out), nil
+	return list(out)
 }
 
 // choose is select, reject, selectattr and rejectattr.
 func choose(byAttribute, keep bool) filter {
-	return func(m *machine, v any, p parameters) (any, error) {
-		all, err := m.iterate(v)
-		if err != nil {
-			return nil, err
-		}
+	return func(m *machine, v any, p parameters) any {
+		all := m.iterate(v)
 		args := p.args
 		var by []any
 		if byAttribute {
 			if len(args) == 0 {
-				return nil, errors.New("needs an attribute")
+				return fail("needs an attribute")
 			}
-			if by, err = m.path(args[0], true); err != nil {
-				return nil, err
-			}
+			by = m.path(args[0], true)
 			args = args[1:]
 		}
-		passes := func(v any) (bool, error) { return truth(v), nil }
+		passes := truth
 		if len(args) > 0 {
-			if err := m.hash(args[0]); err != nil {
-				return nil, err
-			}
+			m.hash(args[0])
 			name, _ := args[0].(string)
 			t := testOf(name)
 			if t == nil {
-				return nil, fmt.Errorf("no test named %s", shortText(args[0]))
+				return fail("no test named %s", shortText(args[0]))
 			}
-			passes = func(v any) (bool, error) { return t(m, v, args[1:]) }
+			passes = func(v any) bool { return t(m, v, args[1:]) }
 		}
 		out := []any{}
 		for _, e := range all {
-			if err := m.spend(stepCost + elementCost); err != nil {
-				return nil, err
-			}
-			of, err := m.follow(e, by)
-			if err != nil {
-				return nil, err
-			}
-			ok, err := passes(of)
-			if err != nil {
-				return nil, err
-			}
-			if ok == keep {
+			m.spend(stepCost + elementCost)
+			if passes(m.follow(e, by)) == keep {
 				out = append(out, e)
 			}
 		}
-		return list(out), nil
+		return list(out)
 	}
 }
 
 // lowered is a key that does not tell cases apart, if it should not.
-func (m *machine) lowered(v any, caseSensitive bool) (any, error) {
+func (m *machine) lowered(v any, caseSensitive bool) any {
 	s, ok := v.(string)
 	if !ok || caseSensitive {
-		return v, nil
+		return v
 	}
-	if err := m.spendTimes(len(s), runeCost); err != nil {
-		return nil, err
-	}
-	return strings.ToLower(s), nil
+	m.spendTimes(len(s), runeCost)
+	return strings.ToLower(s)
 }
 
 // sorted sorts by a key, stably.
-func (m *machine) sorted(all []any, key func(any) (any, error), backwards, caseSensitive bool) (any, error) {
+func (m *machine) sorted(all []any, key func(any) any, backwards, caseSensitive bool) any {
 	type keyed struct {
 		key, value any
 		cost       int
 	}
-	if err := m.spendTimes(len(all), valueCost); err != nil {
-		return nil, err
-	}
+	m.spendTimes(len(all), valueCost)
 	pairs := make([]keyed, len(all))
 	for i, v := range all {
-		k, err := key(v)
-		if err != nil {
-			return nil, err
-		}
-		if k, err = m.lowered(k, caseSensitive); err != nil {
-			return nil, err
-		}
-		cost, err := m.weight(k)
-		if err != nil {
-			return nil, err
-		}
-		pairs[i] = keyed{k, v, cost}
+		k := m.lowered(key(v), caseSensitive)
+		pairs[i] = keyed{k, v, m.weight(k)}
 	}
-	var failed error
 	slices.SortStableFunc(pairs, func(a, b keyed) int {
-		if failed != nil {
-			return 0
-		}
-		if failed = m.spend(stepCost + min(a.cost, b.cost)); failed != nil {
-			return 0
-		}
-		var c int
-		c, failed = compare(a.key, b.key)
+		m.spend(stepCost + min(a.cost, b.cost))
+		c := compare(a.key, b.key)
 		if backwards {
 			return -c
 		}
 		return c
 	})
-	if failed != nil {
-		return nil, failed
-	}
-	out, err := m.list(len(pairs))
-	if err != nil {
-		return nil, err
-	}
+	out := m.list(len(pairs))
 	for i, p := range pairs {
 		out[i] = p.value
 	}
-	return list(out), nil
+	return list(out)
 }
 
-func sortFilter(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	by, err := m.path(p.get(2, "attribute"))
-	if err != nil {
-		return nil, err
-	}
-	return m.sorted(all, func(v any) (any, error) { return m.follow(v, by) }, p.truth(0, "reverse", false), p.truth(1, "case_sensitive", false))
+func sortFilter(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
+	by := m.path(p.get(2, "attribute"))
+	return m.sorted(all, func(v any) any { return m.follow(v, by) }, p.truth(0, "reverse", false), p.truth(1, "case_sensitive", false))
 }
 
-func unique(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	by, err := m.path(p.get(1, "attribute"))
-	if err != nil {
-		return nil, err
-	}
+func unique(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
+	by := m.path(p.get(1, "attribute"))
 	seen, out := NewDict(), []any{}
 	for _, e := range all {
-		key, err := m.follow(e, by)
-		if err != nil {
-			return nil, err
-		}
-		if key, err = m.lowered(key, p.truth(0, "case_sensitive", false)); err != nil {
-			return nil, err
-		}
+		key := m.lowered(m.follow(e, by), p.truth(0, "case_sensitive", false))
 		if !hashable(key) {
-			return nil, fmt.Errorf("a %s cannot be compared with others here", typeName(key))
+			return fail("a %s cannot be compared with others here", typeName(key))
 		}
-		_, known, err := m.find(seen, key)
-		if err != nil {
-			return nil, err
-		}
-		if !known {
-			if err := m.spend(entryCost); err != nil {
-				return nil, err
-			}
+		if _, known := m.find(seen, key); !known {
+			m.spend(entryCost)
 			seen.Set(key, true)
 			out = append(out, e)
 		}
 	}
-	return list(out), nil
+	return list(out)
 }
 
 // extreme is max and min.
 func extreme(sign int) filter {
-	return func(m *machine, v any, p parameters) (any, error) {
-		all, err := m.iterate(v)
-		if err != nil || len(all) == 0 {
-			return undefined{"there is no aggregated item, the sequence is empty"}, err
+	return func(m *machine, v any, p parameters) any {
+		all := m.iterate(v)
+		if len(all) == 0 {
+			return undefined{"there is no aggregated item, the sequence is empty"}
 		}
-		by, err := m.path(p.get(1, "attribute"))
-		if err != nil {
-			return nil, err
-		}
+		by := m.path(p.get(1, "attribute"))
 		var best, bestKey any
 		for i, e := range all {
-			key, err := m.follow(e, by)
-			if err != nil {
-				return nil, err
+			key := m.lowered(m.follow(e, by), p.truth(0, "case_sensitive", false))
+			m.weigh(key)
+			if i == 0 || compare(key, bestKey)*sign > 0 {
+				best, bestKey = e, key
 			}
-			if key, err = m.lowered(key, p.truth(0, "case_sensitive", false)); err != nil {
-				return nil, err
-			}
-			if err := m.weigh(key); err != nil {
-				return nil, err
-			}
-			if i > 0 {
-				c, err := compare(key, bestKey)
-				if err != nil {
-					return nil, err
-				}
-				if c*sign <= 0 {
-					continue
-				}
-			}
-			best, bestKey = e, key
 		}
-		return best, nil
+		return best
 	}
 }
 
-func sum(m *machine, v any, p parameters) (any, error) {
-	all, err := m.iterate(v)
-	if err != nil {
-		return nil, err
-	}
-	by, err := m.path(p.get(0, "attribute"))
-	if err != nil {
-		return nil, err
-	}
+func sum(m *machine, v any, p parameters) any {
+	all := m.iterate(v)
+	by := m.path(p.get(0, "attribute"))
 	total, ok := p.get(1, "start")
 	if !ok {
 		total = int64(0)
 	}
 	for _, e := range all {
-		if err := m.spend(stepCost); err != nil {
-			return nil, err
-		}
-		if e, err = m.follow(e, by); err != nil {
-			return nil, err
-		}
-		if total, err = arithmetic("+", total, e); err != nil {
-			return nil, err
-		}
+		m.spend(stepCost)
+		total = arithmetic("+", total, m.follow(e, by))
 	}
-	return total, nil
+	return total
 }

@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -18,14 +17,11 @@ var globals = map[string]*function{
 	"strftime_now":    {"strftime_now", strftimeNow},
 }
 
-func rangeOf(m *machine, args []any, _ *Dict) (any, error) {
+func rangeOf(m *machine, args []any, _ *Dict) any {
 	bounds := []int64{0, 0, 1}
 	p := parameters{args: args}
 	for i := range args {
-		n, err := p.number(i, "range", 0)
-		if err != nil {
-			return nil, err
-		}
+		n := p.number(i, "range", 0)
 		switch {
 		case len(args) == 1:
 			bounds[1] = n
@@ -35,101 +31,74 @@ func rangeOf(m *machine, args []any, _ *Dict) (any, error) {
 	}
 	start, stop, step := bounds[0], bounds[1], bounds[2]
 	if len(args) < 1 || len(args) > 3 || step == 0 {
-		return nil, errors.New("range takes 1 to 3 numbers, and a step that is not 0")
+		return fail("range takes 1 to 3 numbers, and a step that is not 0")
 	}
 	// Exact enough: what floats cannot count is far too many.
 	count := math.Ceil((float64(stop) - float64(start)) / float64(step))
 	if count > maxRange {
-		return nil, fmt.Errorf("range gives more than %d numbers", maxRange)
+		return fail("range gives more than %d numbers", maxRange)
 	}
 	n := int(max(count, 0))
-	if err := m.spendTimes(n, 2*elementCost); err != nil {
-		return nil, err
-	}
+	m.spendTimes(n, 2*elementCost)
 	out := make([]any, n)
 	for i := range out {
 		out[i] = start + int64(i)*step
 	}
-	return list(out), nil
+	return list(out)
 }
 
-func dictOf(m *machine, args []any, named *Dict) (any, error) {
+func dictOf(m *machine, args []any, named *Dict) any { return m.dict(args, named) }
+
+func namespaceOf(m *machine, args []any, named *Dict) any { return &namespace{m.dict(args, named)} }
+
+func (m *machine) dict(args []any, named *Dict) *Dict {
 	out := NewDict()
-	if err := m.spend(entryCost * (len(named.keys) + 1)); err != nil {
-		return nil, err
-	}
+	m.spend(entryCost * (len(named.keys) + 1))
 	if len(args) > 0 {
 		of, ok := args[0].(*Dict)
 		if !ok {
-			return nil, fmt.Errorf("dict takes a mapping, not a %s", typeName(args[0]))
+			fail("dict takes a mapping, not a %s", typeName(args[0]))
 		}
 		for i, key := range of.keys {
-			if err := m.spend(entryCost); err != nil {
-				return nil, err
-			}
-			if err := m.hash(key); err != nil {
-				return nil, err
-			}
+			m.spend(entryCost)
+			m.hash(key)
 			out.Set(key, of.values[i])
 		}
 	}
 	for i, key := range named.keys {
 		out.Set(key, named.values[i])
 	}
-	return out, nil
+	return out
 }
 
-func namespaceOf(m *machine, args []any, named *Dict) (any, error) {
-	d, err := dictOf(m, args, named)
-	if err != nil {
-		return nil, err
-	}
-	variables, ok := d.(*Dict)
-	if !ok {
-		return nil, fmt.Errorf("a %s is no namespace", typeName(d))
-	}
-	return &namespace{variables}, nil
-}
-
-func joinerOf(_ *machine, args []any, named *Dict) (any, error) {
+func joinerOf(_ *machine, args []any, named *Dict) any {
 	p := parameters{args: args, named: named}
-	separator, err := p.text(0, "sep", ", ")
+	separator := p.text(0, "sep", ", ")
 	used := false
-	return &function{"joiner", func(*machine, []any, *Dict) (any, error) {
+	return &function{"joiner", func(*machine, []any, *Dict) any {
 		if !used {
 			used = true
-			return "", nil
+			return ""
 		}
-		return separator, nil
-	}}, err
+		return separator
+	}}
 }
 
-func raise(m *machine, args []any, _ *Dict) (any, error) {
+func raise(m *machine, args []any, _ *Dict) any {
 	message := "the template refuses the conversation"
 	if len(args) > 0 {
-		given, err := m.text(args[0])
-		if err != nil {
-			return nil, err
-		}
-		message = cut(given, maxMessageBytes)
+		message = cut(m.text(args[0]), maxMessageBytes)
 	}
-	return nil, &Error{Line: m.line, Message: message, Raised: true}
+	return failWith(&Error{Line: m.line, Message: message, Raised: true})
 }
 
 // directiveCost is what a part of a date takes to be written.
 const directiveCost = 256
 
-func strftimeNow(m *machine, args []any, _ *Dict) (any, error) {
-	format, err := parameters{args: args}.text(0, "format", "")
-	if err != nil {
-		return nil, err
-	}
-	if err := m.spend(2 * len(format)); err != nil {
-		return nil, err
-	}
-	if err := m.spendTimes(strings.Count(format, "%"), directiveCost); err != nil {
-		return nil, err
-	}
+func strftimeNow(m *machine, args []any, _ *Dict) any {
+	format := parameters{args: args}.text(0, "format", "")
+	m.spend(2 * len(format))
+	m.spendTimes(strings.Count(format, "%"), directiveCost)
 	now := m.now()
 	var out strings.Builder
 	for i := 0; i < len(format); i++ {
@@ -144,7 +113,7 @@ func strftimeNow(m *machine, args []any, _ *Dict) (any, error) {
 		}
 		part, ok := datePart(now, format[i])
 		if !ok {
-			return nil, fmt.Errorf("strftime_now does not know %q", "%"+format[i:i+1])
+			return fail("strftime_now does not know %q", "%"+format[i:i+1])
 		}
 		if unpadded {
 			if part = strings.TrimLeft(part, "0 "); part == "" {
@@ -153,7 +122,7 @@ func strftimeNow(m *machine, args []any, _ *Dict) (any, error) {
 		}
 		out.WriteString(part)
 	}
-	return out.String(), nil
+	return out.String()
 }
 
 var layouts = map[byte]string{

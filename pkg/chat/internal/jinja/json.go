@@ -1,8 +1,6 @@
 package jinja
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,37 +10,27 @@ import (
 
 // toJSON is transformers' tojson: json.dumps that leaves characters as they are
 // and escapes nothing for HTML.
-func toJSON(m *machine, v any, p parameters) (any, error) {
+func toJSON(m *machine, v any, p parameters) any {
 	j := &encoder{m: m, between: ", ", colon: ": ", sort: p.truth(3, "sort_keys", false), ascii: p.truth(0, "ensure_ascii", false)}
 	if width, ok := p.get(1, "indent"); ok && width != nil {
 		j.lines, j.between = true, ","
 		if s, ok := width.(string); ok {
 			j.indent = s
 		} else {
-			n, err := p.number(1, "indent", 0)
-			if err != nil {
-				return nil, err
-			}
+			n := p.number(1, "indent", 0)
 			j.indent = strings.Repeat(" ", int(min(max(n, 0), maxIndent)))
 		}
 	}
 	if s, ok := p.get(2, "separators"); ok && s != nil {
 		l, ok := s.(*List)
 		if !ok || len(l.Items) != 2 {
-			return nil, errors.New("separators have to be two strings")
+			return fail("separators have to be two strings")
 		}
-		var err error
-		if j.between, err = m.text(l.Items[0]); err != nil {
-			return nil, err
-		}
-		if j.colon, err = m.text(l.Items[1]); err != nil {
-			return nil, err
-		}
+		j.between = m.text(l.Items[0])
+		j.colon = m.text(l.Items[1])
 	}
-	if err := j.value(v, 0); err != nil {
-		return nil, err
-	}
-	return j.out.String(), nil
+	j.value(v, 0)
+	return j.out.String()
 }
 
 // maxIndent is the widest indentation of JSON.
@@ -57,13 +45,11 @@ type encoder struct {
 	sort, ascii    bool
 }
 
-func (j *encoder) value(v any, depth int) error {
+func (j *encoder) value(v any, depth int) {
 	if depth > maxDepth {
-		return errors.New("a value is nested too deep")
+		fail("a value is nested too deep")
 	}
-	if err := j.m.spend(stepCost); err != nil {
-		return err
-	}
+	j.m.spend(stepCost)
 	switch x := v.(type) {
 	case nil:
 		j.out.WriteString("null")
@@ -74,23 +60,20 @@ func (j *encoder) value(v any, depth int) error {
 	case float64:
 		j.out.WriteString(strings.NewReplacer("nan", "NaN", "inf", "Infinity").Replace(floatText(x)))
 	case string:
-		return j.text(x)
+		j.text(x)
 	case *List:
-		return j.block('[', ']', len(x.Items), depth, func(i int) error { return j.value(x.Items[i], depth+1) })
+		j.block('[', ']', len(x.Items), depth, func(i int) { j.value(x.Items[i], depth+1) })
 	case *Dict:
-		return j.dict(x, depth)
+		j.dict(x, depth)
 	case undefined:
-		return errors.New(x.problem)
+		fail("%s", x.problem)
 	default:
-		return fmt.Errorf("a %s cannot be written as JSON", typeName(v))
+		fail("a %s cannot be written as JSON", typeName(v))
 	}
-	return nil
 }
 
-func (j *encoder) dict(d *Dict, depth int) error {
-	if err := j.m.spend(valueCost * len(d.keys)); err != nil {
-		return err
-	}
+func (j *encoder) dict(d *Dict, depth int) {
+	j.m.spend(valueCost * len(d.keys))
 	keys := make([]string, len(d.keys))
 	order := make([]int, len(d.keys))
 	for i, key := range d.keys {
@@ -107,84 +90,54 @@ func (j *encoder) dict(d *Dict, depth int) error {
 		}
 	}
 	if j.sort {
-		var failed error
 		slices.SortStableFunc(order, func(a, b int) int {
-			if failed == nil {
-				failed = j.m.spend(stepCost + min(len(keys[a]), len(keys[b])))
-			}
-			if failed != nil {
-				return 0
-			}
+			j.m.spend(stepCost + min(len(keys[a]), len(keys[b])))
 			return strings.Compare(keys[a], keys[b])
 		})
-		if failed != nil {
-			return failed
-		}
 	}
-	return j.block('{', '}', len(keys), depth, func(i int) error {
-		if err := j.text(keys[order[i]]); err != nil {
-			return err
-		}
-		if err := j.write(j.colon, 1); err != nil {
-			return err
-		}
-		return j.value(d.values[order[i]], depth+1)
+	j.block('{', '}', len(keys), depth, func(i int) {
+		j.text(keys[order[i]])
+		j.write(j.colon, 1)
+		j.value(d.values[order[i]], depth+1)
 	})
 }
 
-func (j *encoder) block(open, closing byte, n, depth int, element func(i int) error) error {
+func (j *encoder) block(open, closing byte, n, depth int, element func(i int)) {
 	j.out.WriteByte(open)
 	for i := range n {
 		if i > 0 {
-			if err := j.write(j.between, 1); err != nil {
-				return err
-			}
+			j.write(j.between, 1)
 		}
-		if err := j.newLine(depth + 1); err != nil {
-			return err
-		}
-		if err := element(i); err != nil {
-			return err
-		}
+		j.newLine(depth + 1)
+		element(i)
 	}
 	if n > 0 {
-		if err := j.newLine(depth); err != nil {
-			return err
-		}
+		j.newLine(depth)
 	}
 	j.out.WriteByte(closing)
-	return nil
 }
 
-func (j *encoder) newLine(depth int) error {
-	if !j.lines {
-		return nil
+func (j *encoder) newLine(depth int) {
+	if j.lines {
+		j.out.WriteByte('\n')
+		j.write(j.indent, depth)
 	}
-	j.out.WriteByte('\n')
-	return j.write(j.indent, depth)
 }
 
 // write writes a text so many times.
-func (j *encoder) write(s string, times int) error {
-	if err := j.m.spendTimes(times, 2*len(s)); err != nil {
-		return err
-	}
+func (j *encoder) write(s string, times int) {
+	j.m.spendTimes(times, 2*len(s))
 	for range times {
 		j.out.WriteString(s)
 	}
-	return nil
 }
 
-func (j *encoder) text(s string) error {
-	if err := j.m.spend(2 * len(s)); err != nil {
-		return err
-	}
+func (j *encoder) text(s string) {
+	j.m.spend(2 * len(s))
 	j.out.WriteByte('"')
 	for _, r := range s {
 		if r < ' ' || r == '"' || r == '\\' || j.ascii && r >= utf8.RuneSelf-1 {
-			if err := j.m.spend(2 * len(`\u0000`)); err != nil {
-				return err
-			}
+			j.m.spend(2 * len(`\u0000`))
 		}
 		switch {
 		case r == '"' || r == '\\':
@@ -213,5 +166,4 @@ func (j *encoder) text(s string) error {
 		}
 	}
 	j.out.WriteByte('"')
-	return nil
 }

@@ -42,85 +42,62 @@ func (l *loop) attribute(name string) (any, bool) {
 		}
 		return undefined{"there is no next item"}, true
 	case "cycle":
-		return &function{"cycle", func(_ *machine, args []any, _ *Dict) (any, error) {
+		return &function{"cycle", func(_ *machine, args []any, _ *Dict) any {
 			if len(args) == 0 {
-				return nil, errNoItems
+				return failWith(errNoItems)
 			}
-			return args[l.at%len(args)], nil
+			return args[l.at%len(args)]
 		}}, true
 	case "changed":
-		return &function{"changed", func(m *machine, args []any, _ *Dict) (any, error) {
+		return &function{"changed", func(m *machine, args []any, _ *Dict) any {
 			now := tuple(args...)
-			if err := m.weigh(now); err != nil {
-				return nil, err
-			}
+			m.weigh(now)
 			if l.called && equal(l.last, now) {
-				return false, nil
+				return false
 			}
 			l.last, l.called = now, true
-			return true, nil
+			return true
 		}}, true
 	}
 	return nil, false
 }
 
 // loop runs a for statement over a value.
-func (m *machine) loop(n *forStatement, over any, s *scope, depth int) error {
-	items, err := m.iterate(over)
-	if err != nil {
-		return err
-	}
+func (m *machine) loop(n *forStatement, over any, s *scope, depth int) {
+	items := m.iterate(over)
 	if n.test != nil {
 		var kept []any
 		for _, v := range items {
-			if err := m.spend(turnCost); err != nil {
-				return err
-			}
+			m.spend(turnCost)
 			inner := &scope{parent: s}
-			if err := m.assign(n.target, v, inner); err != nil {
-				return err
-			}
-			ok, err := m.eval(n.test, inner)
-			if err != nil {
-				return err
-			}
-			if truth(ok) {
+			m.assign(n.target, v, inner)
+			if truth(m.eval(n.test, inner)) {
 				kept = append(kept, v)
 			}
 		}
 		items = kept
 	}
 	if len(items) == 0 {
-		_, err := m.run(n.otherwise, &scope{parent: s})
-		return err
+		m.run(n.otherwise, &scope{parent: s})
+		return
 	}
 	l := &loop{items: items, depth: depth}
 	if n.recursive {
-		l.again = &function{"loop", func(m *machine, args []any, _ *Dict) (any, error) {
+		l.again = &function{"loop", func(m *machine, args []any, _ *Dict) any {
 			if len(args) != 1 {
-				return nil, errNoItems
+				return failWith(errNoItems)
 			}
-			printed, err := m.captured(func() error { return m.loop(n, args[0], s, depth+1) })
-			return printed, err
+			return m.captured(func() { m.loop(n, args[0], s, depth+1) })
 		}}
 	}
 	for i, v := range items {
 		l.at = i
-		if err := m.spend(turnCost); err != nil {
-			return err
-		}
+		m.spend(turnCost)
 		inner := &scope{parent: s}
 		inner.set("loop", l)
-		if err := m.assign(n.target, v, inner); err != nil {
-			return err
-		}
-		f, err := m.run(n.body, inner)
-		if err != nil {
-			return err
-		}
-		if f == flowBreak {
+		m.assign(n.target, v, inner)
+		if m.run(n.body, inner) == flowBreak {
 			break
 		}
 	}
-	return nil
 }

@@ -33,23 +33,23 @@ func (t *Template) Render(ctx context.Context, variables *Dict, o Options) (out 
 		m.now = time.Now
 	}
 	defer func() {
-		if r := recover(); r != nil {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			out, err = "", m.located(r.error)
+		default:
 			out, err = "", &Error{Line: m.line, Message: cut(fmt.Sprintf("the template cannot be rendered: %v", r), maxMessageBytes)}
 		}
 	}()
 	root := &scope{}
 	for i, key := range variables.keys {
 		if text, ok := key.(string); ok {
-			if err := m.setIn(root, text, variables.values[i]); err != nil {
-				return "", m.located(err)
-			}
+			m.setIn(root, text, variables.values[i])
 		}
 	}
 	var buffer strings.Builder
 	m.out = &buffer
-	if _, err := m.run(t.body, &scope{parent: root}); err != nil {
-		return "", m.located(err)
-	}
+	m.run(t.body, &scope{parent: root})
 	return buffer.String(), nil
 }
 
@@ -75,50 +75,40 @@ func (m *machine) located(err error) error {
 	return &Error{Line: m.line, Message: cut(err.Error(), maxMessageBytes)}
 }
 
-func (m *machine) enter() error {
+func (m *machine) enter() {
 	if m.depth++; m.depth > maxDepth {
-		return errors.New("the template is nested too deep: does a macro call itself?")
+		fail("the template is nested too deep: does a macro call itself?")
 	}
-	return m.spend(stepCost)
+	m.spend(stepCost)
 }
 
-func (m *machine) print(s string) error {
+func (m *machine) print(s string) {
 	if m.outputLeft -= len(s); m.outputLeft < 0 {
-		return errors.New("the template prints too much: it was stopped")
+		fail("the template prints too much: it was stopped")
 	}
-	if err := m.spend(len(s)); err != nil {
-		return err
-	}
+	m.spend(len(s))
 	m.out.WriteString(s)
-	return nil
 }
 
 // printText prints a value's text.
-func (m *machine) printText(v any) error {
-	t, err := m.text(v)
-	if err != nil {
-		return err
-	}
-	return m.print(t)
+func (m *machine) printText(v any) {
+	m.print(m.text(v))
 }
 
 // captured is what a part of the template prints.
-func (m *machine) captured(run func() error) (string, error) {
+func (m *machine) captured(run func()) string {
 	outside := m.out
 	var buffer strings.Builder
 	m.out = &buffer
-	err := run()
+	run()
 	m.out = outside
 	m.outputLeft += buffer.Len() // it is printed again, or not
-	return buffer.String(), err
+	return buffer.String()
 }
 
 // capture runs statements and returns what they print.
-func (m *machine) capture(body []statement, s *scope) (string, error) {
-	return m.captured(func() error {
-		_, err := m.run(body, s)
-		return err
-	})
+func (m *machine) capture(body []statement, s *scope) string {
+	return m.captured(func() { m.run(body, s) })
 }
 
 // flow is how a body ended.
@@ -131,182 +121,125 @@ const (
 )
 
 // run carries statements out.
-func (m *machine) run(body []statement, s *scope) (flow, error) {
-	if err := m.enter(); err != nil {
-		return flowOn, err
-	}
+func (m *machine) run(body []statement, s *scope) flow {
+	m.enter()
 	defer func() { m.depth-- }()
 	for _, each := range body {
-		f, err := m.execute(each, s)
-		if err != nil || f != flowOn {
-			return f, err
+		if f := m.execute(each, s); f != flowOn {
+			return f
 		}
 	}
-	return flowOn, nil
+	return flowOn
 }
 
-func (m *machine) execute(each statement, s *scope) (flow, error) {
+func (m *machine) execute(each statement, s *scope) flow {
 	switch n := each.(type) {
 	case data:
-		return flowOn, m.print(n.text)
+		m.print(n.text)
 	case output:
 		m.line = n.line
-		v, err := m.eval(n.value, s)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, m.printText(v)
+		m.printText(m.eval(n.value, s))
 	case ifStatement:
 		for _, b := range n.branches {
 			m.line = b.line
-			if b.test != nil {
-				v, err := m.eval(b.test, s)
-				if err != nil {
-					return flowOn, err
-				}
-				if !truth(v) {
-					continue
-				}
+			if b.test == nil || truth(m.eval(b.test, s)) {
+				return m.run(b.body, s)
 			}
-			return m.run(b.body, s)
 		}
-		return flowOn, nil
 	case forStatement:
 		m.line = n.line
-		v, err := m.eval(n.over, s)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, m.loop(&n, v, s, 0)
+		m.loop(&n, m.eval(n.over, s), s, 0)
 	case setStatement:
 		m.line = n.line
-		return flowOn, m.set(n, s)
+		m.set(n, s)
 	case *macroStatement:
-		return flowOn, m.setIn(s, n.name, m.macro(n, s))
+		m.setIn(s, n.name, m.macro(n, s))
 	case callStatement:
 		m.line = n.line
-		caller := m.macro(n.caller, s)
-		v, err := m.call(n.call, s, caller)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, m.printText(v)
+		m.printText(m.call(n.call, s, m.macro(n.caller, s)))
 	case withStatement:
 		inner := &scope{parent: s}
 		for i, to := range n.targets {
 			m.line = n.line
-			v, err := m.eval(n.values[i], s)
-			if err != nil {
-				return flowOn, err
-			}
-			if err := m.assign(to, v, inner); err != nil {
-				return flowOn, err
-			}
+			m.assign(to, m.eval(n.values[i], s), inner)
 		}
 		return m.run(n.body, inner)
 	case filterStatement:
-		printed, err := m.capture(n.body, &scope{parent: s})
-		if err != nil {
-			return flowOn, err
-		}
+		printed := m.capture(n.body, &scope{parent: s})
 		m.line = n.line
-		v, err := m.evalOver(n.filter, printed, s)
-		if err != nil {
-			return flowOn, err
-		}
-		return flowOn, m.printText(v)
+		m.printText(m.evalOver(n.filter, printed, s))
 	case scopeStatement:
 		return m.run(n.body, &scope{parent: s})
 	case breakStatement:
-		return flowBreak, nil
+		return flowBreak
 	case continueStatement:
-		return flowContinue, nil
+		return flowContinue
+	default:
+		fail("unknown statement %T", each)
 	}
-	return flowOn, fmt.Errorf("unknown statement %T", each)
+	return flowOn
 }
 
-func (m *machine) set(n setStatement, s *scope) error {
+func (m *machine) set(n setStatement, s *scope) {
 	if n.value != nil {
-		v, err := m.eval(n.value, s)
-		if err != nil {
-			return err
-		}
-		return m.assign(n.target, v, s)
+		m.assign(n.target, m.eval(n.value, s), s)
+		return
 	}
-	printed, err := m.capture(n.body, &scope{parent: s})
-	if err != nil {
-		return err
-	}
-	v := any(printed)
+	printed := m.capture(n.body, &scope{parent: s})
 	if n.filter != nil {
 		m.line = n.line
-		if v, err = m.evalOver(n.filter, printed, s); err != nil {
-			return err
-		}
 	}
-	return m.assign(n.target, v, s)
+	m.assign(n.target, m.evalOver(n.filter, printed, s), s)
 }
 
-func (m *machine) assign(to target, v any, s *scope) error {
+func (m *machine) assign(to target, v any, s *scope) {
 	switch {
 	case to.several != nil:
-		items, err := m.iterate(v)
-		if err != nil {
-			return err
-		}
+		items := m.iterate(v)
 		if len(items) != len(to.several) {
-			return fmt.Errorf("%d values cannot be unpacked into %d names", len(items), len(to.several))
+			fail("%d values cannot be unpacked into %d names", len(items), len(to.several))
 		}
 		for i, one := range to.several {
-			if err := m.assign(one, items[i], s); err != nil {
-				return err
-			}
+			m.assign(one, items[i], s)
 		}
 	case to.attribute != "":
-		of, _, err := m.get(s, to.name)
-		if err != nil {
-			return err
-		}
+		of, _ := m.get(s, to.name)
 		ns, ok := of.(*namespace)
 		if !ok {
-			return fmt.Errorf("cannot assign attribute %q: %s is no namespace", to.attribute, to.name)
+			fail("cannot assign attribute %q: %s is no namespace", to.attribute, to.name)
 		}
 		if _, known := ns.attributes.Get(to.attribute); !known {
-			if err := m.spend(entryCost); err != nil {
-				return err
-			}
+			m.spend(entryCost)
 		}
 		ns.attributes.Set(to.attribute, v)
 	default:
-		return m.setIn(s, to.name, v)
+		m.setIn(s, to.name, v)
 	}
-	return nil
 }
 
 // iterate is the elements of a value.
-func (m *machine) iterate(v any) ([]any, error) {
+func (m *machine) iterate(v any) []any {
 	switch x := v.(type) {
 	case *List:
-		return x.Items, m.spend(len(x.Items))
+		m.spend(len(x.Items))
+		return x.Items
 	case *Dict:
-		return x.keys, m.spend(len(x.keys))
+		m.spend(len(x.keys))
+		return x.keys
 	case string:
-		if err := m.spend(len(x)); err != nil {
-			return nil, err
-		}
+		m.spend(len(x))
 		n := utf8.RuneCountInString(x)
-		if err := m.spend(valueCost * n); err != nil {
-			return nil, err
-		}
+		m.spend(valueCost * n)
 		out := make([]any, 0, n)
 		for _, r := range x {
 			out = append(out, string(r))
 		}
-		return out, nil
+		return out
 	case undefined:
-		return nil, nil
+	default:
+		fail("%s is not iterable", quoted(typeName(v)))
 	}
-	return nil, fmt.Errorf("%s is not iterable", quoted(typeName(v)))
+	return nil
 }
 
 func quoted(s string) string { return "'" + s + "'" }

@@ -2,52 +2,51 @@ package jinja
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 // method makes a function of a method of a value.
-func method(name string, call func(m *machine, p parameters) (any, error)) *function {
-	return &function{name, func(m *machine, args []any, named *Dict) (any, error) {
-		out, err := call(m, parameters{args: args, named: named})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		return out, nil
+func method(name string, call func(m *machine, p parameters) any) *function {
+	return &function{name, func(m *machine, args []any, named *Dict) any {
+		defer blame("%s: %w", name)
+		return call(m, parameters{args: args, named: named})
 	}}
 }
 
 // refused is a method that would change a value.
 func refused(name string) *function {
-	return method(name, func(*machine, parameters) (any, error) {
-		return nil, errors.New("chat templates may not change lists and dictionaries")
+	return method(name, func(*machine, parameters) any {
+		return fail("chat templates may not change lists and dictionaries")
 	})
 }
 
 func dictMethod(d *Dict, name string) *function {
 	switch name {
 	case "items":
-		return method(name, func(m *machine, _ parameters) (any, error) { return m.pairs(d) })
+		return method(name, func(m *machine, _ parameters) any { return m.pairs(d) })
 	case "keys":
-		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.keys), m.spend(len(d.keys)) })
+		return method(name, func(m *machine, _ parameters) any { return list(m.iterate(d)) })
 	case "values":
-		return method(name, func(m *machine, _ parameters) (any, error) { return list(d.values), m.spend(len(d.keys)) })
+		return method(name, func(m *machine, _ parameters) any {
+			m.spend(len(d.values))
+			return list(d.values)
+		})
 	case "get":
-		return method(name, func(m *machine, p parameters) (any, error) {
+		return method(name, func(m *machine, p parameters) any {
 			key, ok := p.get(0, "key")
 			if !ok {
-				return nil, errNoItems
+				return failWith(errNoItems)
 			}
-			if v, ok, err := m.find(d, key); ok || err != nil {
-				return v, err
+			if v, ok := m.find(d, key); ok {
+				return v
 			}
 			otherwise, _ := p.get(1, "default")
-			return otherwise, nil
+			return otherwise
 		})
 	case "copy":
-		return method(name, func(*machine, parameters) (any, error) { return d, nil })
+		return method(name, func(*machine, parameters) any { return d })
 	case "update", "pop", "popitem", "setdefault", "clear":
 		return refused(name)
 	}
@@ -57,31 +56,29 @@ func dictMethod(d *Dict, name string) *function {
 func listMethod(l *List, name string) *function {
 	switch name {
 	case "index", "count":
-		return method(name, func(m *machine, p parameters) (any, error) {
+		return method(name, func(m *machine, p parameters) any {
 			want, ok := p.get(0, "value")
 			if !ok {
-				return nil, errNoItems
+				return failWith(errNoItems)
 			}
 			n := int64(0)
 			for i, v := range l.Items {
-				if err := m.weigh(v); err != nil {
-					return nil, err
-				}
+				m.weigh(v)
 				switch {
 				case !equal(v, want):
 				case name == "index":
-					return int64(i), nil
+					return int64(i)
 				default:
 					n++
 				}
 			}
 			if name == "index" {
-				return nil, errors.New("the value is not in the list")
+				return fail("the value is not in the list")
 			}
-			return n, nil
+			return n
 		})
 	case "copy":
-		return method(name, func(*machine, parameters) (any, error) { return l, nil })
+		return method(name, func(*machine, parameters) any { return l })
 	case "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse":
 		if !l.tuple {
 			return refused(name)
@@ -141,38 +138,34 @@ func swapCase(s string) string {
 
 func stringMethod(s, name string) *function {
 	if plain, ok := plainMethods[name]; ok {
-		return method(name, func(m *machine, _ parameters) (any, error) {
-			if err := m.spendTimes(len(s), 2*runeCost); err != nil {
-				return nil, err
-			}
-			return plain(s), nil
+		return method(name, func(m *machine, _ parameters) any {
+			m.spendTimes(len(s), 2*runeCost)
+			return plain(s)
 		})
 	}
 	run := textMethod(s, name)
 	if run == nil {
 		return nil
 	}
-	return method(name, func(m *machine, p parameters) (any, error) {
-		if err := m.spend(len(s)); err != nil {
-			return nil, err
-		}
+	return method(name, func(m *machine, p parameters) any {
+		m.spend(len(s))
 		return run(m, p)
 	})
 }
 
-func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
+func textMethod(s, name string) func(m *machine, p parameters) any {
 	switch name {
 	case "strip", "lstrip", "rstrip":
-		return func(m *machine, p parameters) (any, error) { return m.strip(s, name, p) }
+		return func(m *machine, p parameters) any { return m.strip(s, name, p) }
 	case "split", "rsplit":
-		return func(m *machine, p parameters) (any, error) { return m.split(s, name == "rsplit", p) }
+		return func(m *machine, p parameters) any { return m.split(s, name == "rsplit", p) }
 	case "splitlines":
-		return func(m *machine, p parameters) (any, error) { return m.splitLines(s, p.truth(0, "keepends", false)) }
+		return func(m *machine, p parameters) any { return m.splitLines(s, p.truth(0, "keepends", false)) }
 	case "partition", "rpartition":
-		return func(_ *machine, p parameters) (any, error) {
-			separator, err := p.text(0, "sep", "")
+		return func(_ *machine, p parameters) any {
+			separator, err := p.asText(0, "sep", "")
 			if err != nil || separator == "" {
-				return nil, errors.Join(err, errors.New("the separator is empty"))
+				return failWith(errors.Join(err, errors.New("the separator is empty")))
 			}
 			at := strings.Index(s, separator)
 			if name == "rpartition" {
@@ -180,73 +173,64 @@ func textMethod(s, name string) func(m *machine, p parameters) (any, error) {
 			}
 			switch {
 			case at >= 0:
-				return tuple(s[:at], separator, s[at+len(separator):]), nil
+				return tuple(s[:at], separator, s[at+len(separator):])
 			case name == "partition":
-				return tuple(s, "", ""), nil
+				return tuple(s, "", "")
 			}
-			return tuple("", "", s), nil
+			return tuple("", "", s)
 		}
 	case "startswith", "endswith":
-		return func(m *machine, p parameters) (any, error) { return m.affixed(s, name == "startswith", p) }
+		return func(m *machine, p parameters) any { return m.affixed(s, name == "startswith", p) }
 	case "removeprefix", "removesuffix":
-		return func(_ *machine, p parameters) (any, error) {
-			part, err := p.text(0, "part", "")
+		return func(_ *machine, p parameters) any {
+			part := p.text(0, "part", "")
 			if name == "removeprefix" {
-				return strings.TrimPrefix(s, part), err
+				return strings.TrimPrefix(s, part)
 			}
-			return strings.TrimSuffix(s, part), err
+			return strings.TrimSuffix(s, part)
 		}
 	case "replace":
-		return func(m *machine, p parameters) (any, error) { return replaced(m, s, p) }
+		return func(m *machine, p parameters) any { return replaced(m, s, p) }
 	case "find", "rfind", "index", "rindex":
-		return func(_ *machine, p parameters) (any, error) {
-			part, err := p.text(0, "sub", "")
-			if err != nil {
-				return nil, err
-			}
+		return func(_ *machine, p parameters) any {
+			part := p.text(0, "sub", "")
 			if len(p.args) > 1 {
-				return nil, errors.New("a range to search in is not supported")
+				return fail("a range to search in is not supported")
 			}
 			at := strings.Index(s, part)
 			if strings.HasPrefix(name, "r") {
 				at = strings.LastIndex(s, part)
 			}
 			if at < 0 && strings.HasSuffix(name, "index") {
-				return nil, errors.New("the text is not found")
+				return fail("the text is not found")
 			}
 			if at < 0 {
-				return int64(-1), nil
+				return int64(-1)
 			}
-			return int64(utf8.RuneCountInString(s[:at])), nil
+			return int64(utf8.RuneCountInString(s[:at]))
 		}
 	case "count":
-		return func(_ *machine, p parameters) (any, error) {
-			part, err := p.text(0, "sub", "")
-			return int64(strings.Count(s, part)), err
+		return func(_ *machine, p parameters) any {
+			return int64(strings.Count(s, p.text(0, "sub", "")))
 		}
 	case "join":
-		return func(m *machine, p parameters) (any, error) { return m.joinStrings(s, p) }
+		return func(m *machine, p parameters) any { return m.joinStrings(s, p) }
 	case "zfill", "ljust", "rjust", "center":
-		return func(m *machine, p parameters) (any, error) { return m.justified(s, name, p) }
+		return func(m *machine, p parameters) any { return m.justified(s, name, p) }
 	case "format", "format_map", "encode", "translate", "maketrans", "expandtabs":
-		return func(*machine, parameters) (any, error) {
-			return nil, errors.New("is not supported in chat templates")
+		return func(*machine, parameters) any {
+			return fail("is not supported in chat templates")
 		}
 	}
 	return nil
 }
 
 // strip takes characters off the ends of a text.
-func (m *machine) strip(s, name string, p parameters) (any, error) {
+func (m *machine) strip(s, name string, p parameters) any {
 	is := isSpace
 	if set, ok := p.get(0, "chars"); ok && set != nil {
-		chars, err := p.text(0, "chars", "")
-		if err != nil {
-			return nil, err
-		}
-		if err := m.spendTimes(len(chars), valueCost); err != nil {
-			return nil, err
-		}
+		chars := p.text(0, "chars", "")
+		m.spendTimes(len(chars), valueCost)
 		in := make(map[rune]bool)
 		for _, r := range chars {
 			in[r] = true
@@ -258,9 +242,7 @@ func (m *machine) strip(s, name string, p parameters) (any, error) {
 		if !is(r) {
 			break
 		}
-		if err := m.spend(elementCost); err != nil {
-			return nil, err
-		}
+		m.spend(elementCost)
 		s = s[width:]
 	}
 	for name != "lstrip" && s != "" {
@@ -268,15 +250,13 @@ func (m *machine) strip(s, name string, p parameters) (any, error) {
 		if !is(r) {
 			break
 		}
-		if err := m.spend(elementCost); err != nil {
-			return nil, err
-		}
+		m.spend(elementCost)
 		s = s[:len(s)-width]
 	}
-	return s, nil
+	return s
 }
 
-func (m *machine) affixed(s string, prefix bool, p parameters) (any, error) {
+func (m *machine) affixed(s string, prefix bool, p parameters) any {
 	v, _ := p.get(0, "prefix")
 	options := []any{v}
 	if l, ok := v.(*List); ok && l.tuple {
@@ -285,46 +265,42 @@ func (m *machine) affixed(s string, prefix bool, p parameters) (any, error) {
 	for _, o := range options {
 		part, ok := o.(string)
 		if !ok {
-			return nil, fmt.Errorf("a %s is no string", typeName(o))
+			return fail("a %s is no string", typeName(o))
 		}
-		if err := m.spend(elementCost + min(len(part), len(s))); err != nil {
-			return nil, err
-		}
+		m.spend(elementCost + min(len(part), len(s)))
 		if prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part) {
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
-func (m *machine) justified(s, name string, p parameters) (any, error) {
-	width, err := p.number(0, "width", 0)
+func (m *machine) justified(s, name string, p parameters) any {
+	width, err := p.asNumber(0, "width", 0)
 	if err != nil || width > maxRange {
-		return nil, errors.Join(err, errors.New("the width is too large"))
+		return failWith(errors.Join(err, errors.New("the width is too large")))
 	}
-	fill, err := p.text(1, "fillchar", " ")
+	fill, err := p.asText(1, "fillchar", " ")
 	if err != nil || len(fill) > utf8.UTFMax || utf8.RuneCountInString(fill) != 1 {
-		return nil, errors.Join(err, errors.New("the fill has to be one character"))
+		return failWith(errors.Join(err, errors.New("the fill has to be one character")))
 	}
 	missing := int(width) - utf8.RuneCountInString(s)
 	if missing <= 0 {
-		return s, nil
+		return s
 	}
-	if err := m.spend(2 * (missing*len(fill) + len(s))); err != nil {
-		return nil, err
-	}
+	m.spend(2 * (missing*len(fill) + len(s)))
 	switch name {
 	case "ljust":
-		return s + strings.Repeat(fill, missing), nil
+		return s + strings.Repeat(fill, missing)
 	case "rjust":
-		return strings.Repeat(fill, missing) + s, nil
+		return strings.Repeat(fill, missing) + s
 	case "center":
 		left := missing/2 + missing&int(width)&1
-		return strings.Repeat(fill, left) + s + strings.Repeat(fill, missing-left), nil
+		return strings.Repeat(fill, left) + s + strings.Repeat(fill, missing-left)
 	}
 	sign := ""
 	if s != "" && (s[0] == '-' || s[0] == '+') {
 		sign, s = s[:1], s[1:]
 	}
-	return sign + strings.Repeat("0", missing) + s, nil
+	return sign + strings.Repeat("0", missing) + s
 }

@@ -2,81 +2,63 @@ package jinja
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 )
 
-func (m *machine) unary(n *unary, s *scope) (any, error) {
-	v, err := m.eval(n.of, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) unary(n *unary, s *scope) any {
+	v := m.eval(n.of, s)
 	m.line = n.line
 	if n.op == "not" {
-		return !truth(v), nil
+		return !truth(v)
 	}
 	i, f, isFloat, ok := number(v)
 	switch {
 	case !ok:
-		return nil, unsupported(n.op, v, v)
+		return unsupported(n.op, v, v)
 	case isFloat && n.op == "-":
-		return -f, nil
+		return -f
 	case isFloat:
-		return f, nil
+		return f
 	case n.op == "-" && i == math.MinInt64:
-		return nil, errOverflow
+		return failWith(errOverflow)
 	case n.op == "-":
-		return -i, nil
+		return -i
 	}
-	return i, nil
+	return i
 }
 
 var errOverflow = errors.New("a number is too large")
 
-func unsupported(op string, a, b any) error {
+func unsupported(op string, a, b any) any {
 	for _, v := range []any{a, b} {
 		if u, ok := v.(undefined); ok {
-			return errors.New(u.problem)
+			return fail("%s", u.problem)
 		}
 	}
-	return fmt.Errorf("%s cannot be used on %s and %s", op, typeName(a), typeName(b))
+	return fail("%s cannot be used on %s and %s", op, typeName(a), typeName(b))
 }
 
-func (m *machine) binary(n *binary, s *scope) (any, error) {
-	left, err := m.eval(n.left, s)
-	if err != nil {
-		return nil, err
-	}
+func (m *machine) binary(n *binary, s *scope) any {
+	left := m.eval(n.left, s)
 	switch n.op {
 	case "and":
 		if !truth(left) {
-			return left, nil
+			return left
 		}
 		return m.eval(n.right, s)
 	case "or":
 		if truth(left) {
-			return left, nil
+			return left
 		}
 		return m.eval(n.right, s)
 	}
-	right, err := m.eval(n.right, s)
-	if err != nil {
-		return nil, err
-	}
+	right := m.eval(n.right, s)
 	m.line = n.line
 	switch n.op {
 	case "~":
-		a, err := m.text(left)
-		if err != nil {
-			return nil, err
-		}
-		b, err := m.text(right)
-		if err != nil {
-			return nil, err
-		}
-		return m.concat(a, b)
+		return m.concat(m.text(left), m.text(right))
 	case "+":
 		switch a := left.(type) {
 		case string:
@@ -85,148 +67,136 @@ func (m *machine) binary(n *binary, s *scope) (any, error) {
 			}
 		case *List:
 			if b, ok := right.(*List); ok && a.tuple == b.tuple {
-				if err := m.spend(elementCost * (len(a.Items) + len(b.Items))); err != nil {
-					return nil, err
-				}
-				return &List{Items: slices.Concat(a.Items, b.Items), tuple: a.tuple}, nil
+				m.spend(elementCost * (len(a.Items) + len(b.Items)))
+				return &List{Items: slices.Concat(a.Items, b.Items), tuple: a.tuple}
 			}
 		}
 	case "*":
-		if out, done, err := m.repeat(left, right); done {
-			return out, err
+		if out, done := m.repeat(left, right); done {
+			return out
 		}
 	case "%":
 		if _, ok := left.(string); ok {
-			return nil, errors.New("formatting with % is not supported in chat templates")
+			return fail("formatting with %% is not supported in chat templates")
 		}
 	}
 	return arithmetic(n.op, left, right)
 }
 
 // repeat is a string or a list times a number.
-func (m *machine) repeat(a, b any) (any, bool, error) {
+func (m *machine) repeat(a, b any) (any, bool) {
 	if _, ok := a.(int64); ok {
 		a, b = b, a
 	}
 	n, ok := b.(int64)
 	if !ok {
-		return nil, false, nil
+		return nil, false
 	}
-	size, repeatable := 0, true
+	size := 0
 	switch x := a.(type) {
 	case string:
 		size = len(x)
 	case *List:
 		size = elementCost * len(x.Items)
 	default:
-		repeatable = false
-	}
-	if !repeatable {
-		return nil, false, nil
+		return nil, false
 	}
 	n = max(n, 0)
-	if err := m.spendTimes(int(n), size); err != nil {
-		return nil, true, err
-	}
+	m.spendTimes(int(n), size)
 	if size == 0 { // as often as one likes
-		return a, true, nil
+		return a, true
 	}
 	if x, ok := a.(string); ok {
-		return strings.Repeat(x, int(n)), true, nil
+		return strings.Repeat(x, int(n)), true
 	}
 	if x, ok := a.(*List); ok {
-		return &List{Items: slices.Repeat(x.Items, int(n)), tuple: x.tuple}, true, nil
+		return &List{Items: slices.Repeat(x.Items, int(n)), tuple: x.tuple}, true
 	}
-	return nil, false, nil
+	return nil, false
 }
 
-func arithmetic(op string, left, right any) (any, error) {
+func arithmetic(op string, left, right any) any {
 	a, af, aFloat, aok := number(left)
 	b, bf, bFloat, bok := number(right)
 	if !aok || !bok {
-		return nil, unsupported(op, left, right)
+		return unsupported(op, left, right)
 	}
 	if (op == "/" || op == "//" || op == "%") && bf == 0 {
-		return nil, errors.New("division by zero")
+		return fail("division by zero")
 	}
 	if aFloat || bFloat || op == "/" || op == "**" && b < 0 {
 		switch op {
 		case "+":
-			return af + bf, nil
+			return af + bf
 		case "-":
-			return af - bf, nil
+			return af - bf
 		case "*":
-			return af * bf, nil
+			return af * bf
 		case "/":
-			return af / bf, nil
+			return af / bf
 		case "//":
-			return math.Floor(af / bf), nil
+			return math.Floor(af / bf)
 		case "%":
 			r := math.Mod(af, bf)
 			if r != 0 && (r < 0) != (bf < 0) {
 				r += bf
 			}
-			return r, nil
+			return r
 		}
-		return math.Pow(af, bf), nil
+		return math.Pow(af, bf)
 	}
 	switch op {
 	case "+":
 		if c := a + b; (c > a) == (b > 0) {
-			return c, nil
+			return c
 		}
 	case "-":
 		if c := a - b; (c < a) == (b > 0) {
-			return c, nil
+			return c
 		}
 	case "*":
-		product, err := multiply(a, b)
-		return product, err
+		return multiply(a, b)
 	case "//":
 		if a == math.MinInt64 && b == -1 {
-			return nil, errOverflow
+			return failWith(errOverflow)
 		}
 		q := a / b
 		if a%b != 0 && (a < 0) != (b < 0) {
 			q--
 		}
-		return q, nil
+		return q
 	case "%":
 		if b == -1 {
-			return int64(0), nil
+			return int64(0)
 		}
 		r := a % b
 		if r != 0 && (r < 0) != (b < 0) {
 			r += b
 		}
-		return r, nil
+		return r
 	case "**":
 		out := int64(1)
 		if (a == 0 || a == 1) && b > 0 {
-			return a, nil
+			return a
 		}
 		if a == -1 {
-			return 1 - 2*(b&1), nil
+			return 1 - 2*(b&1)
 		}
 		for range b {
-			next, err := multiply(out, a)
-			if err != nil {
-				return nil, err
-			}
-			out = next
+			out = multiply(out, a)
 		}
-		return out, nil
+		return out
 	}
-	return nil, errOverflow
+	return failWith(errOverflow)
 }
 
-func multiply(a, b int64) (int64, error) {
+func multiply(a, b int64) int64 {
 	if a == 0 || b == 0 {
-		return 0, nil
+		return 0
 	}
 	c := a * b
 	if c/b != a || a == -1 && b == math.MinInt64 || b == -1 && a == math.MinInt64 {
-		return 0, errOverflow
+		failWith(errOverflow)
 	}
-	return c, nil
+	return c
 }

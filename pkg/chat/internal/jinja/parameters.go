@@ -21,7 +21,16 @@ func (p parameters) get(i int, name string) (any, bool) {
 	return p.named.Get(name)
 }
 
-func (p parameters) text(i int, name, otherwise string) (string, error) {
+func (p parameters) text(i int, name, otherwise string) string {
+	return must(p.asText(i, name, otherwise))
+}
+
+func (p parameters) number(i int, name string, otherwise int64) int64 {
+	return must(p.asNumber(i, name, otherwise))
+}
+
+// asText is text for those that say more about an error.
+func (p parameters) asText(i int, name, otherwise string) (string, error) {
 	v, ok := p.get(i, name)
 	if !ok {
 		return otherwise, nil
@@ -33,7 +42,8 @@ func (p parameters) text(i int, name, otherwise string) (string, error) {
 	return s, nil
 }
 
-func (p parameters) number(i int, name string, otherwise int64) (int64, error) {
+// asNumber is number for those that say more about an error.
+func (p parameters) asNumber(i int, name string, otherwise int64) (int64, error) {
 	v, ok := p.get(i, name)
 	if !ok {
 		return otherwise, nil

@@ -41,23 +41,18 @@ func (s *scope) set(name string, value any) {
 }
 
 // setIn gives a variable of a scope a value.
-func (m *machine) setIn(s *scope, name string, value any) error {
-	if err := m.spend(valueCost + len(name)); err != nil {
-		return err
-	}
+func (m *machine) setIn(s *scope, name string, value any) {
+	m.spend(valueCost + len(name))
 	s.set(name, value)
-	return nil
 }
 
 // get looks a variable up, in a scope and those around it.
-func (m *machine) get(s *scope, name string) (any, bool, error) {
+func (m *machine) get(s *scope, name string) (any, bool) {
 	for ; s != nil; s = s.parent {
-		if err := m.spend(scopeCost); err != nil {
-			return nil, false, err
-		}
+		m.spend(scopeCost)
 		if i := s.find(name); i >= 0 {
-			return s.values[i], true, nil
+			return s.values[i], true
 		}
 	}
-	return nil, false, nil
+	return nil, false
 }

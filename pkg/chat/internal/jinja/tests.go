@@ -1,12 +1,11 @@
 package jinja
 
 import (
-	"errors"
 	"strings"
 	"unicode"
 )
 
-type test func(m *machine, v any, args []any) (bool, error)
+type test func(m *machine, v any, args []any) bool
 
 var tests = map[string]test{
 	"defined":   simple(func(v any) bool { _, ok := v.(undefined); return !ok }),
@@ -51,20 +50,18 @@ var tests = map[string]test{
 	"ne": same(false), "!=": same(false),
 	"lt": ordered(func(c int) bool { return c < 0 }), "lessthan": ordered(func(c int) bool { return c < 0 }), "<": ordered(func(c int) bool { return c < 0 }), "le": ordered(func(c int) bool { return c <= 0 }), "<=": ordered(func(c int) bool { return c <= 0 }),
 	"gt": ordered(func(c int) bool { return c > 0 }), "greaterthan": ordered(func(c int) bool { return c > 0 }), ">": ordered(func(c int) bool { return c > 0 }), "ge": ordered(func(c int) bool { return c >= 0 }), ">=": ordered(func(c int) bool { return c >= 0 }),
-	"in": func(m *machine, v any, args []any) (bool, error) {
+	"in": func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
-			return false, errNoItems
+			failWith(errNoItems)
 		}
 		return m.contains(args[0], v)
 	},
-	"sameas": func(m *machine, v any, args []any) (bool, error) {
+	"sameas": func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
-			return false, errNoItems
+			failWith(errNoItems)
 		}
-		if err := m.weigh(v); err != nil {
-			return false, err
-		}
-		return typeName(v) == typeName(args[0]) && equal(v, args[0]), nil
+		m.weigh(v)
+		return typeName(v) == typeName(args[0]) && equal(v, args[0])
 	},
 }
 
@@ -80,56 +77,44 @@ func testOf(name string) test {
 }
 
 func simple(t func(v any) bool) test {
-	return func(_ *machine, v any, _ []any) (bool, error) { return t(v), nil }
+	return func(_ *machine, v any, _ []any) bool { return t(v) }
 }
 
 // known reports whether something is called by a name.
 func known(is func(name string) bool) test {
-	return func(m *machine, v any, _ []any) (bool, error) {
-		if err := m.hash(v); err != nil {
-			return false, err
-		}
+	return func(m *machine, v any, _ []any) bool {
+		m.hash(v)
 		name, _ := v.(string)
-		return is(name), nil
+		return is(name)
 	}
 }
 
 // casing reports whether a text has letters of one case, and none of the other.
 func casing(not, want func(rune) bool) test {
-	return func(m *machine, v any, _ []any) (bool, error) {
-		t, err := m.text(v)
-		if err != nil {
-			return false, err
-		}
-		if err := m.spendTimes(len(t), 2*runeCost); err != nil {
-			return false, err
-		}
-		return cased(t, not, want), nil
+	return func(m *machine, v any, _ []any) bool {
+		t := m.text(v)
+		m.spendTimes(len(t), 2*runeCost)
+		return cased(t, not, want)
 	}
 }
 
 func ordered(t func(c int) bool) test {
-	return func(m *machine, v any, args []any) (bool, error) {
+	return func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
-			return false, errNoItems
+			failWith(errNoItems)
 		}
-		if err := m.weigh(v); err != nil {
-			return false, err
-		}
-		c, err := compare(v, args[0])
-		return err == nil && t(c), err
+		m.weigh(v)
+		return t(compare(v, args[0]))
 	}
 }
 
 func same(want bool) test {
-	return func(m *machine, v any, args []any) (bool, error) {
+	return func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
-			return false, errNoItems
+			failWith(errNoItems)
 		}
-		if err := m.weigh(v); err != nil {
-			return false, err
-		}
-		return equal(v, args[0]) == want, nil
+		m.weigh(v)
+		return equal(v, args[0]) == want
 	}
 }
 
@@ -139,19 +124,19 @@ func cased(s string, not, want func(rune) bool) bool {
 }
 
 func remainder(of func(argument int64) int64, want int64) test {
-	return func(_ *machine, v any, args []any) (bool, error) {
+	return func(_ *machine, v any, args []any) bool {
 		by := int64(0)
 		if len(args) == 1 {
 			by, _, _, _ = number(args[0])
 		}
 		n, _, isFloat, ok := number(v)
 		if !ok || isFloat {
-			return false, unsupported("%", v, v)
+			unsupported("%", v, v)
 		}
 		by = of(by)
 		if by == 0 {
-			return false, errors.New("division by zero")
+			fail("division by zero")
 		}
-		return by == -1 && want == 0 || by != -1 && ((n%by)+by)%by == want, nil
+		return by == -1 && want == 0 || by != -1 && ((n%by)+by)%by == want
 	}
 }

@@ -82,7 +82,7 @@ type (
 	namespace struct{ attributes *Dict }
 	function  struct {
 		name string
-		call func(m *machine, args []any, named *Dict) (any, error)
+		call func(m *machine, args []any, named *Dict) any
 	}
 )
 
@@ -200,46 +200,47 @@ func equal(a, b any) bool {
 }
 
 // compare orders two values of one kind: negative, 0 or positive.
-func compare(a, b any) (int, error) {
+func compare(a, b any) int {
 	ai, af, aFloat, aok := number(a)
 	bi, bf, bFloat, bok := number(b)
 	switch {
 	case aok && bok && !aFloat && !bFloat:
-		return order(ai < bi, ai > bi), nil
+		return order(ai < bi, ai > bi)
 	case aok && bok:
-		return order(af < bf, af > bf), nil
+		return order(af < bf, af > bf)
 	}
 	switch x := a.(type) {
 	case string:
 		if y, ok := b.(string); ok {
-			return strings.Compare(x, y), nil
+			return strings.Compare(x, y)
 		}
 	case *List:
 		if y, ok := b.(*List); ok {
 			for i := range min(len(x.Items), len(y.Items)) {
-				if c, err := compareElements(x.Items[i], y.Items[i]); c != 0 || err != nil {
-					return c, err
+				if c := compareElements(x.Items[i], y.Items[i]); c != 0 {
+					return c
 				}
 			}
-			return order(len(x.Items) < len(y.Items), len(x.Items) > len(y.Items)), nil
+			return order(len(x.Items) < len(y.Items), len(x.Items) > len(y.Items))
 		}
 	case undefined:
-		return 0, fmt.Errorf("%s", x.problem)
+		fail("%s", x.problem)
 	}
 	if u, ok := b.(undefined); ok {
-		return 0, fmt.Errorf("%s", u.problem)
+		fail("%s", u.problem)
 	}
-	return 0, fmt.Errorf("%s and %s cannot be ordered", typeName(a), typeName(b))
+	fail("%s and %s cannot be ordered", typeName(a), typeName(b))
+	return 0
 }
 
 // compareElements orders two elements of lists: equal ones need no order. Lists are
 // gone through once.
-func compareElements(a, b any) (int, error) {
+func compareElements(a, b any) int {
 	x, isList := a.(*List)
 	if y, ok := b.(*List); ok && isList && x.tuple == y.tuple || !equal(a, b) {
 		return compare(a, b)
 	}
-	return 0, nil
+	return 0
 }
 
 func order(less, more bool) int {
@@ -252,20 +253,21 @@ func order(less, more bool) int {
 	return 0
 }
 
-func length(v any) (int, error) {
+func length(v any) int {
 	switch x := v.(type) {
 	case string:
-		return utf8.RuneCountInString(x), nil
+		return utf8.RuneCountInString(x)
 	case *List:
-		return len(x.Items), nil
+		return len(x.Items)
 	case *Dict:
-		return len(x.keys), nil
+		return len(x.keys)
 	case undefined:
-		return 0, nil
+		return 0
 	case *loop:
-		return len(x.items), nil
+		return len(x.items)
 	}
-	return 0, fmt.Errorf("a %s has no length", typeName(v))
+	fail("a %s has no length", typeName(v))
+	return 0
 }
 
 func list(items []any) *List { return &List{Items: items} }

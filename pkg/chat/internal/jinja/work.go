@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"errors"
 	"strings"
 	"unicode/utf8"
 )
@@ -27,99 +26,88 @@ const (
 // maxMessageBytes bounds what an error says: templates write messages.
 const maxMessageBytes = 4 << 10
 
-// spend counts work. Its error ends the rendering.
-func (m *machine) spend(units int) error {
+// spend counts work. The rendering fails when none is left.
+func (m *machine) spend(units int) {
 	if m.work -= units; m.work < 0 || units < 0 {
 		m.work = -1
-		return errors.New("the template works too long: it was stopped")
+		fail("the template works too long: it was stopped")
 	}
 	if m.unwatched -= units; m.unwatched < 0 {
 		m.unwatched = watchInterval
-		return m.ctx.Err()
+		if err := m.ctx.Err(); err != nil {
+			failWith(err)
+		}
 	}
-	return nil
 }
 
 // spendTimes counts work that is done so many times.
-func (m *machine) spendTimes(times, units int) error {
+func (m *machine) spendTimes(times, units int) {
 	if units > 0 && times > m.work/units {
-		return m.spend(m.work + 1)
+		m.spend(m.work + 1)
 	}
-	return m.spend(times * units)
+	m.spend(times * units)
 }
 
 // text is str() of a value.
-func (m *machine) text(v any) (string, error) {
+func (m *machine) text(v any) string {
 	switch v.(type) {
 	case *List, *Dict:
 		// A character may be written as \x00.
-		if err := m.weighAt(v, 4, 0); err != nil {
-			return "", err
-		}
+		m.weighAt(v, 4, 0)
 	}
-	return text(v), nil
+	return text(v)
 }
 
 // weigh counts the work of comparing a value, which may hold one value often.
-func (m *machine) weigh(v any) error { return m.weighAt(v, 1, 0) }
+func (m *machine) weigh(v any) { m.weighAt(v, 1, 0) }
 
 // weighAt counts so much for each byte of text in a value.
-func (m *machine) weighAt(v any, byteCost, depth int) error {
+func (m *machine) weighAt(v any, byteCost, depth int) {
 	if depth > maxDepth {
-		return errors.New("a value is nested too deep")
+		fail("a value is nested too deep")
 	}
 	switch x := v.(type) {
 	case string:
-		return m.spend(byteCost*len(x) + elementCost)
+		m.spend(byteCost * len(x))
 	case *List:
 		for _, e := range x.Items {
-			if err := m.weighAt(e, byteCost, depth+1); err != nil {
-				return err
-			}
+			m.weighAt(e, byteCost, depth+1)
 		}
 	case *Dict:
 		for i, key := range x.keys {
-			if err := m.weighAt(key, byteCost, depth+1); err != nil {
-				return err
-			}
-			if err := m.weighAt(x.values[i], byteCost, depth+1); err != nil {
-				return err
-			}
+			m.weighAt(key, byteCost, depth+1)
+			m.weighAt(x.values[i], byteCost, depth+1)
 		}
 	}
-	return m.spend(elementCost)
+	m.spend(elementCost)
 }
 
 // weight counts the work of comparing a value once, and returns it.
-func (m *machine) weight(v any) (int, error) {
+func (m *machine) weight(v any) int {
 	before := m.work
-	err := m.weigh(v)
-	return before - m.work, err
+	m.weigh(v)
+	return before - m.work
 }
 
 // hash counts the work of looking for a key.
-func (m *machine) hash(key any) error {
+func (m *machine) hash(key any) {
 	if s, ok := key.(string); ok {
-		return m.spend(len(s) + elementCost)
+		m.spend(len(s))
 	}
-	return m.spend(elementCost)
+	m.spend(elementCost)
 }
 
 // find looks a key up.
-func (m *machine) find(d *Dict, key any) (any, bool, error) {
-	if err := m.hash(key); err != nil {
-		return nil, false, err
-	}
+func (m *machine) find(d *Dict, key any) (any, bool) {
+	m.hash(key)
 	v, ok := d.Get(key)
-	return v, ok, nil
+	return v, ok
 }
 
 // list is a list of n places that the caller fills.
-func (m *machine) list(n int) ([]any, error) {
-	if err := m.spendTimes(n, elementCost); err != nil {
-		return nil, err
-	}
-	return make([]any, n), nil
+func (m *machine) list(n int) []any {
+	m.spendTimes(n, elementCost)
+	return make([]any, n)
 }
 
 // cut is at most limit bytes of a text, and a sign of what is missing.
@@ -145,24 +133,18 @@ func shortText(v any) string {
 }
 
 // concat is the sum of two texts.
-func (m *machine) concat(a, b string) (string, error) {
-	if err := m.spend(len(a) + len(b)); err != nil {
-		return "", err
-	}
-	return a + b, nil
+func (m *machine) concat(a, b string) string {
+	m.spend(len(a) + len(b))
+	return a + b
 }
 
 // joined is texts with another between them.
-func (m *machine) joined(parts []string, between string) (string, error) {
+func (m *machine) joined(parts []string, between string) string {
 	size := 0
 	for _, p := range parts {
 		size += len(p)
 	}
-	if err := m.spendTimes(len(parts), len(between)); err != nil {
-		return "", err
-	}
-	if err := m.spend(size); err != nil {
-		return "", err
-	}
-	return strings.Join(parts, between), nil
+	m.spendTimes(len(parts), len(between))
+	m.spend(size)
+	return strings.Join(parts, between)
 }
