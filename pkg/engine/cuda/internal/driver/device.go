@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -88,6 +89,27 @@ func (v *Device) enter() error {
 }
 
 func (v *Device) leave() { v.mu.RUnlock() }
+
+// owned is what everything of a device that is closed by itself has.
+type owned struct {
+	device *Device
+	closed atomic.Bool
+}
+
+func (o *owned) open(what string) error {
+	if o.closed.Load() {
+		return fmt.Errorf("%s: %w", what, ErrClosed)
+	}
+	return nil
+}
+
+// close frees it by call. A second close does nothing.
+func (o *owned) close(what string, call func() C.tdm_outcome) error {
+	if o.closed.Swap(true) {
+		return nil
+	}
+	return o.device.release(what, call)
+}
 
 // release frees something by call, once. After the device's Close it is gone already.
 func (v *Device) release(what string, call func() C.tdm_outcome) error {

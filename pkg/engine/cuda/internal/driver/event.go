@@ -8,17 +8,15 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 )
 
 // Event marks a place in a stream. A later record replaces the former one; one that was
 // never recorded counts as reached.
 type Event struct {
-	device *Device
+	owned
 	handle C.CUevent
 	timing bool
-	closed atomic.Bool
 }
 
 // NewEvent makes an event that keeps no time, which is the cheaper kind.
@@ -40,7 +38,7 @@ func (v *Device) newEvent(timing bool) (*Event, error) {
 	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("make an event: %w", err)
 	}
-	return &Event{device: v, handle: C.CUevent(o.made), timing: timing}, nil
+	return &Event{owned: owned{device: v}, handle: C.CUevent(o.made), timing: timing}, nil
 }
 
 // Synchronize waits until the event is reached. The error may be that of the work before it.
@@ -98,15 +96,7 @@ func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 
 // Close drops the event. Streams that wait for it still do.
 func (e *Event) Close() error {
-	if e.closed.Swap(true) {
-		return nil
-	}
-	return e.device.release("drop an event", func() C.tdm_outcome { return C.tdm_event_close(e.device.c, e.handle) })
+	return e.close("drop an event", func() C.tdm_outcome { return C.tdm_event_close(e.device.c, e.handle) })
 }
 
-func (e *Event) usable() error {
-	if e.closed.Load() {
-		return fmt.Errorf("event: %w", ErrClosed)
-	}
-	return nil
-}
+func (e *Event) usable() error { return e.open("event") }

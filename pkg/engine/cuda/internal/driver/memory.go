@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"fmt"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -56,10 +55,9 @@ func (v *Device) Free(address Address) error {
 
 // Host is host memory that is pinned, so that copies run beside everything else.
 type Host struct {
-	device *Device
+	owned
 	memory unsafe.Pointer
 	size   int
-	closed atomic.Bool
 }
 
 // AllocateHost allocates pinned memory, its contents unknown. The caller frees it.
@@ -75,7 +73,7 @@ func (v *Device) AllocateHost(bytes int) (*Host, error) {
 	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", bytes, err)
 	}
-	return &Host{device: v, memory: o.made, size: bytes}, nil
+	return &Host{owned: owned{device: v}, memory: o.made, size: bytes}, nil
 }
 
 // Bytes is the memory, until Free: nil after it. A copy reads or writes it when the copy
@@ -89,15 +87,7 @@ func (h *Host) Bytes() []byte {
 
 // Free frees the memory. No copy may be under way, and nobody may keep Bytes.
 func (h *Host) Free() error {
-	if h.closed.Swap(true) {
-		return nil
-	}
-	return h.device.release("free pinned memory", func() C.tdm_outcome { return C.tdm_free_host(h.device.c, h.memory) })
+	return h.close("free pinned memory", func() C.tdm_outcome { return C.tdm_free_host(h.device.c, h.memory) })
 }
 
-func (h *Host) usable() error {
-	if h.closed.Load() {
-		return fmt.Errorf("pinned memory: %w", ErrClosed)
-	}
-	return nil
-}
+func (h *Host) usable() error { return h.open("pinned memory") }

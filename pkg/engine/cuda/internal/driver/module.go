@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 )
 
@@ -25,9 +24,8 @@ var compiler sync.Once
 
 // Module is compiled code on a device.
 type Module struct {
-	device *Device
+	owned
 	handle C.CUmodule
-	closed atomic.Bool
 }
 
 // Load compiles PTX for the device, which takes seconds unless the driver's cache knows
@@ -56,23 +54,15 @@ func (v *Device) Load(ptx []byte) (*Module, error) {
 		}
 		return nil, fmt.Errorf("load PTX: %w", err)
 	}
-	return &Module{device: v, handle: C.CUmodule(o.made)}, nil
+	return &Module{owned: owned{device: v}, handle: C.CUmodule(o.made)}, nil
 }
 
 // Unload drops the module and its functions. None of them may be running.
 func (m *Module) Unload() error {
-	if m.closed.Swap(true) {
-		return nil
-	}
-	return m.device.release("unload a module", func() C.tdm_outcome { return C.tdm_module_unload(m.device.c, m.handle) })
+	return m.close("unload a module", func() C.tdm_outcome { return C.tdm_module_unload(m.device.c, m.handle) })
 }
 
-func (m *Module) usable() error {
-	if m.closed.Load() {
-		return fmt.Errorf("module: %w", ErrClosed)
-	}
-	return nil
-}
+func (m *Module) usable() error { return m.open("module") }
 
 // Function is a kernel of a module, and lives as long.
 type Function struct {

@@ -27,9 +27,8 @@ const (
 // Stream is a queue of work, done in order. Streams wait for each other through events
 // only.
 type Stream struct {
-	device *Device
+	owned
 	handle C.CUstream
-	closed atomic.Bool
 	waited atomic.Int64 // nanoseconds
 }
 
@@ -43,7 +42,7 @@ func (v *Device) NewStream(priority Priority) (*Stream, error) {
 	if err := v.driver.check(o); err != nil {
 		return nil, fmt.Errorf("make a stream: %w", err)
 	}
-	return &Stream{device: v, handle: C.CUstream(o.made)}, nil
+	return &Stream{owned: owned{device: v}, handle: C.CUstream(o.made)}, nil
 }
 
 // Submit enqueues the program's operations, in one cgo call, and returns before they ran.
@@ -111,24 +110,15 @@ func (s *Stream) Synchronize() error {
 
 // Close drops the stream. What was submitted still runs.
 func (s *Stream) Close() error {
-	if s.closed.Swap(true) {
-		return nil
-	}
-	return s.device.release("drop a stream", func() C.tdm_outcome { return C.tdm_stream_close(s.device.c, s.handle) })
+	return s.close("drop a stream", func() C.tdm_outcome { return C.tdm_stream_close(s.device.c, s.handle) })
 }
 
-func (s *Stream) usable() error {
-	if s.closed.Load() {
-		return fmt.Errorf("stream: %w", ErrClosed)
-	}
-	return nil
-}
+func (s *Stream) usable() error { return s.open("stream") }
 
 // Graph is a program that was prepared once, to be launched at less cost.
 type Graph struct {
-	device *Device
+	owned
 	handle C.CUgraphExec
-	closed atomic.Bool
 }
 
 // Capture prepares a graph of the program's operations, in one cgo call, and runs none of
@@ -148,20 +138,12 @@ func (s *Stream) Capture(p *Program) (*Graph, error) {
 	if err := p.failed(o); err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
-	return &Graph{device: s.device, handle: C.CUgraphExec(o.made)}, nil
+	return &Graph{owned: owned{device: s.device}, handle: C.CUgraphExec(o.made)}, nil
 }
 
 // Close drops the graph. No launch of it may be under way.
 func (g *Graph) Close() error {
-	if g.closed.Swap(true) {
-		return nil
-	}
-	return g.device.release("drop a graph", func() C.tdm_outcome { return C.tdm_graph_close(g.device.c, g.handle) })
+	return g.close("drop a graph", func() C.tdm_outcome { return C.tdm_graph_close(g.device.c, g.handle) })
 }
 
-func (g *Graph) usable() error {
-	if g.closed.Load() {
-		return fmt.Errorf("graph: %w", ErrClosed)
-	}
-	return nil
-}
+func (g *Graph) usable() error { return g.open("graph") }
