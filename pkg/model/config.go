@@ -38,22 +38,21 @@ func parseConfig(file string, data []byte) (Spec, error) {
 		return Spec{}, err
 	}
 	spec := Spec{Architecture: of.architecture, QKVBias: of.qkvBias, QKNorm: of.qkNorm, BOS: -1}
-	for _, read := range []func(*Spec) error{
-		func(s *Spec) error { return f.readSizes(s, of) },
-		func(*Spec) error { return f.checkUnsupported(of) },
-		f.readNumerics, f.readRope, f.readChunks,
-		func(s *Spec) error { return of.windows(f, s) },
-		func(s *Spec) error { return f.readTokens(s, of) },
-		f.readWeightType,
-	} {
-		if err := read(&spec); err != nil {
-			return Spec{}, err
-		}
+	f.readSizes(&spec, of)
+	f.checkUnsupported(of)
+	f.readNumerics(&spec)
+	f.readRope(&spec)
+	f.readChunks(&spec)
+	of.windows(f, &spec)
+	f.readTokens(&spec, of)
+	f.readWeightType(&spec)
+	if *f.err != nil {
+		return Spec{}, *f.err
 	}
 	return spec, nil
 }
 
-func (f fields) readSizes(s *Spec, of family) error {
+func (f fields) readSizes(s *Spec, of family) {
 	for _, size := range []struct {
 		key     string
 		to      *int
@@ -65,24 +64,16 @@ func (f fields) readSizes(s *Spec, of family) error {
 		{"num_hidden_layers", &s.Layers, maxLayers},
 		{"num_attention_heads", &s.Heads, maxHeads},
 	} {
-		n, err := f.integer(size.key, 1, size.highest)
-		if err != nil {
-			return err
-		}
-		*size.to = n
+		*size.to = f.integer(size.key, 1, size.highest)
 	}
-	if err := f.readHeads(s, of); err != nil {
-		return err
-	}
-	var err error
-	s.ContextTokens, err = f.integerOr("max_position_embeddings", of.context, leastContext, maxContext)
-	return err
+	f.readHeads(s, of)
+	s.ContextTokens = f.integerOr("max_position_embeddings", of.context, leastContext, maxContext)
 }
 
 // readHeads reads how many key/value heads there are and how large heads are.
 // Where a class has a number for an absent key, null still means that it follows
 // from the other sizes.
-func (f fields) readHeads(s *Spec, of family) (err error) {
+func (f fields) readHeads(s *Spec, of family) {
 	kvHeads, headSize := s.Heads, s.HiddenSize/s.Heads
 	if _, there := f.values["num_key_value_heads"]; !there && of.kvHeads > 0 {
 		kvHeads = of.kvHeads
@@ -92,26 +83,21 @@ func (f fields) readHeads(s *Spec, of family) (err error) {
 	if classSize {
 		headSize = of.headSize
 	}
-	if s.KVHeads, err = f.integerOr("num_key_value_heads", kvHeads, 1, maxHeads); err != nil {
-		return err
-	}
+	s.KVHeads = f.integerOr("num_key_value_heads", kvHeads, 1, maxHeads)
 	if s.Heads%s.KVHeads != 0 {
-		return f.bad("num_key_value_heads", fmt.Sprintf("num_attention_heads %d is not a multiple of %d", s.Heads, s.KVHeads), "correct it")
+		f.bad("num_key_value_heads", fmt.Sprintf("num_attention_heads %d is not a multiple of %d", s.Heads, s.KVHeads), "correct it")
 	}
 	if !f.has("head_dim") && !classSize && s.HiddenSize%s.Heads != 0 {
-		return f.bad("head_dim", fmt.Sprintf("is missing, and hidden_size %d is not a multiple of num_attention_heads %d", s.HiddenSize, s.Heads), "add it")
+		f.bad("head_dim", fmt.Sprintf("is missing, and hidden_size %d is not a multiple of num_attention_heads %d", s.HiddenSize, s.Heads), "add it")
 	}
-	if s.HeadSize, err = f.integerOr("head_dim", headSize, 1, maxHeadSize); err != nil {
-		return err
-	}
+	s.HeadSize = f.integerOr("head_dim", headSize, 1, maxHeadSize)
 	if s.HeadSize < 2 || s.HeadSize%2 != 0 || s.HeadSize > maxHeadSize {
-		return f.bad("head_dim", fmt.Sprintf("heads of %d elements: the rotary embedding needs an even number up to %d", s.HeadSize, maxHeadSize), "correct it")
+		f.bad("head_dim", fmt.Sprintf("heads of %d elements: the rotary embedding needs an even number up to %d", s.HeadSize, maxHeadSize), "correct it")
 	}
-	return nil
 }
 
 // checkUnsupported refuses what would change the arithmetic.
-func (f fields) checkUnsupported(of family) error {
+func (f fields) checkUnsupported(of family) {
 	const remedy = "use a checkpoint without it"
 	for _, bias := range []struct{ key, of string }{
 		{"attention_bias", "the attention's output projection"}, {"mlp_bias", "the feed-forward part"},
@@ -119,34 +105,22 @@ func (f fields) checkUnsupported(of family) error {
 		if of.qkvBias && bias.key == "attention_bias" {
 			continue // no key of the class: which biases it has is fixed
 		}
-		on, err := f.boolOr(bias.key, false)
-		if err != nil {
-			return err
-		}
-		if on {
-			return f.bad(bias.key, "true is not supported: "+bias.of+" would have a bias", remedy)
+		if f.boolOr(bias.key, false) {
+			f.bad(bias.key, "true is not supported: "+bias.of+" would have a bias", remedy)
 		}
 	}
-	act, err := f.textOr("hidden_act", "silu")
-	if err != nil {
-		return err
-	}
+	act := f.textOr("hidden_act", "silu")
 	if act != "silu" && act != "swish" { // two names of the same function
-		return f.bad("hidden_act", clip(act)+" is not supported", `use a model with "silu"`)
+		f.bad("hidden_act", clip(act)+" is not supported", `use a model with "silu"`)
 	}
 	for _, key := range []string{"quantization_config", "compression_config"} {
 		if f.has(key) {
-			return f.bad(key, "quantized weights are not supported: "+f.quantization(key), "use the bf16, f16 or f32 checkpoint")
+			f.bad(key, "quantized weights are not supported: "+f.quantization(key), "use the bf16, f16 or f32 checkpoint")
 		}
 	}
-	part, err := f.floatOr("partial_rotary_factor", 1)
-	if err != nil {
-		return err
+	if f.floatOr("partial_rotary_factor", 1) != 1 {
+		f.bad("partial_rotary_factor", f.shown("partial_rotary_factor")+" is not supported", remedy)
 	}
-	if part != 1 {
-		return f.bad("partial_rotary_factor", f.shown("partial_rotary_factor")+" is not supported", remedy)
-	}
-	return nil
 }
 
 // quantization names how the weights are quantized.
@@ -160,59 +134,36 @@ func (f fields) quantization(key string) string {
 
 // readChunks bounds the context of a model whose longer one needs attention in two
 // kinds of chunks (Qwen2.5-1M): within one chunk it is the ordinary one.
-func (f fields) readChunks(s *Spec) error {
+func (f fields) readChunks(s *Spec) {
 	const key = "dual_chunk_attention_config"
 	if !f.has(key) {
-		return nil
+		return
 	}
-	group, err := parseFields(f.file, f.values[key])
-	if err != nil {
-		return f.bad(key, f.shown(key)+" is not an object", "correct it")
-	}
-	group.prefix = key + "."
-	size, err := group.integer("chunk_size", 1, maxContext)
-	if err != nil {
-		return err
-	}
-	local, err := group.integerOr("local_size", 0, 0, size-1)
-	if err != nil {
-		return err
-	}
-	original, err := group.integerOr("original_max_position_embeddings", size, 1, maxContext)
-	if err != nil {
-		return err
-	}
+	group := f.object(key)
+	size := group.integer("chunk_size", 1, maxContext)
+	local := group.integerOr("local_size", 0, 0, size-1)
+	original := group.integerOr("original_max_position_embeddings", size, 1, maxContext)
 	s.ContextTokens = min(s.ContextTokens, size-local, original)
-	return nil
 }
 
-func (f fields) readNumerics(s *Spec) error {
-	eps, err := f.floatOr("rms_norm_eps", 1e-6)
-	if err != nil {
-		return err
-	}
+func (f fields) readNumerics(s *Spec) {
+	eps := f.floatOr("rms_norm_eps", 1e-6)
 	if s.RMSNormEps = float32(eps); s.RMSNormEps <= 0 || eps >= 1 {
-		return f.bad("rms_norm_eps", f.shown("rms_norm_eps")+" is not between 0 and 1, both excluded", "correct it")
+		f.bad("rms_norm_eps", f.shown("rms_norm_eps")+" is not between 0 and 1, both excluded", "correct it")
 	}
-	s.TiedEmbeddings, err = f.boolOr("tie_word_embeddings", false)
-	return err
+	s.TiedEmbeddings = f.boolOr("tie_word_embeddings", false)
 }
 
-func (f fields) readTokens(s *Spec, of family) error {
+func (f fields) readTokens(s *Spec, of family) {
 	// The class's defaults for absent keys; null means that there is none.
 	bos, eos := of.token(of.bos, s), of.token(of.eos, s)
-	var err error
 	if _, ok := f.values["bos_token_id"]; ok {
-		if bos, err = f.tokens("bos_token_id", s.VocabSize); err != nil {
-			return err
-		}
+		bos = f.tokens("bos_token_id", s.VocabSize)
 	}
 	if _, ok := f.values["eos_token_id"]; ok {
-		if eos, err = f.tokens("eos_token_id", s.VocabSize); err != nil {
-			return err
-		}
+		eos = f.tokens("eos_token_id", s.VocabSize)
 	}
-	return f.setTokens(s, bos, eos)
+	f.setTokens(s, bos, eos)
 }
 
 // token is a default as a list: empty if there is none in the vocabulary.
@@ -224,9 +175,9 @@ func (family) token(id int32, s *Spec) []int32 {
 }
 
 // setTokens takes over a start token, if one is given, and adds ends.
-func (f fields) setTokens(s *Spec, bos, eos []int32) error {
+func (f fields) setTokens(s *Spec, bos, eos []int32) {
 	if len(bos) > 1 {
-		return f.bad("bos_token_id", f.shown("bos_token_id")+" is more than one token", "correct it")
+		f.bad("bos_token_id", f.shown("bos_token_id")+" is more than one token", "correct it")
 	}
 	if len(bos) == 1 {
 		s.BOS = bos[0]
@@ -236,16 +187,11 @@ func (f fields) setTokens(s *Spec, bos, eos []int32) error {
 			s.EOS = append(s.EOS, id)
 		}
 	}
-	return nil
 }
 
-func (f fields) readWeightType(s *Spec) error {
+func (f fields) readWeightType(s *Spec) {
 	for _, key := range []string{"torch_dtype", "dtype"} {
-		name, err := f.textOr(key, "")
-		if err != nil {
-			return err
-		}
-		switch name {
+		switch f.textOr(key, "") {
 		case "bfloat16":
 			s.WeightType = BF16.String()
 		case "float16":
@@ -254,5 +200,4 @@ func (f fields) readWeightType(s *Spec) error {
 			s.WeightType = F32.String()
 		}
 	}
-	return nil
 }

@@ -21,7 +21,7 @@ type family struct {
 	qkvBias bool
 	qkNorm  bool
 	// windows reads which layers see how far.
-	windows func(fields, *Spec) error
+	windows func(fields, *Spec)
 }
 
 // families are all that is supported, the names of their classes with Hugging
@@ -58,31 +58,29 @@ func (s Spec) Family() string {
 // family finds out which one the file is of.
 func (f fields) family() (family, error) {
 	remedy := "use a dense text model: " + strings.Join(Architectures(), ", ")
-	if !f.has("architectures") {
-		return family{}, f.bad("architectures", "is missing", remedy)
-	}
 	var names []string
-	if err := json.Unmarshal(f.values["architectures"], &names); err != nil {
-		return family{}, f.bad("architectures", f.shown("architectures")+" is not a list of names", remedy)
-	}
-	if len(names) != 1 {
-		return family{}, f.bad("architectures", f.shown("architectures")+" is not supported", remedy)
-	}
-	for _, one := range families() {
-		if names[0] != one.architecture {
-			continue
+	err := json.Unmarshal(f.values["architectures"], &names)
+	switch {
+	case !f.has("architectures"):
+		f.bad("architectures", "is missing", remedy)
+	case err != nil:
+		f.bad("architectures", f.shown("architectures")+" is not a list of names", remedy)
+	case len(names) != 1:
+		f.bad("architectures", f.shown("architectures")+" is not supported", remedy)
+	default:
+		for _, one := range families() {
+			if names[0] != one.architecture {
+				continue
+			}
+			if kind := f.textOr("model_type", one.modelType); kind != one.modelType {
+				f.bad("model_type", clip(kind)+" is not the one of "+one.architecture+", "+clip(one.modelType),
+					"take config.json from the model's publisher as it is")
+			}
+			return one, *f.err
 		}
-		kind, err := f.textOr("model_type", one.modelType)
-		if err != nil {
-			return family{}, err
-		}
-		if kind != one.modelType {
-			return family{}, f.bad("model_type", clip(kind)+" is not the one of "+one.architecture+", "+clip(one.modelType),
-				"take config.json from the model's publisher as it is")
-		}
-		return one, nil
+		f.bad("architectures", f.shown("architectures")+" is not supported"+whyNot(names[0]), remedy)
 	}
-	return family{}, f.bad("architectures", f.shown("architectures")+" is not supported"+whyNot(names[0]), remedy)
+	return family{}, *f.err
 }
 
 // whyNot says what sets an architecture apart, as far as its name tells.

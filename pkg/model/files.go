@@ -152,14 +152,17 @@ func parseIndex(dir, path string, data []byte) (map[string]map[string]struct{}, 
 		return nil, err
 	}
 	var names map[string]string
-	if !f.has("weight_map") {
-		return nil, f.bad("weight_map", "is missing", remedyDownload)
+	err = json.Unmarshal(f.values["weight_map"], &names)
+	switch {
+	case !f.has("weight_map"):
+		f.bad("weight_map", "is missing", remedyDownload)
+	case err != nil:
+		f.bad("weight_map", "does not map tensor names to file names", remedyDownload)
+	case len(names) == 0:
+		f.bad("weight_map", "is empty", remedyDownload)
 	}
-	if err := json.Unmarshal(f.values["weight_map"], &names); err != nil {
-		return nil, f.bad("weight_map", "does not map tensor names to file names", remedyDownload)
-	}
-	if len(names) == 0 {
-		return nil, f.bad("weight_map", "is empty", remedyDownload)
+	if *f.err != nil {
+		return nil, *f.err
 	}
 	files := map[string]map[string]struct{}{}
 	for _, tensor := range slices.Sorted(maps.Keys(names)) {

@@ -18,25 +18,16 @@ func addGenerationConfig(s *Spec, file string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	bos, err := f.tokens("bos_token_id", s.VocabSize)
-	if err != nil {
-		return err
-	}
-	eos, err := f.tokens("eos_token_id", s.VocabSize)
-	if err != nil {
-		return err
-	}
-	if err := f.setTokens(s, bos, eos); err != nil {
-		return err
-	}
-	return f.readSampling(&s.Sampling)
+	f.setTokens(s, f.tokens("bos_token_id", s.VocabSize), f.tokens("eos_token_id", s.VocabSize))
+	f.readSampling(&s.Sampling)
+	return *f.err
 }
 
 // readSampling reads how tokens are drawn. "do_sample": false means the likeliest
 // token, whatever else is there; a file that does not say it leaves the choice to
 // whoever asks, although Hugging Face's generate then takes the likeliest too: it
 // is what publishers leave out who mean nothing by it.
-func (f fields) readSampling(d *SamplingDefaults) error {
+func (f fields) readSampling(d *SamplingDefaults) {
 	for _, x := range []struct {
 		key             string
 		to              **float32
@@ -51,34 +42,22 @@ func (f fields) readSampling(d *SamplingDefaults) error {
 		if !f.has(x.key) {
 			continue
 		}
-		value, err := f.floatOr(x.key, 0)
-		if err != nil {
-			return err
-		}
+		value := f.floatOr(x.key, 0)
 		narrow := float32(value)
 		if value < x.lowest || value > x.highest || x.above && narrow <= float32(x.lowest) {
 			between := "between %g and %g"
 			if x.above {
 				between = "above %g and at most %g"
 			}
-			return f.bad(x.key, f.shown(x.key)+" is not "+fmt.Sprintf(between, x.lowest, x.highest), "correct it")
+			f.bad(x.key, f.shown(x.key)+" is not "+fmt.Sprintf(between, x.lowest, x.highest), "correct it")
 		}
 		*x.to = &narrow
 	}
 	if f.has("top_k") {
-		k, err := f.integer("top_k", -1, maxTopK)
-		if err != nil {
-			return err
-		}
-		k = max(k, 0) // some files say -1 where they mean all
+		k := max(f.integer("top_k", -1, maxTopK), 0) // some files say -1 where they mean all
 		d.TopK = &k
 	}
-	sample, err := f.boolOr("do_sample", true)
-	if err != nil {
-		return err
-	}
-	if !sample {
+	if !f.boolOr("do_sample", true) {
 		d.Temperature = new(float32)
 	}
-	return nil
 }

@@ -14,132 +14,101 @@ const (
 // ropeGroup is the object that describes the rotary embedding: rope_scaling, or
 // rope_parameters in newer files, where the base is in it too. A file with both is
 // read as Hugging Face reads it: by rope_scaling. Empty name: there is none.
-func (f fields) ropeGroup() (group fields, name string, err error) {
+func (f fields) ropeGroup() (group fields, name string) {
 	for _, name := range []string{"rope_scaling", "rope_parameters"} {
 		if !f.has(name) {
 			continue
 		}
-		group, err := parseFields(f.file, f.values[name])
-		if err != nil {
-			return fields{}, "", f.bad(name, f.shown(name)+" is not an object", "correct it")
-		}
-		if len(group.values) > 0 {
-			group.prefix = name + "."
-			return group, name, nil
+		if group := f.object(name); len(group.values) > 0 {
+			return group, name
 		}
 	}
-	return fields{}, "", nil
+	return fields{}, ""
 }
 
 // readRope reads the base and the scaling of the rotary embedding, and what the
 // scaling makes of the context.
-func (f fields) readRope(s *Spec) error {
-	theta, err := f.floatOr("rope_theta", 10000)
-	if err != nil {
-		return err
-	}
-	group, name, err := f.ropeGroup()
-	if err != nil {
-		return err
-	}
+func (f fields) readRope(s *Spec) {
+	theta := f.floatOr("rope_theta", 10000)
+	group, name := f.ropeGroup()
 	at := f
 	if group.has("rope_theta") {
-		if theta, err = group.floatOr("rope_theta", theta); err != nil {
-			return err
-		}
+		theta = group.floatOr("rope_theta", theta)
 		at = group
 	}
 	// At 1 and under it no pair of dimensions turns slower than the one before, and
 	// YaRN divides by the base's logarithm.
 	if !(theta > 1 && theta <= maxRopeTheta) {
-		return at.bad("rope_theta", at.shown("rope_theta")+fmt.Sprintf(" is not above 1 and at most %g", float64(maxRopeTheta)), "correct it")
+		at.bad("rope_theta", at.shown("rope_theta")+fmt.Sprintf(" is not above 1 and at most %g", float64(maxRopeTheta)), "correct it")
 	}
 	s.RopeTheta = theta
 	if name == "" {
-		return nil
+		return
 	}
-	kind, err := group.ropeType(name)
-	if err != nil {
-		return err
-	}
+	kind := group.ropeType(name)
 	for _, key := range []string{"mrope_section", "short_factor", "long_factor", "llama_4_scaling_beta", "attn_factor", "extrapolation_factor"} {
 		if group.has(key) {
-			return group.bad(key, "is not supported", "use a checkpoint without it")
+			group.bad(key, "is not supported", "use a checkpoint without it")
 		}
 	}
-	part, err := group.floatOr("partial_rotary_factor", 1)
-	if err != nil {
-		return err
+	if group.floatOr("partial_rotary_factor", 1) != 1 {
+		group.bad("partial_rotary_factor", "only 1 is supported", "use a checkpoint without it")
 	}
-	if part != 1 {
-		return group.bad("partial_rotary_factor", "only 1 is supported", "use a checkpoint without it")
+	if kind != "default" {
+		f.readScaling(s, group, kind)
 	}
-	if kind == "default" {
-		return nil
-	}
-	return f.readScaling(s, group, kind)
 }
 
 // ropeType reads the kind of scaling: "rope_type", or "type" in older files.
-func (f fields) ropeType(name string) (string, error) {
+func (f fields) ropeType(name string) string {
 	kind, from := "", ""
 	for _, key := range []string{"rope_type", "type"} {
 		if !f.has(key) {
 			continue
 		}
-		text, err := f.textOr(key, "")
-		if err != nil {
-			return "", err
-		}
+		text := f.textOr(key, "")
 		switch text {
 		case "default", RopeLinear, RopeLlama3, RopeYaRN:
 		default:
-			return "", f.bad(key, clip(text)+" is not supported", `use a model whose `+name+` is null, or of type "default", "linear", "llama3" or "yarn"`)
+			f.bad(key, clip(text)+" is not supported", `use a model whose `+name+` is null, or of type "default", "linear", "llama3" or "yarn"`)
 		}
 		if from != "" && text != kind {
-			return "", f.bad(key, clip(text)+" contradicts "+from+" "+clip(kind), "leave one of the two")
+			f.bad(key, clip(text)+" contradicts "+from+" "+clip(kind), "leave one of the two")
 		}
 		kind, from = text, key
 	}
 	switch {
 	case from != "":
-		return kind, nil
+		return kind
 	case f.has("full_attention") || f.has("sliding_attention"):
-		return "", &Error{File: f.file, Field: name, Problem: "has parameters of its own for each kind of layer, which is not supported", Remedy: "use a model with one rotary embedding"}
-	case name == "rope_parameters":
-		return "default", nil
+		f.fail(name, "has parameters of its own for each kind of layer, which is not supported", "use a model with one rotary embedding")
+	case name != "rope_parameters":
+		f.fail(name, "has no rope_type", "use a model whose rope_scaling is null, or add it")
 	}
-	return "", &Error{File: f.file, Field: name, Problem: "has no rope_type", Remedy: "use a model whose rope_scaling is null, or add it"}
+	return "default"
 }
 
 // readScaling completes s.RopeScaling with the defaults of Hugging Face's
 // modeling_rope_utils.
-func (f fields) readScaling(s *Spec, group fields, kind string) (err error) {
+func (f fields) readScaling(s *Spec, group fields, kind string) {
 	r := RopeScaling{Kind: kind, AttentionFactor: 1}
 	if kind != RopeLinear {
-		if r.OriginalContext, err = f.originalContext(s, group); err != nil {
-			return err
-		}
+		r.OriginalContext = f.originalContext(s, group)
 	}
-	if r.Factor, err = group.ropeFactor(s, r); err != nil {
-		return err
-	}
+	r.Factor = group.ropeFactor(s, r)
 	switch kind {
 	case RopeLlama3:
-		err = group.readLlama3(&r)
+		group.readLlama3(&r)
 	case RopeYaRN:
-		err = group.readYaRN(&r)
-	}
-	if err != nil {
-		return err
+		group.readYaRN(&r)
 	}
 	s.RopeScaling = r
-	return f.scaleContext(s)
+	f.scaleContext(s)
 }
 
 // originalContext is the context before scaling. Some files have it beside the
 // group, which then counts.
-func (f fields) originalContext(s *Spec, group fields) (int, error) {
+func (f fields) originalContext(s *Spec, group fields) int {
 	const key = "original_max_position_embeddings"
 	if f.has(key) {
 		return f.integer(key, 1, maxContext)
@@ -147,105 +116,85 @@ func (f fields) originalContext(s *Spec, group fields) (int, error) {
 	return group.integerOr(key, s.ContextTokens, 1, maxContext)
 }
 
-func (f fields) ropeFactor(s *Spec, r RopeScaling) (float64, error) {
+func (f fields) ropeFactor(s *Spec, r RopeScaling) float64 {
 	const key = "factor"
 	if _, there := f.values[key]; there && !f.has(key) && r.Kind == RopeYaRN {
-		return max(1, float64(s.ContextTokens)/float64(r.OriginalContext)), nil // null: follows from the two contexts
+		return max(1, float64(s.ContextTokens)/float64(r.OriginalContext)) // null: follows from the two contexts
 	}
 	if !f.has(key) {
-		return 0, f.missing(key)
+		f.missing(key)
 	}
-	factor, err := f.floatOr(key, 1)
-	if err != nil {
-		return 0, err
-	}
+	factor := f.floatOr(key, 1)
 	if factor < 1 || factor > maxRopeFactor {
-		return 0, f.bad(key, fmt.Sprintf("%s is not between 1 and %d", f.shown(key), maxRopeFactor), "correct it")
+		f.bad(key, fmt.Sprintf("%s is not between 1 and %d", f.shown(key), maxRopeFactor), "correct it")
 	}
-	return factor, nil
+	return factor
 }
 
-func (f fields) readLlama3(r *RopeScaling) (err error) {
+func (f fields) readLlama3(r *RopeScaling) {
 	for _, x := range []struct {
 		key string
 		to  *float64
 	}{{"low_freq_factor", &r.LowFreqFactor}, {"high_freq_factor", &r.HighFreqFactor}} {
 		if !f.has(x.key) {
-			return f.missing(x.key)
+			f.missing(x.key)
 		}
-		if *x.to, err = f.floatOr(x.key, 0); err != nil {
-			return err
-		}
+		*x.to = f.floatOr(x.key, 0)
 		if *x.to <= 0 || *x.to > maxRopeFactor {
-			return f.bad(x.key, fmt.Sprintf("%s is not above 0 and at most %d", f.shown(x.key), maxRopeFactor), "correct it")
+			f.bad(x.key, fmt.Sprintf("%s is not above 0 and at most %d", f.shown(x.key), maxRopeFactor), "correct it")
 		}
 	}
 	if r.HighFreqFactor <= r.LowFreqFactor {
-		return f.bad("high_freq_factor", fmt.Sprintf("%g is not above low_freq_factor %g", r.HighFreqFactor, r.LowFreqFactor), "correct it")
+		f.bad("high_freq_factor", fmt.Sprintf("%g is not above low_freq_factor %g", r.HighFreqFactor, r.LowFreqFactor), "correct it")
 	}
-	return nil
 }
 
-func (f fields) readYaRN(r *RopeScaling) (err error) {
-	if r.Truncate, err = f.boolOr("truncate", true); err != nil {
-		return err
-	}
+func (f fields) readYaRN(r *RopeScaling) {
+	r.Truncate = f.boolOr("truncate", true)
 	for _, x := range []struct {
 		key       string
 		to        *float64
 		otherwise float64
 	}{{"beta_fast", &r.BetaFast, 32}, {"beta_slow", &r.BetaSlow, 1}} {
-		if *x.to, err = f.floatOr(x.key, x.otherwise); err != nil {
-			return err
-		}
+		*x.to = f.floatOr(x.key, x.otherwise)
 		if *x.to == 0 {
 			*x.to = x.otherwise
 		}
 		if *x.to < 0 || *x.to > maxRopeBeta {
-			return f.bad(x.key, fmt.Sprintf("%s is not between 0 and %d", f.shown(x.key), maxRopeBeta), "correct it")
+			f.bad(x.key, fmt.Sprintf("%s is not between 0 and %d", f.shown(x.key), maxRopeBeta), "correct it")
 		}
 	}
 	if r.BetaFast < r.BetaSlow {
-		return f.bad("beta_fast", fmt.Sprintf("%g is below beta_slow %g", r.BetaFast, r.BetaSlow), "correct it")
+		f.bad("beta_fast", fmt.Sprintf("%g is below beta_slow %g", r.BetaFast, r.BetaSlow), "correct it")
 	}
-	r.AttentionFactor, err = f.yarnAttention(r.Factor)
-	return err
+	r.AttentionFactor = f.yarnAttention(r.Factor)
 }
 
 // yarnAttention is attention_factor, or what YaRN's paper (arXiv 2309.00071,
 // section 3.4) and its variant of two scales take instead.
-func (f fields) yarnAttention(factor float64) (float64, error) {
+func (f fields) yarnAttention(factor float64) float64 {
 	const key = "attention_factor"
-	var mscale, all float64
-	var err error
-	if mscale, err = f.floatOr("mscale", 0); err != nil {
-		return 0, err
-	}
-	if all, err = f.floatOr("mscale_all_dim", 0); err != nil {
-		return 0, err
-	}
+	mscale, all := f.floatOr("mscale", 0), f.floatOr("mscale_all_dim", 0)
 	of := func(scale float64) float64 { return float64(0.1*scale*math.Log(factor)) + 1 } // 1 at factor 1; not fused
 	x := of(1)
 	switch {
 	case f.has(key):
-		if x, err = f.floatOr(key, 0); err != nil {
-			return 0, err
-		}
+		x = f.floatOr(key, 0)
 	case mscale != 0 && all != 0:
 		x = of(mscale) / of(all)
 	}
 	const most = 1000
 	if !(x > 0 && x <= most) {
-		return 0, f.bad(key, fmt.Sprintf("%g is not above 0 and at most %d", x, most), "correct it, or mscale and mscale_all_dim")
+		f.bad(key, fmt.Sprintf("%g is not above 0 and at most %d", x, most), "correct it, or mscale and mscale_all_dim")
 	}
-	return x, nil
+	return x
 }
 
 // scaleContext says what the model's context is. Files disagree about whether
 // max_position_embeddings counts before or after scaling. As vLLM does: yarn's is
 // the original one times the factor, linear's is what the file says times the
 // factor; files of llama3 say it as it is.
-func (f fields) scaleContext(s *Spec) error {
+func (f fields) scaleContext(s *Spec) {
 	tokens := float64(s.ContextTokens)
 	switch s.RopeScaling.Kind {
 	case RopeYaRN:
@@ -254,8 +203,7 @@ func (f fields) scaleContext(s *Spec) error {
 		tokens *= s.RopeScaling.Factor
 	}
 	if tokens > maxContext {
-		return f.bad("max_position_embeddings", fmt.Sprintf("the scaled context of %.0f tokens is more than %d", tokens, maxContext), "correct it or the scaling")
+		f.bad("max_position_embeddings", fmt.Sprintf("the scaled context of %.0f tokens is more than %d", tokens, maxContext), "correct it or the scaling")
 	}
 	s.ContextTokens = int(tokens)
-	return nil
 }

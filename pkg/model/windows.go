@@ -15,31 +15,33 @@ const (
 const defaultWindow = 4096
 
 // layerTypes reads layer_types, which newer files have; nil if there is none.
-func (f fields) layerTypes(s *Spec) ([]string, error) {
+func (f fields) layerTypes(s *Spec) []string {
 	const key = "layer_types"
 	if !f.has(key) {
-		return nil, nil
+		return nil
 	}
 	var types []string
 	if err := json.Unmarshal(f.values[key], &types); err != nil {
-		return nil, f.bad(key, f.shown(key)+" is not a list of names", "correct it")
+		f.bad(key, f.shown(key)+" is not a list of names", "correct it")
+		return nil
 	}
 	if len(types) != s.Layers {
-		return nil, f.bad(key, fmt.Sprintf("%d layers, but num_hidden_layers is %d", len(types), s.Layers), "correct it")
+		f.bad(key, fmt.Sprintf("%d layers, but num_hidden_layers is %d", len(types), s.Layers), "correct it")
+		return nil
 	}
 	for i, kind := range types {
 		if kind != layerFull && kind != layerSliding {
-			return nil, f.bad(key, fmt.Sprintf("layer %d: %s is not supported", i, clip(kind)), `use a model whose layers are "full_attention" or "sliding_attention"`)
+			f.bad(key, fmt.Sprintf("layer %d: %s is not supported", i, clip(kind)), `use a model whose layers are "full_attention" or "sliding_attention"`)
 		}
 	}
-	return types, nil
+	return types
 }
 
 // window reads sliding_window: 0 if it is null.
-func (f fields) window() (int, error) {
+func (f fields) window() int {
 	const key = "sliding_window"
 	if _, there := f.values[key]; !there {
-		return defaultWindow, nil
+		return defaultWindow
 	}
 	return f.integerOr(key, 0, 1, maxContext)
 }
@@ -61,74 +63,42 @@ func (s *Spec) setWindows(window int, slides func(layer int) bool) {
 }
 
 // readNoWindows is for Llama, whose class knows no window.
-func (f fields) readNoWindows(s *Spec) error {
-	types, err := f.layerTypes(s)
-	if err != nil {
-		return err
-	}
-	for _, kind := range types {
+func (f fields) readNoWindows(s *Spec) {
+	for _, kind := range f.layerTypes(s) {
 		if kind != layerFull {
-			return f.bad("layer_types", clip(kind)+" is not known to "+s.Architecture, "use a checkpoint without it")
+			f.bad("layer_types", clip(kind)+" is not known to "+s.Architecture, "use a checkpoint without it")
 		}
 	}
-	if !f.has("sliding_window") {
-		return nil
+	if f.has("sliding_window") && f.boolOr("use_sliding_window", true) {
+		f.bad("sliding_window", f.shown("sliding_window")+" is not known to "+s.Architecture, "use a checkpoint without it")
 	}
-	used, err := f.boolOr("use_sliding_window", true)
-	if err != nil {
-		return err
-	}
-	if used {
-		return f.bad("sliding_window", f.shown("sliding_window")+" is not known to "+s.Architecture, "use a checkpoint without it")
-	}
-	return nil
 }
 
 // readOneWindow is for Mistral: every layer has the window, or none has.
-func (f fields) readOneWindow(s *Spec) error {
-	window, err := f.window()
-	if err != nil {
-		return err
-	}
-	types, err := f.layerTypes(s)
-	if err != nil {
-		return err
-	}
+func (f fields) readOneWindow(s *Spec) {
+	window := f.window()
 	// The class does not look at layer_types; a file that means something by them
 	// is of another model (Ministral mixes the two).
-	for i, kind := range types {
+	for i, kind := range f.layerTypes(s) {
 		if (kind == layerSliding) != (window > 0) {
-			return f.bad("layer_types", fmt.Sprintf("layer %d: %s with sliding_window %d: %s has one kind of layers", i, kind, window, s.Architecture), "use a checkpoint without it")
+			f.bad("layer_types", fmt.Sprintf("layer %d: %s with sliding_window %d: %s has one kind of layers", i, kind, window, s.Architecture), "use a checkpoint without it")
 		}
 	}
 	s.setWindows(window, func(int) bool { return true })
-	return nil
 }
 
 // readUpperWindows is for Qwen: layers from max_window_layers on have the window,
 // or those that layer_types names, if use_sliding_window is true.
-func (f fields) readUpperWindows(s *Spec) error {
-	used, err := f.boolOr("use_sliding_window", false)
-	if err != nil {
-		return err
-	}
+func (f fields) readUpperWindows(s *Spec) {
 	window := 0
-	if used {
-		if window, err = f.window(); err != nil {
-			return err
-		}
+	if f.boolOr("use_sliding_window", false) {
+		window = f.window()
 	}
-	first, err := f.integerOr("max_window_layers", 28, 0, maxLayers)
-	if err != nil {
-		return err
-	}
-	types, err := f.layerTypes(s)
-	if err != nil {
-		return err
-	}
+	first := f.integerOr("max_window_layers", 28, 0, maxLayers)
+	types := f.layerTypes(s)
 	for i, kind := range types {
 		if kind == layerSliding && window == 0 {
-			return f.bad("layer_types", fmt.Sprintf("layer %d: %s, but use_sliding_window and sliding_window say that there is no window", i, kind), "correct one of them")
+			f.bad("layer_types", fmt.Sprintf("layer %d: %s, but use_sliding_window and sliding_window say that there is no window", i, kind), "correct one of them")
 		}
 	}
 	s.setWindows(window, func(layer int) bool {
@@ -137,5 +107,4 @@ func (f fields) readUpperWindows(s *Spec) error {
 		}
 		return layer >= first
 	})
-	return nil
 }
