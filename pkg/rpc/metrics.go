@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 // callBuckets are the bounds of call durations, in seconds: from a hop inside a
@@ -31,36 +33,20 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer, side string) *metrics {
 	prefix := "tandem_rpc_" + side + "_"
 	return &metrics{
-		started: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		started: metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "calls_started_total",
 			Help: "Calls that began, by method.",
 		}, []string{side, "method"})),
-		ended: register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+		ended: metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "calls_total",
 			Help: "Calls that ended, by method and status code.",
 		}, []string{side, "method", "code"})),
-		seconds: register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: metricset.Shared(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    prefix + "call_seconds",
 			Help:    "How long calls took, streams from begin to end, in seconds.",
 			Buckets: callBuckets,
 		}, []string{side, "method"})),
 	}
-}
-
-// register registers a collector, or returns the equal one that is there. With
-// no registerer, or a name that something else uses, the metric works and is
-// not shown.
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
-	if registerer == nil {
-		return collector
-	}
-	var there prometheus.AlreadyRegisteredError
-	if err := registerer.Register(collector); errors.As(err, &there) {
-		if existing, ok := there.ExistingCollector.(C); ok {
-			return existing
-		}
-	}
-	return collector
 }
 
 // begin counts a call and returns what to call with its error at its end.
@@ -142,11 +128,11 @@ type limitMetrics struct {
 }
 
 func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetrics {
-	ended := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+	ended := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_calls_ended_total",
 		Help: "Calls that were ended to keep the limits of a server, by why: receive_memory (requests fill their memory), receive_time (a request did not come in time), not_read (the client reads nothing).",
 	}, []string{"server", "why"}))
-	closed := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+	closed := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_connections_closed_total",
 		Help: "Connections that were closed to keep the limits of a server, by why: memory (most of what is not read, or of what comes for calls that were ended), idle (to make place for another), refused (new ones, while all others have calls).",
 	}, []string{"server", "why"}))
@@ -159,7 +145,7 @@ func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetr
 // showLimits adds the gauges of a limiter, read when they are asked for.
 func showLimits(registerer prometheus.Registerer, server string, l *limiter) {
 	gauge := func(name, help string, value func() int64) {
-		register(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		metricset.Shared(registerer, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: name, Help: help, ConstLabels: prometheus.Labels{"server": server},
 		}, func() float64 { return float64(value()) }))
 	}

@@ -1,9 +1,9 @@
 package signals
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 // Kinds of signals, as labels.
@@ -25,10 +25,10 @@ type metrics struct {
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}, labels))
+		return metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}, labels))
 	}
 	single := func(name, help string) prometheus.Counter {
-		return register(registerer, prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}))
+		return metricset.Shared(registerer, prometheus.NewCounter(prometheus.CounterOpts{Name: "tandem_signals_" + name, Help: help}))
 	}
 	return &metrics{
 		sent:      vector("sent_total", "Signals handed to NATS, by kind.", "kind"),
@@ -38,18 +38,4 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		slow:      single("slow_total", "Times that signals came faster than they were read."),
 		connects:  single("connects_total", "Times that a connection to NATS was made."),
 	}
-}
-
-// register registers a collector, or returns the equal one that is there.
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
-	if registerer == nil {
-		return collector
-	}
-	var there prometheus.AlreadyRegisteredError
-	if err := registerer.Register(collector); errors.As(err, &there) {
-		if existing, ok := there.ExistingCollector.(C); ok {
-			return existing
-		}
-	}
-	return collector
 }

@@ -94,22 +94,11 @@ func (d *decoder) component(path string, data json.RawMessage, depth int) error 
 	kind := typeOf(data)
 	switch kind {
 	case "Sequence":
-		if depth == maxDepth {
-			return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
-		}
 		var s struct {
 			Type     string            `json:"type"`
 			Decoders []json.RawMessage `json:"decoders"`
 		}
-		if err := decodeStrict(data, &s); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		for i, c := range s.Decoders {
-			if err := d.component(fmt.Sprintf("%s.decoders[%d]", path, i), c, depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
+		return sequence(path, "decoders", data, depth, &s, &s.Decoders, d.component)
 	case "Fuse":
 		d.steps = append(d.steps, decodeStep{kind: stepFuse, fused: fused})
 		return onlyType(path, data)
@@ -123,15 +112,8 @@ func (d *decoder) component(path string, data json.RawMessage, depth int) error 
 	}
 	switch kind {
 	case "ByteLevel":
-		// The fields are ByteLevel's as a pre-tokenizer; none has an effect on decoding.
-		var b struct {
-			Type           string `json:"type"`
-			AddPrefixSpace *bool  `json:"add_prefix_space"`
-			TrimOffsets    *bool  `json:"trim_offsets"`
-			UseRegex       *bool  `json:"use_regex"`
-		}
-		if err := decodeStrict(data, &b); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		if err := checkByteLevel(path, data); err != nil {
+			return err
 		}
 		if len(d.steps) > 0 {
 			return fmt.Errorf("%s: ByteLevel behind a decoder other than Replace and Strip is not supported", path)

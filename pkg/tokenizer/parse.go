@@ -157,6 +157,40 @@ func decodeStrict(data []byte, into any) error {
 	return nil
 }
 
+// sequence decodes a Sequence, whose parts are the list of that name, and hands each of
+// them to component.
+func sequence(path, list string, data []byte, depth int, into any, parts *[]json.RawMessage,
+	component func(path string, data json.RawMessage, depth int) error,
+) error {
+	if depth == maxDepth {
+		return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
+	}
+	if err := decodeStrict(data, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for i, part := range *parts {
+		if err := component(fmt.Sprintf("%s.%s[%d]", path, list, i), part, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkByteLevel checks the fields of a ByteLevel where none has an effect: they are
+// those of the pre-tokenizer.
+func checkByteLevel(path string, data json.RawMessage) error {
+	var b struct {
+		Type           string `json:"type"`
+		AddPrefixSpace *bool  `json:"add_prefix_space"`
+		TrimOffsets    *bool  `json:"trim_offsets"`
+		UseRegex       *bool  `json:"use_regex"`
+	}
+	if err := decodeStrict(data, &b); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
 // decodeFields decodes one JSON object and refuses keys other than its type and those
 // that are allowed.
 func decodeFields(data []byte, into any, allowed []string) error {

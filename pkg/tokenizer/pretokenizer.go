@@ -36,22 +36,11 @@ func (p *preTokenizerParser) component(path string, data json.RawMessage, depth 
 	}
 	switch kind {
 	case "Sequence":
-		if depth == maxDepth {
-			return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
-		}
 		var s struct {
 			Type          string            `json:"type"`
 			Pretokenizers []json.RawMessage `json:"pretokenizers"`
 		}
-		if err := decodeStrict(data, &s); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		for i, c := range s.Pretokenizers {
-			if err := p.component(fmt.Sprintf("%s.pretokenizers[%d]", path, i), c, depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
+		return sequence(path, "pretokenizers", data, depth, &s, &s.Pretokenizers, p.component)
 	case "Split":
 		return p.split(path, data)
 	case "Metaspace":

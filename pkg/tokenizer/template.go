@@ -21,33 +21,13 @@ func (t *Tokenizer) postProcessor(path string, data json.RawMessage, depth int) 
 	switch kind := typeOf(data); kind {
 	case "ByteLevel":
 		// Changes offsets only, and those are not computed here.
-		var b struct {
-			Type           string `json:"type"`
-			AddPrefixSpace *bool  `json:"add_prefix_space"`
-			TrimOffsets    *bool  `json:"trim_offsets"`
-			UseRegex       *bool  `json:"use_regex"`
-		}
-		if err := decodeStrict(data, &b); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		return nil
+		return checkByteLevel(path, data)
 	case "Sequence":
-		if depth == maxDepth {
-			return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
-		}
 		var s struct {
 			Type       string            `json:"type"`
 			Processors []json.RawMessage `json:"processors"`
 		}
-		if err := decodeStrict(data, &s); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		for i, c := range s.Processors {
-			if err := t.postProcessor(fmt.Sprintf("%s.processors[%d]", path, i), c, depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
+		return sequence(path, "processors", data, depth, &s, &s.Processors, t.postProcessor)
 	case "TemplateProcessing":
 		return t.templateProcessing(path, data)
 	default:

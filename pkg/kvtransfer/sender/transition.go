@@ -28,15 +28,7 @@ func (x Transition) Allowed() bool {
 // Markdown is the table for people: a row for each event, a column for each state.
 func Markdown() string {
 	all := table()
-	var columns []state
-	for s := range states {
-		columns = append(columns, s)
-	}
-	var rows []kind
-	for k := range kinds {
-		rows = append(rows, k)
-	}
-	return transitions.Markdown(columns, rows, func(s state, k kind) (string, []state) { return all[s][k].what, all[s][k].to })
+	return transitions.Markdown(states, kinds, func(s state, k kind) (string, []state) { return all[s][k].what, all[s][k].to })
 }
 
 func (s state) String() string {

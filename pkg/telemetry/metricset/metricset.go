@@ -27,6 +27,21 @@ func ForWorker(registerer prometheus.Registerer, workerID string) *Set {
 // Err says what could not be registered; nil: everything was.
 func (s *Set) Err() error { return errors.Join(s.errs...) }
 
+// Shared registers a collector, or returns the equal one that is there. With no
+// registerer, or a name that something else uses, the metric works and is not shown.
+func Shared[C prometheus.Collector](registerer prometheus.Registerer, collector C) C {
+	if registerer == nil {
+		return collector
+	}
+	var there prometheus.AlreadyRegisteredError
+	if err := registerer.Register(collector); errors.As(err, &there) {
+		if existing, ok := there.ExistingCollector.(C); ok {
+			return existing
+		}
+	}
+	return collector
+}
+
 // Add registers a collector that was made elsewhere.
 func (s *Set) Add(c prometheus.Collector) {
 	if s.registerer != nil {

@@ -7,18 +7,24 @@ import (
 	"strings"
 )
 
-// Markdown is a table with a row for each event and a column for each state. cell says
-// what an event does in a state, and to which states it leads.
-func Markdown[S, K fmt.Stringer](states []S, events []K, cell func(S, K) (what string, to []S)) string {
+// named are constants that count from 0 and have names.
+type named interface {
+	~int
+	fmt.Stringer
+}
+
+// Markdown is a table with a row for each event and a column for each state, of so many.
+// cell says what an event does in a state, and to which states it leads.
+func Markdown[S, K named](states S, events K, cell func(S, K) (what string, to []S)) string {
 	var b strings.Builder
 	b.WriteString("| |")
-	for _, s := range states {
+	for s := range states {
 		fmt.Fprintf(&b, " %s |", s)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(states)) + "\n")
-	for _, k := range events {
+	b.WriteString("\n|---|" + strings.Repeat("---|", int(states)) + "\n")
+	for k := range events {
 		fmt.Fprintf(&b, "| **%s** |", k)
-		for _, s := range states {
+		for s := range states {
 			what, to := cell(s, k)
 			fmt.Fprintf(&b, " %s%s |", what, leads(to))
 		}
