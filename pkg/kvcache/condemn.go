@@ -7,7 +7,7 @@ package kvcache
 func (p *Pool) Condemn(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.condemn(id)
@@ -37,7 +37,7 @@ func (p *Pool) vacate(id BlockID) {
 		return
 	}
 	p.blocks[id].quarantined = true
-	p.quarantined++
+	p.stats.Quarantined++
 	p.condemned = append(p.condemned, id)
 }
 
@@ -54,7 +54,7 @@ func (p *Pool) Condemned() []BlockID {
 func (p *Pool) SetOrigin(blocks []BlockID, origin string) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.blocks[id].origin = origin

@@ -14,12 +14,12 @@ func (p *Pool) evict() {
 		}
 		b := &p.blocks[leaf]
 		if b.refs == 0 {
-			p.evictions++
+			p.stats.Evictions++
 			switch {
 			case b.saved:
-				p.savedEvictions++
+				p.stats.SavedEvictions++
 			case !b.offered:
-				p.unofferedEvictions++
+				p.stats.UnofferedEvictions++
 			}
 		}
 		if p.unpublish(leaf); b.refs == 0 {
@@ -51,7 +51,7 @@ func (p *Pool) unpublish(id BlockID) {
 func (p *Pool) cache(id BlockID) {
 	p.idle.push(id)
 	if !p.blocks[id].offered {
-		p.unoffered++
+		p.stats.Unoffered++
 		if p.nominates {
 			p.unsaved.push(id)
 		}
@@ -62,7 +62,7 @@ func (p *Pool) cache(id BlockID) {
 func (p *Pool) uncache(id BlockID) {
 	p.idle.remove(id)
 	if !p.blocks[id].offered {
-		p.unoffered--
+		p.stats.Unoffered--
 		if p.nominates {
 			p.unsaved.remove(id)
 		}

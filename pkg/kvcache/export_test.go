@@ -12,7 +12,7 @@ func (p *Pool) Reconsider(blocks []BlockID) {
 	for _, id := range blocks {
 		if p.blocks[id].offered {
 			p.blocks[id].offered = false
-			p.unoffered++
+			p.stats.Unoffered++
 			p.unsaved.push(id)
 		}
 	}

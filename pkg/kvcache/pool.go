@@ -40,14 +40,9 @@ type Pool struct {
 	generation uint64 // last one given to a published block
 	changes    changes
 
-	held, reserved, quarantined int
-	unoffered                   int // cached blocks that Nominate did not give yet
-	lookupTokens, hitTokens     uint64
-	evictions, savedEvictions   uint64
-	unofferedEvictions          uint64
-	misuses                     uint64
-	matched                     []BlockID // scratch of Acquire
-	root                        Chain     // the last one that was asked for: looking up the same salt again does not hash
+	stats   Stats     // but for what Stats itself counts
+	matched []BlockID // scratch of Acquire
+	root    Chain     // the last one that was asked for: looking up the same salt again does not hash
 }
 
 type block struct {
@@ -124,7 +119,7 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 	for _, id := range taken {
 		p.blocks[id].refs, p.blocks[id].origin = 1, ""
 	}
-	p.held += n
+	p.stats.Held += n
 	// Neighbours make longer runs for a transfer to move at once.
 	slices.Sort(taken)
 	dst = append(dst, taken...)
@@ -136,7 +131,7 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 func (p *Pool) Retain(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.blocks[id].refs++
@@ -150,7 +145,7 @@ func (p *Pool) Retain(blocks []BlockID) {
 func (p *Pool) Release(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		b := &p.blocks[id]
@@ -161,10 +156,10 @@ func (p *Pool) Release(blocks []BlockID) {
 		if b.refs > 0 {
 			continue
 		}
-		p.held--
+		p.stats.Held--
 		if b.reserved {
 			b.reserved = false
-			p.reserved--
+			p.stats.Reserved--
 		}
 		if b.generation != 0 {
 			p.cache(id)
@@ -179,11 +174,11 @@ func (p *Pool) Release(blocks []BlockID) {
 func (p *Pool) Reserve(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) || p.blocks[id].reserved {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.blocks[id].reserved = true
-		p.reserved++
+		p.stats.Reserved++
 	}
 }
 
@@ -191,11 +186,11 @@ func (p *Pool) Reserve(blocks []BlockID) {
 func (p *Pool) Arrived(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) || !p.blocks[id].reserved {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.blocks[id].reserved = false
-		p.reserved--
+		p.stats.Reserved--
 	}
 }
 
@@ -205,17 +200,17 @@ func (p *Pool) Arrived(blocks []BlockID) {
 func (p *Pool) Quarantine(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) || p.blocks[id].refs != 1 || p.blocks[id].generation != 0 {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		b := &p.blocks[id]
 		if b.reserved {
 			b.reserved = false
-			p.reserved--
+			p.stats.Reserved--
 		}
 		b.refs, b.quarantined = 0, true
-		p.held--
-		p.quarantined++
+		p.stats.Held--
+		p.stats.Quarantined++
 	}
 }
 
@@ -224,11 +219,11 @@ func (p *Pool) Quarantine(blocks []BlockID) {
 func (p *Pool) Drained(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.valid(id) || !p.blocks[id].quarantined {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		p.blocks[id].quarantined, p.blocks[id].condemned = false, false
-		p.quarantined--
+		p.stats.Quarantined--
 		p.free = append(p.free, id)
 	}
 }
@@ -267,20 +262,7 @@ type Stats struct {
 
 // Stats is the state of the pool, in constant time.
 func (p *Pool) Stats() Stats {
-	return Stats{
-		Free:         len(p.free),
-		Cached:       p.idle.len(),
-		Held:         p.held,
-		Reserved:     p.reserved,
-		Quarantined:  p.quarantined,
-		Total:        len(p.blocks),
-		Published:    len(p.byHash),
-		LookupTokens: p.lookupTokens,
-		HitTokens:    p.hitTokens,
-		Unoffered:    p.unoffered,
-		Evictions:    p.evictions,
-		Misuses:      p.misuses,
-
-		SavedEvictions: p.savedEvictions, UnofferedEvictions: p.unofferedEvictions,
-	}
+	s := p.stats
+	s.Free, s.Cached, s.Total, s.Published = len(p.free), p.idle.len(), len(p.blocks), len(p.byHash)
+	return s
 }

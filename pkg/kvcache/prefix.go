@@ -82,8 +82,8 @@ func (p *Pool) Acquire(salt string, hashes []Hash, tokens []int32, total int) (t
 	p.take(p.matched)
 	table = append(make([]BlockID, 0, total), p.matched...)
 	table, ok = p.Allocate(table, total-cached)
-	p.lookupTokens += uint64(len(tokens))
-	p.hitTokens += uint64(cached * p.blockTokens)
+	p.stats.LookupTokens += uint64(len(tokens))
+	p.stats.HitTokens += uint64(cached * p.blockTokens)
 	return table, cached, chain, ok
 }
 
@@ -128,7 +128,7 @@ func (p *Pool) take(blocks []BlockID) {
 		b := &p.blocks[id]
 		if b.refs == 0 {
 			p.uncache(id)
-			p.held++
+			p.stats.Held++
 		}
 		b.refs++
 	}
@@ -141,7 +141,7 @@ func (p *Pool) take(blocks []BlockID) {
 // chain is gone from the cache or the hash collides with another block's.
 func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	if !p.isHeld(id) || p.blocks[id].reserved || p.blocks[id].generation != 0 || len(tokens) != p.blockTokens {
-		p.misuses++
+		p.stats.Misuses++
 		return Chain{}
 	}
 	switch chain.kind {

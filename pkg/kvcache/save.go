@@ -25,7 +25,7 @@ func (p *Pool) Nominate() (Nomination, bool) {
 			}
 		}
 	}
-	if p.unoffered == 0 {
+	if p.stats.Unoffered == 0 {
 		return Nomination{}, false
 	}
 	return p.nominate(p.unsaved.ids[0]), true
@@ -95,7 +95,7 @@ func (p *Pool) nominate(last BlockID) Nomination {
 func (p *Pool) Unpin(blocks []BlockID) {
 	for _, id := range slices.Backward(blocks) {
 		if !p.isHeld(id) || p.blocks[id].pins == 0 {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		b := &p.blocks[id]
@@ -104,7 +104,7 @@ func (p *Pool) Unpin(blocks []BlockID) {
 		if b.refs > 0 {
 			continue
 		}
-		p.held--
+		p.stats.Held--
 		if b.generation != 0 {
 			p.cache(id)
 		} else {
@@ -131,7 +131,7 @@ func (p *Pool) Pinned(blocks []BlockID) int {
 func (p *Pool) Unsaved(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		if b := &p.blocks[id]; b.generation != 0 && !b.saved && !b.again {
@@ -145,7 +145,7 @@ func (p *Pool) Unsaved(blocks []BlockID) {
 func (p *Pool) Saved(blocks []BlockID) {
 	for _, id := range blocks {
 		if !p.isHeld(id) {
-			p.misuses++
+			p.stats.Misuses++
 			continue
 		}
 		if b := &p.blocks[id]; b.generation != 0 {
