@@ -65,9 +65,7 @@ func (c *copier) open(v *driver.Device, slice int) (err error) {
 func (c *copier) free() error {
 	errs := []error{c.mover.free()}
 	for _, e := range c.done {
-		if e != nil {
-			errs = append(errs, e.Close())
-		}
+		errs = append(errs, closeMade(e))
 	}
 	if c.buffer != nil {
 		errs = append(errs, c.buffer.Free())

@@ -190,9 +190,7 @@ func (e *cudaEngine) free() error {
 		errs = append(errs, e.fast.close())
 	}
 	for _, event := range append(e.layers, e.finished) {
-		if event != nil {
-			errs = append(errs, event.Close())
-		}
+		errs = append(errs, closeMade(event))
 	}
 	if e.kv != nil {
 		errs = append(errs, e.kv.free())
@@ -204,6 +202,17 @@ func (e *cudaEngine) free() error {
 	e.weights.unfollow(e.loss)
 	e.weights.release()
 	return closing(errs)
+}
+
+// closeMade closes what was made; nil: it was not.
+func closeMade[T any, P interface {
+	*T
+	Close() error
+}](made P) error {
+	if made == nil {
+		return nil
+	}
+	return made.Close()
 }
 
 // closing is the error of closing many things: one for all that a lost device refuses.

@@ -265,23 +265,9 @@ func (m *Meter) weightsOf(side int) driver.Address {
 
 // Close frees the memory and lets go of the weights. It is called once.
 func (m *Meter) Close() error {
-	var errs []error
-	if m.plan != nil {
-		errs = append(errs, m.plan.Close())
-	}
-	if m.handle != nil {
-		errs = append(errs, m.handle.Close())
-	}
-	if m.empty != nil {
-		errs = append(errs, m.empty.Close())
-	}
-	if m.stream != nil {
-		errs = append(errs, m.stream.Close())
-	}
-	for _, event := range []*driver.Event{m.start, m.end} {
-		if event != nil {
-			errs = append(errs, event.Close())
-		}
+	errs := []error{
+		closeMade(m.plan), closeMade(m.handle), closeMade(m.empty),
+		closeMade(m.stream), closeMade(m.start), closeMade(m.end),
 	}
 	if m.pinned != nil {
 		errs = append(errs, m.pinned.Free())

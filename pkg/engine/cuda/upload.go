@@ -88,9 +88,7 @@ func (u *uploader) close() error {
 		if h.buffer != nil {
 			errs = append(errs, h.buffer.Free())
 		}
-		if h.sent != nil {
-			errs = append(errs, h.sent.Close())
-		}
+		errs = append(errs, closeMade(h.sent))
 	}
 	if u.staging != 0 {
 		errs = append(errs, u.weights.device.Free(u.staging))

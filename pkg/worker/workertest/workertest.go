@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -197,12 +198,10 @@ func (w *Worker) begin(task *workerv1.Task) func() {
 }
 
 func (w *Worker) at(ctx context.Context, task *workerv1.Task, stage Stage, generated int) error {
-	if w.Hook != nil {
-		if err := w.Hook(ctx, w, task, stage, generated); err != nil {
-			return err
-		}
+	if w.Hook == nil {
+		return nil
 	}
-	return nil
+	return w.Hook(ctx, w, task, stage, generated)
 }
 
 // step takes the time of one token.
@@ -223,10 +222,8 @@ func wait(ctx context.Context, d time.Duration) error {
 func (w *Worker) draw(task *workerv1.Task, offset int) (uint32, inferencev1.FinishReason) {
 	ids := task.GetTokenIds()
 	token := w.net.Next(ids[:len(ids)-int(task.GetGenerated())], task.GetSampling().GetSeed(), offset)
-	for _, id := range task.GetStopTokenIds() {
-		if id == token {
-			return token, inferencev1.FinishReason_FINISH_REASON_STOP
-		}
+	if slices.Contains(task.GetStopTokenIds(), token) {
+		return token, inferencev1.FinishReason_FINISH_REASON_STOP
 	}
 	if offset+1 >= int(task.GetMaxTokens()) {
 		return token, inferencev1.FinishReason_FINISH_REASON_LENGTH
