@@ -1,6 +1,7 @@
 package kvtransfer
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -34,9 +35,7 @@ func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.stats.LastSend = time.Since(t.opened)
-	if t.stats.FirstOffered == 0 {
-		t.stats.FirstOffered = t.stats.LastSend
-	}
+	t.stats.FirstOffered = cmp.Or(t.stats.FirstOffered, t.stats.LastSend)
 	c.apply(c.core.HandleOffer(time.Now(), sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks}))
 }
 

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -133,18 +134,14 @@ func target(address string) (string, error) {
 }
 
 func (cfg ClientConfig) withDefaults() ClientConfig {
-	if cfg.Name == "" {
-		cfg.Name = "client"
-	}
+	cfg.Name = cmp.Or(cfg.Name, "client")
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
-	if cfg.UnaryTimeout == 0 {
-		cfg.UnaryTimeout = DefaultUnaryTimeout
-	}
+	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, DefaultUnaryTimeout)
 	if cfg.KeepAlive <= 0 {
 		cfg.KeepAlive = DefaultKeepAlive
 	}

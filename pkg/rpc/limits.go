@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -60,18 +61,10 @@ const (
 
 // withDefaults fills in what is zero.
 func (l Limits) withDefaults() Limits {
-	if l.SendBytes == 0 {
-		l.SendBytes = l.ReceiveBytes
-	}
-	if l.ReceiveTimeout == 0 {
-		l.ReceiveTimeout = DefaultReceiveTimeout
-	}
-	if l.SendTimeout == 0 {
-		l.SendTimeout = DefaultSendTimeout
-	}
-	if l.Connections == 0 {
-		l.Connections = DefaultConnections
-	}
+	l.SendBytes = cmp.Or(l.SendBytes, l.ReceiveBytes)
+	l.ReceiveTimeout = cmp.Or(l.ReceiveTimeout, DefaultReceiveTimeout)
+	l.SendTimeout = cmp.Or(l.SendTimeout, DefaultSendTimeout)
+	l.Connections = cmp.Or(l.Connections, DefaultConnections)
 	return l
 }
 

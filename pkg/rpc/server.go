@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -189,21 +190,15 @@ func NewServer(cfg ServerConfig) *Server {
 }
 
 func (cfg ServerConfig) withDefaults() ServerConfig {
-	if cfg.Name == "" {
-		cfg.Name = "server"
-	}
+	cfg.Name = cmp.Or(cfg.Name, "server")
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
-	if cfg.MaxStreams == 0 {
-		cfg.MaxStreams = DefaultMaxStreams
-	}
-	if cfg.UnaryTimeout == 0 {
-		cfg.UnaryTimeout = DefaultUnaryTimeout
-	}
+	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, DefaultMaxStreams)
+	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, DefaultUnaryTimeout)
 	return cfg
 }
 

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,12 +54,8 @@ func New(config Config) (*Scheduler, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.MaxOvertakes == 0 {
-		config.MaxOvertakes = DefaultMaxOvertakes
-	}
-	if config.OutputShare == 0 {
-		config.OutputShare = 1
-	}
+	config.MaxOvertakes = cmp.Or(config.MaxOvertakes, DefaultMaxOvertakes)
+	config.OutputShare = cmp.Or(config.OutputShare, 1)
 	return &Scheduler{
 		config:   config,
 		forecast: forecast(config.OutputShare),

@@ -71,9 +71,7 @@ type misfortune struct {
 
 func newMisfortune(t Trouble) *misfortune {
 	t.Stalls = apart(t.Stalls)
-	if t.Slow == 0 {
-		t.Slow = 1
-	}
+	t.Slow = cmp.Or(t.Slow, 1)
 	return &misfortune{
 		trouble: t, began: time.Now(),
 		chance: rand.New(rand.NewPCG(t.Seed, 0x74616e64656d)),

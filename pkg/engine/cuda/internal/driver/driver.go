@@ -27,6 +27,7 @@ package driver
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -44,9 +45,7 @@ type Driver struct {
 // Open opens the driver's library, libcuda.so.1 if library is "". The error is one line
 // that says what is missing and what to do about it.
 func Open(library string) (*Driver, error) {
-	if library == "" {
-		library = DefaultLibrary
-	}
+	library = cmp.Or(library, DefaultLibrary)
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
 	o := C.tdm_open(path)

@@ -14,6 +14,7 @@ package nvml
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -65,9 +66,7 @@ type Watch struct{ c *C.tdm_nvml }
 // at a PCI address, such as 0000:3b:00.0: what happens from now on. The error is one line
 // that says what is missing.
 func Open(library, address string) (*Watch, error) {
-	if library == "" {
-		library = DefaultLibrary
-	}
+	library = cmp.Or(library, DefaultLibrary)
 	path, at := C.CString(library), C.CString(address)
 	defer C.free(unsafe.Pointer(path))
 	defer C.free(unsafe.Pointer(at))
