@@ -151,10 +151,10 @@ func (p byProfile) predict(b *engine.Batch, parts []scheduler.Part) (time.Durati
 	return p.Predict(workOf(b, parts)), true
 }
 
-// workOf is the work of a batch, without the prompts among its parts; nil: of all.
+// workOf is the work of a batch, without the prompts among its parts; none: of all.
 func workOf(b *engine.Batch, parts []scheduler.Part) (work latency.StepWork) {
 	for i := range b.Sequences {
-		if s := &b.Sequences[i]; parts == nil || !parts[i].Prompt {
+		if s := &b.Sequences[i]; len(parts) == 0 || !parts[i].Prompt {
 			work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 		}
 	}
@@ -180,10 +180,10 @@ func (l *learned) observe(b *engine.Batch, took time.Duration) {
 }
 
 // tokensOf are the tokens of a batch and where they end, summed up, without the prompts
-// among its parts; nil: of all.
+// among its parts; none: of all.
 func tokensOf(b *engine.Batch, parts []scheduler.Part) (tokens, context int) {
 	for i := range b.Sequences {
-		if s := &b.Sequences[i]; parts == nil || !parts[i].Prompt {
+		if s := &b.Sequences[i]; len(parts) == 0 || !parts[i].Prompt {
 			tokens += len(s.Tokens)
 			context += s.Start + len(s.Tokens)
 		}

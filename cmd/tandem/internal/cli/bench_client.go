@@ -98,7 +98,7 @@ func newBenchClientPart(
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer deferCollector()()
 			p, err := parsePlan[calibrate.Plan]("bench client", args[len(args)-1])
-			if err = cmp.Or(err, p.Validate()); err != nil {
+			if err := cmp.Or(err, p.Validate()); err != nil {
 				return err
 			}
 			return run(cmd, p, args)

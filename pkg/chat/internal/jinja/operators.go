@@ -92,7 +92,7 @@ func (m *machine) repeat(a, b any) (any, bool) {
 	if !ok {
 		return nil, false
 	}
-	size := 0
+	var size int
 	switch x := a.(type) {
 	case string:
 		size = len(x)

@@ -82,7 +82,7 @@ func (p *parser) not() expression {
 func (p *parser) compare() expression {
 	out := &comparison{line: p.now().line, first: p.sum()}
 	for {
-		op := ""
+		var op string
 		t := p.now()
 		switch {
 		case t.kind == kindOperator && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text):
