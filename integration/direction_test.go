@@ -234,7 +234,7 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "pkg/engine/simulated", to: ours + "loadtest/finetimer"}, "only the binary imports loadtest"},
 		{edge{from: ours + "cmd/tandem/bench/pair", to: ours + "loadtest"}, ""},
 		{edge{from: ours + "services/router", to: ours + "cmd/tandem/mesh"}, "nothing imports the binary"},
-		{edge{from: ours + "cmd/tandem", to: ours + "cmd/tandem/internal/cli"}, ""},
+		{edge{from: ours + "cmd/tandem", to: ours + "cmd/tandem/internal/commands"}, ""},
 		{edge{from: ours + "integration", to: ours + "cmd/tandem/mesh", test: true}, ""},
 		{edge{from: ours + "pkg/rpc", to: ours + "integration"}, "nothing imports the suite"},
 		{edge{from: ours + "proto/tandem/worker/v1", to: ours + "pkg/kvcache"}, "proto imports nothing of ours"},

@@ -8,18 +8,18 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), append(cli.Terminations(), os.Interrupt)...)
+	ctx, stop := signal.NotifyContext(context.Background(), append(commands.Terminations(), os.Interrupt)...)
 	// The first signal asks to finish; with the handler gone, the second kills. But a
 	// terminal that is closed often says so twice.
 	context.AfterFunc(ctx, func() {
 		signal.Ignore(syscall.SIGHUP)
 		stop()
 	})
-	os.Exit(cli.Run(ctx, cli.Process{
+	os.Exit(commands.Run(ctx, commands.Process{
 		Program: os.Args[0],
 		Args:    os.Args[1:],
 		Environ: os.Environ(),

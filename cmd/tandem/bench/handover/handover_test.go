@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 )
 
 // child makes this test binary the tandem that a mesh is made of.
@@ -19,7 +19,7 @@ const child = "HANDOVER_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(child) != "" {
-		os.Exit(cli.Run(context.Background(), cli.Process{
+		os.Exit(commands.Run(context.Background(), commands.Process{
 			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		}))
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/cli"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -32,7 +32,7 @@ const child = "PAIR_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(child) != "" {
-		os.Exit(cli.Run(context.Background(), cli.Process{
+		os.Exit(commands.Run(context.Background(), commands.Process{
 			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		}))
 	}

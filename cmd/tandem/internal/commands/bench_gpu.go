@@ -1,0 +1,163 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/gpu"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// benchGPUFlags are what `bench engine` is told beside benchEngineFlags where a GPU is
+// measured.
+type benchGPUFlags struct {
+	device  string
+	plan    gpu.Plan    // without what benchEngineFlags say
+	options gpu.Options // without progress
+}
+
+func (g *benchGPUFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&g.device, "device", engines.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
+	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
+	fs.IntVar(&g.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
+	fs.BoolVar(&g.plan.NoGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
+	fs.StringVar((*string)(&g.plan.Products), "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
+	fs.StringVar(&g.options.CublasLt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
+	fs.StringVar((*string)(&g.plan.Weights), "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: bf16, int8 or fp8")
+	fs.StringVar((*string)(&g.plan.KV), "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: bf16 or fp8")
+	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
+	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
+	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
+	oneOf(cmd, "device", engines.DeviceCPU, "cuda:0")
+}
+
+// onGPU says whether a GPU is measured, and finds flags that contradict it.
+func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
+	number, err := engines.GPU(f.gpu.device)
+	if err != nil {
+		return false, err
+	}
+	if number < 0 && f.gpu.device != engines.DeviceCPU {
+		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
+	}
+	f.gpu.options.Load.Device = number
+	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
+	if number >= 0 {
+		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
+	}
+	for _, name := range strange {
+		if fs.Changed(name) {
+			return false, fmt.Errorf("--%s is of %s: leave it out, or choose another --device", name, of)
+		}
+	}
+	if number >= 0 && fs.Changed("limits") && f.plan.LimitsFor != 0 {
+		return false, fmt.Errorf("--limits: %v: on a GPU they take as long as they take: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
+	}
+	return number >= 0, nil
+}
+
+func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
+	plan := f.gpu.plan
+	plan.PromptTokens, plan.DecodeSteps, plan.Rounds = f.plan.PromptTokens, f.plan.DecodeSteps, f.plan.Rounds
+	plan.Batches, plan.ContextTokens = f.batches, f.contexts
+	if err := f.checkModel(cmd.Flags().Changed("preset"), plan); err != nil {
+		return usageError(cmd, err.Error())
+	}
+	result, err := f.measureGPU(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr(), plan)
+	return measured(cmd, asJSON, result, err, printBenchGPU)
+}
+
+func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer, plan gpu.Plan) (*gpu.Result, error) {
+	// Before any work: without a driver or a GPU the rest is for nothing.
+	if _, err := cuda.Devices(f.gpu.options.Load.Driver); err != nil {
+		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
+	}
+	p := newProgress(stderr)
+	defer p.finish()
+	m, err := f.modelForGPU(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	o := f.gpu.options
+	if fs.Changed("limits") { // 0s, as onGPU has seen
+		o.LimitBytes = 1
+	}
+	o.Load.Progress = func(done, total int64) { p.report("pack", done, total) }
+	o.Progress = func(done, total int64) { p.report("profile", done, total) }
+	return gpu.Measure(ctx, m, plan, o)
+}
+
+// modelForGPU opens --model, or makes --preset in memory.
+func (f *benchEngineFlags) modelForGPU(ctx context.Context, p *progress) (*model.Model, error) {
+	if f.model != "" {
+		dir, err := modeldir.Find(f.model)
+		if err != nil {
+			return nil, err
+		}
+		return model.OpenContext(ctx, dir, model.Options{Progress: p.report})
+	}
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return nil, err
+	}
+	return model.Random(ctx, shape, 0)
+}
+
+func printBenchGPU(out io.Writer, r *gpu.Result) error {
+	graphs := "decode by graphs"
+	if r.NoGraphs {
+		graphs = "decode without graphs"
+	}
+	fmt.Fprintf(out, "%s, weights of %s in %s, KV in %s, %s, driver for CUDA %s, %s; rounds %d, in turns with the limits\n\n",
+		r.Model, bytesText(r.WeightBytes), r.Weights, r.KV, r.Device, r.DriverCUDA, graphs, r.Rounds)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tbest\tmedian\t\t")
+	row := func(name string, f gpu.Figure, unit string) {
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%s\t\n", name, f.Best, f.Median, unit)
+	}
+	row("limit: copying device memory", r.Limits.CopyGBytes, "GB/s")
+	row("limit: reading weights", r.Limits.ReadGBytes, "GB/s")
+	row("limit: our product of many rows", r.Limits.ProductGFLOPS, "GFLOP/s")
+	if by := r.Limits.CublasLtGFLOPS; by != nil {
+		row("limit: the same by cuBLASLt", *by, "GFLOP/s")
+	}
+	row("limit: host to device", r.Limits.HostToDeviceGBytes, "GB/s")
+	row("limit: device to host", r.Limits.DeviceToHostGBytes, "GB/s")
+	row("limit: an empty kernel in a graph", r.Limits.GraphKernelUs, "µs")
+	row(fmt.Sprintf("prefill of %d by %d", r.PromptTokens, r.ChunkTokens), r.Prefill.Tokens, "tokens/s")
+	row("prefill", r.Prefill.GFLOPS, "GFLOP/s")
+	for _, d := range r.Decode {
+		row(fmt.Sprintf("decode of %d after %d", d.Batch, d.ContextTokens), d.Tokens, "tokens/s")
+	}
+	for _, k := range r.KVRead {
+		row(fmt.Sprintf("KV to the host, readers %d", k.Readers), k.Alone, "GB/s")
+		row("the same beside decode", k.Beside, "GB/s")
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nprefill  %.2f of a product of many rows\n", r.Prefill.OfProduct)
+	for _, d := range r.Decode {
+		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.1f µs of it the host's",
+			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.HostUs)
+		if d.AttentionGBytes > 0 {
+			fmt.Fprintf(out, "; attention %.1f GB/s, %.2f of the floor", d.AttentionGBytes, d.AttentionOfFloor)
+		}
+		fmt.Fprintln(out)
+	}
+	for _, k := range r.KVRead {
+		fmt.Fprintf(out, "copying  readers %d: a step takes %.2f times as long\n", k.Readers, k.DecodeWhileCopying)
+	}
+	_, err := fmt.Fprintf(out, "start    %.2f s to the first step: %.2f weights, %.2f engine, %.2f the step\n",
+		r.Start.TotalSeconds, r.Start.LoadSeconds, r.Start.EngineSeconds, r.Start.FirstStepSeconds)
+	return err
+}

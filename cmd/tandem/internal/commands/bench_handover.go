@@ -1,0 +1,122 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+func newBenchHandoverCommand() *cobra.Command {
+	var plan handover.Plan
+	var dir, preset string
+	var arguments []string
+	cmd := &cobra.Command{
+		Use:   "handover",
+		Short: "Measure the whole path of KV between a prefill and a decode worker",
+		Long: `Starts a mesh of a router, a prefill and a decode worker, each a process of its own,
+and serves prompts that share nothing, one at a time. For each transport it says how
+long after the last layer the KV was committed, what of that the client could see
+(transfer_exposed, second_token), and the time to the first token beside it. From last
+layer to first token the model's head and sampling take: the commit carries the token.
+Some prompts are served again by one worker that computes all anew: the tokens have to
+be the same. A run in which first tokens take unlike long says "valid": false, and why.
+
+Without --model, one of random weights is made first and removed at the end.`,
+		Example: `  tandem bench handover
+  tandem bench handover --transport tcp --requests 50 --json
+  tandem bench handover --model ./bench-200m --prompt 4096`,
+		Args: exactly(),
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&dir, "model", "", "directory of the model (default: one of --preset is made)")
+	fs.StringVar(&preset, "preset", "bench-200m", "shape of the model that is made")
+	fs.StringSliceVar(&plan.Transports, "transport", []string{"tcp", "unix"}, "what KV goes over, each measured in a mesh of its own")
+	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens of a prompt")
+	fs.IntVar(&plan.OutputTokens, "output", 8, "tokens of an answer")
+	fs.IntVar(&plan.Requests, "requests", 20, "requests over each transport")
+	fs.IntVar(&plan.Warmup, "warmup", 2, "requests before them that are not counted")
+	fs.IntVar(&plan.Checked, "check", 2, "how many are served again by one worker, to compare the tokens")
+	fs.Uint64Var(&plan.Seed, "seed", 1, "seed of the prompts")
+	fs.StringArrayVar(&arguments, "worker-flag", nil, "a further flag of both workers, such as --worker-flag=--kv-memory=2GiB")
+	oneOf(cmd, "transport", "tcp", "unix")
+	asJSON := addBenchJSON(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		plan.Vocabulary = 2 // until the model is known
+		if !cmd.Flags().Changed("check") {
+			plan.Checked = min(plan.Checked, plan.Requests)
+		}
+		if err := plan.Validate(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		if dir == "" {
+			shape, err := model.Preset(preset)
+			if err != nil {
+				return usageError(cmd, "--preset: "+err.Error())
+			}
+			made, err := tempfolder.Make("bench")
+			if err != nil {
+				return fmt.Errorf("make a folder for the model: %w", err)
+			}
+			defer func() { _ = made.Remove() }() // nobody is helped by an error of it
+			dir = filepath.Join(made.Path, preset)
+			if err := synthesize(cmd.Context(), cmd.ErrOrStderr(), dir, shape); err != nil {
+				return interruptedOr(cmd.Context(), err)
+			}
+		}
+		spec, err := model.LoadSpec(dir, model.Options{})
+		if err != nil {
+			return err
+		}
+		plan.Vocabulary = spec.VocabSize
+		plan.Mesh = rig.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: pairStartTimeout}
+		said := func(line string) {
+			if !*asJSON {
+				fmt.Fprintln(cmd.ErrOrStderr(), line)
+			}
+		}
+		result, err := handover.Measure(cmd.Context(), plan, said)
+		return measured(cmd, *asJSON, result, err, printHandover)
+	}
+	return cmd
+}
+
+func synthesize(ctx context.Context, stderr io.Writer, dir string, shape model.Shape) error {
+	progress, finish := terminalProgress(stderr)
+	defer finish()
+	return model.Synthesize(ctx, dir, shape, model.SynthOptions{Progress: progress})
+}
+
+func printHandover(w io.Writer, r *handover.Result) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "prompts of %d tokens, answers of %d\n", r.PromptTokens, r.OutputTokens)
+	fmt.Fprintln(t, "ms\tp50\tp90\tmax\t")
+	for _, way := range r.Ways {
+		fmt.Fprintf(t, "%s, %d requests of %.1f MB\t\t\t\t\n", way.Transport, way.Requests, float64(way.KVBytes)/1e6)
+		for _, row := range []struct {
+			name string
+			of   handover.Spread
+		}{
+			{"last layer to committed", way.Tail}, {"last layer to first token", way.Head}, {"transfer exposed", way.Exposed}, {"second token", way.SecondToken},
+			{"first token", way.TTFT}, {"transfer, hidden part too", way.Transfer},
+		} {
+			fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t\n", row.name, row.of.P50, row.of.P90, row.of.Max)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%d of them were served again by one worker, with the same tokens\n", r.Ways[0].Checked*len(r.Ways))
+	if r.Valid != nil && !*r.Valid {
+		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)
+	}
+	return err
+}

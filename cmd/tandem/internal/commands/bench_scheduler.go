@@ -1,0 +1,338 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/scheduler"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+type benchSchedulerFlags struct {
+	plan    scheduler.Plan
+	budgets []time.Duration
+	chunks  []int
+	shares  []float64
+
+	virtual, engine bool
+	profile         string
+	terms           latency.Terms
+	jitter          float64
+
+	model, preset, isa string
+	layers, threads    int
+	limit              time.Duration
+}
+
+func newBenchSchedulerCommand() *cobra.Command {
+	var f benchSchedulerFlags
+	presets := presetNames()
+	cmd := &cobra.Command{
+		Use:   "scheduler",
+		Short: "Measure what the scheduler does to short requests beside long ones",
+		Long: `Runs long and short prompts on one worker that computes prompts and decodes, under one
+policy after the other: every combination of --step-budget, --chunk-tokens and
+--output-share. It says how long first tokens and the gaps between tokens took, how
+long those that decode were stalled by the prompts of others, by how much prompts made
+steps longer than the budget allows, and what was preempted and computed again.
+
+The scenario mix is a stream of requests by a Poisson process. In long-prompt some
+sequences decode, and then one long prompt comes: the gaps of those that decode, before
+and while it is computed, stand side by side.
+
+On virtual time, the default, the worker's scheduler is driven alone, and steps take
+what --profile says, or base-ms + per-token-ms·T + per-square-ms·Σ(end²−start²) +
+per-context-token-ms·Σend: about what a model of 8 billion parameters takes on a GPU of
+200 TFLOP/s and 1.5 TB/s. The same seed gives the same figures, but for the scheduler's
+own time. With --engine the CPU engine computes, in this process and in real time, and
+what decodes would have taken without prompts is fitted to the steps that had none.`,
+		Example: `  tandem bench scheduler
+  tandem bench scheduler --step-budget 0s,20ms,50ms --chunk-tokens 512,2048 --json
+  tandem bench scheduler --blocks 600 --output-share 1,0.25
+  tandem bench scheduler --scenario long-prompt --profile 200m.json
+  tandem bench scheduler --scenario long-prompt --engine --step-budget 0s,100ms`,
+		Args: exactly(),
+	}
+	p := &f.plan
+	fs := cmd.Flags()
+	fs.StringVar(&p.Scenario, "scenario", scheduler.Mix, "what comes: mix or long-prompt")
+	fs.Uint64Var(&p.Seed, "seed", 1, "seed of arrivals, lengths and tokens")
+	fs.DurationSliceVar(&f.budgets, "step-budget", []time.Duration{0, 50 * time.Millisecond}, "how much longer prompts may make a step of those that decode; 0s: no bound")
+	fs.IntSliceVar(&f.chunks, "chunk-tokens", nil, "most prompt tokens of a step (default: --batch-tokens)")
+	fs.Float64SliceVar(&f.shares, "output-share", []float64{1}, "share of --max-tokens that a request is expected to generate until some have ended")
+	fs.IntVar(&p.Requests, "requests", 2000, "mix: requests (with --engine 20)")
+	fs.Float64Var(&p.Rate, "rate", 8, "mix: requests a second (with --engine 0.5)")
+	fs.Float64Var(&p.LongShare, "long-share", 0.05, "mix: share of requests with long prompts (with --engine 0.15)")
+	fs.IntVar(&p.ShortTokens, "short-prompt", 256, "tokens of a short prompt: in a mix the mean (with --engine 64), in long-prompt of each that decodes")
+	fs.IntVar(&p.LongTokens, "long-prompt", 8192, "tokens of a long prompt: in a mix the mean (with --engine 1024), in long-prompt of the one (16384)")
+	fs.IntVar(&p.OutputTokens, "output", 128, "mix: mean of the tokens that a request generates (with --engine 32)")
+	fs.IntVar(&p.MaxTokens, "max-tokens", 512, "mix: tokens that a request may generate")
+	fs.IntVar(&p.Decodes, "decodes", 8, "long-prompt: sequences that decode")
+	fs.IntVar(&p.BeforeSteps, "before", 200, "long-prompt: steps of all of them before the prompt comes")
+	fs.IntVar(&p.Blocks, "blocks", 4096, "KV blocks (with --engine 512; long-prompt: as many as it needs)")
+	fs.IntVar(&p.BlockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
+	fs.IntVar(&p.BatchTokens, "batch-tokens", 2048, "most tokens of a step (with --engine 512)")
+	fs.IntVar(&p.Sequences, "sequences", 128, "most sequences of a step (with --engine 64)")
+
+	fs.BoolVar(&f.virtual, "virtual", false, "on virtual time, as without --engine")
+	fs.StringVar(&f.profile, "profile", "", "virtual time: step times, as 'tandem profile --out' wrote them")
+	fs.Float64Var(&f.terms.BaseMs, "base-ms", 10.7, "virtual time: milliseconds of a step")
+	fs.Float64Var(&f.terms.PerTokenMs, "per-token-ms", 0.08, "virtual time: milliseconds of each token computed")
+	fs.Float64Var(&f.terms.PerSquareMs, "per-square-ms", 1.3e-6, "virtual time: milliseconds times the square of a chunk's end less that of its start")
+	fs.Float64Var(&f.terms.PerContextTokenMs, "per-context-token-ms", 8.7e-5, "virtual time: milliseconds of each token of context")
+	fs.Float64Var(&f.jitter, "jitter", 0, "virtual time: spread of steps, the standard deviation of their time over its mean")
+
+	fs.BoolVar(&f.engine, "engine", false, "compute with the CPU engine, in real time")
+	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: one of --preset is made)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the model that is made: "+strings.Join(presets, ", "))
+	fs.IntVar(&f.layers, "layers", 0, "engine: layers of the model that is made, where those of --preset take too long (default: as many as it has)")
+	fs.IntVar(&f.threads, "threads", 0, "engine: compute threads (default: as many as the process may use)")
+	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best one here)")
+	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time of one policy; one that takes longer is an error")
+	oneOf(cmd, "scenario", scheduler.Mix, scheduler.LongPrompt)
+	oneOf(cmd, "preset", presets...)
+	asJSON := addBenchJSON(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f.complete(cmd.Flags())
+		if err := f.check(cmd.Flags()); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		measure := f.onVirtualTime
+		if f.engine {
+			measure = f.onEngine
+		}
+		result, err := measure(cmd.Context(), cmd.ErrOrStderr())
+		return measured(cmd, *asJSON, result, err, printBenchScheduler)
+	}
+	return cmd
+}
+
+// complete fills in defaults that depend on other flags, and makes the policies.
+func (f *benchSchedulerFlags) complete(fs *pflag.FlagSet) {
+	p := &f.plan
+	set := func(when bool, name string, field *int, value int) {
+		if when && !fs.Changed(name) {
+			*field = value
+		}
+	}
+	alone := p.Scenario == scheduler.LongPrompt
+	set(alone, "long-prompt", &p.LongTokens, 16384)
+	set(alone, "blocks", &p.Blocks, 0)
+	set(f.engine && !alone, "blocks", &p.Blocks, 512)
+	set(f.engine, "sequences", &p.Sequences, cpu.DefaultMaxSequences)
+	set(f.engine, "batch-tokens", &p.BatchTokens, cpu.DefaultMaxBatchTokens)
+	set(f.engine && !alone, "requests", &p.Requests, 20)
+	set(f.engine && !alone, "short-prompt", &p.ShortTokens, 64)
+	set(f.engine && !alone, "long-prompt", &p.LongTokens, 1024)
+	set(f.engine && !alone, "output", &p.OutputTokens, 32)
+	if f.engine && !fs.Changed("rate") {
+		p.Rate = 0.5
+	}
+	if f.engine && !fs.Changed("long-share") {
+		p.LongShare = 0.15
+	}
+	if !fs.Changed("chunk-tokens") {
+		f.chunks = []int{p.BatchTokens - p.BatchTokens%max(p.BlockTokens, 1)}
+	}
+	for _, share := range f.shares {
+		for _, chunk := range f.chunks {
+			for _, budget := range f.budgets {
+				if len(p.Policies) <= scheduler.MaxPolicies { // one more than allowed is refused
+					p.Policies = append(p.Policies, scheduler.Policy{StepBudget: budget, ChunkTokens: chunk, OutputShare: share})
+				}
+			}
+		}
+	}
+}
+
+func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
+	for _, group := range []struct {
+		refused bool
+		problem string
+		names   []string
+	}{
+		{f.engine, "is for virtual time, and --engine is real: leave one out", []string{"virtual", "profile", "base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms", "jitter"}},
+		{!f.engine, "is for the CPU engine: give --engine, or leave it out", []string{"model", "preset", "layers", "threads", "isa", "limit"}},
+		{f.profile != "", "is said by --profile: leave one out", []string{"base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms"}},
+		{f.plan.Scenario == scheduler.LongPrompt, "is for --scenario mix: leave it out", []string{"requests", "rate", "long-share", "output", "max-tokens"}},
+		{f.plan.Scenario == scheduler.Mix, "is for --scenario long-prompt: leave it out", []string{"decodes", "before"}},
+	} {
+		for _, name := range group.names {
+			if group.refused && fs.Changed(name) {
+				return fmt.Errorf("--%s %s", name, group.problem)
+			}
+		}
+	}
+	if !f.engine {
+		if !(f.jitter >= 0 && f.jitter <= latency.MaxJitter) {
+			return fmt.Errorf("--jitter: %v is outside 0 to %d", f.jitter, latency.MaxJitter)
+		}
+		if err := f.ownProfile().Validate(); err != nil {
+			return fmt.Errorf("--base-ms, --per-token-ms, --per-square-ms, --per-context-token-ms: %w", err)
+		}
+		return f.plan.Validate()
+	}
+	switch {
+	case f.threads < 0 || f.threads > 1023:
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.limit <= 0 || f.limit > 24*time.Hour:
+		return fmt.Errorf("--limit: %v is not above 0s and at most 24h", f.limit)
+	case f.model != "" && (fs.Changed("preset") || fs.Changed("layers")):
+		return errors.New("--model and --preset or --layers are both given: one is measured")
+	case f.model != "":
+		return f.plan.Validate()
+	}
+	shape, err := f.shape()
+	if err != nil {
+		return err
+	}
+	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
+}
+
+// ownProfile is the profile of the single terms.
+func (f *benchSchedulerFlags) ownProfile() *latency.Profile {
+	regimes := []latency.Regime{{Terms: f.terms}}
+	return &latency.Profile{Version: latency.ProfileVersion, Prefill: regimes, Decode: regimes}
+}
+
+func (f *benchSchedulerFlags) onVirtualTime(ctx context.Context, stderr io.Writer) (*scheduler.Result, error) {
+	profile := f.ownProfile()
+	if f.profile != "" {
+		file, err := os.Open(f.profile)
+		if err != nil {
+			return nil, fmt.Errorf("--profile: %w", err)
+		}
+		defer file.Close()
+		if profile, err = latency.ReadProfile(file); err != nil {
+			return nil, fmt.Errorf("--profile: %s: %w", f.profile, err)
+		}
+	}
+	p := newProgress(stderr)
+	defer p.finish()
+	return scheduler.Virtual(ctx, f.plan, scheduler.Device{Profile: profile, Jitter: f.jitter}, func(done, total int64) { p.report("profile", done, total) })
+}
+
+// shape is that of the model that is made.
+func (f *benchSchedulerFlags) shape() (model.Shape, error) {
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return model.Shape{}, fmt.Errorf("--preset: %w", err)
+	}
+	switch {
+	case f.layers < 0 || f.layers > shape.Layers:
+		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0, for all, to the %d of %s", f.layers, shape.Layers, shape.Name)
+	case f.layers > 0 && f.layers < shape.Layers:
+		shape.Name, shape.Layers = fmt.Sprintf("%s-%d-layers", shape.Name, f.layers), f.layers
+	}
+	return shape, nil
+}
+
+func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (result *scheduler.Result, err error) {
+	m := measuredModel{name: f.model, shape: f.shape, load: f.load}
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
+		result, err = scheduler.Real(ctx, weights, f.plan, f.limit, func(done, total int64) { report("profile", done, total) })
+		return err
+	})
+	return result, err
+}
+
+// load says how the weights are loaded, if plan and memory allow.
+func (f *benchSchedulerFlags) load(m *model.Model) (cpu.Config, error) {
+	config := cpu.Config{Threads: f.threads, ISA: f.isa}
+	return config, checkPlan(f.plan, m.Spec(), "a smaller model, fewer --blocks or a shorter --long-prompt")
+}
+
+// printBenchScheduler writes the result for people: tables of one row a policy.
+func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
+	if r.Scenario == scheduler.LongPrompt {
+		fmt.Fprintf(out, "%d sequences decode after prompts of %d tokens; after %d steps a prompt of %d comes", r.Decodes, r.ShortTokens, r.BeforeSteps, r.LongTokens)
+	} else {
+		fmt.Fprintf(out, "%d requests, %g a second; prompts of about %d tokens, %g%% of about %d; outputs of about %d", r.Requests, r.Rate, r.ShortTokens, 100*r.LongShare, r.LongTokens, r.OutputTokens)
+	}
+	fmt.Fprintf(out, "; %d blocks of %d; steps of %d tokens, %d sequences\n", r.Blocks, r.BlockTokens, r.BatchTokens, r.Sequences)
+	if r.Clock == "real" {
+		fmt.Fprintf(out, "real time: %s on %s, threads %d\n", r.Model, r.ISA, r.Threads)
+	} else {
+		fmt.Fprintf(out, "virtual time, seed %d\n", r.Seed)
+	}
+	t := &policyTable{out: out, result: r}
+	if r.Scenario == scheduler.LongPrompt {
+		t.write("ITL ms\tbefore p50\tp99\tmeanwhile p50\tp99\tp99.9\tmax\tp99 rises by\tlong TTFT", func(row *scheduler.Row) string {
+			l := row.Long
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", ms(l.Before.P50), ms(l.Before.P99),
+				ms(l.During.P50), ms(l.During.P99), ms(l.During.P999), ms(l.During.Max), ms(l.RiseP99Ms), ms(row.TTFTLong.Max))
+		})
+	} else {
+		t.write("TTFT ms\tp50\tp90\tp99\tp99.9\tshort p50\tp99\tlong p50\tp99\ttokens/s", func(row *scheduler.Row) string {
+			return fmt.Sprintf("%s\t%s\t%s\t%.1f", four(row.TTFT), two(row.TTFTShort), two(row.TTFTLong), row.OutputRate)
+		})
+		t.write("ITL ms\tp50\tp90\tp99\tp99.9\tmax", func(row *scheduler.Row) string {
+			return four(row.ITL) + "\t" + ms(row.ITL.Max)
+		})
+	}
+	t.write("stalled ms\tp50\tp90\tp99\tp99.9\tmax\tof all gaps", func(row *scheduler.Row) string {
+		return fmt.Sprintf("%s\t%s\t%.1f%%", four(row.Stall), ms(row.Stall.Max), 100*row.StalledShare)
+	})
+	t.write("prompts add ms\tp50\tp99\tmax\tof steps\tover budget\tat worst by\tpreempted\tcomputed\tagain", func(row *scheduler.Row) string {
+		return fmt.Sprintf("%s\t%s\t%d of %d\t%d\t%s\t%d\t%d\t%d", two(row.Added), ms(row.Added.Max), row.MixedSteps, row.Steps,
+			row.OverBudget, ms(row.WorstOverMs), row.Preemptions, row.ComputedTokens, row.ComputedAgain)
+	})
+	if r.Clock == "real" {
+		t.write("between steps µs\tp50\tp99\tmax", func(row *scheduler.Row) string {
+			return fmt.Sprintf("%.0f\t%.0f\t%.0f", row.BetweenUs.P50, row.BetweenUs.P99, row.BetweenUs.Max)
+		})
+	} else {
+		t.write("scheduler µs a step\tp50\tp99\tmax\twith arrivals\tsequences\tallocations\tdecode alone", func(row *scheduler.Row) string {
+			s := row.Scheduler
+			return fmt.Sprintf("%.1f\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f", s.StepNs.P50/1e3, s.StepNs.P99/1e3, s.StepNs.Max/1e3,
+				s.NsPerStep/1e3, row.SequencesPerStep, s.AllocsPerStep, s.AllocsPerDecodeStep)
+		})
+	}
+	return t.err
+}
+
+type policyTable struct {
+	out    io.Writer
+	result *scheduler.Result
+	err    error
+}
+
+func (p *policyTable) write(heads string, row func(*scheduler.Row) string) {
+	fmt.Fprintln(p.out)
+	t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "%s\t\n", heads)
+	for i := range p.result.Rows {
+		r := &p.result.Rows[i]
+		fmt.Fprintf(t, "%s\t%s\t\n", policyName(r), row(r))
+	}
+	if err := t.Flush(); p.err == nil {
+		p.err = err
+	}
+}
+
+func policyName(r *scheduler.Row) string {
+	budget := "no budget"
+	if r.StepBudgetMs > 0 {
+		budget = "budget " + time.Duration(r.StepBudgetMs*float64(time.Millisecond)).String()
+	}
+	return fmt.Sprintf("%s, chunks of %d, share %g", budget, r.ChunkTokens, r.OutputShare)
+}
+
+func ms(x float64) string { return fmt.Sprintf("%.1f", x) }
+
+func two(p scheduler.Percentiles) string { return ms(p.P50) + "\t" + ms(p.P99) }
+
+func four(p scheduler.Percentiles) string {
+	return ms(p.P50) + "\t" + ms(p.P90) + "\t" + ms(p.P99) + "\t" + ms(p.P999)
+}

@@ -1,0 +1,103 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+func newBenchServeCommand() *cobra.Command {
+	var (
+		config  loadtest.Config
+		server  benchTarget
+		outputs benchOutputs
+	)
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Measure latency under load, of this mesh or of any OpenAI-compatible server",
+		Long: `Sends requests and measures what their users would see. In open loop (--rate,
+--sweep, --find-max, --trace) a request goes out when it is due, whatever the
+server does, and every latency counts from that moment: time that a request had to
+wait, here or there, is part of it. In closed loop (--concurrency) the next request
+waits for the last one's end.
+
+A percentile is given only if the sample can carry it, with its 95% confidence
+interval. If this client was the bottleneck there is no verdict, and it says so.
+With a server that sends latency budgets, as Tandem's does, the tail is explained
+stage by stage.
+
+Ctrl-C ends the run with the report of what was measured; the exit status is then
+130.`,
+		Example: `  tandem bench serve --rate 10 --duration 30s
+  tandem bench serve --sweep --slo "ttft:p99<500ms,tpot:p99<30ms" --report sweep.html
+  tandem bench serve --find-max --slo "ttft:p99<200ms" --prompt-tokens 256 --output-tokens 64
+  tandem bench serve --trace conversation_trace.jsonl --speed 2 --json
+  tandem bench serve --openai http://127.0.0.1:8000 --concurrency 8`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("sweep") {
+				return usageError(cmd, fmt.Sprintf("rates belong to the flag: write --sweep=%s", strings.Join(args, ",")))
+			}
+			return exactly()(cmd, args)
+		},
+	}
+	config.RegisterFlags(cmd.Flags())
+	server.add(cmd)
+	outputs.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		config.DurationSet = cmd.Flags().Changed("duration")
+		config.WarmupSet = cmd.Flags().Changed("warmup")
+		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
+		if err := config.Validate(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
+			return usageError(cmd, "--addr and --openai name two servers: pass one of them")
+		}
+		if err := outputs.check(cmd); err != nil {
+			return err
+		}
+		if err := server.promise(config); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		to, err := server.open() // does not connect yet
+		if err != nil {
+			return usageError(cmd, err.Error())
+		}
+		defer deferCollector()()
+		live := newLoadProgress(cmd.ErrOrStderr())
+		out, err := loadtest.Run(cmd.Context(), config, to, live)
+		live.finish()
+		if closeErr := to.Close(); err == nil && closeErr != nil {
+			err = closeErr
+		}
+		if err != nil {
+			return loadFailure(cmd.Context(), err)
+		}
+		out.Report.Name, out.Report.Command, out.Report.Version = outputs.name, command(cmd), telemetry.ReadBuild().String()
+		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
+			return err
+		}
+		return benchResult(out.Report)
+	}
+	return cmd
+}
+
+// benchResult is the exit status that a report deserves: 0 unless nothing was
+// completed or it was interrupted.
+func benchResult(r *report.Report) error {
+	switch {
+	case r.Interrupted:
+		return &exitError{status: exitInterrupted, message: "interrupted: the report is of what was measured until then"}
+	case r.Requests == 0:
+		return errors.New("no request was due in the measured window: let it last longer or offer more")
+	case r.Completed == 0:
+		return fmt.Errorf("no request of %d was completed: the report says what the server answered", r.Requests)
+	}
+	return nil
+}

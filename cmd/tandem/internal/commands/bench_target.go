@@ -1,0 +1,103 @@
+package commands
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/api"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+type benchTarget struct {
+	addr, mode, model string
+	connections       int
+	sendSLO           bool
+	ttft, tpot        time.Duration // what requests ask of the router; 0: nothing
+	openai            client.OpenAIConfig
+}
+
+func (b *benchTarget) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&b.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
+	fs.StringVar(&b.model, "model", "", "name of the model (default: the only one that is served)")
+	fs.StringVar(&b.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
+	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
+	fs.BoolVar(&b.sendSLO, "send-slo", false, "tell the router the bounds that --slo or --preset has for ttft and tpot, with each request")
+	b.openai.RegisterFlags(fs)
+	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
+}
+
+// promise takes the bounds that the router is told from an SLO.
+func (b *benchTarget) promise(config loadtest.Config) error {
+	if !b.sendSLO {
+		return nil
+	}
+	if b.openai.URL != "" {
+		return errors.New("--send-slo is for a router: OpenAI's API has no place for an SLO")
+	}
+	var slo measure.SLO
+	if config.Preset != "" {
+		preset, err := search.FindPreset(config.Preset)
+		if err != nil {
+			return err
+		}
+		slo = preset.SLO
+	}
+	if config.SLO != "" {
+		var err error
+		if slo, err = measure.ParseSLO(config.SLO); err != nil {
+			return err
+		}
+	}
+	// Of several bounds on one latency it is the highest percentile's that nearly all
+	// requests have to keep.
+	slices.SortStableFunc(slo.Terms, func(a, b measure.Term) int { return cmp.Compare(a.Percentile, b.Percentile) })
+	for _, term := range slo.Terms {
+		switch term.Latency {
+		case "ttft":
+			b.ttft = term.Bound
+		case "tpot":
+			b.tpot = term.Bound
+		}
+	}
+	if b.ttft == 0 && b.tpot == 0 {
+		return errors.New("--send-slo finds no bound to send: pass --slo with ttft or tpot, such as ttft:p99<500ms")
+	}
+	return nil
+}
+
+// open makes the client, which the caller closes.
+func (b *benchTarget) open() (client.Client, error) {
+	if b.openai.URL != "" {
+		if b.openai.APIKey == "" {
+			b.openai.APIKey = os.Getenv("OPENAI_API_KEY")
+		}
+		if b.openai.Model == "" {
+			b.openai.Model = b.model
+		}
+		return client.NewOpenAI(b.openai)
+	}
+	mode, err := benchMode(b.mode)
+	if err != nil {
+		return nil, err
+	}
+	return client.NewTandem(client.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
+}
+
+func benchMode(name string) (inferencev1.Mode, error) {
+	if mode, ok := api.Parse[inferencev1.Mode](name); ok {
+		return mode, nil
+	}
+	return 0, fmt.Errorf("--mode: %q is none of auto, disaggregated and aggregated", name)
+}

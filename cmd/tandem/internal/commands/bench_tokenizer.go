@@ -1,0 +1,98 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenrate"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+)
+
+const maxBenchTextBytes = 256 << 20
+
+func newBenchTokenizerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tokenizer",
+		Short: "Measure a model's tokenizer: tokens a second of one core",
+		Long: `Encodes and decodes a text with the tokenizer.json of a model, over and over, in
+parts of 16 KiB, on each of the threads. Beside it the same core reads the same text
+character by character and asks a table for the class of each: encode_of_scan is the
+rate of encoding as a share of that.
+
+Seconds are of processor time on Linux, so that what else runs does not count.`,
+		Example: `  tandem bench tokenizer
+  tandem bench tokenizer --model models/fable --text README.md --json
+  cat docs/*.md | tandem bench tokenizer --text -`,
+		Args: exactly(),
+	}
+	fs := cmd.Flags()
+	model := fs.String("model", "", "directory with a tokenizer.json; the bundled model's if not given")
+	text := fs.String("text", "", "file of the text, or - for standard input; some English prose if not given")
+	plan := tokenrate.Plan{}
+	fs.DurationVar(&plan.Duration, "duration", 6*time.Second, "how long to measure")
+	fs.IntVar(&plan.Threads, "threads", 1, "threads that encode at a time")
+	asJSON := addBenchJSON(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if plan.Threads < 1 || plan.Duration <= 0 {
+			return usageError(cmd, "--threads and --duration: give more than 0")
+		}
+		dir := *model
+		if dir == "" {
+			var err error
+			if dir, err = modeldir.Find(""); err != nil {
+				return err
+			}
+		}
+		opened, err := tokenizer.Open(dir)
+		if err != nil {
+			return err
+		}
+		if plan.Text, err = benchText(cmd.InOrStdin(), *text); err != nil {
+			return err
+		}
+		r, err := tokenrate.Measure(cmd.Context(), opened, plan)
+		return measured(cmd, *asJSON, r, err, printTokenRate)
+	}
+	return cmd
+}
+
+func printTokenRate(out io.Writer, r *tokenrate.Result) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "encode\t%.2f M tokens/s\t%.1f MB/s\t%.3f of a scan\n", r.Encode/1e6, r.EncodeBytes, r.EncodeShare)
+	fmt.Fprintf(w, "decode\t%.2f M tokens/s\t%.1f MB/s\t\n", r.Decode/1e6, r.DecodeBytes)
+	fmt.Fprintf(w, "scan\t\t%.1f MB/s\t\n", r.Scan)
+	fmt.Fprintf(w, "\t\t\tone core of %d, %s time; %d bytes, %d tokens\n", r.Threads, r.Clock, r.TextBytes, r.TextTokens)
+	return w.Flush()
+}
+
+func benchText(stdin io.Reader, name string) (string, error) {
+	in := stdin
+	switch name {
+	case "":
+		return tokenrate.Corpus, nil
+	case "-":
+	default:
+		f, err := os.Open(name)
+		if err != nil {
+			return "", fmt.Errorf("open the text: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxBenchTextBytes+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read the text: %w", err)
+	case len(data) > maxBenchTextBytes:
+		return "", fmt.Errorf("the text has more than %d bytes: shorten it", maxBenchTextBytes)
+	case len(data) == 0:
+		return "", fmt.Errorf("the text is empty: give some")
+	}
+	return string(data), nil
+}

@@ -1,0 +1,69 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
+)
+
+func newBenchTracingCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tracing",
+		Short: "Measure what tracing costs: CPU time a request with it and without",
+		Long: `Starts two meshes of processes with simulated engines, one of which traces a share
+of its requests to a collector, and sends both the same requests in turns. Prints
+the CPU time that router and workers spend on a request, and by how much the two
+are apart, with the 95% confidence interval over the pairs. --sample 0 shows what
+the measurement itself is worth: then nothing is traced in either.`,
+		Example: `  tandem bench tracing
+  tandem bench tracing --pairs 30 --sample 0.01 --json`,
+		Args: exactly(),
+	}
+	var o tracecost.Options
+	cmd.Flags().StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
+	cmd.Flags().Float64Var(&o.Share, "sample", 0.01, "share of the requests that one mesh traces, 0 to 1")
+	cmd.Flags().IntVar(&o.Pairs, "pairs", 20, "pairs of blocks, 6 at least")
+	cmd.Flags().IntVar(&o.Requests, "requests", 400, "requests in a block")
+	cmd.Flags().IntVar(&o.Concurrency, "concurrency", 8, "requests at a time")
+	cmd.Flags().IntVar(&o.PromptTokens, "prompt", 128, "tokens of a prompt")
+	cmd.Flags().IntVar(&o.OutputTokens, "output", 32, "tokens of an answer")
+	cmd.Flags().Float64Var(&o.StepMs, "step-ms", 1, "milliseconds of a step of the simulated engines")
+	asJSON := addBenchJSON(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.Validate(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		if !*asJSON {
+			o.Progress = func(pair int, traced, untraced float64) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "pair %d of %d: %.3f ms with tracing, %.3f ms without\n", pair, o.Pairs, traced, untraced)
+			}
+		}
+		result, err := tracecost.Measure(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		return show(cmd, *asJSON, result, printTraceCost)
+	}
+	return cmd
+}
+
+func printTraceCost(w io.Writer, r *tracecost.Result) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "CPU a request\tmean\t95%% interval\tmedian\n")
+	for _, row := range []struct {
+		name, unit string
+		of         tracecost.Interval
+	}{
+		{fmt.Sprintf("tracing %g%%", r.Share*100), "ms", r.TracedMs},
+		{"no tracing", "ms", r.UntracedMs},
+		{"apart", "%", r.ApartPercent},
+	} {
+		fmt.Fprintf(table, "%s\t%.3f %s\t%.3f to %.3f\t%.3f\n", row.name, row.of.Mean, row.unit, row.of.Low, row.of.High, row.of.Median)
+	}
+	fmt.Fprintf(table, "%d pairs of blocks of %d requests, %d spans, %.0f s\n", r.Pairs, r.RequestsPerBlock, r.Spans, r.WallSeconds)
+	return table.Flush()
+}

@@ -1,0 +1,143 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/transfer"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+)
+
+func newBenchTransferCommand() *cobra.Command {
+	plan := transfer.Plan{}
+	bytes := bytesize.Size(2 << 30)
+	cmd := &cobra.Command{
+		Use:   "transfer",
+		Short: "Measure the KV transfer, beside plain copies over the same connections",
+		Long: `Moves KV pages of a model from a sender to a receiver of this process, over real
+sockets and with every check on, and in turns copies as many bytes plainly out of the
+same pages into the same pages. What is compared stands in one run.
+
+  rate         payload bytes a second beside the best plain TCP copy
+  unix         the same over a Unix socket, beside TCP
+  allocations  objects allocated in Tandem's own code for each chunk
+  behind       a transfer of one block behind large ones, beside alone
+  exposed      what a prefill of twice the transfer's time does not hide of it
+  kill         how long blocks are held after one side was killed
+
+A run in which the plain copies differ much says "valid": false, and why. One without
+rate and unix has none to judge by and says neither.`,
+		Example: `  tandem bench transfer
+  tandem bench transfer --bytes 2GiB --transport unix --connections 2 --json
+  tandem bench transfer --only rate,unix --preset bench-8b --rounds 9`,
+		Args: exactly(),
+	}
+	fs := cmd.Flags()
+	fs.Var(&bytes, "bytes", "payload of one round of a rate, such as 2GiB")
+	fs.StringVar(&plan.Transport, "transport", transfer.TCP, "what the bytes go over: tcp or unix")
+	fs.IntVar(&plan.Connections, "connections", 1, "connections that join sender and receiver, 1 to 8")
+	fs.StringVar(&plan.Preset, "preset", "bench-200m", "shape of the model whose KV is moved: bench-200m, bench-1b or bench-8b")
+	fs.IntVar(&plan.BlockTokens, "block-tokens", 32, "tokens in a KV block")
+	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens of the prompts whose KV one transfer moves")
+	fs.IntVar(&plan.Rounds, "rounds", 5, "how often each rate is measured, in turns")
+	fs.IntVar(&plan.Samples, "samples", 30, "how often every other time is measured")
+	fs.IntVar(&plan.Large, "large", 100, "large transfers that the one of 'behind' is behind")
+	fs.DurationVar(&plan.Lease, "lease", 10*time.Second, "how long a receiver holds blocks for a sender that is silent, for 'kill'")
+	fs.StringSliceVar(&plan.Only, "only", nil, "figures to measure, such as rate,exposed (default: all)")
+	oneOf(cmd, "transport", transfer.TCP, transfer.Unix)
+	oneOf(cmd, "preset", "bench-200m", "bench-1b", "bench-8b")
+	oneOf(cmd, "only", transfer.Figures()...)
+	asJSON := addBenchJSON(cmd, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		plan.Bytes = int64(bytes)
+		if err := plan.Validate(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		binary, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find the program to start: %w", err)
+		}
+		said := func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) }
+		if *asJSON {
+			said = nil
+		}
+		child := func(p transfer.Plan, side string) []string {
+			return []string{"bench", "transfer", "part", side, planArgument(p)}
+		}
+		defer deferCollector()()
+		bench, err := transfer.New(plan, transfer.Child{Binary: binary, Arguments: child}, said)
+		if err != nil {
+			return err
+		}
+		result, err := bench.Measure(cmd.Context())
+		if closeErr := bench.Close(); err == nil {
+			err = closeErr
+		}
+		return measured(cmd, *asJSON, result, err, printTransfer)
+	}
+	cmd.AddCommand(newBenchTransferPart())
+	return cmd
+}
+
+// newBenchTransferPart is one side, in a process that is to be killed.
+func newBenchTransferPart() *cobra.Command {
+	return &cobra.Command{
+		Use: "part SIDE PLAN", Short: "Be a side of 'bench transfer' that is killed", Hidden: true,
+		Args: exactly("the SIDE", "the PLAN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := parsePlan[transfer.Plan]("bench transfer", args[1])
+			if err != nil {
+				return err
+			}
+			return transfer.ServeChild(cmd.Context(), p, args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+		Example: "  tandem bench transfer --only kill",
+	}
+}
+
+func printTransfer(w io.Writer, r *transfer.Result) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s, %d layers of %d bytes a slice, %d connection(s), over %s, CRC-32C on every chunk\n", r.Preset, r.Layers, r.SliceBytes, r.Connections, r.Transport)
+	if len(r.Rates) > 0 {
+		fmt.Fprintln(t, "\nGB/s\tbest\tmedian\tspread\tCPU ns/B")
+	}
+	for _, rate := range r.Rates {
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.0f%%\t%.3f\n", rate.Name, rate.GBytesPerS, rate.Median, 100*rate.Spread, rate.CPUNsPerByte)
+	}
+	fmt.Fprintln(t, "\nfigure\t\t")
+	row := func(shown bool, name, format string, args ...any) {
+		if shown {
+			fmt.Fprintf(t, "%s\t%s\t\n", name, fmt.Sprintf(format, args...))
+		}
+	}
+	row(r.Ratio > 0, "of plain TCP", "%.2f (median of the rounds %.2f)", r.Ratio, r.RatioMedian)
+	row(r.CPUOverRaw > 0, "CPU of a plain copy's", "%.2f", r.CPUOverRaw)
+	row(r.UnixOverTCP > 0, "unix against tcp", "%.2f (of a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
+	if a := r.Allocations; a != nil {
+		row(true, "allocations a chunk", "%.3f in Tandem's code, %.2f in all (%d chunks)", a.PerChunk, a.AllPerChunk, a.Chunks)
+		for _, site := range a.Sites {
+			row(true, "", "%.2f %s", site.PerChunk, site.Function)
+		}
+	}
+	if b := r.Behind; b != nil {
+		row(true, "one block behind large ones", "%.2f times: %.3f ms (p90 %.3f, worst %.3f), alone %.3f (p90 %.3f)", b.Ratio, b.BehindMs, b.BehindP90Ms, b.WorstMs, b.AloneMs, b.AloneP90Ms)
+	}
+	if e := r.Exposed; e != nil {
+		row(true, "exposed transfer", "%.3f: %.3f ms (p90 %.3f) of %.3f (p90 %.3f), prefill %.1f ms", e.Ratio, e.ExposedMs, e.ExposedP90Ms, e.AfterMs, e.AfterP90Ms, e.PrefillMs)
+	}
+	for _, k := range r.Kills {
+		row(true, k.Side+" killed, "+k.Phase, "blocks free after %.4f s", k.FreeS)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if r.Valid != nil && !*r.Valid {
+		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// budgetJSON is what `budget --json` prints.
+type budgetJSON struct {
+	WindowSeconds float64          `json:"window_seconds"`
+	Requests      uint64           `json:"requests"`
+	Failed        uint64           `json:"failed"`
+	Breaches      uint64           `json:"breaches"`
+	Stages        []budgetLineJSON `json:"stages"`
+	// Parts of stages, of the requests that had them: fetch, of prefill.
+	Parts    []budgetLineJSON    `json:"parts"`
+	Totals   []budgetLineJSON    `json:"totals"`
+	Overruns []budgetOverrunJSON `json:"overruns"`
+}
+
+// budgetLineJSON is one stage or total, in milliseconds.
+type budgetLineJSON struct {
+	Name     string `json:"name"`
+	PerToken bool   `json:"per_token"`
+	// DeclaredMs is null where nothing is declared.
+	DeclaredMs *float64 `json:"declared_ms"`
+	Count      uint64   `json:"count"`
+	// SpentMs is null where nothing was measured.
+	SpentMs  *spentJSON `json:"spent_ms"`
+	Breaches uint64     `json:"breaches"`
+	// BreachShare is of all requests that exceeded their budget, 0 to 1.
+	BreachShare float64 `json:"breach_share"`
+}
+
+type spentJSON struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P95  float64 `json:"p95"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+	Max  float64 `json:"max"`
+}
+
+// budgetOverrunJSON is the request at a percentile that exceeded what is declared.
+type budgetOverrunJSON struct {
+	Name       string  `json:"name"`
+	Percentile float64 `json:"percentile"`
+	SpentMs    float64 `json:"spent_ms"`
+	DeclaredMs float64 `json:"declared_ms"`
+	// Stage broke it.
+	Stage        string  `json:"stage"`
+	StageSpentMs float64 `json:"stage_spent_ms"`
+	// StageDeclaredMs is null where nothing is declared.
+	StageDeclaredMs *float64 `json:"stage_declared_ms"`
+	RequestID       string   `json:"request_id"`
+	Text            string   `json:"text"`
+}
+
+func newBudgetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "budget",
+		Short: "Compare what requests spent with the latency budget, and name the stage that broke it",
+		Long: `Prints, for each stage of a request and for the totals that the stages add up to,
+what is declared and what the requests of the last minutes spent; beside them, of
+requests that fetched KV from a block store, the part of prefill that this took. A
+request over
+its budget counts once, for the stage that broke it: of the totals that it exceeded
+(ttft, tpot, e2e), the stage furthest over what is declared for it.
+
+A budget is declared to the router: --budget-ttft 500ms --budget-queue 50ms …, or
+in its configuration file
+
+  budget:
+    ttft: 500ms
+    queue: 50ms
+
+decode and tpot are times for each token after the first.`,
+		Example: "  tandem budget\n  tandem budget --json",
+		Args:    exactly(),
+	}
+	router := addControl(cmd)
+	asJSON := addJSON(cmd, "print one JSON object: window_seconds, requests, failed, breaches, stages, parts, totals, overruns")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		response, err := ask(router, controlv1.ControlClient.GetBudget, &controlv1.GetBudgetRequest{})
+		if err != nil {
+			return err
+		}
+		return show(cmd, *asJSON, budgetOf(response), printBudget)
+	}
+	return cmd
+}
+
+func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
+	budget := budgetJSON{
+		WindowSeconds: response.GetWindow().AsDuration().Seconds(),
+		Requests:      response.GetRequests(), Failed: response.GetFailed(), Breaches: response.GetBreaches(),
+		Stages: []budgetLineJSON{}, Parts: []budgetLineJSON{}, Totals: []budgetLineJSON{}, Overruns: []budgetOverrunJSON{},
+	}
+	lineOf := func(l *controlv1.BudgetLine) budgetLineJSON {
+		line := budgetLineJSON{Name: l.GetName(), PerToken: l.GetPerToken(), Count: l.GetCount(), Breaches: l.GetBreaches()}
+		if l.Declared != nil {
+			line.DeclaredMs = new(milliseconds(int64(l.GetDeclared().AsDuration())))
+		}
+		if n := l.GetCount(); n > 0 {
+			line.SpentMs = &spentJSON{
+				Mean: milliseconds(l.GetSumNs()) / float64(n), P50: milliseconds(l.GetP50Ns()), P90: milliseconds(l.GetP90Ns()),
+				P95: milliseconds(l.GetP95Ns()), P99: milliseconds(l.GetP99Ns()), P999: milliseconds(l.GetP999Ns()), Max: milliseconds(l.GetMaxNs()),
+			}
+		}
+		if all := response.GetBreaches(); all > 0 {
+			line.BreachShare = float64(l.GetBreaches()) / float64(all)
+		}
+		return line
+	}
+	for _, l := range response.GetLines() {
+		if l.GetTotal() {
+			budget.Totals = append(budget.Totals, lineOf(l))
+		} else {
+			budget.Stages = append(budget.Stages, lineOf(l))
+		}
+	}
+	for _, l := range response.GetParts() {
+		budget.Parts = append(budget.Parts, lineOf(l))
+	}
+	for _, o := range response.GetOverruns() {
+		overrun := budgetOverrunJSON{
+			Name: o.GetName(), Percentile: o.GetPercentile(), SpentMs: milliseconds(o.GetSpentNs()), DeclaredMs: milliseconds(o.GetDeclaredNs()),
+			Stage: o.GetStage(), StageSpentMs: milliseconds(o.GetStageSpentNs()), RequestID: o.GetRequestId(),
+		}
+		if o.GetStageDeclaredNs() > 0 {
+			overrun.StageDeclaredMs = new(milliseconds(o.GetStageDeclaredNs()))
+		}
+		overrun.Text = overrunText(overrun)
+		budget.Overruns = append(budget.Overruns, overrun)
+	}
+	return budget
+}
+
+func overrunText(o budgetOverrunJSON) string {
+	percentile := "p" + strconv.FormatFloat(o.Percentile, 'f', -1, 64)
+	if o.Percentile == 100 {
+		percentile = "slowest"
+	}
+	text := fmt.Sprintf("%s %s %s of %s", percentile, spaced(o.Name), msText(o.SpentMs), msText(o.DeclaredMs))
+	if o.Stage == o.Name {
+		return text
+	}
+	text += fmt.Sprintf(": %s %s", spaced(o.Stage), msText(o.StageSpentMs))
+	if o.StageDeclaredMs == nil {
+		return text + ", for which nothing is declared"
+	}
+	return text + " of " + msText(*o.StageDeclaredMs)
+}
+
+// msText is a time with three digits or more.
+func msText(ms float64) string {
+	switch {
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	case ms >= 10:
+		return fmt.Sprintf("%.1f ms", ms)
+	}
+	return fmt.Sprintf("%.2f ms", ms)
+}
+
+func spaced(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+func printBudget(w io.Writer, b budgetJSON) error {
+	fmt.Fprintf(w, "the last %v: %d requests ended well, %d of them over the budget; %d failed and are not in the table\n\n", time.Duration(b.WindowSeconds*float64(time.Second)), b.Requests, b.Breaches, b.Failed)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\tBREACHES\t")
+	declared := false
+	// What nobody fetched is no news.
+	parts := slices.DeleteFunc(slices.Clone(b.Parts), func(l budgetLineJSON) bool { return l.Count == 0 })
+	for _, l := range slices.Concat(b.Stages, parts, b.Totals) {
+		name, limit, breaches := l.Name, "-", "-"
+		if l.PerToken {
+			name += " (a token)"
+		}
+		if l.Name == "fetch" {
+			name += " (in prefill)"
+		}
+		if l.DeclaredMs != nil {
+			limit, declared = fmt.Sprintf("%.2f", *l.DeclaredMs), true
+		}
+		if l.Breaches > 0 {
+			breaches = fmt.Sprintf("%d (%.0f%%)", l.Breaches, 100*l.BreachShare)
+		}
+		fmt.Fprintf(table, "%s\t%s\t", spaced(name), limit)
+		if s := l.SpentMs; s != nil {
+			for _, ms := range []float64{s.P50, s.P90, s.P95, s.P99, s.P999, s.Max} {
+				fmt.Fprintf(table, "%.2f\t", ms)
+			}
+		} else {
+			fmt.Fprint(table, strings.Repeat("-\t", 6))
+		}
+		fmt.Fprintf(table, "%s\t\n", breaches)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, o := range b.Overruns {
+		fmt.Fprintf(w, "%s (tandem explain %s)\n", o.Text, o.RequestID)
+	}
+	var err error
+	switch {
+	case !declared:
+		_, err = fmt.Fprintln(w, "no budget is declared: start the router with --budget-ttft 500ms and others, as 'tandem budget --help' says")
+	case len(b.Overruns) == 0 && b.Requests > 0:
+		_, err = fmt.Fprintln(w, "the budget holds")
+	}
+	return err
+}

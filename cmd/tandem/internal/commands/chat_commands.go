@@ -1,0 +1,132 @@
+package commands
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+const chatHelp = `/help           this list
+/clear          forget the conversation, but not what the system said
+/system TEXT    tell the model TEXT before the conversation; nothing: tell it nothing
+/retry          ask for the last answer again
+/save FILE      write the conversation to FILE, as OpenAI's API takes it
+/exit           leave
+//TEXT          say /TEXT; a backslash at the end of a line goes on; """ begins and ends several lines
+`
+
+func (s *chatSession) obey(ctx context.Context, text string) error {
+	command, rest, _ := strings.Cut(text, " ")
+	rest = strings.TrimSpace(rest)
+	switch command {
+	case "/help":
+		fmt.Fprint(s.stats, chatHelp)
+	case "/clear":
+		s.messages = nil
+	case "/system":
+		s.system = rest
+	case "/exit", "/quit":
+		return errLeave
+	case "/save":
+		return s.tell(s.save(rest))
+	case "/retry":
+		n := len(s.messages)
+		if n < 2 {
+			return s.tell(fmt.Errorf("there is no answer to ask for again"))
+		}
+		asked, whole := s.messages[n-2].GetContent(), s.messages
+		s.messages = s.messages[:n-2]
+		err := s.say(ctx, asked)
+		if len(s.messages) == n-2 { // the old answer is better than none
+			s.messages = whole
+		}
+		return err
+	default:
+		return s.tell(fmt.Errorf("there is no command %s: see /help, or write // to say it", command))
+	}
+	return nil
+}
+
+// tell says an error to somebody who types, and ends anything else.
+func (s *chatSession) tell(err error) error {
+	if err == nil || !s.terminal {
+		return err
+	}
+	fail(s.stats, err)
+	return nil
+}
+
+// save writes the conversation to a file that is not there yet.
+func (s *chatSession) save(path string) error {
+	if path == "" {
+		return fmt.Errorf("/save needs the name of a file")
+	}
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	saved := struct {
+		Messages []message `json:"messages"`
+	}{[]message{}}
+	if s.system != "" {
+		saved.Messages = append(saved.Messages, message{"system", s.system})
+	}
+	for _, m := range s.messages {
+		saved.Messages = append(saved.Messages, message{m.GetRole(), m.GetContent()})
+	}
+	data, err := json.MarshalIndent(saved, "", "  ")
+	if err != nil {
+		return fmt.Errorf("save the conversation: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("save the conversation: %w: choose another name", err)
+	}
+	_, err = file.Write(append(data, '\n'))
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("save the conversation: %w", err)
+	}
+	return nil
+}
+
+func (s *chatSession) cost(r resultJSON) {
+	t := r.TimingMs
+	ms := func(value float64) string {
+		d := time.Duration(value * float64(time.Millisecond))
+		if d >= 100*time.Millisecond {
+			return d.Round(time.Millisecond).String()
+		}
+		return d.Round(10 * time.Microsecond).String()
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "[first token %s: tokenize %s, queue %s, prefill %s", ms(t.Ttft), ms(t.Tokenize), ms(t.Queue), ms(t.Prefill))
+	if t.SecondToken > 0 {
+		fmt.Fprintf(&out, "; second %s later", ms(t.SecondToken))
+		if r.Route.Mode == "disaggregated" {
+			fmt.Fprintf(&out, ", transfer exposed %s", ms(t.TransferExposed))
+		}
+	}
+	if t.Tpot > 0 {
+		fmt.Fprintf(&out, "; %.1f tokens/s", 1000/t.Tpot)
+	}
+	fmt.Fprintf(&out, "; prompt %d tokens, %d cached; answer %d", r.Usage.PromptTokens, r.Usage.CachedTokens, r.Usage.CompletionTokens)
+	if r.FinishReason == "length" {
+		out.WriteString(", cut")
+	}
+	where := r.Route.Decode
+	if r.Route.Prefill != r.Route.Decode && r.Route.Prefill != "" {
+		where = r.Route.Prefill + " to " + r.Route.Decode
+	}
+	fmt.Fprintf(&out, "; %s on %s]", r.Route.Mode, where)
+	line := out.String()
+	if s.dim {
+		line = "\x1b[2m" + line + "\x1b[0m"
+	}
+	fmt.Fprintln(s.stats, line)
+}

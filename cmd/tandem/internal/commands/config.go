@@ -1,0 +1,142 @@
+package commands
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+)
+
+// newConfigCommand shows and checks the configuration of the commands that build
+// makes: those that take --config.
+func newConfigCommand(environ []string, build ...func() *cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "Print the configuration in force, or check a configuration file",
+		Example: "  tandem config print serve --config tandem.yaml\n  tandem config validate tandem.yaml",
+	}
+	asGroup(cmd)
+	cmd.AddCommand(newConfigPrintCommand(build), newConfigValidateCommand(build))
+	return cmd
+}
+
+func newConfigPrintCommand(build []func() *cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "print COMMAND [flags of COMMAND]",
+		Short: "Print the configuration a command would run with, and where each value comes from",
+		Long: `Prints the configuration that COMMAND would run with, given the same flags,
+environment and --config FILE: as YAML that can be used as such a file, each line
+with the source of its value.`,
+		Example: "  tandem config print serve --config tandem.yaml",
+	}
+	asGroup(cmd)
+	for _, b := range build {
+		cmd.AddCommand(configPrintOf(b()))
+	}
+	return cmd
+}
+
+// configPrintOf has the flags of a command, but prints them instead of running it.
+func configPrintOf(of *cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     of.Name(),
+		Short:   "Print the configuration that '" + of.Name() + "' would run with",
+		Example: "  tandem config print " + of.Name() + " --config tandem.yaml",
+		Args:    exactly(),
+	}
+	cmd.Flags().AddFlagSet(of.Flags())
+	asJSON := addJSON(cmd, "print one JSON object: name to value and source")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*asJSON {
+			return settings.Print(cmd.OutOrStdout(), cmd.Flags())
+		}
+		type setting struct {
+			Value  any    `json:"value"`
+			Source string `json:"source"`
+		}
+		byName := map[string]setting{}
+		for _, v := range settings.Values(cmd.Flags()) {
+			byName[v.Name] = setting{v.Value, v.Source}
+		}
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(byName)
+	}
+	return cmd
+}
+
+func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
+	var names []string
+	for _, b := range build {
+		names = append(names, b().Name())
+	}
+	cmd := &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a configuration file without starting anything",
+		Long: `Checks that every key of FILE is a flag of the command that it is for, and every
+value one that the command starts with. What FILE leaves out has its default; a
+file for 'serve' may leave the target to the command line.`,
+		Example: "  tandem config validate tandem.yaml",
+		Args:    exactly("FILE, a configuration file"),
+	}
+	target := cmd.Flags().String("for", "serve", "command that the file is for: "+strings.Join(names, " or "))
+	oneOf(cmd, "for", names...)
+	asJSON := addJSON(cmd, "print one JSON object: file, valid, error")
+	onlyOnCommandLine(cmd, "for")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, b := range build {
+			of := b()
+			if of.Name() != *target {
+				continue
+			}
+			err := validateFile(of, args[0])
+			if *asJSON {
+				result := struct {
+					File  string `json:"file"`
+					Valid bool   `json:"valid"`
+					Error string `json:"error,omitempty"`
+				}{File: args[0], Valid: err == nil}
+				if err != nil {
+					result.Error = err.Error()
+				}
+				if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
+					return printErr
+				}
+			} else if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is a valid configuration of 'tandem %s'\n", args[0], *target)
+			}
+			return err
+		}
+		return usageError(cmd, fmt.Sprintf("no command %q takes a configuration file: pass --for with one of %s", *target, strings.Join(names, ", ")))
+	}
+	return cmd
+}
+
+// validateFile checks a file as the command that it is for would. of is that
+// command, never run.
+func validateFile(of *cobra.Command, file string) error {
+	if err := settings.Validate(of.Flags(), file); err != nil {
+		return err
+	}
+	// One file may do for several targets, which then stand on the command line.
+	if target := of.Flags().Lookup("target"); target != nil && !target.Changed {
+		if err := target.Value.Set("router"); err != nil {
+			return err
+		}
+	}
+	if of.PreRunE == nil {
+		return nil
+	}
+	if err := of.PreRunE(of, nil); err != nil {
+		if exit, is := errors.AsType[*exitError](err); is && exit.cause != nil {
+			err = exit.cause // the command line of `config validate` is right
+		}
+		if _, is := errors.AsType[*fileError](err); is {
+			return err
+		}
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package commands_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tandem.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("listen: 127.0.0.1:1\nlog-level: debug\n")
+
+	for _, target := range []string{"up", "serve"} {
+		environ := []string{"TANDEM_CONFIG=" + file, "TANDEM_LOG_LEVEL=error", "TANDEM_TARGET=decode"}
+		got := run(t.Context(), "", environ, "config", "print", target, "--log-format=json")
+		if got.status != 0 || got.stderr != "" {
+			t.Fatalf("%+v", got)
+		}
+		for _, line := range []string{
+			"listen: 127.0.0.1:1  # " + file + ":1\n", "log-level: error  # TANDEM_LOG_LEVEL\n",
+			"log-format: json  # command line\n", "  # default\n",
+		} {
+			if !strings.Contains(got.stdout, line) {
+				t.Errorf("config print %s lacks %q:\n%s", target, line, got.stdout)
+			}
+		}
+		// What is printed is a configuration again.
+		printed := filepath.Join(t.TempDir(), "printed.yaml")
+		if err := os.WriteFile(printed, []byte(got.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t.Context(), "", nil, "config", "validate", "--for", target, printed); got.status != 0 {
+			t.Errorf("what config print %s prints is refused: %+v", target, got)
+		}
+		got = run(t.Context(), "", environ, "config", "print", target, "--json")
+		listen, _ := last(t, got.stdout)["listen"].(map[string]any)
+		if listen["value"] != "127.0.0.1:1" || listen["source"] != file+":1" {
+			t.Errorf("config print %s --json: %+v", target, got)
+		}
+	}
+
+	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 || !strings.Contains(got.stdout, "is a valid configuration of 'tandem serve'") {
+		t.Errorf("got %+v", got)
+	}
+	// Values are checked as the command checks them.
+	for _, c := range []struct{ target, text, want string }{
+		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill, decode and kvtransfer"},
+		{"serve", "target: decode\nlease-ttl: 1ms\n", "tandem: " + file + ":2: --lease-ttl: 1ms is under 1s"},
+		{"serve", "block-tokens: 33\n", "--block-tokens"},
+		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},
+		{"up", "log-level: loud\n", "log level"},
+	} {
+		write(c.text)
+		checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for", c.target, file), 1, c.want)
+	}
+	// One file, and one environment, may do for several parts.
+	write("target: kvtransfer\nmodel: m\nstore-memory: 1GiB\nlease-ttl: 1ms\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--lease-ttl: 1ms is under 1s")
+	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, "--lease-ttl: 1ms is under 1s") {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "tandem: "+file+":4: --lease-ttl: 1ms is under 1s")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "tandem: environment variable TANDEM_KV_TRANSPORT: --kv-transport: \"pigeon\" is none of")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_CONNECTIONS=99"}, "up"), 1, "tandem: environment variable TANDEM_KV_CONNECTIONS: --kv-connections: 99 is outside 1 to 8")
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file, "--lease-ttl=2ms"), 2, "--lease-ttl: 2ms is under 1s: see 'tandem serve --help'")
+	// A store has nothing against what environments say to others.
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LEASE_TTL=3ms"}, "serve", "--target=kvtransfer"), 1, "--lease-ttl: 3ms")
+	if got := run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LISTEN=nowhere"}, "serve", "--target=kvtransfer"); strings.Contains(got.stderr, "chunk-tokens") {
+		t.Errorf("got %+v", got)
+	}
+	write("max-sequences: 4000\n") // against the default of another flag
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--max-batch-tokens: 1024 is outside 4000 (--max-sequences) to 1048576")
+	write("listne: x\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:1: unknown key "listne": did you mean "listen"?`)
+	got := run(t.Context(), "", nil, "config", "validate", file, "--json")
+	checkFailure(t, got, 1, "unknown key")
+	if result := last(t, got.stdout); result["valid"] != false || result["error"] == "" {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "unknown key")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file, "--for", "cook"), 2, "up, serve")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate"), 2, "needs FILE")
+}

@@ -1,0 +1,250 @@
+package commands
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// explainJSON is what `explain --json` prints.
+type explainJSON struct {
+	RequestID string         `json:"request_id"`
+	Arrived   string         `json:"arrived"`
+	Status    string         `json:"status"`
+	Decisions []decisionJSON `json:"decisions"`
+	// TimingMs is null if the request has not ended well.
+	TimingMs *timingJSON `json:"timing_ms"`
+	// Rank is 1 for the slowest of Ranked requests; only with --slowest.
+	Rank   uint32 `json:"rank,omitempty"`
+	Ranked uint32 `json:"ranked,omitempty"`
+}
+
+// decisionJSON is one try.
+type decisionJSON struct {
+	Mode    string `json:"mode"`
+	Prefill string `json:"prefill"`
+	Decode  string `json:"decode"`
+	Reason  string `json:"reason"`
+	Failure string `json:"failure"`
+	// Source is the block store that the prefill worker was told of, with what it
+	// announced of the prompt; "" and 0: none.
+	Source       string `json:"source"`
+	SourceBlocks uint32 `json:"source_blocks"`
+	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went.
+	Transport string `json:"transport"`
+
+	Candidates []candidateJSON `json:"candidates"`
+}
+
+// candidateJSON is one worker with the terms of its cost.
+type candidateJSON struct {
+	Worker       string  `json:"worker"`
+	Role         string  `json:"role"`
+	Excluded     string  `json:"excluded"`
+	QueueMs      float64 `json:"queue_ms"`
+	PrefillMs    float64 `json:"prefill_ms"`
+	TpotMs       float64 `json:"tpot_ms"`
+	CachedTokens uint32  `json:"cached_tokens"`
+	FetchTokens  uint32  `json:"fetch_tokens"`
+	InFlight     uint32  `json:"in_flight"`
+	CostMs       float64 `json:"cost_ms"`
+}
+
+func newExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain REQUEST-ID | --slowest PERCENTILE",
+		Short: "Say how a request was routed, and where its time went",
+		Long: `Prints the router's record of a request: every worker that was looked at, with
+each term of its cost, and the stages that its latency is made of. The router
+keeps the last few thousand requests.
+
+Operators ask the router's --control. Who made a request asks where clients do, at
+--addr, with the secret that stands beside the id: in the last line of
+'generate --json', over HTTP in the header X-Tandem-Secret.
+
+With --slowest it is the request at a percentile of those that ended well: of p99
+the one that 99 of 100 were not slower than, of max the slowest.`,
+		Example: `  tandem explain 4f1c2a90d3
+  tandem explain 4f1c2a90d3 --secret 0f9be2… --addr router:7070
+  tandem explain --slowest p99
+  tandem explain --slowest max --by e2e`,
+	}
+	router := addControl(cmd)
+	addr := cmd.Flags().Lookup("addr")
+	addr.Usage = "with --secret, gRPC address of the router (default " + defaultAddr + "); without, deprecated: as --control"
+	secret := cmd.Flags().String("secret", "", "what proves that the request is yours: ask as its caller, at --addr")
+	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked")
+	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
+	by := cmd.Flags().String("by", "ttft", "with --slowest, what is compared: ttft or e2e")
+	oneOf(cmd, "by", "ttft", "e2e")
+	onlyOnCommandLine(cmd, "slowest", "by", "secret")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if *slowest == "" {
+			return exactly("the REQUEST-ID that 'generate --json' prints and logs carry, or --slowest p99")(cmd, args)
+		}
+		return exactly()(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		request, err := explainRequest(cmd, args, *slowest, *by)
+		if err != nil {
+			return err
+		}
+		var response *controlv1.ExplainResponse
+		if cmd.Flags().Changed("secret") {
+			response, err = explainOwn(cmd, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
+		} else {
+			response, err = ask(router, controlv1.ControlClient.Explain, request)
+		}
+		if err != nil {
+			return err
+		}
+		return show(cmd, *asJSON, explanationOf(response), printExplanation)
+	}
+	return cmd
+}
+
+// explainOwn asks as who made the request.
+func explainOwn(cmd *cobra.Command, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
+	if request.GetSlowest() != nil {
+		return nil, usageError(cmd, "--secret is of one request, and --slowest looks at all: leave one of them out")
+	}
+	if onCommandLine(cmd, "control") {
+		return nil, usageError(cmd, "--control is for operators, who need no secret: leave one of them out")
+	}
+	conn, err := dial(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	own := &controlv1.ExplainOwnRequest{RequestId: request.GetRequestId(), Secret: secret}
+	response, err := controlv1.NewRequestsClient(conn).Explain(cmd.Context(), own)
+	return response, routerFailure(err, addr, false)
+}
+
+func explainRequest(cmd *cobra.Command, args []string, slowest, by string) (*controlv1.ExplainRequest, error) {
+	if slowest == "" {
+		if cmd.Flags().Changed("by") {
+			return nil, usageError(cmd, "--by says what --slowest compares: pass --slowest p99 too")
+		}
+		return &controlv1.ExplainRequest{RequestId: args[0]}, nil
+	}
+	percentile, err := parsePercentile(slowest)
+	if err != nil {
+		return nil, usageError(cmd, "--slowest: "+err.Error())
+	}
+	rank := &controlv1.Slowest{Percentile: percentile}
+	switch by {
+	case "ttft":
+		rank.By = controlv1.RankBy_RANK_BY_TTFT
+	case "e2e":
+		rank.By = controlv1.RankBy_RANK_BY_E2E
+	default:
+		return nil, usageError(cmd, fmt.Sprintf("--by: %q is neither ttft nor e2e", by))
+	}
+	return &controlv1.ExplainRequest{Slowest: rank}, nil
+}
+
+// parsePercentile reads "p99", "99.9" or "max".
+func parsePercentile(text string) (float64, error) {
+	if text == "max" {
+		return 100, nil
+	}
+	percentile, err := strconv.ParseFloat(strings.TrimPrefix(text, "p"), 64)
+	if err != nil || !(percentile > 0 && percentile <= 100) { // so that NaN is refused too
+		return 0, fmt.Errorf("%q is no percentile: write p50, p99, p99.9 or max", text)
+	}
+	return percentile, nil
+}
+
+func explanationOf(response *controlv1.ExplainResponse) explainJSON {
+	explained := explainJSON{
+		RequestID: response.GetRequestId(),
+		Arrived:   response.GetArrived().AsTime().Format(time.RFC3339Nano),
+		Status:    response.GetStatus(),
+		Decisions: []decisionJSON{},
+		Rank:      response.GetRank(),
+		Ranked:    response.GetRanked(),
+	}
+	for _, d := range response.GetDecisions() {
+		decision := decisionJSON{
+			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
+			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
+			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(), Transport: d.GetTransport(),
+		}
+		for _, c := range d.GetCandidates() {
+			decision.Candidates = append(decision.Candidates, candidateJSON{
+				Worker: c.GetWorkerId(), Role: api.Name(c.GetRole()), Excluded: c.GetExcluded(),
+				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
+				CachedTokens: c.GetCachedTokens(), FetchTokens: c.GetFetchTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
+			})
+		}
+		explained.Decisions = append(explained.Decisions, decision)
+	}
+	if t := response.GetTimings(); t != nil {
+		explained.TimingMs = new(timingOf(t))
+	}
+	return explained
+}
+
+func printExplanation(w io.Writer, e explainJSON) error {
+	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, cmp.Or(e.Status, "still running"))
+	if e.Rank > 0 {
+		fmt.Fprintf(w, "number %d of %d requests, the slowest first\n", e.Rank, e.Ranked)
+	}
+	for i, d := range e.Decisions {
+		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
+		if d.Failure != "" {
+			fmt.Fprintf(w, "failed: %s\n", d.Failure)
+		}
+		if d.Transport != "" {
+			fmt.Fprintf(w, "KV went over %s\n", d.Transport)
+		}
+		if d.Source != "" {
+			fmt.Fprintf(w, "block store %s announced %d blocks of the prompt, and %s was told so\n", d.Source, d.SourceBlocks, d.Prefill)
+		}
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")
+		for _, c := range d.Candidates {
+			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%s\n",
+				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.CachedTokens, c.FetchTokens, c.InFlight, c.Excluded)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if t := e.TimingMs; t != nil {
+		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
+			t.Total, t.Tokenize, t.Queue-t.Detail.Decide-t.Detail.Reserve, t.Detail.Decide, t.Detail.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+		if t.Detail.Fetch > 0 {
+			fmt.Fprintf(w, "%.2f ms of prefill were spent on fetching KV from a block store\n", t.Detail.Fetch)
+		}
+		fmt.Fprintln(w, tokenTimes(*t))
+	}
+	return nil
+}
+
+// tokenTimes says when the tokens came. Tpot is the mean of all gaps between them; that
+// before the second token, which has the transfer in it, stands by itself here and is
+// taken out of the mean.
+func tokenTimes(t timingJSON) string {
+	line := fmt.Sprintf("first token after %.2f ms", t.Ttft)
+	if t.Tpot <= 0 {
+		return line
+	}
+	line += fmt.Sprintf(", second %.2f ms later", t.SecondToken)
+	all := t.Total - t.Ttft // from the first token to the last
+	if later := math.Round(all/t.Tpot) - 1; later >= 1 {
+		line += fmt.Sprintf(", then %.2f ms a token", (all-t.SecondToken)/later)
+	}
+	return line
+}

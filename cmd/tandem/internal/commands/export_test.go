@@ -1,0 +1,24 @@
+package commands
+
+import "io"
+
+// Invocation is invocation.
+func Invocation(program string) string { return invocation(program) }
+
+// Apart is apart.
+func Apart(cores []int, workers int) (each [][]int, rest []int) { return apart(cores, workers) }
+
+// PrintSimulated is printSimulated.
+var PrintSimulated = printSimulated
+
+// NewProgress is newProgress, on a terminal or not.
+func NewProgress(out io.Writer, terminal bool) (report func(stage string, done, total int64), finish func()) {
+	p := newProgress(out)
+	if terminal {
+		p.terminal, p.every = true, progressOnTerminal
+	}
+	return p.report, p.finish
+}
+
+// WriteOutput is writeOutput.
+func WriteOutput(path string, write func(io.Writer) error) error { return writeOutput(path, write) }

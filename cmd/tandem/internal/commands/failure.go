@@ -1,0 +1,180 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Exit statuses: what shells and containers make of them is their convention.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+type exitError struct {
+	status  int
+	message string
+	cause   error
+}
+
+func (e *exitError) Error() string { return e.message }
+func (e *exitError) Unwrap() error { return e.cause }
+
+// fail prints an error as one line and returns the exit status.
+func fail(w io.Writer, err error) int {
+	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	fmt.Fprintf(w, "tandem: %s\n", line)
+	var exit *exitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.status
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	default:
+		return exitFailed
+	}
+}
+
+// interruptedOr is err, or, if ctx has ended, that this is why there is no result: what
+// fails then, such as a process that was killed, is only its consequence.
+func interruptedOr(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return &exitError{status: exitInterrupted, message: "interrupted: nothing was measured to the end", cause: err}
+}
+
+// loadFailure is the error of a load test with the exit status that it deserves.
+func loadFailure(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
+}
+
+func usageError(cmd *cobra.Command, problem string) error {
+	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}
+}
+
+// flagProblem is what is wrong with a flag, in words instead of Go's.
+func flagProblem(err error) string {
+	invalid, is := errors.AsType[*pflag.InvalidValueError](err)
+	if !is {
+		return err.Error()
+	}
+	flag, kind := invalid.GetFlag(), invalid.GetFlag().Value.Type()
+	var problem string
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		problem = "is too far from 0"
+	case strings.HasPrefix(kind, "uint"):
+		problem = "is not a whole number from 0"
+	case strings.HasPrefix(kind, "int"):
+		problem = "is not a whole number"
+	case strings.HasPrefix(kind, "float"):
+		problem = "is not a number"
+	case kind == "duration":
+		problem = "is not a duration: write 500ms, 10s or 2m"
+	case kind == "bool":
+		problem = "is neither true nor false"
+	default: // a type of ours, whose error says what it takes
+		return fmt.Sprintf("--%s: %v", flag.Name, invalid.Unwrap())
+	}
+	return fmt.Sprintf("--%s: %q %s", flag.Name, invalid.GetValue(), problem)
+}
+
+// exactly is cobra.ExactArgs with an error that names what is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usageError(cmd, fmt.Sprintf("%s needs %s", cmd.CommandPath(), names[len(args)]))
+		}
+		if len(args) > len(names) {
+			return usageError(cmd, fmt.Sprintf("%s takes no argument %q", cmd.CommandPath(), args[len(names)]))
+		}
+		return nil
+	}
+}
+
+// atMostOne is for an argument, named what, that may be left out.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError(cmd, fmt.Sprintf("%s takes one %s, not also %q", cmd.CommandPath(), what, args[1]))
+		}
+		return nil
+	}
+}
+
+// asGroup makes of a command one that only holds others: without arguments it
+// prints its help; an unknown one is an error that names the nearest.
+func asGroup(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		cmd.SuggestionsMinimumDistance = 2
+		problem := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			sort.Strings(near)
+			problem += fmt.Sprintf(", did you mean %q?", near[0])
+		}
+		return usageError(cmd, problem)
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
+
+// statusOf is the gRPC status of an error, of the end of a context too.
+func statusOf(err error) *status.Status {
+	if s, ok := status.FromError(err); ok {
+		return s
+	}
+	return status.FromContextError(err)
+}
+
+// routerFailure turns the error of a call to the router into one line that says
+// what to do. answered: the router was there at first.
+func routerFailure(err error, addr string, answered bool) error {
+	if err == nil {
+		return nil
+	}
+	fail := func(exit int, format string, args ...any) error {
+		return &exitError{status: exit, message: fmt.Sprintf(format, args...), cause: err}
+	}
+	s := statusOf(err)
+	switch {
+	case s.Code() == codes.Canceled:
+		return fail(exitInterrupted, "cancelled")
+	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
+		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
+	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":
+		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", addr)
+	case s.Code() == codes.Unimplemented:
+		return fail(exitFailed, "the server at %s does not know this call: is it a router, and of this version?", addr)
+	case s.Code() == codes.DeadlineExceeded && rpc.Reason(err) == "":
+		return fail(exitFailed, "no answer from %s in time: pass a longer --timeout", addr)
+	}
+	message := s.Message()
+	if message == "" {
+		message = s.Code().String()
+	}
+	if wait, ok := rpc.RetryAfter(err); ok {
+		message += fmt.Sprintf(" (try again in %s)", wait.Round(time.Millisecond))
+	}
+	return fail(exitFailed, "%s", message)
+}

@@ -1,0 +1,412 @@
+package commands_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+type stream = grpc.ServerStreamingServer[inferencev1.GenerateEvent]
+
+func accepted() *inferencev1.GenerateEvent {
+	return &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
+		RequestId: "r1", Model: "fable", PromptTokens: 5, Seed: 42, SystemFingerprint: "fp_0123456789ab", Secret: "s1",
+	}}}
+}
+
+func tokens(offset uint64, text string, ids ...uint32) *inferencev1.GenerateEvent {
+	return &inferencev1.GenerateEvent{Offset: offset, Event: &inferencev1.GenerateEvent_Tokens{
+		Tokens: &inferencev1.TokenDelta{TokenIds: ids, Text: text},
+	}}
+}
+
+func finished(offset uint64, text string) *inferencev1.GenerateEvent {
+	return &inferencev1.GenerateEvent{Offset: offset, Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
+		Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, Text: text,
+		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(offset)},
+		Route: &inferencev1.Route{
+			Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p", Decode: "d", Reason: "asked for", Reproducible: true, Transport: "tcp",
+		},
+		Timings: &inferencev1.Timings{
+			TokenizeNs: 1e6, QueueNs: 2e6, DecideNs: 3e6, ReserveNs: 4e6, PrefillNs: 5e6, TransferExposedNs: 6e6,
+			DecodeNs: 7e6, TotalNs: 28_500_000, TtftNs: 15e6, SecondTokenNs: 8e6, TpotNs: 3_500_000,
+			PrefillQueueNs: 1_500_000, PrefillComputeNs: 4_500_000, DecodeComputeNs: 6_500_000, TransferNs: 9e6,
+			TransferBytes: 4096, RetriedNs: 500_000, FetchNs: 250_000, TransferTailNs: 750_000,
+		},
+	}}}
+}
+
+func sends(events ...*inferencev1.GenerateEvent) func(*inferencev1.GenerateRequest, stream) error {
+	return func(_ *inferencev1.GenerateRequest, s stream) error {
+		for _, e := range events {
+			if err := s.Send(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[7,8,9,10],` +
+	`"usage":{"prompt_tokens":5,"cached_tokens":2,"completion_tokens":4},` +
+	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true,"transport":"tcp"},` +
+	`"timing_ms":{"queue":9,"tokenize":1,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
+	`"decode":7,"tpot":3.5,"other":0.5,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
+	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"
+
+func TestGenerateJSON(t *testing.T) {
+	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), tokens(1, " tale ", 8, 9), tokens(3, "", 10), finished(4, "é"))}
+	got := run(t.Context(), "", nil, "generate", "--addr", router.start(t), "--prompt", "x", "--json")
+	want := `{"offset":0,"token_id":7,"text":"a"}` + "\n" +
+		`{"offset":1,"token_id":8,"text":""}` + "\n" +
+		`{"offset":2,"token_id":9,"text":" tale "}` + "\n" +
+		`{"offset":3,"token_id":10,"text":"é"}` + "\n" + goldenResult
+	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 || got.stderr != "" {
+		t.Errorf("status %d, standard error %q, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+}
+
+// The texts of the lines are the text of the result, wherever text is held back.
+func TestGenerateJSONTextsAddUp(t *testing.T) {
+	cases := map[string]struct {
+		events []*inferencev1.GenerateEvent
+		flags  []string
+	}{
+		"all at once":             {[]*inferencev1.GenerateEvent{tokens(0, "a b", 1, 2, 3), finished(3, "")}, nil},
+		"held at max tokens":      {[]*inferencev1.GenerateEvent{tokens(0, "a", 1), tokens(1, " ", 2), finished(2, "\ufffd")}, []string{"--max-tokens=2"}},
+		"held after no text":      {[]*inferencev1.GenerateEvent{tokens(0, "a", 1), tokens(1, "", 2), finished(2, "é")}, nil},
+		"start of a stop text":    {[]*inferencev1.GenerateEvent{tokens(0, "a", 1), tokens(1, "b", 2), finished(2, "EN")}, []string{"--stop=END"}},
+		"text without a token":    {[]*inferencev1.GenerateEvent{tokens(0, "", 1), tokens(1, "a"), tokens(1, "b", 2), finished(2, "")}, nil},
+		"nothing but the end":     {[]*inferencev1.GenerateEvent{finished(0, "")}, nil},
+		"markup stays as it is":   {[]*inferencev1.GenerateEvent{tokens(0, "<b>&", 1), finished(1, "")}, nil},
+		"line breaks are escaped": {[]*inferencev1.GenerateEvent{tokens(0, "\n\n", 1), finished(1, "")}, nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			router := &fakeRouter{generate: sends(append([]*inferencev1.GenerateEvent{accepted()}, c.events...)...)}
+			args := append([]string{"generate", "--addr", router.start(t), "--prompt", "x", "--json"}, c.flags...)
+			got := run(t.Context(), "", nil, args...)
+			lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
+			var text strings.Builder
+			var ids []uint32
+			for i, line := range lines[:len(lines)-1] {
+				var token struct {
+					Offset  uint64
+					TokenID uint32 `json:"token_id"`
+					Text    string
+				}
+				if err := json.Unmarshal([]byte(line), &token); err != nil || token.Offset != uint64(i) {
+					t.Fatalf("line %d is %q: %v", i, line, err)
+				}
+				ids = append(ids, token.TokenID)
+				text.WriteString(token.Text)
+			}
+			result := last(t, got.stdout)
+			if result["text"] != text.String() {
+				t.Errorf("texts of the lines %q, text of the result %q", text.String(), result["text"])
+			}
+			if n := len(result["token_ids"].([]any)); n != len(ids) {
+				t.Errorf("%d lines, %d token ids in the result", len(ids), n)
+			}
+		})
+	}
+}
+
+// A token's line must not wait for the next token, which may be a KV transfer away.
+func TestGenerateJSONDoesNotHoldTokensBack(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	router := &fakeRouter{generate: func(_ *inferencev1.GenerateRequest, s stream) error {
+		if err := s.Send(accepted()); err != nil {
+			return err
+		}
+		if err := s.Send(tokens(0, "a", 7)); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		return s.Context().Err()
+	}}
+	out := &signalWriter{seen: make(chan struct{})}
+	addr := router.start(t)
+	status := make(chan int, 1)
+	go func() { status <- runTo(ctx, out, "generate", "--addr", addr, "--prompt", "x", "--json") }()
+	<-out.seen
+	cancel()
+	if got := <-status; got != 130 {
+		t.Errorf("exit status %d, want 130", got)
+	}
+	result := last(t, out.text.String())
+	if result["finish_reason"] != "cancelled" || result["text"] != "a" {
+		t.Errorf("result %v, want cancelled with the text so far", result)
+	}
+}
+
+func TestGeneratePlain(t *testing.T) {
+	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), tokens(1, " tale", 8), finished(2, "."))}
+	got := run(t.Context(), "", nil, "generate", "--addr", router.start(t), "--prompt", "x")
+	if got != (outcome{0, "a tale.\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestGenerateLogprobs(t *testing.T) {
+	event := tokens(0, "a b", 7, 8)
+	event.GetTokens().Logprobs = []*inferencev1.TokenLogprobs{
+		{Logprob: -0.5, Text: []byte("a"), Top: []*inferencev1.TokenLogprob{{TokenId: 7, Logprob: -0.5, Text: []byte("a")}, {TokenId: 9, Logprob: float32(math.Inf(-1)), Text: []byte{0xf0, 0x9f}}}},
+		{Logprob: -1.25},
+	}
+	router := &fakeRouter{generate: sends(accepted(), event, finished(2, ""))}
+	got := run(t.Context(), "", nil, "generate", "--addr", router.start(t), "--prompt", "x", "--json", "--logprobs=2")
+	want := `{"offset":0,"token_id":7,"text":"","logprobs":{"logprob":-0.5,"top":[{"token_id":7,"text":"a","logprob":-0.5},{"token_id":9,"text":"\ufffd\ufffd","logprob":-9999}]}}` + "\n" +
+		`{"offset":1,"token_id":8,"text":"a b","logprobs":{"logprob":-1.25,"top":[]}}` + "\n"
+	if !strings.HasPrefix(got.stdout, want) || got.status != 0 {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+}
+
+func TestGenerateRefusesSampling(t *testing.T) {
+	for _, c := range []struct {
+		flag, says string
+	}{
+		{"--logit-bias=17", "17=2.5"},
+		{"--logit-bias=17=x", "17=2.5"},
+		{"--logit-bias=-1=2", "17=2.5"},
+		{"--logit-bias=17=1,17=2", "token 17 is there twice"},
+		{"--logprobs=21", "outside 0 to 20"},
+		{"--logprobs=-1", "outside 0 to 20"},
+		{"--top-k=-1", "outside 0 to"},
+	} {
+		t.Run(c.flag, func(t *testing.T) {
+			checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json", c.flag), 1, c.says)
+		})
+	}
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 1, "--json")
+}
+
+func TestGenerateRequest(t *testing.T) {
+	greedy := func() *inferencev1.GenerateRequest {
+		return &inferencev1.GenerateRequest{
+			Mode: inferencev1.Mode_MODE_AUTO, Sampling: &inferencev1.Sampling{Temperature: proto.Float32(0)},
+			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "x"},
+		}
+	}
+	with := func(change func(*inferencev1.GenerateRequest)) *inferencev1.GenerateRequest {
+		r := greedy()
+		change(r)
+		return r
+	}
+	cases := []struct {
+		name  string
+		stdin string
+		args  []string
+		want  *inferencev1.GenerateRequest
+	}{
+		{"defaults are greedy", "", []string{"--prompt=x"}, greedy()},
+		{"standard input to the byte", "x\n", nil, with(func(r *inferencev1.GenerateRequest) {
+			r.Input = &inferencev1.GenerateRequest_Prompt{Prompt: "x\n"}
+		})},
+		{"an empty prompt is the router's to refuse", "y", []string{"--prompt="}, with(func(r *inferencev1.GenerateRequest) {
+			r.Input = &inferencev1.GenerateRequest_Prompt{}
+		})},
+		{"token ids", "y", []string{"--token-ids=1, 2,3"}, with(func(r *inferencev1.GenerateRequest) {
+			r.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: []uint32{1, 2, 3}}}
+		})},
+		{"penalties", "", []string{"--prompt=x", "--repetition-penalty=1.25", "--presence-penalty=0", "--frequency-penalty=-0.5", "--logit-bias=17=2.5, 305=-100", "--logprobs=0", "--json"}, with(func(r *inferencev1.GenerateRequest) {
+			r.Sampling.RepetitionPenalty, r.Sampling.PresencePenalty, r.Sampling.FrequencyPenalty = proto.Float32(1.25), proto.Float32(0), proto.Float32(-0.5)
+			r.Sampling.LogitBias, r.Logprobs = map[uint32]float32{17: 2.5, 305: -100}, proto.Uint32(0)
+		})},
+		{"everything", "", []string{
+			"--prompt=x", "--max-tokens=9", "--temperature=0.5", "--top-p=1", "--top-k=0", "--min-p=0.25", "--seed=0",
+			"--stop=a,b", "--stop=c", "--mode=disaggregated", "--model=fable", "--tenant=t", "--priority=-7",
+			"--cache-salt=s", "--ignore-eos", "--no-special",
+		}, &inferencev1.GenerateRequest{
+			Model: "fable", Input: &inferencev1.GenerateRequest_Prompt{Prompt: "x"}, MaxTokens: proto.Uint32(9),
+			Sampling: &inferencev1.Sampling{
+				Temperature: proto.Float32(0.5), TopP: proto.Float32(1), TopK: proto.Uint32(0), MinP: proto.Float32(0.25), Seed: proto.Uint64(0),
+			},
+			Stop: []string{"a,b", "c"}, IgnoreEos: true, Mode: inferencev1.Mode_MODE_DISAGGREGATED, Tenant: "t",
+			Priority: -7, CacheSalt: "s", NoSpecialTokens: true,
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			var got *inferencev1.GenerateRequest
+			var ids []string
+			router := &fakeRouter{generate: func(r *inferencev1.GenerateRequest, s stream) error {
+				got, ids = r, metadata.ValueFromIncomingContext(s.Context(), api.HeaderRequestID)
+				return s.Send(finished(0, ""))
+			}}
+			args := append([]string{"generate", "--request-id=mine", "--addr", router.start(t)}, c.args...)
+			if o := run(t.Context(), c.stdin, nil, args...); o.status != 0 {
+				t.Fatalf("%+v", o)
+			}
+			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			if !slices.Equal(ids, []string{"mine"}) {
+				t.Errorf("request ids %q", ids)
+			}
+		})
+	}
+}
+
+func TestGenerateEndsBadly(t *testing.T) {
+	after := func(err error) func(*inferencev1.GenerateRequest, stream) error {
+		return func(r *inferencev1.GenerateRequest, s stream) error {
+			return first(sends(accepted(), tokens(0, "a", 7), tokens(1, "", 8))(r, s), err)
+		}
+	}
+	cases := []struct {
+		name     string
+		generate func(*inferencev1.GenerateRequest, stream) error
+		args     []string
+		// line is in the message; code, reason, field and retry are the error's.
+		line, code, reason, field string
+		retry                     float64
+		tokens                    int
+	}{
+		{"refused at once", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.Error(codes.ResourceExhausted, "SLO", "too busy", 1500*time.Millisecond)
+		}, nil, "too busy (try again in 1.5s)", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
+		{"bad field", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
+		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},
+		{"no workers", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
+		}, nil, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
+		{"no workers, with an id", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
+		}, []string{"--request-id=myid"}, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
+		{"in the middle", after(rpc.Errorf(codes.DataLoss, "CHECKSUM", "a block is broken")), nil, "a block is broken", "DATA_LOSS", "CHECKSUM", "", 0, 2},
+		{"no result", after(nil), nil, "ended the stream without a result", "INTERNAL", "INCOMPLETE_STREAM", "", 0, 2},
+		{"out of time", func(_ *inferencev1.GenerateRequest, s stream) error {
+			<-s.Context().Done()
+			return s.Context().Err()
+		}, []string{"--timeout=30ms"}, "not done within --timeout 30ms", "DEADLINE_EXCEEDED", "", "", 0, 0},
+		{"mode", nil, []string{"--mode=both"}, "mode: \"both\" is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
+		{"mode in capitals of the protocol", nil, []string{"--mode=unspecified"}, "is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
+		{"max tokens", nil, []string{"--max-tokens=-1"}, "max_tokens: -1", "INVALID_ARGUMENT", api.ReasonInvalidField, "max_tokens", 0, 0},
+		{"top k", nil, []string{"--top-k=99999999999"}, "sampling.top_k", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_k", 0, 0},
+		{"priority", nil, []string{"--priority=101"}, "-100 to 100", "INVALID_ARGUMENT", api.ReasonInvalidField, "priority", 0, 0},
+		{"token ids", nil, []string{"--token-ids=1,-2"}, "\"-2\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "", 0, 0},
+		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "token_ids.ids[1]: \"\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
+		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "prompt: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "prompt", 0, 0},
+		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "stop[1]: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "stop[1]", 0, 0},
+		{"request id", nil, []string{"--request-id=a b"}, "request_id", "INVALID_ARGUMENT", api.ReasonInvalidField, "request_id", 0, 0},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			addr := (&fakeRouter{generate: c.generate}).start(t)
+			args := append([]string{"generate", "--json", "--addr", addr}, c.args...)
+			if c.name == "token ids" {
+				c.field = "token_ids.ids[1]"
+			} else if c.name != "not UTF-8" && c.name != "an empty token id" {
+				args = append(args, "--prompt=x")
+			}
+			got := run(t.Context(), "", nil, args...)
+			checkFailure(t, got, 1, c.line)
+			result := last(t, got.stdout)
+			for key := range last(t, goldenResult) {
+				if _, ok := result[key]; !ok {
+					t.Errorf("the result lacks %q", key)
+				}
+			}
+			failed, _ := result["error"].(map[string]any)
+			want := map[string]any{"code": c.code, "reason": c.reason, "field": c.field, "retry_after_ms": c.retry, "message": failed["message"]}
+			if diff := cmp.Diff(want, failed); diff != "" || result["finish_reason"] != "error" {
+				t.Errorf("finish_reason %v, error (-want +got):\n%s", result["finish_reason"], diff)
+			}
+			id := "" // what the router called it, else what the caller did
+			if c.tokens > 0 {
+				id = "r1"
+			}
+			for _, arg := range c.args {
+				if given, is := strings.CutPrefix(arg, "--request-id="); is {
+					id = given
+				}
+			}
+			if result["request_id"] != id {
+				t.Errorf("request_id %q, want %q", result["request_id"], id)
+			}
+			if n := len(result["token_ids"].([]any)); n != c.tokens {
+				t.Errorf("%d tokens, want %d", n, c.tokens)
+			}
+		})
+	}
+}
+
+func TestUnreachableRouter(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"generate", "--prompt=x"}, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr"},
+		{[]string{"workers"}, "cannot reach a router at 127.0.0.1:2: start one with 'tandem up', or pass --control"},
+		{[]string{"workers", "--watch"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"drain", "w"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"explain", "r"}, "cannot reach a router at 127.0.0.1:2"},
+		{[]string{"budget"}, "cannot reach a router at 127.0.0.1:2"},
+	} {
+		got := run(t.Context(), "", []string{"TANDEM_ADDR=127.0.0.1:1", "TANDEM_CONTROL=127.0.0.1:2"}, c.args...)
+		checkFailure(t, got, 1, c.want)
+		if got.stdout != "" {
+			t.Errorf("%v prints %q", c.args, got.stdout)
+		}
+	}
+}
+
+func TestPromptOnStandardInputIsBounded(t *testing.T) {
+	got := run(t.Context(), strings.Repeat("x", 17<<20), nil, "generate", "--addr=127.0.0.1:1")
+	checkFailure(t, got, 1, "prompt: standard input has more than")
+}
+
+// Ctrl-C ends the wait for a prompt that nobody types.
+func TestCancelWhileReadingThePrompt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	stdin, typist := io.Pipe()
+	defer typist.Close()
+	var stdout, stderr strings.Builder
+	status := commands.Run(ctx, commands.Process{Args: []string{"generate", "--json"}, Stdin: stdin, Stdout: &stdout, Stderr: &stderr})
+	checkFailure(t, outcome{status, stdout.String(), stderr.String()}, 130, "cancelled")
+	if result := last(t, stdout.String()); result["finish_reason"] != "cancelled" {
+		t.Errorf("result %v", result)
+	}
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// last is the last line, decoded.
+func last(t *testing.T, output string) map[string]any {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(output, "\n"), "\n")
+	var result map[string]any
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &result); err != nil {
+		t.Fatalf("last line of %q: %v", output, err)
+	}
+	return result
+}

@@ -1,0 +1,52 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+)
+
+func newModelCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "model",
+		Short:   "Inspect models, tokenize text, write synthetic models",
+		Example: "  tandem model inspect models/fable\n  tandem model synth --preset bench-200m --out /var/tmp/bench-200m",
+	}
+	asGroup(cmd)
+	cmd.AddCommand(newModelInspectCommand(), newModelTokenizeCommand(), newModelSynthCommand())
+	return cmd
+}
+
+// modelDir is the directory in args, else the bundled model's.
+func modelDir(args []string) (string, error) {
+	if len(args) == 1 {
+		return args[0], nil
+	}
+	return modeldir.Find("")
+}
+
+// terminalProgress shows on a terminal how far long work is; report is nil
+// elsewhere, where standard error is for errors. The caller calls finish.
+func terminalProgress(stderr io.Writer) (report func(stage string, done, total int64), finish func()) {
+	if !isTerminal(stderr) {
+		return nil, func() {}
+	}
+	p := newProgress(stderr)
+	return p.report, p.finish
+}
+
+// bytesText is a number of bytes as people read it.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.2f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,71 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// synthJSON is what `model synth --json` prints.
+type synthJSON struct {
+	Directory   string `json:"directory"`
+	Preset      string `json:"preset"`
+	Seed        uint64 `json:"seed"`
+	WeightBytes int64  `json:"weight_bytes"`
+}
+
+func newModelSynthCommand() *cobra.Command {
+	names := presetNames()
+	cmd := &cobra.Command{
+		Use:   "synth --preset NAME --out DIR",
+		Short: "Write a model of random weights, to measure speed with or to try a family",
+		Long: `Writes a model of random weights in a well-known shape, or a tiny one of a family
+(tiny-…): the same bytes for the same preset and seed, on any machine. DIR must be
+empty or not exist.`,
+		Example: `  tandem model synth --preset bench-200m --out /var/tmp/bench-200m
+  tandem model synth --preset tiny-qwen3 --out /tmp/tiny-qwen3`,
+		Args: exactly(),
+	}
+	preset := cmd.Flags().String("preset", "", "shape of the model: "+strings.Join(names, ", "))
+	out := cmd.Flags().String("out", "", "directory to write")
+	seed := cmd.Flags().Uint64("seed", 0, "seed of the random weights")
+	oneOf(cmd, "preset", names...)
+	asJSON := addJSON(cmd, "print one JSON object: directory, preset, seed, weight_bytes")
+	onlyOnCommandLine(cmd, "preset", "out", "seed")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *preset == "":
+			return usageError(cmd, "no shape is given: pass --preset with one of "+strings.Join(names, ", "))
+		case *out == "":
+			return usageError(cmd, "no place is given: pass --out DIR")
+		}
+		shape, err := model.Preset(*preset)
+		if err != nil {
+			return usageError(cmd, err.Error())
+		}
+		progress, finish := terminalProgress(cmd.ErrOrStderr())
+		err = model.Synthesize(cmd.Context(), *out, shape, model.SynthOptions{Seed: *seed, Progress: progress})
+		finish()
+		if _, is := errors.AsType[*fs.PathError](err); is {
+			return fmt.Errorf("%w: name a directory that you may write to, on a disk with enough space, with --out", err)
+		}
+		if err != nil {
+			return err
+		}
+		size, err := weightBytes(*out)
+		if err != nil {
+			return err
+		}
+		return show(cmd, *asJSON, synthJSON{*out, *preset, *seed, size}, func(w io.Writer, s synthJSON) error {
+			_, err := fmt.Fprintf(w, "%s in %s: %s of weights\n", s.Preset, s.Directory, bytesText(s.WeightBytes))
+			return err
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,216 @@
+package commands_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+func twoWorkers() *controlv1.ListWorkersResponse {
+	return &controlv1.ListWorkersResponse{Workers: []*controlv1.WorkerView{
+		{
+			Record: &controlv1.WorkerRecord{
+				Id: "p1", Role: controlv1.Role_ROLE_PREFILL, Epoch: 0xabc, Addresses: []string{"unix:///p", "h:1"},
+				State: controlv1.WorkerState_WORKER_STATE_SERVING, Model: "fable", ModelDigest: "0123456789abcdef", Layout: &kvtransferv1.Layout{ArithmeticClass: "cpu/bf16/3"}, Engine: "cpu", Version: "devel", Host: "h",
+			},
+			Load: &controlv1.LoadReport{
+				RunningSequences: 1, WaitingSequences: 2, WaitingTokens: 300, BlocksFree: 4, BlocksReserved: 5,
+				BlocksQuarantined: 6, BlocksTotal: 70,
+			},
+			LoadAge: durationpb.New(250 * time.Millisecond), Connected: true, Registered: true, InFlight: 3,
+		},
+		{Record: &controlv1.WorkerRecord{
+			Id: "d1", Role: controlv1.Role_ROLE_DECODE, State: controlv1.WorkerState_WORKER_STATE_DRAINING, Model: "fable", Engine: "cpu",
+		}, Connected: false, Registered: true},
+		{Record: &controlv1.WorkerRecord{
+			Id: "d2", Role: controlv1.Role_ROLE_DECODE, State: controlv1.WorkerState_WORKER_STATE_SERVING, Model: "fable", ModelDigest: "fedcba9876543210", Engine: "cpu",
+		}, Connected: true, Registered: true, Excluded: "other weights"},
+	}}
+}
+
+const goldenWorkers = `{"workers":[{"id":"p1","role":"prefill","state":"serving","addresses":["unix:///p","h:1"],"engine":"cpu",` +
+	`"model":"fable","model_digest":"0123456789abcdef","arithmetic_class":"cpu/bf16/3","version":"devel","host":"h","epoch":"0000000000000abc","connected":true,"registered":true,"in_flight":3,"excluded":"",` +
+	`"load":{"age_ms":250,"running":1,"waiting":2,"waiting_tokens":300,"blocks_free":4,"blocks_reserved":5,"blocks_quarantined":6,"blocks_total":70}},` +
+	`{"id":"d1","role":"decode","state":"draining","addresses":[],"engine":"cpu","model":"fable","model_digest":"","arithmetic_class":"","version":"","host":"",` +
+	`"epoch":"0000000000000000","connected":false,"registered":true,"in_flight":0,"excluded":"","load":null},` +
+	`{"id":"d2","role":"decode","state":"serving","addresses":[],"engine":"cpu","model":"fable","model_digest":"fedcba9876543210","arithmetic_class":"","version":"","host":"",` +
+	`"epoch":"0000000000000000","connected":true,"registered":true,"in_flight":0,"excluded":"other weights","load":null}]}` + "\n"
+
+func TestWorkers(t *testing.T) {
+	addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}).start(t)
+	got := run(t.Context(), "", nil, "workers", "--control", addr, "--json")
+	if diff := cmp.Diff(goldenWorkers, got.stdout); diff != "" || got.status != 0 {
+		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	got = run(t.Context(), "", nil, "workers", "--control", addr)
+	want := "ID  ROLE     STATE                    ADDRESS    ENGINE  MODEL  DIGEST        ARITHMETIC  RUNNING  WAITING  BLOCKS FREE  IN FLIGHT  REPORT AGE\n" +
+		"p1  prefill  serving                  unix:///p  cpu     fable  0123456789ab  cpu/bf16/3  1        2        4/70         3          300ms\n" +
+		"d1  decode   draining, no connection  -          cpu     fable  -             -           -        -        -            0          never\n" +
+		"d2  decode   serving, excluded        -          cpu     fable  fedcba987654  -           -        -        -            0          never\n" +
+		"d2 gets no requests: other weights\n"
+	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
+		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `no role of a worker is called "cook"`)
+}
+
+// A list that etcd does not stand for any more says how old it is and who made it.
+func TestWorkersOfAnOldView(t *testing.T) {
+	for _, c := range []struct {
+		age          time.Duration // 0: never
+		source       string
+		says, asJSON string
+	}{
+		{0, "", "etcd has not answered this router yet\n", `"old_view":{"age_ms":null,"source":""}`},
+		{90 * time.Second, "", "etcd has not answered for 1m30s: workers may have come and gone since\n", `"old_view":{"age_ms":90000,"source":""}`},
+		{time.Hour, "file", "etcd does not answer: these are the workers of 1h0m0s ago, which this router had kept\n", `"old_view":{"age_ms":3600000,"source":"file"}`},
+		{time.Second, "peer", "etcd does not answer: these are the workers of 1s ago, which another router told\n", `"old_view":{"age_ms":1000,"source":"peer"}`},
+	} {
+		list := twoWorkers()
+		if list.Old, list.Source = true, c.source; c.age > 0 {
+			list.Age = durationpb.New(c.age)
+		}
+		addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{list}}).start(t)
+		if got := run(t.Context(), "", nil, "workers", "--control", addr); !strings.HasPrefix(got.stdout, c.says+"ID ") {
+			t.Errorf("%v, %q: says\n%s", c.age, c.source, got.stdout)
+		}
+		if got := run(t.Context(), "", nil, "workers", "--control", addr, "--json"); !strings.Contains(got.stdout, c.asJSON) {
+			t.Errorf("%v, %q: JSON %s", c.age, c.source, got.stdout)
+		}
+	}
+}
+
+func TestWorkersWatch(t *testing.T) {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers(), {}}}
+	got := run(t.Context(), "", nil, "workers", "--watch", "--json", "--control", router.start(t))
+	if want := goldenWorkers + `{"workers":[]}` + "\n"; got.stdout != want {
+		t.Errorf("output (-want +got):\n%s", cmp.Diff(want, got.stdout))
+	}
+	checkFailure(t, got, 1, "ended the watch")
+}
+
+func TestDrain(t *testing.T) {
+	var asked *controlv1.DrainRequest
+	router := &fakeRouter{drain: func(r *controlv1.DrainRequest, s grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
+		if asked = r; r.GetWorkerId() != "d1" {
+			return rpc.Errorf(codes.NotFound, "NO_WORKER", "no worker is called %q: see 'tandem workers'", r.GetWorkerId())
+		}
+		return s.Send(&controlv1.DrainProgress{Sequences: 2, Transfers: 1})
+	}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "drain", "d1", "--grace=30s", "--force", "--json", "--control", addr)
+	want := `{"worker":"d1","sequences":2,"transfers":1,"drained":false}` + "\n" + `{"worker":"d1","sequences":0,"transfers":0,"drained":true}` + "\n"
+	if got != (outcome{0, want, ""}) || asked.GetGrace().AsDuration() != 30*time.Second || !asked.GetForce() {
+		t.Errorf("got %+v, asked %v", got, asked)
+	}
+	got = run(t.Context(), "", nil, "drain", "d1", "--control", addr)
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
+		t.Errorf("got %+v, asked %v", got, asked)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "drain", "x", "--control", addr), 1, `no worker is called "x"`)
+	checkFailure(t, run(t.Context(), "", nil, "drain"), 2, "needs the ID of a worker")
+}
+
+func TestExplain(t *testing.T) {
+	router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+		return &controlv1.ExplainResponse{
+			RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
+			Decisions: []*controlv1.Decision{{
+				Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p1", Decode: "d1", Reason: "long prompt",
+				Source: "s1", SourceBlocks: 9, Transport: "unix",
+				Candidates: []*controlv1.Candidate{
+					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, FetchTokens: 7, InFlight: 5, CostMs: 6},
+					{WorkerId: "p2", Role: controlv1.Role_ROLE_PREFILL, Excluded: "drains"},
+				},
+			}},
+			Timings: &inferencev1.Timings{PrefillNs: 1e6, TotalNs: 1e6, FetchNs: 0.5e6},
+		}, nil
+	}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "explain", "r1", "--json", "--control", addr)
+	var explained struct {
+		RequestID string `json:"request_id"`
+		Decisions []struct {
+			Mode         string
+			Source       string
+			SourceBlocks int `json:"source_blocks"`
+			Transport    string
+			Candidates   []map[string]any
+		}
+		TimingMs map[string]any `json:"timing_ms"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &explained); err != nil {
+		t.Fatalf("%v in %+v", err, got)
+	}
+	want := map[string]any{
+		"worker": "p1", "role": "prefill", "excluded": "", "queue_ms": 1.0, "prefill_ms": 2.0, "tpot_ms": 3.0,
+		"cached_tokens": 4.0, "fetch_tokens": 7.0, "in_flight": 5.0, "cost_ms": 6.0,
+	}
+	if diff := cmp.Diff(want, explained.Decisions[0].Candidates[0]); diff != "" {
+		t.Errorf("candidate (-want +got):\n%s", diff)
+	}
+	if d := explained.Decisions[0]; d.Source != "s1" || d.SourceBlocks != 9 || d.Transport != "unix" {
+		t.Errorf("decision %+v", d)
+	}
+	if explained.RequestID != "r1" || explained.Decisions[0].Mode != "disaggregated" || explained.TimingMs["total"] != 1.0 {
+		t.Errorf("got %+v", explained)
+	}
+	got = run(t.Context(), "", nil, "explain", "r1", "--control", addr)
+	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
+		"block store s1 announced 9 blocks of the prompt, and p1 was told so", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
+		if !strings.Contains(got.stdout, part) {
+			t.Errorf("output lacks %q:\n%s", part, got.stdout)
+		}
+	}
+}
+
+// The gap before the second token is told once: it is not in the mean of those after it.
+func TestExplainTokenTimes(t *testing.T) {
+	for _, c := range []struct {
+		name                      string
+		ttft, second, tpot, total int64 // ms
+		want                      string
+	}{
+		{"one token", 100, 0, 0, 100, "\nfirst token after 100.00 ms\n"},
+		{"two", 100, 30, 30, 130, "\nfirst token after 100.00 ms, second 30.00 ms later\n"},
+		{"more", 100, 50, 20, 180, "\nfirst token after 100.00 ms, second 50.00 ms later, then 10.00 ms a token\n"},
+	} {
+		router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+			return &controlv1.ExplainResponse{RequestId: "r1", Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK",
+				Timings: &inferencev1.Timings{TtftNs: c.ttft * 1e6, SecondTokenNs: c.second * 1e6, TpotNs: c.tpot * 1e6, TotalNs: c.total * 1e6}}, nil
+		}}
+		if got := run(t.Context(), "", nil, "explain", "r1", "--control", router.start(t)); !strings.HasSuffix(got.stdout, c.want) {
+			t.Errorf("%s: output lacks %q:\n%s", c.name, c.want, got.stdout)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	router := &fakeRouter{}
+	addr := router.start(t)
+	if got := run(t.Context(), "", nil, "probe", addr); got != (outcome{0, "serving\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	router.health.SetServingStatus("decode", healthv1.HealthCheckResponse_NOT_SERVING)
+	got := run(t.Context(), "", nil, "probe", addr, "--service=decode", "--json")
+	checkFailure(t, got, 1, "is not serving")
+	result := last(t, got.stdout)
+	if result["status"] != "not_serving" || result["service"] != "decode" || result["address"] != addr {
+		t.Errorf("got %v", result)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "probe", addr, "--service=none"), 1, `has no service "none"`)
+	checkFailure(t, run(t.Context(), "", nil, "probe", "127.0.0.1:1", "--timeout=1s"), 1, "no answer from 127.0.0.1:1")
+}

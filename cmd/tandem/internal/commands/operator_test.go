@@ -1,0 +1,81 @@
+package commands_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// --addr, which operators' commands had before --control, is still taken.
+func TestOldNameOfControl(t *testing.T) {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "workers", "--addr", addr, "--json")
+	if got.status != 0 || got.stdout != goldenWorkers || !strings.Contains(got.stderr, "--addr is deprecated here: pass --control") {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "workers", "--addr", addr, "--control", addr), 2, "pass one of them")
+}
+
+// Whoever gives the address that clients have is told of the other one.
+func TestControlWhereClientsAre(t *testing.T) {
+	router := &fakeRouter{clientsOnly: true}
+	addr := router.start(t)
+	for _, args := range [][]string{{"workers"}, {"workers", "--watch"}, {"drain", "d1"}, {"undrain", "d1"}, {"explain", "r1"}, {"budget"}} {
+		got := run(t.Context(), "", nil, append(args, "--control", addr)...)
+		checkFailure(t, got, 1, "the server at "+addr+" does not serve operators: pass --control")
+		if !strings.Contains(got.stderr, "127.0.0.1:7090") {
+			t.Errorf("%v does not name the usual address: %s", args, got.stderr)
+		}
+	}
+}
+
+// Who made a request asks with its secret, and at the address of clients.
+func TestExplainWithASecret(t *testing.T) {
+	router := &fakeRouter{clientsOnly: true, explainOwn: func(r *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+		if r.GetSecret() != "s1" {
+			return nil, rpc.Errorf(codes.NotFound, "REQUEST_NOT_FOUND", "no request %q of this secret", r.GetRequestId())
+		}
+		return &controlv1.ExplainResponse{RequestId: r.GetRequestId(), Status: "OK", Arrived: timestamppb.New(time.Unix(0, 0))}, nil
+	}}
+	addr := router.start(t)
+	for _, environ := range [][]string{nil, {"TANDEM_ADDR=" + addr}} {
+		args := []string{"explain", "r1", "--secret", "s1"}
+		if environ == nil {
+			args = append(args, "--addr", addr)
+		}
+		if got := run(t.Context(), "", environ, args...); got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "request r1, arrived") {
+			t.Errorf("%v: %+v", environ, got)
+		}
+	}
+	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "s2", "--addr", addr), 1, `no request "r1" of this secret`)
+	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "", "--addr", addr), 1, `no request "r1" of this secret`)
+	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p99", "--secret", "s1"), 2, "leave one of them out")
+	checkFailure(t, run(t.Context(), "", nil, "explain", "r1", "--secret", "s1", "--control", addr), 2, "leave one of them out")
+	got := run(t.Context(), "", nil, "explain", "r1", "--secret", "s1", "--addr", "127.0.0.1:1")
+	checkFailure(t, got, 1, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr")
+}
+
+func TestUndrain(t *testing.T) {
+	router := &fakeRouter{undrain: func(r *controlv1.UndrainRequest) error {
+		if r.GetWorkerId() != "d1" {
+			return rpc.Errorf(codes.NotFound, "WORKER_NOT_FOUND", "there is no worker %q", r.GetWorkerId())
+		}
+		return nil
+	}}
+	addr := router.start(t)
+	if got := run(t.Context(), "", nil, "undrain", "d1", "--control", addr); got != (outcome{0, "d1 takes requests again\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	if got := run(t.Context(), "", nil, "undrain", "d1", "--json", "--control", addr); got != (outcome{0, `{"worker":"d1","serving":true}` + "\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "undrain", "x", "--control", addr), 1, `there is no worker "x"`)
+	checkFailure(t, run(t.Context(), "", nil, "undrain"), 2, "needs the ID of a worker")
+}

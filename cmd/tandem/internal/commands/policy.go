@@ -1,0 +1,223 @@
+package commands
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// policyJSON is what `policy --json` prints. A field of Policy that is null was not
+// set: the routers' configuration decides, which InForce shows.
+type policyJSON struct {
+	Policy  policyFieldsJSON `json:"policy"`
+	InForce policyFieldsJSON `json:"in_force"`
+}
+
+type policyFieldsJSON struct {
+	DisaggregateMinTokens *uint32       `json:"disaggregate_min_tokens"`
+	TenantMaxRequests     *uint32       `json:"tenant_max_requests"`
+	Versions              []versionJSON `json:"versions"`
+}
+
+// versionJSON is a version of a model. Without ArithmeticClass it is the one that most
+// workers with the digest have.
+type versionJSON struct {
+	Model           string `json:"model"`
+	ModelDigest     string `json:"model_digest"`
+	ArithmeticClass string `json:"arithmetic_class"`
+	Weight          uint32 `json:"weight"`
+}
+
+func newPolicyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Show or change what routers go by: the versions of models, limits",
+		Long: `Prints the policy: what operators have set, and what the router goes by. All
+routers share one policy, in etcd.
+
+A model is served in versions: weights, by their digest, and the arithmetic that
+they are computed with. Without a version in the policy it is the one that most of
+its workers had when the router began. Workers of others get no requests.`,
+		Example: `  tandem policy
+  tandem policy set --version fable=0123456789ab --version fable=fedcba987654:9
+  tandem policy reset`,
+		Args: exactly(),
+	}
+	router := addControl(cmd)
+	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		response, err := ask(router, controlv1.ControlClient.GetPolicy, &controlv1.GetPolicyRequest{})
+		if err != nil {
+			return err
+		}
+		return showPolicy(cmd, response, *asJSON)
+	}
+	cmd.AddCommand(newPolicySetCommand(), newPolicyResetCommand())
+	return cmd
+}
+
+func newPolicySetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set",
+		Short: "Change parts of the policy in every router",
+		Long: `Changes what its flags name and leaves the rest. The versions that are given of a
+model replace all that the policy had of it; several share its requests by weight, 1
+unless it is said. A digest may be the beginning of one that workers have, as
+'tandem workers' shows it.`,
+		Example: `  tandem policy set --version fable=0123456789ab --version fable=fedcba987654/cpu/bf16/3:9
+  tandem policy set --tenant-max-requests 64`,
+		Args: exactly(),
+	}
+	router := addControl(cmd)
+	versions := cmd.Flags().StringArray("version", nil, "serve a model in this version: MODEL=DIGEST[/ARITHMETIC-CLASS][:WEIGHT]; may be repeated")
+	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
+	tenant := cmd.Flags().Uint32("tenant-max-requests", 0, "most requests of one tenant at a time")
+	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
+	onlyOnCommandLine(cmd, "version", "disaggregate-min-tokens", "tenant-max-requests")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var named []*controlv1.ModelVersion
+		for _, text := range *versions {
+			v, err := parseVersion(text)
+			if err != nil {
+				return usageError(cmd, "--version: "+err.Error())
+			}
+			named = append(named, v)
+		}
+		flags := cmd.Flags()
+		if len(named) == 0 && !flags.Changed("disaggregate-min-tokens") && !flags.Changed("tenant-max-requests") {
+			return usageError(cmd, "nothing is to be set: pass --version, --disaggregate-min-tokens or --tenant-max-requests")
+		}
+		return router.changePolicy(cmd, *asJSON, func(policy *controlv1.Policy) {
+			if flags.Changed("disaggregate-min-tokens") {
+				policy.DisaggregateMinTokens = threshold
+			}
+			if flags.Changed("tenant-max-requests") {
+				policy.TenantMaxRequests = tenant
+			}
+			policy.Versions = append(slices.DeleteFunc(policy.Versions, func(old *controlv1.ModelVersion) bool {
+				return slices.ContainsFunc(named, func(v *controlv1.ModelVersion) bool { return v.GetModel() == old.GetModel() })
+			}), named...)
+		})
+	}
+	return cmd
+}
+
+func newPolicyResetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reset",
+		Short: "Take the policy back: routers go by their configuration again",
+		Long: `Takes all of the policy back. A model without a version in the policy is served in
+the one that most of its workers have at that moment.`,
+		Example: `  tandem policy reset`,
+		Args:    exactly(),
+	}
+	router := addControl(cmd)
+	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return router.changePolicy(cmd, *asJSON, func(policy *controlv1.Policy) { proto.Reset(policy) })
+	}
+	return cmd
+}
+
+// parseVersion reads MODEL=DIGEST[/CLASS][:WEIGHT].
+func parseVersion(text string) (*controlv1.ModelVersion, error) {
+	const form = "write MODEL=DIGEST, MODEL=DIGEST/CLASS or MODEL=DIGEST:WEIGHT"
+	i := strings.LastIndex(text, "=")
+	if i <= 0 {
+		return nil, fmt.Errorf("%q names no model: %s", text, form)
+	}
+	v := &controlv1.ModelVersion{Model: text[:i]}
+	rest := text[i+1:]
+	if j := strings.LastIndex(rest, ":"); j >= 0 {
+		weight, err := strconv.ParseUint(rest[j+1:], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no weight: %s", rest[j+1:], form)
+		}
+		v.Weight, rest = proto.Uint32(uint32(weight)), rest[:j]
+	}
+	if v.ModelDigest, v.ArithmeticClass, _ = strings.Cut(rest, "/"); v.ModelDigest == "" {
+		return nil, fmt.Errorf("%q names no digest: %s", text, form)
+	}
+	return v, nil
+}
+
+func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*controlv1.Policy)) error {
+	conn, err := o.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := controlv1.NewControlClient(conn)
+	response, err := client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{})
+	if err != nil {
+		return o.failure(err, false)
+	}
+	policy := response.GetPolicy()
+	if policy == nil {
+		policy = &controlv1.Policy{}
+	}
+	change(policy)
+	if _, err := client.SetPolicy(cmd.Context(), &controlv1.SetPolicyRequest{Policy: policy}); err != nil {
+		return o.failure(err, false)
+	}
+	if response, err = client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{}); err != nil {
+		return o.failure(err, true)
+	}
+	return showPolicy(cmd, response, asJSON)
+}
+
+func showPolicy(cmd *cobra.Command, response *controlv1.GetPolicyResponse, asJSON bool) error {
+	return show(cmd, asJSON, policyJSON{policyFields(response.GetPolicy()), policyFields(response.GetInForce())}, printPolicy)
+}
+
+func printPolicy(w io.Writer, p policyJSON) error {
+	origin := func(set bool) string {
+		if set {
+			return "policy"
+		}
+		return "configuration of the router"
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "WHAT\tIN FORCE\tBY")
+	row := func(name string, set, force *uint32) {
+		if force != nil {
+			fmt.Fprintf(table, "%s\t%d\t%s\n", name, *force, origin(set != nil))
+		}
+	}
+	row("disaggregate-min-tokens", p.Policy.DisaggregateMinTokens, p.InForce.DisaggregateMinTokens)
+	row("tenant-max-requests", p.Policy.TenantMaxRequests, p.InForce.TenantMaxRequests)
+	for _, v := range p.InForce.Versions {
+		by := "most of its workers"
+		if slices.ContainsFunc(p.Policy.Versions, func(o versionJSON) bool { return o.Model == v.Model }) {
+			by = "policy"
+		}
+		fmt.Fprintf(table, "version\t%s=%s/%s:%d\t%s\n", v.Model, shortDigest(v.ModelDigest), v.ArithmeticClass, v.Weight, by)
+	}
+	return table.Flush()
+}
+
+func policyFields(p *controlv1.Policy) policyFieldsJSON {
+	out := policyFieldsJSON{Versions: []versionJSON{}}
+	if p != nil {
+		out.DisaggregateMinTokens, out.TenantMaxRequests = p.DisaggregateMinTokens, p.TenantMaxRequests
+	}
+	for _, v := range p.GetVersions() {
+		weight := uint32(1)
+		if v.Weight != nil {
+			weight = v.GetWeight()
+		}
+		out.Versions = append(out.Versions, versionJSON{v.GetModel(), v.GetModelDigest(), v.GetArithmeticClass(), weight})
+	}
+	return out
+}
+
+// shortDigest is as much of a digest as tells versions apart.
+func shortDigest(digest string) string { return digest[:min(len(digest), 12)] }

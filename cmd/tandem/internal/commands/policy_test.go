@@ -1,0 +1,68 @@
+package commands_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+func TestPolicy(t *testing.T) {
+	router := &fakeRouter{}
+	addr := router.start(t)
+	policy := func(args ...string) outcome {
+		return run(t.Context(), "", nil, append(append([]string{"policy"}, args...), "--control", addr)...)
+	}
+	want := "WHAT                 IN FORCE                           BY\n" +
+		"tenant-max-requests  256                                configuration of the router\n" +
+		"version              fable=0123456789ab/cpu/bf16/3:1  most of its workers\n"
+	if got := policy(); got.status != 0 || len(got.stdout) == 0 || cmp.Diff(squeeze(want), squeeze(got.stdout)) != "" {
+		t.Errorf("%+v, want\n%s", got, want)
+	}
+	got := policy("set", "--version=fable=01ab", "--version", "fable=fe/cpu/int8/3:9", "--tenant-max-requests=3", "--json")
+	wantJSON := `{"policy":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"versions":[` +
+		`{"model":"fable","model_digest":"01ab","arithmetic_class":"","weight":1},{"model":"fable","model_digest":"fe","arithmetic_class":"cpu/int8/3","weight":9}]},` +
+		`"in_force":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"versions":[` +
+		`{"model":"fable","model_digest":"01ab","arithmetic_class":"","weight":1},{"model":"fable","model_digest":"fe","arithmetic_class":"cpu/int8/3","weight":9}]}}` + "\n"
+	if diff := cmp.Diff(wantJSON, got.stdout); diff != "" || got.status != 0 {
+		t.Errorf("%+v (-want +got):\n%s", got, diff)
+	}
+	// What is not named stays; the versions of one model are replaced together.
+	policy("set", "--version=other=0c")
+	policy("set", "--version=fable=0d", "--disaggregate-min-tokens=0")
+	set := &controlv1.Policy{TenantMaxRequests: proto.Uint32(3), DisaggregateMinTokens: proto.Uint32(0),
+		Versions: []*controlv1.ModelVersion{{Model: "other", ModelDigest: "0c"}, {Model: "fable", ModelDigest: "0d"}}}
+	if diff := cmp.Diff(set, router.policy, protocmp.Transform()); diff != "" {
+		t.Errorf("policy (-want +got):\n%s", diff)
+	}
+	if got := policy("reset"); got.status != 0 || !proto.Equal(router.policy, &controlv1.Policy{}) {
+		t.Errorf("%+v, policy %v", got, router.policy)
+	}
+	for _, test := range []struct {
+		arg, says string
+		status    int
+	}{
+		{"--version=fable", `"fable" names no model`, 2},
+		{"--version==01", `"=01" names no model`, 2},
+		{"--version=fable=", `names no digest`, 2},
+		{"--version=fable=01:x", `"x" is no weight`, 2},
+		{"--tenant-max-requests=7", "policy.tenant_max_requests: 7 is none", 1},
+	} {
+		checkFailure(t, policy("set", test.arg), test.status, test.says)
+	}
+	checkFailure(t, policy("set"), 2, "nothing is to be set")
+}
+
+// squeeze makes one space of several.
+func squeeze(text string) string {
+	out := make([]rune, 0, len(text))
+	for _, r := range text {
+		if r != ' ' || len(out) == 0 || out[len(out)-1] != ' ' {
+			out = append(out, r)
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,34 @@
+package commands_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+func TestProbeByHTTP(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /late", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not ready: the model loads\nmore", http.StatusServiceUnavailable)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+
+	if got := run(t.Context(), "", nil, "probe", server.URL+"/ready"); got != (outcome{0, "serving\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	for _, c := range []struct{ addr, status, says string }{
+		{server.URL + "/late", "not_serving", `is not serving: "not ready: the model loads"`},
+		{server.URL + "/nowhere", "unknown", "404"},
+		{"http://127.0.0.1:1/", "unreachable", "no answer from http://127.0.0.1:1/ within"},
+		{"http://", "unreachable", "is no address"},
+	} {
+		got := run(t.Context(), "", nil, "probe", c.addr, "--json")
+		checkFailure(t, got, 1, c.says)
+		if result := last(t, got.stdout); result["status"] != c.status || result["address"] != c.addr {
+			t.Errorf("%s: got %v", c.addr, result)
+		}
+	}
+	checkFailure(t, run(t.Context(), "", nil, "probe", server.URL, "--service=x"), 2, "--service names a gRPC service")
+}

@@ -1,0 +1,326 @@
+package commands
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/profile"
+	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+type profileFlags struct {
+	model, preset, out   string
+	cache                string
+	weights              cpu.WeightType
+	kv                   cpu.KVType
+	threads, blockTokens int
+	kvMemory             bytesize.Size
+	maxContext, maxChunk int
+	maxSequences         int
+	duration             time.Duration
+	layers               bool
+
+	distServe, entry, tensorParallel string
+}
+
+func newProfileCommand() *cobra.Command {
+	f := profileFlags{kvMemory: 1 << 30}
+	cmd := &cobra.Command{
+		Use:   "profile [--model DIR | --preset NAME]",
+		Short: "Measure how long an engine's steps take, and what it reaches",
+		Long: `Measures the CPU engine on this machine: steps of prompt chunks and of single
+tokens, of many sizes and contexts, again and again in turn. It fits a model of
+their time, compares it with what was measured, and says what the engine reaches
+of what the processor can do at most, measured in the same run.
+
+The file that --out writes is what the simulated engine obeys:
+tandem up --engine simulated --profile FILE. With --from-distserve it is made of
+DistServe's published coefficients instead.
+
+Run it while the machine does nothing else; it says when it finds otherwise.`,
+		Example: `  tandem profile --threads 1 --out fable.json
+  tandem profile --preset bench-200m --threads 1 --duration 5m --out 200m.json
+  tandem profile --layers
+  tandem profile --from-distserve profiler.json --entry facebook/opt-13b --tensor-parallel 1 --out a100.json`,
+		Args: exactly(),
+	}
+	flags := cmd.Flags()
+	presets := presetNames()
+	flags.StringVar(&f.model, "model", "", "directory of the model (default: the bundled one)")
+	flags.StringVar(&f.preset, "preset", "", "measure random weights of a shape instead: "+strings.Join(presets, ", "))
+	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
+	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, int8, or int4")
+	flags.StringVar((*string)(&f.kv), "cpu-kv", string(cpu.KVBF16), "type of keys and values in memory: bf16 or int8")
+	flags.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
+	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
+	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
+	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
+	flags.IntVar(&f.maxChunk, "max-chunk", 512, "longest prompt chunk to measure, in tokens")
+	flags.IntVar(&f.maxSequences, "max-sequences", 64, "most sequences in a step")
+	flags.DurationVar(&f.duration, "duration", time.Minute, "about how long to measure")
+	flags.BoolVar(&f.layers, "layers", false, "also say what each layer takes")
+	flags.StringVar(&f.out, "out", "", "file to write the profile to")
+	flags.StringVar(&f.distServe, "from-distserve", "", "file of DistServe's coefficients to convert, instead of measuring")
+	flags.StringVar(&f.entry, "entry", "", "model in that file, such as facebook/opt-13b")
+	flags.StringVar(&f.tensorParallel, "tensor-parallel", "1", "degree of tensor parallelism in that file")
+	oneOf(cmd, "preset", presets...)
+	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
+	oneOf(cmd, "cpu-kv", string(cpu.KVBF16), string(cpu.KVInt8))
+	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
+	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		var report *profileReport
+		file := []outputFile{{"out", f.out, func(w io.Writer) error { return report.Profile.Write(w) }}}
+		if err := checkOutputs(cmd, file); err != nil {
+			return err
+		}
+		var err error
+		if f.distServe != "" {
+			report, err = f.convert()
+		} else {
+			report, err = f.measure(cmd.Context(), cmd.ErrOrStderr())
+			err = interruptedOr(cmd.Context(), err)
+		}
+		if err != nil {
+			return err
+		}
+		if err := writeOutputs(file); err != nil {
+			return err
+		}
+		if *asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(report)
+		}
+		report.print(cmd.OutOrStdout(), f.out)
+		return nil
+	}
+	return cmd
+}
+
+func (f *profileFlags) check() error {
+	switch {
+	case f.model != "" && f.preset != "":
+		return errors.New("--model and --preset are both given: one is measured")
+	case f.distServe != "" && f.entry == "":
+		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
+	case f.distServe == "" && f.entry != "":
+		return errors.New("--entry needs --from-distserve, the file that it is in")
+	case f.weights.Validate() != nil:
+		return fmt.Errorf("--cpu-weights: %w", f.weights.Validate())
+	case f.kv.Validate() != nil:
+		return fmt.Errorf("--cpu-kv: %w", f.kv.Validate())
+	case f.threads < 0 || f.threads > 1023:
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.duration < time.Second || f.duration > 24*time.Hour:
+		return fmt.Errorf("--duration: %v is outside 1s to 24h", f.duration)
+	case f.maxContext < 2:
+		return fmt.Errorf("--max-context: %d is less than 2", f.maxContext)
+	case f.maxSequences < 1 || f.maxSequences > 4096:
+		return fmt.Errorf("--max-sequences: %d is outside 1 to 4096", f.maxSequences)
+	case f.maxChunk < 2 || f.maxChunk > 1<<20:
+		return fmt.Errorf("--max-chunk: %d is outside 2 to %d", f.maxChunk, 1<<20)
+	case f.kvMemory == bytesize.Auto:
+		return errors.New("--kv-memory: give a size, such as 1GiB")
+	}
+	return nil
+}
+
+func (f *profileFlags) convert() (*profileReport, error) {
+	file, err := os.Open(f.distServe)
+	if err != nil {
+		return nil, fmt.Errorf("--from-distserve: %w", err)
+	}
+	defer file.Close()
+	converted, err := latency.ReadDistServe(file, f.entry, f.tensorParallel)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.distServe, err)
+	}
+	return &profileReport{Profile: converted, Valid: true}, nil
+}
+
+func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
+	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
+	if f.preset != "" {
+		m.name = ""
+	}
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, said func(stage string, done, total int64)) error {
+		report, err = f.with(ctx, weights, said)
+		return err
+	})
+	return report, err
+}
+
+func (f *profileFlags) load(*model.Model) (cpu.Config, error) {
+	return cpu.Config{Weights: f.weights, Threads: f.threads, WeightCache: f.cache}, nil
+}
+
+// with profiles an engine on loaded weights.
+func (f *profileFlags) with(ctx context.Context, weights *cpu.Weights, said func(stage string, done, total int64)) (_ *profileReport, err error) {
+	e, err := weights.NewEngine(cpu.Config{
+		KV: f.kv, KVBytes: int64(f.kvMemory), BlockTokens: f.blockTokens, MaxBatchTokens: f.maxChunk + f.maxSequences, MaxSequences: f.maxSequences,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cpu engine: %w", err)
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+
+	const forLimits = 500 * time.Millisecond // before, meanwhile and after
+	var measured []latency.Limits
+	measure := func() error {
+		limits, err := weights.MeasureLimits(ctx, forLimits)
+		measured = append(measured, limits)
+		return err
+	}
+	if err := measure(); err != nil {
+		return nil, err
+	}
+	result, err := profile.Measure(ctx, e, profile.Options{
+		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: said,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := measure(); err != nil {
+		return nil, err
+	}
+	limits := profile.Limits(measured...)
+	made := result.Profile
+	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, e.Capacity().Layout.ArithmeticClass, weights.Threads(), &limits
+	made.Device, made.Source = weights.ISA(), "tandem profile"
+	return newProfileReport(result, weights.Bytes()), nil
+}
+
+// profileReport is what `profile` prints, with --json as it is here.
+type profileReport struct {
+	Profile *latency.Profile `json:"profile"`
+	// Points are the steps that were measured; none if a profile was converted.
+	Points  []*profile.Point `json:"points,omitempty"`
+	LeftOut int              `json:"left_out,omitempty"`
+	Reach   *profileReach    `json:"reach,omitempty"`
+	Valid   bool             `json:"valid"`
+}
+
+// profileReach is what the engine reached; the limits were measured in the same
+// run, on the same threads.
+type profileReach struct {
+	PrefillGFLOPS float64 `json:"prefill_gflops"`
+	PeakGFLOPS    float64 `json:"peak_gflops"`
+	PrefillOfPeak float64 `json:"prefill_of_peak"`
+	DecodeGBytes  float64 `json:"decode_gbytes_per_s"`
+	ReadGBytes    float64 `json:"read_gbytes_per_s"`
+	DecodeOfRead  float64 `json:"decode_of_read"`
+	// WeightBytes is the size of the packed weights: what fits into a cache can be
+	// read faster than memory.
+	WeightBytes int64 `json:"weight_bytes"`
+}
+
+func newProfileReport(result *profile.Result, weightBytes int64) *profileReport {
+	limits := result.Profile.Limits
+	return &profileReport{
+		Profile: result.Profile, Points: result.Points, LeftOut: result.LeftOut, Valid: limits.Valid,
+		Reach: &profileReach{
+			PrefillGFLOPS: result.FLOPsPerSecond / 1e9, PeakGFLOPS: limits.FLOPsPerSecond / 1e9,
+			PrefillOfPeak: result.FLOPsPerSecond / limits.FLOPsPerSecond,
+			DecodeGBytes:  result.ReadBytesPerSecond / 1e9, ReadGBytes: limits.ReadBytesPerSecond / 1e9,
+			DecodeOfRead: result.ReadBytesPerSecond / limits.ReadBytesPerSecond,
+			WeightBytes:  weightBytes,
+		},
+	}
+}
+
+// print writes the report for people. Nobody is left to tell of an error.
+func (r *profileReport) print(out io.Writer, file string) {
+	p := r.Profile
+	fmt.Fprintf(out, "%s on %s %s", p.Model, p.Engine, p.Device)
+	if p.Threads > 0 {
+		fmt.Fprintf(out, ", threads %d", p.Threads)
+	}
+	fmt.Fprintln(out)
+	if len(r.Points) > 0 {
+		r.printPoints(out)
+	}
+	printRegimes(out, "prefill", "prompt tokens", p.Prefill)
+	printRegimes(out, "decode", "sequences", p.Decode)
+	for _, kind := range []string{profile.Prefill, profile.Decode, profile.Mixed} {
+		if e, measured := p.Errors[kind]; measured && e.Points > 0 {
+			fmt.Fprintf(out, "%-8s fitted to %d points: error p50 %.1f%%, p90 %.1f%%, max %.1f%%\n", kind, e.Points, 100*e.Median, 100*e.P90, 100*e.Max)
+		}
+	}
+	if len(r.Points) > 0 {
+		fmt.Fprintf(out, "jitter   %.1f%%\n", 100*p.Jitter)
+	}
+	for _, kind := range []string{profile.Prefill, profile.Decode} {
+		if l, measured := p.Layers[kind]; measured {
+			printLayers(out, kind, l)
+		}
+	}
+	if reach := r.Reach; reach != nil {
+		fmt.Fprintf(out, "prefill  %.0f GFLOP/s of %.0f: %.0f%%\n", reach.PrefillGFLOPS, reach.PeakGFLOPS, 100*reach.PrefillOfPeak)
+		fmt.Fprintf(out, "decode   %.1f GB/s of %.1f: %.0f%% (weights of %s)\n", reach.DecodeGBytes, reach.ReadGBytes, 100*reach.DecodeOfRead, bytesText(reach.WeightBytes))
+	}
+	if !r.Valid {
+		fmt.Fprintln(out, "NOT VALID: the machine was disturbed; measure again while nothing else runs")
+	}
+	if r.LeftOut > 0 {
+		fmt.Fprintf(out, "%d kinds of step were left out: pass a longer --duration or more --kv-memory\n", r.LeftOut)
+	}
+	if file != "" {
+		fmt.Fprintf(out, "written to %s\n", file)
+	}
+}
+
+func (r *profileReport) printPoints(out io.Writer) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "step\tchunk\tfrom\tbatch\tcontext\tms\tspread\tfitted ms\terror\trepeats\t")
+	for _, p := range r.Points {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.3f\t%.1f%%\t%.3f\t%+.1f%%\t%d\t\n",
+			p.Kind, p.Chunk, p.ChunkStart, p.Batch, p.Context, p.MedianMs, 100*p.Spread, p.FittedMs, 100*p.Error, p.Repeats)
+	}
+	_ = table.Flush()
+}
+
+func printRegimes(out io.Writer, kind, what string, regimes []latency.Regime) {
+	for _, r := range regimes {
+		upTo := "any number of " + what
+		if r.UpTo > 0 {
+			upTo = fmt.Sprintf("up to %d %s", r.UpTo, what)
+		}
+		fmt.Fprintf(out, "%-8s ms = %.4g + %.4g·tokens", kind, r.BaseMs, r.PerTokenMs)
+		for _, term := range []struct {
+			ms   float64
+			name string
+		}{{r.PerSquareMs, "Σ(end²−start²)"}, {r.PerContextTokenMs, "Σcontext"}, {r.PerSampleMs, "drawn"}} {
+			if term.ms > 0 {
+				fmt.Fprintf(out, " + %.4g·%s", term.ms, term.name)
+			}
+		}
+		fmt.Fprintf(out, "   (%s)\n", upTo)
+	}
+}
+
+func printLayers(out io.Writer, kind string, l latency.LayerTimes) {
+	total := l.HeadMs
+	for _, ms := range l.LayersMs {
+		total += ms
+	}
+	share := func(ms float64) float64 { return 100 * ms / max(total, 1e-9) }
+	fmt.Fprintf(out, "%s of %d tokens, context %d: %.3f ms\n", kind, l.Tokens, l.Context, total)
+	for i, ms := range l.LayersMs {
+		fmt.Fprintf(out, "  layer %-4d %8.3f ms  %4.1f%%\n", i, ms, share(ms))
+	}
+	fmt.Fprintf(out, "  head       %8.3f ms  %4.1f%%\n", l.HeadMs, share(l.HeadMs))
+}

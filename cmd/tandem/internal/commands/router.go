@@ -1,0 +1,99 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// defaultAddr is where `tandem up` listens.
+const defaultAddr = "127.0.0.1:7070"
+
+// maxMessageBytes is the largest message that a command takes from a router: a
+// view of thousands of workers is a few megabytes.
+const maxMessageBytes = 64 << 20
+
+// dial makes a connection to addr, which the caller closes. It does not wait for
+// the other side: the first call fails if nobody is there.
+func dial(addr string) (*grpc.ClientConn, error) {
+	conn, err := rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
+	if err != nil {
+		return nil, fmt.Errorf("%w: pass an address like host:port or unix:///path", err)
+	}
+	return conn, nil
+}
+
+// operator is how a command calls Control, which routers do not serve where clients
+// connect.
+type operator struct {
+	control, addr string
+	cmd           *cobra.Command
+}
+
+// addControl adds --control to a command for operators, and --addr, its old name.
+func addControl(cmd *cobra.Command) *operator {
+	o := &operator{cmd: cmd}
+	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address at which the router serves operators, its own --control: host:port or unix:///path")
+	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: as --control")
+	return o
+}
+
+// old says whether --addr was given. TANDEM_ADDR is for commands of clients.
+func (o *operator) old() bool { return onCommandLine(o.cmd, "addr") }
+
+// address is where Control is, once the flags are parsed.
+func (o *operator) address() string {
+	if o.old() {
+		return o.addr
+	}
+	return o.control
+}
+
+// dial makes a connection that the caller closes, as dial does.
+func (o *operator) dial() (*grpc.ClientConn, error) {
+	if o.old() {
+		if onCommandLine(o.cmd, "control") {
+			return nil, usageError(o.cmd, "--addr is the old name of --control: pass one of them")
+		}
+		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
+	}
+	return dial(o.address())
+}
+
+// ask makes one call to Control, on a connection of its own.
+func ask[Q, A any](
+	o *operator, call func(controlv1.ControlClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
+) (answer A, err error) {
+	conn, err := o.dial()
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	answer, err = call(controlv1.NewControlClient(conn), o.cmd.Context(), question)
+	return answer, o.failure(err, false)
+}
+
+// failure is routerFailure of a call to Control.
+func (o *operator) failure(err error, answered bool) error {
+	if err == nil {
+		return nil
+	}
+	s := statusOf(err)
+	switch {
+	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
+		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
+			"the server at %s does not serve operators: pass --control with the address that the router has for them, %s of its own host unless it was told another one", o.address(), mesh.DefaultControl)}
+	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && !answered:
+		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
+			"cannot reach a router at %s: start one with 'tandem up', or pass --control; of a router in a container, call this inside of it", o.address())}
+	}
+	return routerFailure(err, o.address(), answered)
+}

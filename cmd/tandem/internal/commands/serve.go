@@ -1,0 +1,69 @@
+package commands
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/memory"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+func newServeCommand() *cobra.Command {
+	var options mesh.ServeOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
+		Long: `Runs one part in this process, against an etcd and a NATS server that run
+elsewhere. It prints where it listens and then "ready". On SIGTERM, SIGHUP or Ctrl-C it
+takes nothing new, lets running requests finish within --stop-timeout, leaves the
+mesh and exits.`,
+		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
+  tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222
+  tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB
+  tandem serve --target=kvtransfer --store-memory 16GiB`,
+		Args: exactly(),
+	}
+	options.RegisterFlags(cmd.Flags())
+	logging := addProcessFlags(cmd)
+	// Before anything else; `config validate` runs it as well.
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if err := options.CheckTarget(func(flag string) bool { return onCommandLine(cmd, flag) }); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		logger, registry, err := logging.build(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		progress := newProgress(cmd.ErrOrStderr())
+		defer progress.finish()
+		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
+			progress.finish()
+			memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
+			text := fmt.Sprintf("%-9s %s\n%-9s %s\n", options.Target, part.ID, "grpc", part.Advertise)
+			if part.Control != "" {
+				text += fmt.Sprintf("%-9s %s\n", "control", part.Control)
+			}
+			_, _ = io.WriteString(cmd.OutOrStdout(), text+"ready\n") // nobody left to tell
+		})
+	}
+	oneOf(cmd, "target", api.Names[controlv1.Role]()...)
+	completeMeshFlags(cmd)
+	return cmd
+}
+
+// onCommandLine says whether a flag of cmd was given there, and not in the environment
+// or a file.
+func onCommandLine(cmd *cobra.Command, flag string) bool {
+	f := cmd.Flags().Lookup(flag)
+	return f != nil && f.Changed && settings.Source(f) == settings.CommandLine
+}

@@ -1,0 +1,201 @@
+package commands_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, child := range cmd.Commands() {
+		walk(child, visit)
+	}
+}
+
+func TestEveryCommandHelps(t *testing.T) {
+	// Commands without --json, and why.
+	exempt := map[string]string{
+		"tandem completion": "prints a script",
+		"tandem help":       "prints help",
+		"tandem up":         "runs until it is stopped",
+		"tandem serve":      "runs until it is stopped",
+		// Parts of `tandem bench client`, which reads what they write.
+		"tandem bench client server": "runs until it is stopped",
+		"tandem bench client load":   "writes for its parent",
+		// The same of `tandem bench transfer`.
+		"tandem bench transfer part": "runs until it is killed",
+	}
+	count := 0
+	walk(commands.NewRoot(nil), func(cmd *cobra.Command) {
+		count++
+		path := cmd.CommandPath()
+		if cmd.Short == "" || !strings.Contains(cmd.Example, "tandem") {
+			t.Errorf("%s: Short is %q, Example is %q: a command needs both", path, cmd.Short, cmd.Example)
+		}
+		if !cmd.HasSubCommands() && exempt[path] == "" && path != "tandem config print" && cmd.Flags().Lookup("json") == nil {
+			t.Errorf("%s prints results but has no --json", path)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s: --%s says nothing of itself", path, f.Name)
+			}
+		})
+		got := run(t.Context(), "", nil, append(strings.Fields(path)[1:], "--help")...)
+		if got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "Examples:") {
+			t.Errorf("%s --help: %+v", path, got)
+		}
+	})
+	if count < 10 {
+		t.Errorf("only %d commands", count)
+	}
+}
+
+// What is asked for once must not come out of an environment unasked.
+func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
+	walk(commands.NewRoot(nil), func(cmd *cobra.Command) {
+		if cmd.Name() != "generate" {
+			return
+		}
+		var free []string
+		for _, v := range settings.Values(cmd.Flags()) {
+			free = append(free, v.Name)
+		}
+		if got := strings.Join(free, " "); got != "addr tenant timeout" {
+			t.Errorf("the environment sets %q of generate", got)
+		}
+	})
+}
+
+func TestHelpOfACommand(t *testing.T) {
+	help := run(t.Context(), "", nil, "help", "model", "synth")
+	flag := run(t.Context(), "", nil, "model", "synth", "--help")
+	if help != flag || help.status != 0 || !strings.Contains(help.stdout, "--preset") {
+		t.Errorf("help prints %+v, --help %+v", help, flag)
+	}
+}
+
+// The workers of one process share no socket, so that up takes no path of one.
+func TestHelpOnSockets(t *testing.T) {
+	for command, path := range map[string]bool{"up": false, "serve": true} {
+		help := run(t.Context(), "", nil, command, "--help").stdout
+		_, line, _ := strings.Cut(help, "--kv-socket ")
+		line, _, _ = strings.Cut(line, "\n")
+		if strings.Contains(line, "a path") != path || !strings.Contains(line, "auto") || !strings.Contains(line, "off") {
+			t.Errorf("%s says %q", command, line)
+		}
+	}
+}
+
+func TestMistakesOnTheCommandLine(t *testing.T) {
+	cases := []struct {
+		args []string
+		want string
+	}{
+		{[]string{"genrate"}, `tandem has no command "genrate", did you mean "generate"?: see 'tandem --help'`},
+		{[]string{"model", "inspct"}, `tandem model has no command "inspct", did you mean "inspect"?: see 'tandem model --help'`},
+		{[]string{"xyzzy"}, `tandem has no command "xyzzy": see`},
+		{[]string{"generate", "--promt=x"}, `unknown flag: --promt: see 'tandem generate --help'`},
+		{[]string{"generate", "--max-tokens=many"}, `see 'tandem generate --help'`},
+		{[]string{"generate", "--seed=-1"}, `--seed: "-1" is not a whole number from 0: see`},
+		{[]string{"generate", "--max-tokens=99999999999999999999"}, `--max-tokens: "99999999999999999999" is too far from 0: see`},
+		{[]string{"generate", "--top-p=much"}, `--top-p: "much" is not a number: see`},
+		{[]string{"generate", "--timeout=5"}, `--timeout: "5" is not a duration: write 500ms, 10s or 2m: see`},
+		{[]string{"up", "--kv-memory=much"}, `--kv-memory: "much" is not a size: write 512MiB`},
+		{[]string{"up", "--decode=0"}, `--decode: 0 is outside 1 to 256: every request needs a decode worker: see 'tandem up --help'`},
+		{[]string{"up", "--kv-transport=pigeon"}, `--kv-transport: "pigeon" is none of auto, tcp and unix: see`},
+		{[]string{"up", "--kv-connections=9"}, `--kv-connections: 9 is outside 1 to 8: see`},
+		{[]string{"up", "--kv-socket=/run/kv.sock"}, `--kv-socket: give auto or off`},
+		{[]string{"up", "--kv-socket=off", "--kv-transport=unix"}, `--kv-socket: off leaves nothing`},
+		{[]string{"up", "--store-max-puts=-1"}, `--store-max-puts`},
+		{[]string{"serve"}, `--target: "" is none of router, prefill, decode and kvtransfer: see 'tandem serve --help'`},
+		{[]string{"serve", "--target=decode", "--kv-socket=relative"}, `--kv-socket: "relative" is neither auto nor off nor an absolute path: see`},
+		{[]string{"serve", "--target=decode", "--kv-listen=7073"}, `--kv-listen: "7073" is not host:port: see`},
+		{[]string{"serve", "--target=decode", "--kv-advertise=0.0.0.0:1"}, `--kv-advertise: 0.0.0.0:1 is every interface`},
+		{[]string{"serve", "--target=kvtransfer", "--store-memory=1B"}, `--store-memory`},
+		{[]string{"workers", "--role=router"}, `no role of a worker is called "router": pass prefill, decode or kvtransfer`},
+		{[]string{"serve", "--target=kvtransfer", "--model=m"}, `--model means nothing to a block store`},
+		{[]string{"serve", "--target=kvtransfer", "--decode-max-waiting=1"}, `--decode-max-waiting means nothing to a block store`},
+		{[]string{"serve", "--target=kvtransfer", "--prefill-store-puts=1"}, `--prefill-store-puts means nothing to a block store`},
+		{[]string{"serve", "--target=kvtransfer", "--kv-memory=1GiB", "--store-memory=1GiB"}, `--kv-memory means nothing to a block store`},
+		{[]string{"serve", "--target=kvtransfer", "--router-queue-limit=1"}, `--router-queue-limit means nothing to a block store`},
+		{[]string{"serve", "--target=kvtransfer", "--model-alias=m"}, `--model-alias means nothing to a block store`},
+		{[]string{"generate", "extra"}, `tandem generate takes no argument "extra"`},
+		{[]string{"version", "extra"}, `takes no argument "extra"`},
+		{[]string{"completion"}, `needs the name of a shell: bash, zsh, fish, powershell`},
+		{[]string{"completion", "csh"}, `no completion for "csh"`},
+		{[]string{"probe", "a:1", "b:1"}, `takes one address`},
+		{[]string{"model", "inspect", "a", "b"}, `takes one directory`},
+		{[]string{"explain"}, `needs the REQUEST-ID`},
+		{[]string{"help", "genrate"}, `no command is called "genrate"`},
+		{[]string{"help", "model", "inspct"}, `no command is called "model inspct"`},
+	}
+	for _, c := range cases {
+		got := run(t.Context(), "", nil, c.args...)
+		checkFailure(t, got, 2, c.want)
+		if got.stdout != "" {
+			t.Errorf("%v prints %q", c.args, got.stdout)
+		}
+	}
+}
+
+func TestCompletionScripts(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		got := run(t.Context(), "", nil, "completion", shell)
+		if got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "tandem") {
+			t.Errorf("%s: status %d, %s, %d bytes", shell, got.status, got.stderr, len(got.stdout))
+		}
+	}
+}
+
+func TestCompletionKnowsWorkers(t *testing.T) {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}}
+	got := run(t.Context(), "", nil, "__complete", "drain", "--control", router.start(t), "")
+	if !strings.Contains(got.stdout, "p1\tprefill, serving\n") || !strings.Contains(got.stdout, "d1\tdecode, draining\n") {
+		t.Errorf("got %+v", got)
+	}
+	if got := run(t.Context(), "", nil, "__complete", "help", "model", ""); !strings.Contains(got.stdout, "synth\t") {
+		t.Errorf("got %+v", got)
+	}
+	got = run(t.Context(), "", nil, "__complete", "generate", "--mode", "")
+	if !strings.Contains(got.stdout, "auto\ndisaggregated\naggregated\n") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestCompletionKnowsChoices: flags of the mesh that take one of a few values.
+func TestCompletionKnowsChoices(t *testing.T) {
+	types := strings.NewReplacer("[", "", "]", "")
+	for flag, want := range map[string]string{
+		"cuda-weights": types.Replace(fmt.Sprint(cuda.WeightTypes())), "cuda-kv": types.Replace(fmt.Sprint(cuda.KVTypes())),
+		"engine": "auto cpu cuda simulated", "device": "auto cpu cuda:0", "cuda-products": "own cublaslt", "generation-config": "model none", "block-tokens": "16 32 64 128 256",
+		"log-format": "text json", "log-level": "debug info warn error", "kv-memory": "auto",
+	} {
+		for _, command := range []string{"up", "serve"} {
+			got := run(t.Context(), "", nil, "__complete", command, "--"+flag, "")
+			if lines := strings.Fields(got.stdout); strings.Join(lines[:max(len(lines)-1, 0)], " ") != want {
+				t.Errorf("%s --%s: %q, want %q", command, flag, got.stdout, want)
+			}
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	got := run(t.Context(), "", nil, "version", "--json")
+	var build struct{ Version, Revision, Go, Platform string }
+	if err := json.Unmarshal([]byte(got.stdout), &build); err != nil || build.Version == "" || build.Revision == "" || build.Go == "" || build.Platform == "" {
+		t.Errorf("%v: %+v", err, got)
+	}
+	if got := run(t.Context(), "", nil, "version"); !strings.HasPrefix(got.stdout, "tandem ") || !strings.Contains(got.stdout, "(") {
+		t.Errorf("got %+v", got)
+	}
+}

@@ -1,0 +1,281 @@
+package commands
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// workerJSON is one worker in `workers --json`.
+type workerJSON struct {
+	ID        string   `json:"id"`
+	Role      string   `json:"role"`
+	State     string   `json:"state"`
+	Addresses []string `json:"addresses"`
+	Engine    string   `json:"engine"`
+	Model     string   `json:"model"`
+	// ModelDigest and ArithmeticClass are its version of the model.
+	ModelDigest     string `json:"model_digest"`
+	ArithmeticClass string `json:"arithmetic_class"`
+	Version         string `json:"version"`
+	Host            string `json:"host"`
+	Epoch           string `json:"epoch"`
+	Connected       bool   `json:"connected"`
+	Registered      bool   `json:"registered"`
+	InFlight        uint32 `json:"in_flight"`
+	// Excluded says why it gets no requests, whatever its load; empty: it does.
+	Excluded string `json:"excluded"`
+	// Load is null until a report has come.
+	Load *loadJSON `json:"load"`
+}
+
+type oldViewJSON struct {
+	// AgeMs is how long ago etcd last answered; null: it never has.
+	AgeMs *float64 `json:"age_ms"`
+	// Source is empty for what the router saw itself, else file or peer.
+	Source string `json:"source"`
+}
+
+type loadJSON struct {
+	AgeMs             float64 `json:"age_ms"`
+	Running           uint32  `json:"running"`
+	Waiting           uint32  `json:"waiting"`
+	WaitingTokens     uint64  `json:"waiting_tokens"`
+	BlocksFree        uint32  `json:"blocks_free"`
+	BlocksReserved    uint32  `json:"blocks_reserved"`
+	BlocksQuarantined uint32  `json:"blocks_quarantined"`
+	BlocksTotal       uint32  `json:"blocks_total"`
+}
+
+func newWorkersCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "workers",
+		Short: "List the workers as the router sees them, and how busy they are",
+		Example: `  tandem workers
+  tandem workers --watch --json`,
+		Args: exactly(),
+	}
+	router := addControl(cmd)
+	role := cmd.Flags().String("role", "", "only workers of this role: prefill, decode or kvtransfer, which is a block store")
+	oneOf(cmd, "role", "prefill", "decode", "kvtransfer")
+	watch := cmd.Flags().Bool("watch", false, "print them again whenever something changes, until Ctrl-C")
+	asJSON := addJSON(cmd, "print one JSON object {\"workers\":[…]}; with --watch one a line")
+	onlyOnCommandLine(cmd, "watch", "role")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		request := &controlv1.ListWorkersRequest{}
+		if *role != "" {
+			var is bool
+			if request.Role, is = api.Parse[controlv1.Role](*role); !is || request.Role == controlv1.Role_ROLE_ROUTER {
+				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill, decode or kvtransfer", *role))
+			}
+		}
+		out := cmd.OutOrStdout()
+		if !*watch {
+			response, err := ask(router, controlv1.ControlClient.ListWorkers, request)
+			if err != nil {
+				return err
+			}
+			return printWorkers(out, response, *role, *asJSON)
+		}
+		conn, err := router.dial()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		stream, err := controlv1.NewControlClient(conn).WatchWorkers(cmd.Context(), request)
+		for first := true; err == nil; first = false {
+			response, recvErr := stream.Recv()
+			switch {
+			case recvErr != nil && cmd.Context().Err() != nil:
+				return nil // Ctrl-C is how a watch ends.
+			case errors.Is(recvErr, io.EOF):
+				return fmt.Errorf("the router at %s ended the watch: it stops; start the command again when it is back", router.address())
+			case recvErr != nil:
+				return router.failure(recvErr, !first)
+			}
+			if !*asJSON {
+				startAgain(out, first)
+			}
+			err = printWorkers(out, response, *role, *asJSON)
+		}
+		return router.failure(err, false)
+	}
+	return cmd
+}
+
+// startAgain puts the next table over the last one on a terminal, and below it
+// elsewhere.
+func startAgain(w io.Writer, first bool) {
+	switch {
+	case isTerminal(w):
+		fmt.Fprint(w, "\x1b[H\x1b[2J")
+	case !first:
+		fmt.Fprintln(w)
+	}
+}
+
+// isTerminal reports whether a stream is a terminal, or at least no file or pipe.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// printWorkers prints the workers, of one role unless that is empty.
+func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
+	if asJSON {
+		list := struct {
+			Workers []workerJSON `json:"workers"`
+			// OldView is there if etcd does not answer the router.
+			OldView *oldViewJSON `json:"old_view,omitempty"`
+		}{Workers: []workerJSON{}, OldView: oldViewOf(response)}
+		for _, view := range response.GetWorkers() {
+			list.Workers = append(list.Workers, workerOf(view))
+		}
+		return json.NewEncoder(w).Encode(list)
+	}
+	if response.GetOld() {
+		if _, err := fmt.Fprintln(w, oldView(response)); err != nil {
+			return err
+		}
+	}
+	if len(response.GetWorkers()) == 0 && role != "" {
+		_, err := fmt.Fprintf(w, "no %s workers: start some with 'tandem serve --target %s'\n", role, role)
+		return err
+	}
+	if len(response.GetWorkers()) == 0 {
+		_, err := fmt.Fprintln(w, "no workers: start some with 'tandem serve --target prefill' and '--target decode'")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tENGINE\tMODEL\tDIGEST\tARITHMETIC\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tREPORT AGE")
+	for _, view := range response.GetWorkers() {
+		worker := workerOf(view)
+		running, waiting, blocks, age := "-", "-", "-", "never"
+		if l := worker.Load; l != nil {
+			running, waiting = fmt.Sprint(l.Running), fmt.Sprint(l.Waiting)
+			blocks = fmt.Sprintf("%d/%d", l.BlocksFree, l.BlocksTotal)
+			age = view.GetLoadAge().AsDuration().Round(100 * time.Millisecond).String()
+		}
+		address := "-"
+		if len(worker.Addresses) > 0 {
+			address = worker.Addresses[0]
+		}
+		fmt.Fprintln(table, strings.Join([]string{
+			worker.ID, worker.Role, tableState(worker), address, cmp.Or(worker.Engine, "-"), cmp.Or(worker.Model, "-"),
+			cmp.Or(shortDigest(worker.ModelDigest), "-"), cmp.Or(worker.ArithmeticClass, "-"),
+			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
+		}, "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	said := 0
+	for _, view := range response.GetWorkers() {
+		why := view.GetExcluded()
+		if why == "" {
+			continue
+		}
+		if said++; said > maxReasons {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s gets no requests: %s\n", view.GetRecord().GetId(), why); err != nil {
+			return err
+		}
+	}
+	if said > maxReasons {
+		_, err := fmt.Fprintf(w, "%d more get no requests: --json says why\n", said-maxReasons)
+		return err
+	}
+	return nil
+}
+
+// maxReasons is how many workers are said under the table to get no requests, and why.
+const maxReasons = 20
+
+// oldViewOf is what there is to say of a list's age; nil: nothing.
+func oldViewOf(response *controlv1.ListWorkersResponse) *oldViewJSON {
+	if !response.GetOld() {
+		return nil
+	}
+	old := &oldViewJSON{Source: response.GetSource()}
+	if age := response.GetAge(); age != nil {
+		old.AgeMs = new(milliseconds(int64(age.AsDuration())))
+	}
+	return old
+}
+
+func oldView(response *controlv1.ListWorkersResponse) string {
+	if response.GetAge() == nil {
+		return "etcd has not answered this router yet"
+	}
+	age := response.GetAge().AsDuration().Round(time.Second)
+	switch response.GetSource() {
+	case "file":
+		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which this router had kept", age)
+	case "peer":
+		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which another router told", age)
+	}
+	return fmt.Sprintf("etcd has not answered for %s: workers may have come and gone since", age)
+}
+
+// tableState is the state with what is wrong beside it.
+func tableState(w workerJSON) string {
+	switch {
+	case !w.Connected:
+		return w.State + ", no connection"
+	case !w.Registered:
+		return w.State + ", not in etcd"
+	case w.Excluded != "":
+		return w.State + ", excluded"
+	}
+	return w.State
+}
+
+func workerOf(view *controlv1.WorkerView) workerJSON {
+	record := view.GetRecord()
+	worker := workerJSON{
+		ID:              record.GetId(),
+		Role:            api.Name(record.GetRole()),
+		State:           api.Name(record.GetState()),
+		Addresses:       append([]string{}, record.GetAddresses()...),
+		Engine:          record.GetEngine(),
+		Model:           record.GetModel(),
+		ModelDigest:     record.GetModelDigest(),
+		ArithmeticClass: record.GetLayout().GetArithmeticClass(),
+		Version:         record.GetVersion(),
+		Host:            record.GetHost(),
+		Epoch:           fmt.Sprintf("%016x", record.GetEpoch()),
+		Connected:       view.GetConnected(),
+		Registered:      view.GetRegistered(),
+		InFlight:        view.GetInFlight(),
+		Excluded:        view.GetExcluded(),
+	}
+	if load := view.GetLoad(); load != nil {
+		worker.Load = &loadJSON{
+			AgeMs:             float64(view.GetLoadAge().AsDuration()) / float64(time.Millisecond),
+			Running:           load.GetRunningSequences(),
+			Waiting:           load.GetWaitingSequences(),
+			WaitingTokens:     load.GetWaitingTokens(),
+			BlocksFree:        load.GetBlocksFree(),
+			BlocksReserved:    load.GetBlocksReserved(),
+			BlocksQuarantined: load.GetBlocksQuarantined(),
+			BlocksTotal:       load.GetBlocksTotal(),
+		}
+	}
+	return worker
+}
