@@ -17,7 +17,7 @@ import (
 // controlFile what the suite adds: operators' calls from outside of the containers.
 const (
 	composeFile = "../deploy/compose/compose.yaml"
-	controlFile = "cluster/compose-control.yaml"
+	controlFile = "clustertest/compose-control.yaml"
 )
 
 // Compose is a mesh in containers, made of deploy/compose.
