@@ -7,11 +7,13 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/integration/faultstest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // The router's connections to the only workers are reset while requests run, again and
 // again: every request ends well, with the tokens that it would have had.
 func TestResetConnections(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}

@@ -13,6 +13,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // otherWeights is a copy of the bundled model in which every fiftieth weight has
@@ -46,6 +47,7 @@ func otherWeights(t *testing.T) string {
 // A router that has read no weights, and decode workers under the same name with other
 // weights and with other arithmetic: every answer is that of the mesh without them.
 func TestForeignWorkersOverProcesses(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}

@@ -15,6 +15,7 @@ import (
 // without a prefix hit, drawn or greedy. The workers share one emulated GPU, and KV goes
 // from one's pages to the other's.
 func TestSameTokensOnAGPU(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // no other test here has a GPU
 	gpu := cudatest.New(t)
 	on := func(o *mesh.UpOptions) {

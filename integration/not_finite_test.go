@@ -176,6 +176,7 @@ func TestMeshSendsWhatIsNotFinite(t *testing.T) {
 // A worker whose own arithmetic is not finite gives no token to any client, and leaves;
 // another one goes on in its place.
 func TestMeshComputesWhatIsNotFinite(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	for _, side := range []string{"prefill", "decode"} {
 		t.Run(side, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 const (
@@ -37,6 +38,7 @@ func crowded(o *mesh.UpOptions) {
 // A request that gives its blocks away on a worker that works stays there until it
 // has them again, and gives the tokens that it gives alone.
 func TestPreemptedRequestStaysOnItsWorker(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	// Of 8 blocks 8 and 5. A router sends the second if all of it fits beside what the
 	// first has taken so far.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // smallPool is the KV memory of 32 blocks of 32 tokens of the bundled model.
@@ -55,6 +56,7 @@ func counted(t *testing.T, m *clustertest.InProcess, name, worker string) (sum i
 // another, which never had it: the same tokens, and most of the prompt not computed
 // again.
 func TestPrefixEvictedOnOneWorkerIsFetchedByAnother(t *testing.T) {
+	longtest.Only(t)
 	t.Parallel() // much of it is waiting
 	const (
 		fetchedBlocks = "tandem_prefill_store_fetched_blocks_total"

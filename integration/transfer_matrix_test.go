@@ -13,6 +13,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -96,6 +97,7 @@ func (g *rig) drain(w *rigWorker) {
 // right status, or goes on elsewhere with the right tokens; nothing of it stays; and
 // the next request is served rightly.
 func TestTransferEndings(t *testing.T) {
+	longtest.Only(t)
 	for _, network := range transports() {
 		t.Run(network, func(t *testing.T) {
 			g := newRig(t, network)

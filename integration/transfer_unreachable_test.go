@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/integration/faultstest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -75,6 +76,7 @@ func TestUnreachable(t *testing.T) {
 
 // The same with processes, as an operator would get it wrong.
 func TestUnreachableProcesses(t *testing.T) {
+	longtest.Only(t)
 	if testing.Short() {
 		t.Skip("builds programs")
 	}

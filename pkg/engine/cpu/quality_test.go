@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/enginetest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // logProbabilities are those of all tokens.
@@ -69,6 +70,7 @@ func (q quality) log(t *testing.T, what string) {
 // Quality` prints the figures of docs/benchmarks.md. Int4 is compared with plain
 // rounding to 4 bits, of all matrices, and of the layers only.
 func TestQuality(t *testing.T) {
+	longtest.Only(t)
 	ids := heldOut(t)
 	exact := heldOutLogits(t, loadFable(t, 2), cpu.KVBF16, ids)
 	of := func(what string, w *cpu.Weights) quality {

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -45,6 +46,7 @@ func small() cuda.Config {
 // TestNothingLeaks: what is opened is closed, after steps and after every failure of a
 // call on the way.
 func TestNothingLeaks(t *testing.T) {
+	longtest.Only(t)
 	path, control := emulated(t)
 	free := func(what string) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
@@ -161,6 +162,7 @@ func (p *pair) complete(prompt []int32, first int32, sum *effect) {
 // model; -v shows it. The engine's arithmetic is defined to the bit, so that the
 // figures are the same everywhere; the bounds are about twice what was measured.
 func TestEffectOnTokens(t *testing.T) {
+	longtest.Only(t)
 	tok, err := tokenizer.Open(fableDir)
 	if err != nil {
 		t.Fatal(err)
