@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -107,6 +108,7 @@ func answered(t *testing.T, address, prompt string) error {
 // With cuBLASLt a prefill and a decode worker pass KV to each other, in a class of their
 // own, and leave nothing of it open.
 func TestCublasLt(t *testing.T) {
+	longtest.Only(t)
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
 	o.Engine.CUDA.Products, o.Engine.CUDA.CublasLt = cuda.CublasLt, gpu.CublasLt
@@ -128,6 +130,7 @@ func TestCublasLt(t *testing.T) {
 // With weights and KV in fewer bits a prefill and a decode worker pass KV to each other,
 // and the mesh says what it computes with.
 func TestFewerBits(t *testing.T) {
+	longtest.Only(t)
 	weights, kv := cuda.WeightTypes(), cuda.KVTypes()
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
@@ -234,6 +237,7 @@ func disaggregated(t *testing.T, gpu *cudatest.GPU, o mesh.UpOptions) (result to
 // Between two workers of one GPU no KV goes by the host, and the tokens are those that they
 // are with KV that does.
 func TestKVStaysOnTheGPU(t *testing.T) {
+	longtest.Only(t)
 	gpu := cudatest.New(t)
 	within := disaggregated(t, gpu, gpuOptions(t, gpu))
 	o := gpuOptions(t, gpu)
@@ -256,6 +260,7 @@ func TestKVStaysOnTheGPU(t *testing.T) {
 
 // A rate that copies are held to is of a GPU, and is taken.
 func TestCopyRate(t *testing.T) {
+	longtest.Only(t)
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
 	o.KV.Transport, o.Engine.CUDA.CopyRate = kvtransfer.TransportUnix, cuda.LeastCopyRate
