@@ -15,8 +15,9 @@
 //     piece was at the start of the text before it was normalized: it is refused
 //     behind a normalizer that may take that start away;
 //   - model BPE without dropout, subword prefix or suffix, with ignore_merges either
-//     way: behind ByteLevel over bytes, all 256 of which need a symbol; otherwise
-//     over characters, with byte_fallback, unk_token and fuse_unk;
+//     way, with unk_token and fuse_unk: behind ByteLevel over bytes, each of which needs
+//     a symbol unless no assigned character has it (C0, C1, F1, F2, F5 to FF);
+//     otherwise over characters, with byte_fallback;
 //   - added tokens with single_word, lstrip, rstrip, normalized and special;
 //   - post-processors TemplateProcessing (for one sequence), ByteLevel, Sequence;
 //   - decoders ByteLevel, ByteFallback, Fuse, Strip, Replace (of a String), Metaspace

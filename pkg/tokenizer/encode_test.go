@@ -95,3 +95,34 @@ func TestEndedContext(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
+
+// A byte that the vocabulary lacks becomes the unknown token, or nothing: GPT-NeoX and
+// StarCoder have no token for F1, with which the planes 4 to 7 begin.
+func TestBytesWithoutSymbols(t *testing.T) {
+	const text = "a\U00040000\U00040000b"
+	bytes := []int32{0x80, 0x80, 0x80}
+	for _, c := range []struct {
+		name    string
+		unknown bool
+		want    []int32
+	}{
+		{"no unknown token", false, slices.Concat([]int32{'a'}, bytes, bytes, []int32{'b'})},
+		{"an unknown token", true, slices.Concat([]int32{'a', 300}, bytes, []int32{300}, bytes, []int32{'b'})},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFile()
+			vocab := f.model()["vocab"].(part)
+			for _, b := range []byte{0xC0, 0xC1, 0xF1, 0xF2, 0xF5, 0xFF} {
+				delete(vocab, symbolOf(b))
+			}
+			if c.unknown {
+				vocab["<unk>"] = 300
+				f.model()["unk_token"] = "<unk>"
+			}
+			tok := f.parse(t)
+			if got := tok.Encode(text, false); !slices.Equal(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}

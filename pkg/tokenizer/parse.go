@@ -46,6 +46,9 @@ func Parse(data []byte) (*Tokenizer, error) {
 	if file.Version != nil && *file.Version != "1.0" {
 		return nil, fmt.Errorf("version: %q is not supported: only 1.0 is", *file.Version)
 	}
+	if err := checkModelKind(file.Model); err != nil {
+		return nil, err
+	}
 	t := new(Tokenizer)
 	byteLevel, err := t.parsePreTokenizer(file.PreTokenizer)
 	if err != nil {

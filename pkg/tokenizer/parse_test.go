@@ -35,6 +35,23 @@ func TestMetaspaceFirstBehindANormalizer(t *testing.T) {
 	}
 }
 
+// bert makes a file of the parts that BERT's has, none of which is supported.
+func bert(f file) {
+	f["normalizer"] = part{"type": "BertNormalizer", "lowercase": true}
+	f["pre_tokenizer"] = part{"type": "BertPreTokenizer"}
+	f["post_processor"] = part{"type": "BertProcessing"}
+	f["decoder"] = part{"type": "WordPiece", "prefix": "##"}
+	f["model"] = part{"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": part{"[UNK]": 0}}
+}
+
+// t5 does the same for T5's.
+func t5(f file) {
+	f["normalizer"] = part{"type": "Precompiled", "precompiled_charsmap": "AA=="}
+	f["pre_tokenizer"] = part{"type": "Sequence", "pretokenizers": []part{{"type": "WhitespaceSplit"}}}
+	f["decoder"] = part{"type": "Metaspace", "replacement": "▁", "add_prefix_space": true}
+	f["model"] = part{"type": "Unigram", "unk_id": 0, "vocab": [][]any{{"<unk>", 0.0}}}
+}
+
 func TestRefusals(t *testing.T) {
 	set := func(keys string, value any) func(file) {
 		return func(f file) {
@@ -94,7 +111,17 @@ func TestRefusals(t *testing.T) {
 			f.add("  ", part{"normalized": true})
 		}, []string{"added_tokens[0]", "normalizer"}},
 		{"no model", set("model", nil), []string{"model: missing"}},
-		{"other model", set("model.type", "Unigram"), []string{`model: type "Unigram" is not supported`}},
+		{"other model", set("model.type", "Speculative"), []string{`model: type "Speculative" is not supported`}},
+		{"BERT", bert, []string{"model: WordPiece", "BERT", "only BPE"}},
+		{"BERT of before models had a type", func(f file) {
+			bert(f)
+			delete(f.model(), "type")
+		}, []string{"model: WordPiece", "BERT", "only BPE"}},
+		{"T5", t5, []string{"model: Unigram", "T5", "only BPE"}},
+		{"T5 of before models had a type", func(f file) {
+			t5(f)
+			delete(f.model(), "type")
+		}, []string{"model: Unigram", "T5", "only BPE"}},
 		{"unknown model field", set("model.temperature", 1), []string{"model:", "temperature"}},
 		{"dropout", set("model.dropout", 0.1), []string{"model.dropout: 0.1"}},
 		{"prefix", set("model.continuing_subword_prefix", "##"), []string{"continuing_subword_prefix", "##"}},
@@ -107,6 +134,15 @@ func TestRefusals(t *testing.T) {
 		{"id of another", set("model.vocab.zz", 7), []string{"model.vocab", "id 7 belongs to another token"}},
 		{"id is an object", set("model.vocab.zz", part{}), []string{"model.vocab", `"zz"`}},
 		{"missing byte", func(f file) { delete(f.model()["vocab"].(part), "Ġ") }, []string{`no token "Ġ" for the byte 0x20`}},
+		{"missing byte of an assigned character", func(f file) { delete(f.model()["vocab"].(part), symbolOf(0xF3)) }, []string{"for the byte 0xF3"}},
+		{"missing byte with byte_fallback", func(f file) {
+			delete(f.model()["vocab"].(part), symbolOf(0xF1))
+			f.model()["byte_fallback"] = true
+		}, []string{"for the byte 0xF1", "byte_fallback"}},
+		{"missing byte and no unknown token", func(f file) {
+			delete(f.model()["vocab"].(part), symbolOf(0xF1))
+			f.model()["unk_token"] = "<none>"
+		}, []string{"model.unk_token", "<none>"}},
 		{"no merges", set("model.merges", nil), []string{"model.merges: missing"}},
 		{"merge of one", set("model.merges", []string{"ab"}), []string{`model.merges: "ab" is not two tokens`}},
 		{"merge of three", set("model.merges", []string{"a b c"}), []string{`model.merges: "a b c"`}},
@@ -206,11 +242,22 @@ func TestAccepted(t *testing.T) {
 		"an unknown token that no byte needs": func(f file) {
 			f.model()["unk_token"], f.model()["fuse_unk"], f.model()["byte_fallback"] = "<unk>", true, true
 		},
-		"dropout of nothing":      func(f file) { f.model()["dropout"] = 0.0 },
-		"a model without a type":  func(f file) { delete(f.model(), "type") },
-		"truncation and padding":  func(f file) { f["truncation"], f["padding"] = part{"max_length": 1}, part{"strategy": "x"} },
-		"no version":              func(f file) { delete(f, "version") },
-		"a ByteLevel processor":   func(f file) { f["post_processor"] = part{"type": "ByteLevel", "trim_offsets": false} },
+		"dropout of nothing":     func(f file) { f.model()["dropout"] = 0.0 },
+		"a model without a type": func(f file) { delete(f.model(), "type") },
+		"truncation and padding": func(f file) { f["truncation"], f["padding"] = part{"max_length": 1}, part{"strategy": "x"} },
+		"no version":             func(f file) { delete(f, "version") },
+		"a ByteLevel processor":  func(f file) { f["post_processor"] = part{"type": "ByteLevel", "trim_offsets": false} },
+		"a ByteLevel's fields in a template": func(f file) {
+			f["post_processor"] = part{
+				"type": "TemplateProcessing", "add_prefix_space": true, "trim_offsets": false, "use_regex": true,
+				"single": []part{{"Sequence": part{"id": "A", "type_id": 0}}}, "pair": []part{}, "special_tokens": part{},
+			}
+		},
+		"no byte that is never in UTF-8": func(f file) {
+			for _, b := range []byte{0xC0, 0xC1, 0xF5, 0xFF} {
+				delete(f.model()["vocab"].(part), symbolOf(b))
+			}
+		},
 		"no added tokens":         func(f file) { delete(f, "added_tokens") },
 		"a gap between the ids":   func(f file) { f.add("<x>", part{"id": 5000}) },
 		"an added token in vocab": func(f file) { f.add("a", part{"id": 'a'}) },

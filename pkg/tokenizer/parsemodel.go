@@ -24,13 +24,9 @@ func (t *Tokenizer) parseModel(data json.RawMessage, byteLevel bool) error {
 		IgnoreMerges            bool            `json:"ignore_merges"`
 		Vocab                   json.RawMessage `json:"vocab"`
 		Merges                  json.RawMessage `json:"merges"`
-		// Without effect on bytes, because every byte has to have a symbol.
-		UnkToken     *string `json:"unk_token"`
-		FuseUnk      bool    `json:"fuse_unk"`
-		ByteFallback bool    `json:"byte_fallback"`
-	}
-	if kind := typeOf(data); kind != "BPE" && kind != untyped {
-		return fmt.Errorf("model: type %q is not supported: only BPE is", kind)
+		UnkToken                *string         `json:"unk_token"`
+		FuseUnk                 bool            `json:"fuse_unk"`
+		ByteFallback            bool            `json:"byte_fallback"`
 	}
 	if err := decodeStrict(data, &m); err != nil {
 		return fmt.Errorf("model: %w", err)
@@ -46,25 +42,22 @@ func (t *Tokenizer) parseModel(data json.RawMessage, byteLevel bool) error {
 	if err := t.parseVocab(m.Vocab); err != nil {
 		return fmt.Errorf("model.vocab: %w", err)
 	}
-	t.model.symbols.unknown = none
+	symbols := &t.model.symbols
+	symbols.unknown, symbols.fuseUnknown = none, m.FuseUnk
 	if byteLevel {
-		if err := t.byteSymbols(m.IgnoreMerges); err != nil {
+		if err := t.byteSymbols(m.IgnoreMerges, m.ByteFallback); err != nil {
 			return fmt.Errorf("model.vocab: %w", err)
 		}
 	} else {
 		t.charSymbols(m.IgnoreMerges, m.ByteFallback)
-		t.model.symbols.fuseUnknown = m.FuseUnk
-		if m.UnkToken != nil {
-			id, ok := t.ids[*m.UnkToken]
-			if !ok && !t.model.symbols.complete() {
-				return fmt.Errorf("model.unk_token: %q is not in the vocabulary", *m.UnkToken)
-			}
-			if ok {
-				t.model.symbols.unknown = id
-			}
-		}
-		if !t.model.symbols.complete() {
-			t.unbounded = true
+	}
+	t.unbounded = !symbols.complete()
+	if m.UnkToken != nil {
+		switch id, ok := t.ids[*m.UnkToken]; {
+		case ok:
+			symbols.unknown = id
+		case t.unbounded:
+			return fmt.Errorf("model.unk_token: %q is not in the vocabulary", *m.UnkToken)
 		}
 	}
 	if err := t.parseMerges(m.Merges); err != nil {
@@ -72,6 +65,33 @@ func (t *Tokenizer) parseModel(data json.RawMessage, byteLevel bool) error {
 	}
 	return nil
 }
+
+// checkModelKind refuses a model that is not BPE by its kind, before anything else of the
+// file is looked at. A file of before models had a type is told by its fields.
+func checkModelKind(data json.RawMessage) error {
+	kind := typeOf(data)
+	if kind == untyped {
+		kind = "BPE"
+		var fields map[string]json.RawMessage
+		_ = json.Unmarshal(data, &fields)
+		switch {
+		case fields["max_input_chars_per_word"] != nil:
+			kind = "WordPiece"
+		case bytes.HasPrefix(fields["vocab"], []byte("[[")), fields["unk_id"] != nil:
+			kind = "Unigram"
+		}
+	}
+	switch kind {
+	case "BPE", "null":
+		return nil
+	case "WordPiece", "Unigram", "WordLevel":
+		return fmt.Errorf("model: %s tokenizers (%s) are not supported: only BPE is", kind, modelsOf[kind])
+	}
+	return fmt.Errorf("model: type %q is not supported: only BPE is", kind)
+}
+
+// modelsOf names well-known models with each kind of tokenizer that is refused.
+var modelsOf = map[string]string{"WordPiece": "as of BERT", "Unigram": "as of T5", "WordLevel": "a token for each word"}
 
 // parseVocab goes through the object token by token, because a map would hide a
 // key that is there twice.
@@ -111,7 +131,7 @@ func (t *Tokenizer) parseVocab(data json.RawMessage) error {
 
 // byteSymbols makes the symbols of a model that sees bytes: the vocabulary is written
 // in the byte alphabet.
-func (t *Tokenizer) byteSymbols(wholeTokens bool) error {
+func (t *Tokenizer) byteSymbols(wholeTokens, byteFallback bool) error {
 	alphabet := newAlphabet()
 	if wholeTokens {
 		t.model.whole = make(map[string]int32, len(t.ids))
@@ -128,12 +148,24 @@ func (t *Tokenizer) byteSymbols(wholeTokens bool) error {
 	for b := range 256 {
 		symbol := alphabet.symbol(byte(b))
 		id, ok := t.ids[symbol]
-		if !ok {
-			return fmt.Errorf("no token %q for the byte 0x%02X: only vocabularies with all 256 bytes are supported", symbol, b)
+		switch {
+		case !ok && assigned(byte(b)):
+			return fmt.Errorf("no token %q for the byte 0x%02X: a vocabulary may lack only bytes that no assigned character has (C0, C1, F1, F2, F5 to FF)", symbol, b)
+		case !ok && byteFallback:
+			return fmt.Errorf("no token %q for the byte 0x%02X, with byte_fallback: a vocabulary of bytes with byte_fallback needs all 256", symbol, b)
+		case !ok:
+			id = none
 		}
 		t.model.symbols.bytes[b] = id
 	}
 	return nil
+}
+
+// assigned says whether the UTF-8 of any character that Unicode assigns or leaves to
+// private use has the byte. C0, C1 and F5 to FF are never UTF-8; F1 and F2 begin the
+// planes 4 to 11, which are empty. GPT-NeoX and StarCoder leave such bytes out.
+func assigned(b byte) bool {
+	return b != 0xC0 && b != 0xC1 && b != 0xF1 && b != 0xF2 && b < 0xF5
 }
 
 // charSymbols makes the symbols of a model that sees characters.

@@ -12,8 +12,9 @@ const none = -1
 // symbolTable says which symbols a text begins as, before any merge: one for each
 // byte, or one for each character.
 type symbolTable struct {
-	// bytes has the symbol of each byte; by characters, the tokens <0x00> to <0xFF>
-	// that stand in for characters without one, or none.
+	// bytes has the symbol of each byte, or none where the vocabulary lacks it; by
+	// characters, the tokens <0x00> to <0xFF> that stand in for characters without one,
+	// or none.
 	bytes [256]int32
 	// chars is nil where symbols are bytes.
 	chars *charTable
@@ -65,22 +66,26 @@ func (t *symbolTable) complete() bool {
 }
 
 // appendTo appends the symbols of text. An unknown token waits until a character
-// that has a symbol, as in the library: tokens of bytes overtake it. stop is asked
+// or byte that has a symbol, as in the library: tokens of bytes overtake it. stop is asked
 // now and then; its error ends the work.
 func (t *symbolTable) appendTo(dst []int32, text string, stop func() error) ([]int32, error) {
 	checks := newPace(stop)
+	waiting := false
 	if t.chars == nil {
 		dst = slices.Grow(dst, len(text))
 		for i := range len(text) {
 			if err := checks.at(i); err != nil {
 				return nil, err
 			}
-			dst = append(dst, t.bytes[text[i]])
+			if id := t.bytes[text[i]]; id != none {
+				dst = append(t.appendWaiting(dst, &waiting), id)
+				continue
+			}
+			dst = t.appendUnknown(dst, &waiting)
 		}
-		return dst, nil
+		return t.appendWaiting(dst, &waiting), nil
 	}
 	dst = slices.Grow(dst, utf8.RuneCountInString(text))
-	waiting := false
 	for i := 0; i < len(text); {
 		if err := checks.at(i); err != nil {
 			return nil, err
@@ -98,11 +103,7 @@ func (t *symbolTable) appendTo(dst []int32, text string, stop func() error) ([]i
 		char := text[i : i+size]
 		i += size
 		if id != none {
-			if waiting {
-				dst = append(dst, t.unknown)
-				waiting = false
-			}
-			dst = append(dst, id)
+			dst = append(t.appendWaiting(dst, &waiting), id)
 			continue
 		}
 		if t.spells(char) {
@@ -111,18 +112,30 @@ func (t *symbolTable) appendTo(dst []int32, text string, stop func() error) ([]i
 			}
 			continue
 		}
-		if t.unknown == none {
-			continue
-		}
-		if waiting && !t.fuseUnknown {
-			dst = append(dst, t.unknown)
-		}
-		waiting = true
+		dst = t.appendUnknown(dst, &waiting)
 	}
-	if waiting {
+	return t.appendWaiting(dst, &waiting), nil
+}
+
+// appendUnknown makes the unknown token wait for what has no symbol, if there is one.
+func (t *symbolTable) appendUnknown(dst []int32, waiting *bool) []int32 {
+	if t.unknown == none {
+		return dst
+	}
+	if *waiting && !t.fuseUnknown {
 		dst = append(dst, t.unknown)
 	}
-	return dst, nil
+	*waiting = true
+	return dst
+}
+
+// appendWaiting appends the unknown token if it waits.
+func (t *symbolTable) appendWaiting(dst []int32, waiting *bool) []int32 {
+	if !*waiting {
+		return dst
+	}
+	*waiting = false
+	return append(dst, t.unknown)
 }
 
 // spells says whether each byte of char has a token.

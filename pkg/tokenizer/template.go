@@ -52,6 +52,11 @@ func (t *Tokenizer) templateProcessing(path string, data json.RawMessage) error 
 			IDs    []int32  `json:"ids"`
 			Tokens []string `json:"tokens"`
 		} `json:"special_tokens"`
+		// Left over from a ByteLevel in published files (Cohere's): the library reads none
+		// of them here.
+		AddPrefixSpace json.RawMessage `json:"add_prefix_space"`
+		TrimOffsets    json.RawMessage `json:"trim_offsets"`
+		UseRegex       json.RawMessage `json:"use_regex"`
 	}
 	if err := decodeStrict(data, &p); err != nil {
 		return fmt.Errorf("%s: %w", path, err)

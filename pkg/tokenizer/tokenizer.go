@@ -41,7 +41,7 @@ type Tokenizer struct {
 	// remove some.
 	longestToken int
 	swallows     bool
-	unbounded    bool // a run of characters without symbols is one token, or none
+	unbounded    bool // a run of characters or bytes without symbols is one token, or none
 }
 
 // Open reads dir/tokenizer.json. An error names the file and, in it, the component
