@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration soak release lint generate kernels gpu-check tidy tools ci
+.PHONY: help build test race images integration demo soak release lint generate kernels gpu-check tidy tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,10 @@ images: ## Build the container images, which takes no registry
 integration: images ## Run the integration suite over containers
 	bash integration/run
 
+demo: build ## Record docs/images/demo.svg, the moving picture of the README
+	cd tools/record && GOWORK=off go build -o $(BIN)/record . && \
+	PATH=$(BIN):$$PATH TANDEM_MODEL=$(CURDIR)/models/fable $(BIN)/record --script demo.sh --out $(CURDIR)/docs/images/demo.svg
+
 soak: ## Break a mesh of processes at random for ten minutes, every token compared (FOR=1h, SEED=7)
 	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1)
 
@@ -33,7 +37,7 @@ release: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then
 
 lint: $(BIN)/.built ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
-	@for module in tools/deploy tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
+	@for module in tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
 generate: $(BIN)/.built ## Generate Go from the proto files
@@ -49,7 +53,7 @@ gpu-check: ## Build the check of a GPU into .bin/gpu-check, and run it where the
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
-	@for module in $(MODULES) tools tools/deploy tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
+	@for module in $(MODULES) tools tools/deploy tools/record tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
 tools: $(BIN)/.built ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
 
