@@ -10,37 +10,48 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-var update = flag.Bool("update", false, "write the tables of docs/kv-transfer-states.md anew")
+var update = flag.Bool("update", false, "write docs/kv-transfer-states.md again")
 
 const statesPage = "../../docs/kv-transfer-states.md"
 
 const statesText = `# The states of a KV transfer
 
-Generated from the tables in [receiver](../pkg/kvtransfer/receiver/table.go) and [sender](../pkg/kvtransfer/sender/table.go) by ` + "`go test ./pkg/kvtransfer -run TestStatesPage -update`" + `. [kv-transfer.md](kv-transfer.md) explains the protocol.
+These tables say what every event does to a transfer in every state. Use them to implement or to review one side of the protocol. [kv-transfer.md](kv-transfer.md) specifies the protocol, and [its section on states](kv-transfer.md#states) draws them.
 
-A row is what happens to a transfer, a column the state that it is in. A cell says what is done and, behind the arrow, which other states that may lead to: one of them, or the transfer stays where it is. Capital letters begin messages that are sent; small ones what the owner is told. "Cannot happen" is checked by the model test as much as the others.
+A test generates this page from the tables in [receiver](../pkg/kvtransfer/receiver/table.go) and [sender](../pkg/kvtransfer/sender/table.go), which are the code that runs:
+
+` + "```sh\ngo test ./pkg/kvtransfer -run TestStatesPage -update\n```" + `
+
+How to read a table:
+
+* A row is an event, a column the state of the transfer.
+* "Send" names a message to the other side. "Tell" says what this side tells its owner.
+* The arrow names the states that the event may lead to, besides the present one.
+* "Cannot happen" is a claim like the others: the model test checks it too.
 
 ## The receiver
 
-* **reserved**: the ticket is out, nobody came with it.
-* **open**: accepted, chunks arrive; some stripes may be committed.
-* **committing**: Commit was read on every stripe and all is there; copies are under way.
-* **ending**: it is over for its owner. The blocks are in quarantine until Abort was read on every stripe, or every stream of the session has ended.
-* **draining**: no chunk can come any more; copies are under way.
-* **gone**: committed or drained; the blocks are the owner's.
+* **reserved**: the ticket is out, and no sender came with it yet.
+* **open**: the receiver accepted. Chunks arrive; some stripes may have committed.
+* **committing**: every stripe has committed and nothing is missing. Copies still run.
+* **ending**: the transfer is over for its owner. Its blocks are in quarantine until the receiver has read Abort on every stripe, or every stream of the session has ended.
+* **draining**: no chunk can come any more. Copies still run.
+* **gone**: committed or drained. The blocks are the owner's.
 
 `
 
 const senderText = `
 ## The sender
 
+The sender tells an end only when nobody reads a page of the transfer any more.
+
 * **waiting**: Open is not on the stream yet.
-* **opening**: Open was sent, an answer is due.
-* **open**: chunks may be sent; Commit may have been, over some stripes.
-* **committing**: Commit was sent over every stripe, an answer is due.
-* **aborting**: Abort will be or was sent over every stripe; after that, Drained is due.
-* **reading**: nothing is awaited of the receiver; pages are still read.
-* **over**: its end is told, and its pages are free.
+* **opening**: Open was sent. The sender waits for the answer.
+* **open**: chunks may go. Commit may have gone over some stripes.
+* **committing**: Commit went over every stripe. The sender waits for the answer.
+* **aborting**: the transfer ended early. The sender sends Abort over every stripe, then waits for Drained.
+* **reading**: the sender expects nothing of the receiver, but pages are still being read.
+* **over**: the sender told the end, and the pages are free.
 
 `
 

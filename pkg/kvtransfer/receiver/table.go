@@ -9,20 +9,19 @@ import (
 type state int
 
 const (
-	// reserved: the ticket is out, nobody came with it.
+	// reserved: the ticket is out, and no sender came with it yet.
 	reserved state = iota
-	// open: accepted, chunks arrive; some stripes may be committed.
+	// open: the receiver accepted. Chunks arrive; some stripes may have committed.
 	open
-	// committing: Commit was read on every stripe and all is there; copies are under
-	// way.
+	// committing: every stripe has committed and nothing is missing. Copies still run.
 	committing
-	// ending: it is over for its owner. The blocks are in quarantine until Abort was
-	// read on every stripe, or every stream of the session has ended.
+	// ending: the transfer is over for its owner. Its blocks are in quarantine until the
+	// receiver has read Abort on every stripe, or every stream of the session has ended.
 	ending
-	// draining: no chunk can come any more; copies are under way.
+	// draining: no chunk can come any more. Copies still run.
 	draining
 	states
-	// gone: committed or drained, and not in the table of transfers any more.
+	// gone: committed or drained, and no longer in the table of transfers.
 	gone = states
 )
 
@@ -37,7 +36,7 @@ const (
 	onRenew                 //
 	onLanded                // a copy has ended well
 	onSpoilt                // a copy has ended badly
-	onWithdrawn             // what a chunk lent is not lent any more
+	onWithdrawn             // the sender recalled what a chunk lent
 	onCancel                // the owner does not want it any more
 	onDeadline              // its deadline has passed
 	onClosed                // this side ends the session
@@ -76,11 +75,11 @@ func never() cell { return nothing("cannot happen") }
 
 // table is the state machine of one transfer.
 func table() [states][kinds]cell {
-	twice := does((*Core).refuseTwice, "Refuse: a ticket serves once")
+	twice := does((*Core).refuseTwice, "send Refuse: a ticket serves once")
 	breach := does((*Core).breach, "close the session: Abort was the last message")
 	return [states][kinds]cell{
 		reserved: {
-			onOpen:      does((*Core).accept, "Accept", open),
+			onOpen:      does((*Core).accept, "send Accept", open),
 			onChunk:     never(),
 			onCommit:    never(),
 			onAbort:     never(),
@@ -88,76 +87,76 @@ func table() [states][kinds]cell {
 			onLanded:    never(),
 			onSpoilt:    never(),
 			onWithdrawn: never(),
-			onCancel:    does((*Core).drain, "drained", gone),
-			onDeadline:  does((*Core).lapse, "failed and drained", gone),
+			onCancel:    does((*Core).drain, "tell drained", gone),
+			onDeadline:  does((*Core).lapse, "tell failed, then drained", gone),
 			onClosed:    never(),
 			onBroken:    never(),
 			onGone:      never(),
-			onShutdown:  does((*Core).giveUpIdle, "failed and drained", gone),
+			onShutdown:  does((*Core).giveUpIdle, "tell failed, then drained", gone),
 		},
 		open: {
 			onOpen:      twice,
-			onChunk:     does((*Core).take, "copy it, a new lease; a wrong one: Failed", ending),
-			onCommit:    does((*Core).finish, "a new lease; after the last stripe's, if all is there: Committed; a wrong one: Failed", committing, ending, gone),
-			onAbort:     does((*Core).aborted, "aborted; after the last stripe's, Drained", ending, draining, gone),
-			onRenew:     does((*Core).renew, "a new lease"),
-			onLanded:    does((*Core).renew, "count it, a new lease"),
-			onSpoilt:    does((*Core).fail, "Failed", ending),
-			onWithdrawn: does((*Core).withdraw, "a new lease; it cannot be committed any more"),
-			onCancel:    does((*Core).cancel, "Failed, without a word to the owner", ending),
-			onDeadline:  does((*Core).expire, "Failed; if the sender said nothing at all: close the session; while copies hold it up: a new lease", ending),
-			onClosed:    does((*Core).failSilently, "failed", ending),
-			onBroken:    does((*Core).broken, "broken", ending),
+			onChunk:     does((*Core).take, "copy it and renew the lease; if it is wrong, send Failed and tell failed", ending),
+			onCommit:    does((*Core).finish, "renew the lease; after the last stripe's and the last copy, send Committed and tell committed; if it is wrong or a slice is missing, send Failed and tell failed", committing, ending, gone),
+			onAbort:     does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining, gone),
+			onRenew:     does((*Core).renew, "renew the lease"),
+			onLanded:    does((*Core).renew, "count it and renew the lease"),
+			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
+			onWithdrawn: does((*Core).withdraw, "renew the lease; the transfer can no longer be committed"),
+			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
+			onDeadline:  does((*Core).expire, "send Failed and tell failed; if the sender said nothing at all, close the session; while a copy holds the sender up, only renew the lease", ending),
+			onClosed:    does((*Core).failSilently, "tell failed", ending),
+			onBroken:    does((*Core).broken, "tell broken", ending),
 			onGone:      never(),
-			onShutdown:  does((*Core).fail, "Failed", ending),
+			onShutdown:  does((*Core).fail, "send Failed and tell failed", ending),
 		},
 		committing: {
 			onOpen:      twice,
-			onChunk:     does((*Core).failLate, "Failed: it was all sent", ending),
-			onCommit:    does((*Core).failLate, "Failed: it was all sent", ending),
-			onAbort:     does((*Core).aborted, "aborted; after the last stripe's, Drained", ending, draining),
-			onRenew:     nothing("no lease runs: copies end by themselves"),
-			onLanded:    does((*Core).landLast, "after the last copy: Committed", gone),
-			onSpoilt:    does((*Core).fail, "Failed", ending),
-			onWithdrawn: does((*Core).fail, "Failed: it was committed", ending),
-			onCancel:    does((*Core).cancel, "Failed, without a word to the owner", ending),
+			onChunk:     does((*Core).failLate, "send Failed and tell failed: nothing may follow the last Commit", ending),
+			onCommit:    does((*Core).failLate, "send Failed and tell failed: nothing may follow the last Commit", ending),
+			onAbort:     does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining),
+			onRenew:     nothing("nothing: no lease runs, because copies end by themselves"),
+			onLanded:    does((*Core).landLast, "after the last copy, send Committed and tell committed", gone),
+			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
+			onWithdrawn: does((*Core).fail, "send Failed and tell failed: recalled slices were committed", ending),
+			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
 			onDeadline:  never(),
-			onClosed:    does((*Core).failSilently, "failed", ending),
-			onBroken:    does((*Core).broken, "broken: the sender will never know", ending),
+			onClosed:    does((*Core).failSilently, "tell failed", ending),
+			onBroken:    does((*Core).broken, "tell broken: the sender can no longer hear of the commit", ending),
 			onGone:      never(),
-			onShutdown:  does((*Core).fail, "Failed", ending),
+			onShutdown:  does((*Core).fail, "send Failed and tell failed", ending),
 		},
 		ending: {
 			onOpen:      twice,
-			onChunk:     does((*Core).drop, "drop it and grant its bytes again; behind Abort: close the session"),
-			onCommit:    does((*Core).drop, "drop it; behind Abort: close the session"),
-			onAbort:     does((*Core).acknowledged, "after the last stripe's: Drained", draining, gone),
-			onRenew:     nothing("it was on its way"),
+			onChunk:     does((*Core).drop, "drop it and grant its bytes again; if it follows Abort, close the session"),
+			onCommit:    does((*Core).drop, "drop it; if it follows Abort, close the session"),
+			onAbort:     does((*Core).acknowledged, "after the last stripe's and the last copy, send Drained and tell drained; a second one on a stripe: close the session", draining, gone),
+			onRenew:     nothing("nothing: it was on its way"),
 			onLanded:    nothing("count it"),
-			onSpoilt:    nothing("it is over already"),
-			onWithdrawn: nothing("it is over already"),
-			onCancel:    nothing("it is over already"),
-			onDeadline:  does((*Core).giveUpSession, "close the session: no timer frees the blocks; while copies hold the sender up: a new lease"),
-			onClosed:    does((*Core).awaitEnd, "the end of the streams is awaited instead"),
-			onBroken:    does((*Core).awaitEnd, "the end of the other streams is awaited instead"),
-			onGone:      does((*Core).quiet, "drained after the last copy", draining, gone),
-			onShutdown:  nothing("it is over already"),
+			onSpoilt:    nothing("nothing: the transfer is over"),
+			onWithdrawn: nothing("nothing: the transfer is over"),
+			onCancel:    nothing("nothing: the transfer is over"),
+			onDeadline:  does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy holds the sender up, only renew the lease"),
+			onClosed:    does((*Core).awaitEnd, "stop the lease: the end of the streams will free the blocks"),
+			onBroken:    does((*Core).awaitEnd, "stop the lease: the end of the other streams will free the blocks"),
+			onGone:      does((*Core).quiet, "after the last copy, tell drained", draining, gone),
+			onShutdown:  nothing("nothing: the transfer is over"),
 		},
 		draining: {
 			onOpen:      twice,
 			onChunk:     breach,
 			onCommit:    breach,
 			onAbort:     breach,
-			onRenew:     nothing("it was on its way"),
-			onLanded:    does((*Core).drainLast, "after the last copy: Drained", gone),
-			onSpoilt:    does((*Core).drainLast, "after the last copy: Drained", gone),
-			onWithdrawn: does((*Core).drainLast, "after the last copy: Drained", gone),
-			onCancel:    nothing("it is over already"),
+			onRenew:     nothing("nothing: it was on its way"),
+			onLanded:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onSpoilt:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onWithdrawn: does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onCancel:    nothing("nothing: the transfer is over"),
 			onDeadline:  never(),
-			onClosed:    nothing("copies end by themselves"),
-			onBroken:    nothing("copies end by themselves"),
-			onGone:      nothing("copies end by themselves"),
-			onShutdown:  nothing("it is over already"),
+			onClosed:    nothing("nothing: copies end by themselves"),
+			onBroken:    nothing("nothing: copies end by themselves"),
+			onGone:      nothing("nothing: copies end by themselves"),
+			onShutdown:  nothing("nothing: the transfer is over"),
 		},
 	}
 }

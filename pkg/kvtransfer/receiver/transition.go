@@ -40,9 +40,9 @@ func (s state) String() string {
 func (k kind) String() string {
 	return [kinds]string{
 		onOpen: "Open", onChunk: "Chunk", onCommit: "Commit", onAbort: "Abort", onRenew: "Renew",
-		onLanded: "a copy ends well", onSpoilt: "a copy ends badly", onWithdrawn: "what was to be copied was taken back",
-		onCancel: "its owner cancels", onDeadline: "its lease ends",
-		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "all its streams have ended",
+		onLanded: "a copy succeeds", onSpoilt: "a copy fails", onWithdrawn: "the slices to copy were recalled",
+		onCancel: "the owner cancels", onDeadline: "the lease ends",
+		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "every stream of the session has ended",
 		onShutdown: "the receiver shuts down",
 	}[k]
 }

@@ -8,19 +8,19 @@ type state int
 const (
 	// waiting: Open is not on the stream yet.
 	waiting state = iota
-	// opening: Open was sent, an answer is due.
+	// opening: Open was sent. The sender waits for the answer.
 	opening
-	// open: chunks may be sent; Commit may have been, over some stripes.
+	// open: chunks may go. Commit may have gone over some stripes.
 	open
-	// committing: Commit was sent over every stripe, an answer is due.
+	// committing: Commit went over every stripe. The sender waits for the answer.
 	committing
-	// aborting: Abort will be or was sent over every stripe; after that, Drained is
-	// due.
+	// aborting: the transfer ended early. The sender sends Abort over every stripe, then
+	// waits for Drained.
 	aborting
-	// reading: nothing is awaited of the receiver; pages are still read.
+	// reading: the sender expects nothing of the receiver, but pages are still being read.
 	reading
 	states
-	// over: it is not in the table of transfers any more.
+	// over: it is no longer in the table of transfers.
 	over = states
 )
 
@@ -77,11 +77,11 @@ func never() cell { return nothing("cannot happen") }
 // receiver does not keep to the protocol.
 func table() [states][kinds]cell {
 	breach := does((*Core).breach, "close the session: not asked for", over, reading)
-	silence := does((*Core).unheardOf, "close the session: no answer", over, reading)
-	lost := does((*Core).lost, "broken, if no end is known; after the last page read", over, reading)
+	silence := does((*Core).unheardOf, "close the session: no answer in time", over, reading)
+	lost := does((*Core).lost, "if no end is known, tell broken", over, reading)
 	return [states][kinds]cell{
 		waiting: {
-			onOpenSent:   does((*Core).openSent, "await the answer", opening),
+			onOpenSent:   does((*Core).openSent, "wait for the answer", opening),
 			onCommitSent: never(),
 			onAbortSent:  never(),
 			onAccept:     breach,
@@ -89,9 +89,9 @@ func table() [states][kinds]cell {
 			onCommitted:  breach,
 			onFailed:     breach,
 			onDrained:    breach,
-			onOffer:      does((*Core).offer, "keep it until Accept; a wrong one: aborted", over),
+			onOffer:      does((*Core).offer, "keep it until Accept; if it is wrong, tell aborted", over),
 			onCommit:     does((*Core).commit, "keep it until the last chunk"),
-			onAbort:      does((*Core).abortQuiet, "aborted: the receiver never heard of it", over),
+			onAbort:      does((*Core).abortQuiet, "tell aborted: the receiver never heard of it", over),
 			onRead:       never(),
 			onUnreadable: never(),
 			onDeadline:   never(),
@@ -101,14 +101,14 @@ func table() [states][kinds]cell {
 			onOpenSent:   never(),
 			onCommitSent: never(),
 			onAbortSent:  never(),
-			onAccept:     does((*Core).accept, "accepted; chunks may go", open),
-			onRefuse:     does((*Core).refuse, "refused", over),
+			onAccept:     does((*Core).accept, "tell accepted; chunks may go", open),
+			onRefuse:     does((*Core).refuse, "tell refused", over),
 			onCommitted:  breach,
 			onFailed:     breach,
 			onDrained:    breach,
-			onOffer:      does((*Core).offer, "keep it until Accept; a wrong one: aborted, Abort over the first stripe", aborting),
+			onOffer:      does((*Core).offer, "keep it until Accept; if it is wrong, tell aborted and send Abort over the lead", aborting),
 			onCommit:     does((*Core).commit, "keep it until the last chunk"),
-			onAbort:      does((*Core).abort, "aborted; Abort over the first stripe", aborting),
+			onAbort:      does((*Core).abort, "tell aborted and send Abort over the lead", aborting),
 			onRead:       never(),
 			onUnreadable: never(),
 			onDeadline:   silence,
@@ -116,19 +116,19 @@ func table() [states][kinds]cell {
 		},
 		open: {
 			onOpenSent:   never(),
-			onCommitSent: does((*Core).commitSent, "after the last stripe's: await the answer", committing),
+			onCommitSent: does((*Core).commitSent, "after the last stripe's, wait for the answer", committing),
 			onAbortSent:  never(),
 			onAccept:     breach,
 			onRefuse:     breach,
 			onCommitted:  breach,
-			onFailed:     does((*Core).failed, "failed; Abort over every stripe", aborting),
+			onFailed:     does((*Core).failed, "tell failed and send Abort over every stripe", aborting),
 			onDrained:    breach,
-			onOffer:      does((*Core).offer, "queue it; a wrong one: aborted, Abort over every stripe", aborting),
-			onCommit:     does((*Core).commit, "Commit over every stripe, after the last chunk"),
-			onAbort:      does((*Core).abort, "aborted; Abort over every stripe", aborting),
-			onRead:       nothing("its pages are free"),
-			onUnreadable: does((*Core).unreadable, "aborted; Abort over every stripe", aborting),
-			onDeadline:   does((*Core).renew, "Renew: nothing was sent for a third of the lease"),
+			onOffer:      does((*Core).offer, "queue it; if it is wrong, tell aborted and send Abort over every stripe", aborting),
+			onCommit:     does((*Core).commit, "send Commit over every stripe, after the last chunk"),
+			onAbort:      does((*Core).abort, "tell aborted and send Abort over every stripe", aborting),
+			onRead:       nothing("these pages are free"),
+			onUnreadable: does((*Core).unreadable, "tell aborted and send Abort over every stripe", aborting),
+			onDeadline:   does((*Core).renew, "send Renew: nothing was sent for a third of the lease"),
 			onLost:       lost,
 		},
 		committing: {
@@ -137,31 +137,31 @@ func table() [states][kinds]cell {
 			onAbortSent:  never(),
 			onAccept:     breach,
 			onRefuse:     breach,
-			onCommitted:  does((*Core).committed, "committed; after the last page read", over, reading),
-			onFailed:     does((*Core).failed, "failed; Abort over every stripe", aborting),
+			onCommitted:  does((*Core).committed, "tell committed", over, reading),
+			onFailed:     does((*Core).failed, "tell failed and send Abort over every stripe", aborting),
 			onDrained:    breach,
-			onOffer:      nothing("Commit was the last word"),
-			onCommit:     nothing("Commit was the last word"),
-			onAbort:      does((*Core).abort, "Abort over every stripe: the receiver decides which came first", aborting),
-			onRead:       nothing("its pages are free"),
-			onUnreadable: does((*Core).unreadable, "aborted; Abort over every stripe", aborting),
+			onOffer:      nothing("nothing: Commit was the last word"),
+			onCommit:     nothing("nothing: Commit was the last word"),
+			onAbort:      does((*Core).abort, "send Abort over every stripe: the receiver decides which came first", aborting),
+			onRead:       nothing("these pages are free"),
+			onUnreadable: does((*Core).unreadable, "tell aborted and send Abort over every stripe", aborting),
 			onDeadline:   silence,
 			onLost:       lost,
 		},
 		aborting: {
 			onOpenSent:   never(),
 			onCommitSent: never(),
-			onAbortSent:  does((*Core).abortSent, "await the answer"),
-			onAccept:     does((*Core).acceptLate, "it crossed Abort, which goes over the other stripes now; a second one: close the session", over, reading),
-			onRefuse:     does((*Core).refuseLate, "it crossed Abort; a second one: close the session", over, reading),
-			onCommitted:  does((*Core).committedFirst, "it crossed Abort: committed; before all Commits: close the session", over, reading),
-			onFailed:     nothing("it crossed Abort, which acknowledges it"),
-			onDrained:    does((*Core).drained, "aborted, if no end is known; after the last page read; before Abort: close the session", over, reading),
-			onOffer:      nothing("it is over already"),
-			onCommit:     nothing("it is over already"),
-			onAbort:      nothing("it is over already"),
-			onRead:       does((*Core).tellEnd, "after the last page read its end is told"),
-			onUnreadable: does((*Core).tellEnd, "after the last page read its end is told"),
+			onAbortSent:  does((*Core).abortSent, "wait for the answer"),
+			onAccept:     does((*Core).acceptLate, "it crossed Abort: send Abort over the other stripes too; a second one: close the session", over, reading),
+			onRefuse:     does((*Core).refuseLate, "nothing: it crossed Abort; a second one: close the session", over, reading),
+			onCommitted:  does((*Core).committedFirst, "it crossed Abort: tell committed; if Commit did not go over every stripe, close the session", over, reading),
+			onFailed:     nothing("nothing: it crossed Abort, which acknowledges it"),
+			onDrained:    does((*Core).drained, "if no end is known, tell aborted; if Abort was not sent, close the session", over, reading),
+			onOffer:      nothing("nothing: the transfer is over"),
+			onCommit:     nothing("nothing: the transfer is over"),
+			onAbort:      nothing("nothing: the transfer is over"),
+			onRead:       does((*Core).tellEnd, "after the last page, tell the end"),
+			onUnreadable: does((*Core).tellEnd, "after the last page, tell the end"),
 			onDeadline:   silence,
 			onLost:       lost,
 		},
@@ -174,13 +174,13 @@ func table() [states][kinds]cell {
 			onCommitted:  breach,
 			onFailed:     breach,
 			onDrained:    breach,
-			onOffer:      nothing("it is over already"),
-			onCommit:     nothing("it is over already"),
-			onAbort:      nothing("it is over already"),
-			onRead:       does((*Core).readLast, "after the last page read its end is told", over),
-			onUnreadable: does((*Core).readLast, "after the last page read its end is told", over),
+			onOffer:      nothing("nothing: the transfer is over"),
+			onCommit:     nothing("nothing: the transfer is over"),
+			onAbort:      nothing("nothing: the transfer is over"),
+			onRead:       does((*Core).readLast, "after the last page, tell the end", over),
+			onUnreadable: does((*Core).readLast, "after the last page, tell the end", over),
 			onDeadline:   never(),
-			onLost:       nothing("nothing is awaited of the receiver"),
+			onLost:       nothing("nothing: the sender expects nothing of the receiver"),
 		},
 	}
 }

@@ -41,8 +41,8 @@ func (k kind) String() string {
 	return [kinds]string{
 		onOpenSent: "Open is sent", onCommitSent: "Commit is sent over a stripe", onAbortSent: "Abort is sent over a stripe",
 		onAccept: "Accept", onRefuse: "Refuse", onCommitted: "Committed", onFailed: "Failed", onDrained: "Drained",
-		onOffer: "its owner offers slices", onCommit: "its owner commits", onAbort: "its owner aborts",
-		onRead: "pages were read", onUnreadable: "pages could not be read", onDeadline: "its deadline passes",
+		onOffer: "the owner offers slices", onCommit: "the owner commits", onAbort: "the owner aborts",
+		onRead: "pages were read", onUnreadable: "pages could not be read", onDeadline: "the deadline passes",
 		onLost: "a stream of the session ends",
 	}[k]
 }
