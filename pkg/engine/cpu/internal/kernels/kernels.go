@@ -11,7 +11,7 @@ package kernels
 
 /*
 #cgo CFLAGS: -std=c11
-#cgo !asan CFLAGS: -O3
+#cgo !asan CFLAGS: -O3 -g0
 #cgo asan CFLAGS: -O1
 #cgo LDFLAGS: -lm -lpthread
 #include "tdm_kernels.h"
