@@ -81,9 +81,14 @@ func (s *Spec) New(p Params) (Source, error) {
 	}, nil
 }
 
-// context is how many tokens a prompt and its answer may have together.
+// context is how many tokens a prompt and its answer may have together. How many a text has
+// is an estimate, and servers refuse what does not fit: an eighth stays free for that.
 func (s *Spec) context(p Params) int {
-	return cmp.Or(smaller(s.ContextTokens, p.ContextTokens), maxCount)
+	context := smaller(s.ContextTokens, p.ContextTokens)
+	if s.text(p) {
+		context -= context / 8
+	}
+	return cmp.Or(context, maxCount)
 }
 
 // vocabulary is how many ids prompts are made of, 0 if nobody says.

@@ -12,7 +12,7 @@ const (
 	// Any server, before its service sees the call or instead of its answer.
 
 	ReasonInvalidField          = "INVALID_FIELD"           // INVALID_ARGUMENT, no: BadRequest names the field
-	ReasonContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED" // INVALID_ARGUMENT, no: the prompt is too long for its model
+	ReasonContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED" // INVALID_ARGUMENT, no: the prompt, or it and max_tokens, do not fit into the model's context
 	ReasonRateLimited           = "RATE_LIMITED"            // RESOURCE_EXHAUSTED, again: too many calls a second
 	ReasonReceiveMemory         = "RECEIVE_MEMORY"          // RESOURCE_EXHAUSTED or UNAVAILABLE, again: what is being received fills its memory
 	ReasonReceiveTimeout        = "RECEIVE_TIMEOUT"         // DEADLINE_EXCEEDED, again: the request came too slowly

@@ -21,8 +21,8 @@ func InvalidArgument(field, problem string) error {
 	return invalidField(api.ReasonInvalidField, field, problem)
 }
 
-// ContextLength is InvalidArgument with a reason of its own, for a prompt that is too
-// long for its model: clients can shorten such a one and try again.
+// ContextLength is InvalidArgument with a reason of its own, for what does not fit into the
+// model's context: clients can shorten the prompt, or ask for less, and try again.
 func ContextLength(field, problem string) error {
 	return invalidField(api.ReasonContextLengthExceeded, field, problem)
 }

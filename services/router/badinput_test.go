@@ -48,6 +48,8 @@ func TestBadInput(t *testing.T) {
 		{"too many tokens", func(q *inferencev1.GenerateRequest) { q.Input = ids(slices.Repeat([]uint32{1}, window)...) }, "token_ids", "256 tokens"},
 		{"text too long", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("dog ", window)) }, "prompt", "context length is 256"},
 		{"megabytes of text", func(q *inferencev1.GenerateRequest) { q.Input = text(strings.Repeat("Once upon a time. ", 100_000)) }, "prompt", "1800000 bytes"},
+		{"max_tokens one over the context", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(window - 4 + 1) }, "max_tokens", "maximum context length is 256 tokens: you requested 257 tokens, 4 in the prompt and 253 in the completion"},
+		{"max_tokens far over the context", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(1 << 30) }, "max_tokens", "ask for at most 252"},
 		{"max_tokens 0", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(0) }, "max_tokens", "0 is outside"},
 		{"max_tokens absurd", func(q *inferencev1.GenerateRequest) { q.MaxTokens = proto.Uint32(math.MaxUint32) }, "max_tokens", "outside"},
 		{"temperature negative", sampling(func(s *inferencev1.Sampling) { s.Temperature = proto.Float32(-1) }), "sampling.temperature", "-1"},

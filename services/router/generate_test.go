@@ -76,12 +76,14 @@ func TestShortAnswers(t *testing.T) {
 				}
 				m.quiet()
 
-				full := ask(mode, window-3)
-				full.MaxTokens = proto.Uint32(1 << 30)
-				if r := m.generate(t.Context(), full); r.err != nil || len(r.tokens) != 3 || r.finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_LENGTH {
-					t.Errorf("max_tokens over the context: %+v", r)
+				for name, most := range map[string]*uint32{"all that fits": proto.Uint32(3), "as many as fit": nil} {
+					full := ask(mode, window-3)
+					full.MaxTokens = most
+					if r := m.generate(t.Context(), full); r.err != nil || len(r.tokens) != 3 || r.finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_LENGTH {
+						t.Errorf("%s: %+v", name, r)
+					}
+					m.quiet()
 				}
-				m.quiet()
 
 				m.net.Next = func([]uint32, uint64, int) uint32 { return eos }
 				if r := m.generate(t.Context(), ask(mode, 4)); r.err != nil || len(r.tokens) != 1 || r.text != "" || r.finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP {

@@ -69,6 +69,33 @@ func TestRefusedOverHTTP(t *testing.T) {
 	})
 }
 
+// What does not fit into the context is refused by the name that the client used, in the
+// words and with the code that OpenAI's clients look for; left out, the answer gets what fits.
+func TestContextOverHTTP(t *testing.T) {
+	prompt := strings.TrimSuffix(strings.Repeat("1,", window-8), ",")
+	for _, c := range []struct{ name, limit, param, want string }{
+		{"one too many", `,"max_tokens":9`, "max_tokens", "257 tokens, 248 in the prompt and 9 in the completion"},
+		{"by the newer name", `,"max_completion_tokens":100`, "max_completion_tokens", "348 tokens, 248 in the prompt and 100 in the completion"},
+		{"all that fits", `,"max_tokens":8`, "", `"prompt_tokens":248,"completion_tokens":8,"total_tokens":256`},
+		{"left out", ``, "", `"prompt_tokens":248,"completion_tokens":8,"total_tokens":256`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inMesh(t, nil, func(t *testing.T, m *mesh) {
+				m.start(nil, prefillRecord("p1"), decodeRecord("d1"))
+				w := m.post(t.Context(), "/v1/completions", `{"prompt":[`+prompt+`]`+c.limit+`}`)
+				if status := map[bool]int{true: http.StatusOK, false: http.StatusBadRequest}[c.param == ""]; w.Code != status || !strings.Contains(w.Body.String(), c.want) {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				if c.param != "" && !(strings.Contains(w.Body.String(), `"message":"This model's maximum context length is 256 tokens`) &&
+					strings.Contains(w.Body.String(), `"param":"`+c.param+`","code":"context_length_exceeded"`)) {
+					t.Errorf("%s", w.Body)
+				}
+				m.quiet()
+			})
+		})
+	}
+}
+
 func TestNoTokensOverHTTP(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, decodeRecord("d1"))

@@ -103,6 +103,7 @@ func TestOfficialClientGetsErrors(t *testing.T) {
 			{"no such model", "model", "model_not_found", 404, option.WithJSONSet("model", "nobody")},
 			{"too warm", "temperature", "invalid_value", 400, option.WithJSONSet("temperature", 1000)},
 			{"too long", "prompt", "context_length_exceeded", 400, option.WithJSONSet("prompt", strings.Repeat("a b ", 3000))},
+			{"too many", "max_tokens", "context_length_exceeded", 400, option.WithJSONSet("max_tokens", 1<<20)},
 			{"unknown token", "prompt", "invalid_value", 400, option.WithJSONSet("prompt", []int{1, 1 << 20})},
 			{"a form", "response_format", "unsupported_parameter", 400, option.WithJSONSet("response_format", map[string]string{"type": "json_object"})},
 		} {

@@ -95,7 +95,10 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	}
 	p.MaxTokens = m.Spec.ContextTokens - len(p.Tokens)
 	if q.MaxTokens != nil {
-		p.MaxTokens = min(p.MaxTokens, int(q.GetMaxTokens()))
+		if int(q.GetMaxTokens()) > p.MaxTokens {
+			return nil, tooMany(len(p.Tokens), int(q.GetMaxTokens()), m.Spec.ContextTokens)
+		}
+		p.MaxTokens = int(q.GetMaxTokens())
 	}
 	p.Tokenized = time.Now()
 	return p, nil

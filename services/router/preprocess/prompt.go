@@ -67,6 +67,13 @@ func tooLong(field, what string, limit int) error {
 	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt, of %s, and one token at least to generate do not fit; shorten it", limit, what))
 }
 
+// tooMany refuses a completion that does not fit behind its prompt, as OpenAI and vLLM do:
+// an answer that was cut in silence looks like one that the model ended.
+func tooMany(prompt, completion, limit int) error {
+	return rpc.ContextLength("max_tokens", fmt.Sprintf("This model's maximum context length is %d tokens: you requested %d tokens, %d in the prompt and %d in the completion; ask for at most %d in the completion, shorten the prompt, or leave this out to get as many as fit",
+		limit, prompt+completion, prompt, completion, limit-prompt))
+}
+
 // longText is the length from which on texts are made into tokens by as many at a time
 // as there are processors: each takes several times its length meanwhile. Bytes.
 const longText = 64 << 10

@@ -38,7 +38,9 @@ type GenerateRequest struct {
 	Input isGenerateRequest_Input `protobuf_oneof:"input"`
 	// How tokens are drawn.
 	Sampling *Sampling `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	// Most tokens to generate. Default: as many as the context still holds.
+	// Most tokens to generate. Together with the prompt they have to fit into the
+	// model's context: more is INVALID_ARGUMENT with the reason
+	// CONTEXT_LENGTH_EXCEEDED. Default: as many as the context still holds.
 	MaxTokens *uint32 `protobuf:"varint,5,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Texts that end the generation; they are not part of the output. At most 16,
 	// each 1 to 256 bytes.
