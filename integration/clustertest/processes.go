@@ -94,7 +94,7 @@ type Process struct {
 	mu     sync.Mutex
 	lines  []string
 	stderr bytes.Buffer
-	ready  chan struct{} // closed when it printed "ready"
+	ready  chan struct{} // closed when it printed that it serves
 }
 
 // Launch starts a program for the rest of the test.
@@ -136,13 +136,14 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 }
 
 func (p *Process) read(stdout io.Reader) {
+	serves := sync.OnceFunc(func() { close(p.ready) })
 	scanner := bufio.NewScanner(stdout)
 	for scanner.Scan() {
 		p.mu.Lock()
 		p.lines = append(p.lines, scanner.Text())
 		p.mu.Unlock()
-		if scanner.Text() == "ready" {
-			close(p.ready)
+		if scanner.Text() == "ready" || strings.HasPrefix(scanner.Text(), "waiting   for a decode worker") {
+			serves()
 		}
 	}
 }
@@ -154,7 +155,8 @@ func (p *Process) Stderr() string {
 	return p.stderr.String()
 }
 
-// Ready waits until the program printed "ready".
+// Ready waits until the program printed "ready", or that it serves and waits for workers, as
+// a router does that was started before them.
 func (p *Process) Ready(t testing.TB) *Process {
 	t.Helper()
 	select {

@@ -65,3 +65,14 @@ func (rt *Router) Left(id string) *controlv1.WorkerRecord {
 	}
 	return nil
 }
+
+// lastLeft is the worker of a role and a model that drained last and is not known any more;
+// empty: there is none.
+func (rt *Router) lastLeft(role controlv1.Role, model string) string {
+	for _, record := range slices.Backward(rt.left) {
+		if record.GetRole() == role && rt.model(model).servedBy(record) && rt.workers[record.GetId()] == nil {
+			return record.GetId()
+		}
+	}
+	return ""
+}

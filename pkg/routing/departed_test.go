@@ -2,12 +2,14 @@ package routing_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -77,5 +79,43 @@ func TestRefusalThatCameLate(t *testing.T) {
 	report()
 	if state() != controlv1.WorkerState_WORKER_STATE_SERVING {
 		t.Errorf("later %v", state())
+	}
+}
+
+// Where a pool was drained, refusals say so, and what takes its workers back.
+func TestRefusalsOfADrainedPool(t *testing.T) {
+	drains := func(record *controlv1.WorkerRecord) *controlv1.WorkerRecord {
+		record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+		return record
+	}
+	const undrain = "take %[1]s back with 'tandem undrain %[1]s', or start another"
+	for _, test := range []struct {
+		name       string
+		views      [][]*controlv1.WorkerRecord // one after the other
+		mode       inferencev1.Mode
+		want, deny string
+	}{
+		{"none ever", nil, agg, "retry when one has registered (none is registered)", "undrain"},
+		{"draining", [][]*controlv1.WorkerRecord{{drains(decode("d1"))}}, agg, fmt.Sprintf(undrain, "d1") + " (d1: it drains)", "registered"},
+		{"drained", [][]*controlv1.WorkerRecord{{drains(decode("d1"))}, {}}, agg, fmt.Sprintf(undrain, "d1") + " (d1: it drained and left)", "registered"},
+		{"the last of two", [][]*controlv1.WorkerRecord{{decode("d1"), drains(decode("d2"))}, {drains(decode("d1"))}, {}}, agg, fmt.Sprintf(undrain, "d1"), "registered"},
+		{"of the prefill pool", [][]*controlv1.WorkerRecord{{decode("d1"), drains(prefill("p1"))}, {decode("d1")}}, dis, fmt.Sprintf(undrain, "p1") + " (p1: it drained and left)", "registered"},
+		{"another pool's", [][]*controlv1.WorkerRecord{{drains(prefill("p1"))}, {}}, agg, "retry when one has registered (none is registered)", "undrain"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			for _, view := range test.views {
+				b.do(routing.ViewChanged{Live: true, Workers: view})
+				for _, record := range view {
+					b.do(routing.Connected{Worker: routing.Ref{ID: record.GetId(), Epoch: record.GetEpoch()}, Record: record})
+				}
+			}
+			r := b.request(test.mode, 10)
+			b.arrive(r)
+			_, refusal, ok := answerTo(r.ID, b.pass(2*time.Second))
+			if !ok || refusal.Reason != api.ReasonNoWorkers || !strings.Contains(refusal.Message, test.want) || strings.Contains(refusal.Message, test.deny) {
+				t.Errorf("answered %v: %s %s", ok, refusal.Reason, refusal.Message)
+			}
+		})
 	}
 }

@@ -126,6 +126,9 @@ func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates
 		out.reason = fmt.Sprintf("%d registered, of which none has answered yet", rt.unanswered[role])
 	default:
 		out.reason = "none is registered"
+		if id := rt.lastLeft(role, s.request.Model); id != "" {
+			out.reason = id + ": it drained and left"
+		}
 	}
 	if out.fitness == suspected && trusted {
 		out.fitness = later

@@ -1,10 +1,13 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 )
@@ -74,12 +77,32 @@ func (rt *Router) refusal(e *entry, c *candidates, what string) Refusal {
 // nobody is the answer when no worker could ever take e.
 func (rt *Router) nobody(e *entry, what string) Refusal {
 	r := Refusal{Code: codes.Unavailable, Reason: api.ReasonNoWorkers, RetryAfter: time.Second,
-		Message: fmt.Sprintf("no %s serves model %q; retry when one has registered", what, e.request.Model)}
+		Message: fmt.Sprintf("no %s serves model %q", what, e.request.Model)}
 	if e.request.Attempt > 0 {
 		r.Reason = api.ReasonWorkerLost
-		r.Message = fmt.Sprintf("a worker failed and there is no other %s for model %q; retry when one has registered", what, e.request.Model)
+		r.Message = fmt.Sprintf("a worker failed and there is no other %s for model %q", what, e.request.Model)
+	}
+	if id := rt.drained(e.pool, e.request.Model); id != "" {
+		r.Message += fmt.Sprintf("; take %s back with 'tandem undrain %s', or start another", id, id)
+	} else {
+		r.Message += "; retry when one has registered"
 	}
 	return r
+}
+
+// drained is the last worker of a role and a model that was drained, if all were that are
+// known; empty: there are others, or none.
+func (rt *Router) drained(role controlv1.Role, model string) (id string) {
+	for _, w := range rt.order {
+		if w.role() != role || !w.of(rt.model(model)) {
+			continue
+		}
+		if !w.drains() {
+			return ""
+		}
+		id = w.ref.ID
+	}
+	return cmp.Or(id, rt.lastLeft(role, model))
 }
 
 func (rt *Router) expired(now time.Time, e *entry) Refusal {

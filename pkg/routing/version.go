@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // Model is a model that the router serves.
@@ -50,8 +52,11 @@ func compareVersions(a, b Version) int {
 func (w *worker) version() Version { return Version{w.record.GetModelDigest(), w.class()} }
 
 // of reports whether a worker has a model, in whatever version.
-func (w *worker) of(m Model) bool {
-	return w.record.GetModel() == m.Name || m.Digest != "" && w.record.GetModelDigest() == m.Digest
+func (w *worker) of(m Model) bool { return m.servedBy(w.record) }
+
+// servedBy reports whether a record is of a worker that serves the model.
+func (m Model) servedBy(record *controlv1.WorkerRecord) bool {
+	return record.GetModel() == m.Name || m.Digest != "" && record.GetModelDigest() == m.Digest
 }
 
 // VersionsText names versions for people.

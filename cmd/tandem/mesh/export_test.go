@@ -24,14 +24,14 @@ func Advertised(asked string, listening net.Addr) (string, error) {
 }
 
 // NewReadiness is what answers probes, and the service that makes it ready.
-func NewReadiness(ready func()) (http.Handler, lifecycle.Service) {
+func NewReadiness(ready func(waiting bool)) (http.Handler, lifecycle.Service) {
 	p := new(process)
 	return p.healthMux(), p.readiness(nil, ready)
 }
 
-// NewRouterReadiness is the same of a process with a router.
-func NewRouterReadiness(watch watchWorkers, expected []string, ready func()) (http.Handler, lifecycle.Service) {
-	p := &process{watchWorkers: watch}
+// NewRouterReadiness is the same of a process with a router, whose health setServing says.
+func NewRouterReadiness(watch watchWorkers, setServing func(bool), expected []string, ready func(waiting bool)) (http.Handler, lifecycle.Service) {
+	p := &process{watchWorkers: watch, setServing: setServing}
 	return p.healthMux(), p.readiness(expected, ready)
 }
 

@@ -48,6 +48,8 @@ type process struct {
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
+	// setServing says in a router's gRPC health whether it can serve requests.
+	setServing func(bool)
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
 	leaveHTTP func()
 	ready     atomic.Bool // every part serves
@@ -68,8 +70,8 @@ type part struct {
 }
 
 // modules are what a process is made of: what makes each, and what it needs before. They
-// stop in reverse order. ready is called once all parts serve.
-func (p *process) modules(ready func()) map[string]lifecycle.Module {
+// stop in reverse order. ready is as of readiness.
+func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module {
 	// Membership comes first: that etcd is away should not be found after a long load.
 	shared := []string{"membership", "model", "http"}
 	return map[string]lifecycle.Module{
@@ -92,7 +94,7 @@ func (p *process) modules(ready func()) map[string]lifecycle.Module {
 }
 
 // run runs the modules of a target until ctx ends.
-func (p *process) run(ctx context.Context, target string, ready func()) error {
+func (p *process) run(ctx context.Context, target string, ready func(waiting bool)) error {
 	return lifecycle.RunModules(ctx, p.logger, p.options.StopTimeout, p.modules(ready), target, "readiness")
 }
 

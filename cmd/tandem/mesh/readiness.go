@@ -18,7 +18,7 @@ const readyTimeout = 30 * time.Second
 
 // newReadiness makes the service that says that the process is ready. It is the last, so
 // that readiness is taken back first of all.
-func (p *process) newReadiness(ready func()) func(context.Context) ([]lifecycle.Service, error) {
+func (p *process) newReadiness(ready func(waiting bool)) func(context.Context) ([]lifecycle.Service, error) {
 	return func(context.Context) ([]lifecycle.Service, error) {
 		return []lifecycle.Service{p.readiness(p.workers(), ready)}, nil
 	}
@@ -26,9 +26,11 @@ func (p *process) newReadiness(ready func()) func(context.Context) ([]lifecycle.
 
 // readiness is a service that calls ready once everything started, and takes readiness
 // back first of all when the process stops. With a router it asks that which workers it
-// is connected to, calls ready once all of expected are among them, and from then on
-// follows whether a request could be served at all.
-func (p *process) readiness(expected []string, ready func()) lifecycle.Service {
+// is connected to, calls ready once all of expected are among them and one decodes, and from
+// then on follows whether a request could be served at all. A router that expects nobody
+// waits for as long as it takes: it calls ready with waiting if there is no decode worker
+// at first, and again when there is one.
+func (p *process) readiness(expected []string, ready func(waiting bool)) lifecycle.Service {
 	return lifecycle.Service{
 		Name: "readiness",
 		Run: func(ctx context.Context) error {
@@ -36,7 +38,7 @@ func (p *process) readiness(expected []string, ready func()) lifecycle.Service {
 				return (&watch{process: p, expected: expected, ready: ready}).run(ctx)
 			}
 			p.ready.Store(true)
-			ready()
+			ready(false)
 			<-ctx.Done()
 			return nil
 		},
@@ -51,22 +53,27 @@ type watchWorkers func(ctx context.Context, role controlv1.Role, notify func([]*
 type watch struct {
 	process  *process
 	expected []string
-	ready    func()
-	said     bool // ready was called
+	ready    func(waiting bool)
+	waits    bool // ready was called with waiting
+	said     bool // ready was called without
 }
 
 func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := fmt.Errorf("the router does not see its %d workers after %s: see what they log with --log-level=info", len(w.expected), readyTimeout)
-	timeout := time.AfterFunc(readyTimeout, func() { cancel(late) })
-	defer timeout.Stop()
+	late := fmt.Errorf("the router cannot use its %d workers after %s: see what they log with --log-level=info", len(w.expected), readyTimeout)
+	in := func() bool { return true }
+	if len(w.expected) > 0 {
+		timeout := time.AfterFunc(readyTimeout, func() { cancel(late) })
+		defer timeout.Stop()
+		in = timeout.Stop
+	}
 	// It ends with ctx, or with the router, whose own error is the one to report.
 	_ = w.process.watchWorkers(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(view []*controlv1.WorkerView) error {
-		w.take(view, timeout)
+		w.take(view, in)
 		return nil
 	})
-	w.process.served.Store(false)
+	w.serves(false)
 	<-ctx.Done()
 	if errors.Is(context.Cause(ctx), late) {
 		return late
@@ -74,7 +81,8 @@ func (w *watch) run(ctx context.Context) error {
 	return nil
 }
 
-func (w *watch) take(view []*controlv1.WorkerView, timeout *time.Timer) {
+// take takes in a view; inTime says, once, that the workers came in time.
+func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
 	connected, decodes := make(map[string]bool), false
 	for _, v := range view {
 		if record := v.GetRecord(); v.GetConnected() {
@@ -82,12 +90,25 @@ func (w *watch) take(view []*controlv1.WorkerView, timeout *time.Timer) {
 			decodes = decodes || record.GetRole() == controlv1.Role_ROLE_DECODE && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
 		}
 	}
-	w.process.served.Store(decodes)
+	w.serves(decodes)
 	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
-	if w.said || missing || !timeout.Stop() {
-		return
+	switch {
+	case w.said || missing:
+	case decodes && inTime():
+		w.said = true
+		w.process.ready.Store(true)
+		w.ready(false)
+	case len(w.expected) == 0 && !w.waits:
+		w.waits = true
+		w.process.ready.Store(true) // of the process itself there is nothing to wait for
+		w.ready(true)
 	}
-	w.said = true
-	w.process.ready.Store(true)
-	w.ready()
+}
+
+// serves notes whether a request could be served.
+func (w *watch) serves(serves bool) {
+	w.process.served.Store(serves)
+	if set := w.process.setServing; set != nil {
+		set(serves)
+	}
 }

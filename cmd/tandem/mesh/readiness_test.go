@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -21,7 +23,7 @@ func status(handler http.Handler, path string) int {
 
 func TestReadinessOfAWorker(t *testing.T) {
 	said := make(chan struct{})
-	handler, service := mesh.NewReadiness(func() { close(said) })
+	handler, service := mesh.NewReadiness(func(bool) { close(said) })
 	if got := status(handler, "/readyz"); got != http.StatusServiceUnavailable {
 		t.Errorf("before it is ready: %d", got)
 	}
@@ -76,15 +78,15 @@ func worker(id string, role controlv1.Role, connected bool) *controlv1.WorkerVie
 func TestReadinessOfARouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		router := &watched{views: make(chan []*controlv1.WorkerView)}
-		said := make(chan struct{})
-		handler, service := mesh.NewRouterReadiness(router.watch, []string{"p1"}, func() { close(said) })
+		said, waited, serving := false, false, false
+		handler, service := mesh.NewRouterReadiness(router.watch, func(serves bool) { serving = serves }, []string{"p1"}, func(waiting bool) { said, waited = true, waited || waiting })
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		await := func(want int) {
 			t.Helper()
 			synctest.Wait()
-			if got := status(handler, "/readyz"); got != want {
-				t.Fatalf("/readyz answers %d, want %d", got, want)
+			if got := status(handler, "/readyz"); got != want || serving != (want == http.StatusOK) {
+				t.Fatalf("/readyz answers %d, want %d; its health says %v", got, want, serving)
 			}
 		}
 		go func() { ran <- service.Run(ctx) }()
@@ -92,11 +94,16 @@ func TestReadinessOfARouter(t *testing.T) {
 		prefill, decode := worker("p1", controlv1.Role_ROLE_PREFILL, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
 		away := worker("d1", controlv1.Role_ROLE_DECODE, false)
 		router.views <- []*controlv1.WorkerView{decode}
-		router.views <- []*controlv1.WorkerView{prefill, away}
-		<-said // all that are expected are there, but nobody decodes
+		router.views <- []*controlv1.WorkerView{prefill, away} // all that are expected are there, but nobody decodes
 		await(http.StatusServiceUnavailable)
+		if said {
+			t.Fatal("it is said to be ready, and could serve nobody")
+		}
 		router.views <- []*controlv1.WorkerView{prefill, decode}
 		await(http.StatusOK)
+		if !said || waited {
+			t.Fatalf("said: %v, waiting: %v", said, waited)
+		}
 		router.views <- []*controlv1.WorkerView{prefill, away}
 		await(http.StatusServiceUnavailable)
 		router.views <- []*controlv1.WorkerView{decode}
@@ -111,4 +118,41 @@ func TestReadinessOfARouter(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A router that was started by hand says that it waits for a decode worker, and once there is
+// one that it is ready; both once.
+func TestRouterWaitsForADecodeWorker(t *testing.T) {
+	decode, excluded := worker("d1", controlv1.Role_ROLE_DECODE, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
+	excluded.Excluded = "it has other weights"
+	for _, c := range []struct {
+		name  string
+		views [][]*controlv1.WorkerView
+		want  []bool // waiting, each time that it is said
+	}{
+		{"nobody", [][]*controlv1.WorkerView{{}, {}}, []bool{true}},
+		{"a prefill worker", [][]*controlv1.WorkerView{{}, {worker("p1", controlv1.Role_ROLE_PREFILL, true)}}, []bool{true}},
+		{"one that it cannot use", [][]*controlv1.WorkerView{{excluded}}, []bool{true}},
+		{"later one that decodes", [][]*controlv1.WorkerView{{}, {excluded}, {decode}, {}, {decode}}, []bool{true, false}},
+		{"one that decodes at once", [][]*controlv1.WorkerView{{decode}, {}}, []bool{false}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				router := &watched{views: make(chan []*controlv1.WorkerView)}
+				var said []bool
+				_, service := mesh.NewRouterReadiness(router.watch, nil, nil, func(waiting bool) { said = append(said, waiting) })
+				ctx, cancel := context.WithCancel(t.Context())
+				ran := make(chan error, 1)
+				go func() { ran <- service.Run(ctx) }()
+				for _, view := range c.views {
+					router.views <- view
+				}
+				time.Sleep(time.Hour) // of the bubble: it waits for as long as it takes
+				cancel()
+				if err := <-ran; err != nil || !slices.Equal(said, c.want) {
+					t.Errorf("said %v, want %v; %v", said, c.want, err)
+				}
+			})
+		})
+	}
 }

@@ -142,6 +142,8 @@ func checkAdvertise(flag, address string) error {
 // Part is a running part, as Serve tells its caller once it serves.
 type Part struct {
 	ID string
+	// Waiting: it is a router that no decode worker has come to yet.
+	Waiting bool
 	// Address is where it listens, Advertise what others are told.
 	Address, Advertise string
 	// Control is where operators call a router, HTTP and Metrics are those addresses;
@@ -152,7 +154,8 @@ type Part struct {
 }
 
 // Serve runs one part until ctx ends; then it drains. ready is called once it is
-// registered and serves. A GPU that is lost is left behind as by Run.
+// registered and serves; for a router without a decode worker that is Waiting, and again when
+// one has come. A GPU that is lost is left behind as by Run.
 func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) error {
 	return unlessStuck(func(s *stuck) error { return serve(ctx, o, s, logger, registry, progress, ready) })
 }
@@ -184,9 +187,9 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 	if role == controlv1.Role_ROLE_ROUTER {
 		p.remember = func() { p.rememberView(o.ID, o.StateDir) }
 	}
-	return p.run(ctx, o.Target, func() {
+	return p.run(ctx, o.Target, func(waiting bool) {
 		ready(Part{
-			ID: it.id, Address: dialled(it.listener), Advertise: it.advertise,
+			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise,
 			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), OutsideBytes: p.outsideBytes(),
 		})
 	})

@@ -100,7 +100,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		return err
 	}
 	p.addFree(controlv1.Role_ROLE_KVTRANSFER, o.KVStores)
-	return p.run(ctx, "up", func() {
+	return p.run(ctx, "up", func(bool) {
 		ready(Up{
 			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control),
 			Etcd: p.options.Etcd, NATS: p.options.NATS, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,

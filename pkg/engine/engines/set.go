@@ -161,6 +161,9 @@ func (s *Set) newSimulated(id string) (engine.Engine, error) {
 	return simulated.New(config)
 }
 
+// Name is the engine that runs it: CPU, CUDA or Simulated.
+func (s *Set) Name() string { return s.config.Name }
+
 // Device is what the model runs on, for people.
 func (s *Set) Device() string {
 	switch {

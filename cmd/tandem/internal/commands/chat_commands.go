@@ -105,7 +105,7 @@ func (s *chatSession) cost(r resultJSON) {
 		return d.Round(10 * time.Microsecond).String()
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "[first token %s: tokenize %s, queue %s, prefill %s", ms(t.Ttft), ms(t.Tokenize), ms(t.Queue), ms(t.Prefill))
+	fmt.Fprintf(&out, "[first token %s: tokenize %s, queue %s, decide %s, reserve %s, prefill %s", ms(t.Ttft), ms(t.Tokenize), ms(t.Queue), ms(t.Decide), ms(t.Reserve), ms(t.Prefill))
 	if t.SecondToken > 0 {
 		fmt.Fprintf(&out, "; second %s later", ms(t.SecondToken))
 		if r.Route.Mode == "disaggregated" {

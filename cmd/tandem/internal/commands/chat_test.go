@@ -54,7 +54,7 @@ func chatWith(t *testing.T, k *talker, stdin string, args ...string) outcome {
 	return run(t.Context(), stdin, nil, append([]string{"chat", "--addr", router.start(t)}, args...)...)
 }
 
-const goldenCost = "[first token 15ms: tokenize 1ms, queue 9ms, prefill 5ms; second 8ms later, transfer exposed 6ms; 285.7 tokens/s; " +
+const goldenCost = "[first token 15ms: tokenize 1ms, queue 2ms, decide 3ms, reserve 4ms, prefill 5ms; second 8ms later, transfer exposed 6ms; 285.7 tokens/s; " +
 	"prompt 5 tokens, 2 cached; answer 2, cut; disaggregated on p to d]\n"
 
 func TestChat(t *testing.T) {

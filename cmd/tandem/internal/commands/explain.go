@@ -224,7 +224,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	}
 	if t := e.TimingMs; t != nil {
 		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
-			t.Total, t.Tokenize, t.Queue-t.Detail.Decide-t.Detail.Reserve, t.Detail.Decide, t.Detail.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+			t.Total, t.Tokenize, t.Queue, t.Decide, t.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
 		if t.Detail.Fetch > 0 {
 			fmt.Fprintf(w, "%.2f ms of prefill were spent on fetching KV from a block store\n", t.Detail.Fetch)
 		}

@@ -56,13 +56,13 @@ type routeJSON struct {
 	Transport string `json:"transport"`
 }
 
-// timingJSON is where the time went, in milliseconds. The stages tokenize, queue,
-// prefill, transfer_exposed, decode and other add up to total. queue is all that
-// lies between the tokens of the prompt and the computing of it: waiting, and the
-// choosing and reserving that Detail names.
+// timingJSON is where the time went, in milliseconds. The seven stages, by the names and with
+// the values that explain, budget, metrics and spans have, and other add up to total.
 type timingJSON struct {
 	Queue           float64 `json:"queue"`
 	Tokenize        float64 `json:"tokenize"`
+	Decide          float64 `json:"decide"`
+	Reserve         float64 `json:"reserve"`
 	Prefill         float64 `json:"prefill"`
 	Ttft            float64 `json:"ttft"`
 	SecondToken     float64 `json:"second_token"`
@@ -76,6 +76,7 @@ type timingJSON struct {
 }
 
 type timingDetailJSON struct {
+	// Decide and Reserve are stages: here they are deprecated.
 	Decide         float64 `json:"decide"`
 	Reserve        float64 `json:"reserve"`
 	PrefillQueue   float64 `json:"prefill_queue"`
@@ -109,8 +110,10 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 		other -= took.Nanoseconds()
 	}
 	return timingJSON{
-		Queue:           milliseconds(t.GetQueueNs() + t.GetDecideNs() + t.GetReserveNs()),
+		Queue:           milliseconds(t.GetQueueNs()),
 		Tokenize:        milliseconds(t.GetTokenizeNs()),
+		Decide:          milliseconds(t.GetDecideNs()),
+		Reserve:         milliseconds(t.GetReserveNs()),
 		Prefill:         milliseconds(t.GetPrefillNs()),
 		Ttft:            milliseconds(t.GetTtftNs()),
 		SecondToken:     milliseconds(t.GetSecondTokenNs()),

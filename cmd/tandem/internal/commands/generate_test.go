@@ -67,7 +67,7 @@ func sends(events ...*inferencev1.GenerateEvent) func(*inferencev1.GenerateReque
 const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[7,8,9,10],` +
 	`"usage":{"prompt_tokens":5,"cached_tokens":2,"completion_tokens":4},` +
 	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true,"transport":"tcp"},` +
-	`"timing_ms":{"queue":9,"tokenize":1,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
+	`"timing_ms":{"queue":2,"tokenize":1,"decide":3,"reserve":4,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
 	`"decode":7,"tpot":3.5,"other":0.5,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
 	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"
 
@@ -80,6 +80,28 @@ func TestGenerateJSON(t *testing.T) {
 		`{"offset":3,"token_id":10,"text":"é"}` + "\n" + goldenResult
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 || got.stderr != "" {
 		t.Errorf("status %d, standard error %q, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+}
+
+// One name has one number: each stage is in timing_ms by its name, with what explain, budget
+// and metrics say it took, and with other they add up to the total.
+func TestTimingsAreTheStages(t *testing.T) {
+	router := &fakeRouter{generate: sends(accepted(), tokens(0, "a", 7), finished(1, ""))}
+	result := last(t, run(t.Context(), "", nil, "generate", "--addr", router.start(t), "--prompt", "x", "--json").stdout)
+	timing, ok := result["timing_ms"].(map[string]any)
+	if !ok {
+		t.Fatalf("no timing_ms: %v", result)
+	}
+	sum := timing["other"].(float64)
+	for stage, took := range api.StagesOf(finished(1, "").GetFinished().GetTimings()) {
+		got, given := timing[api.Stage(stage).String()].(float64)
+		if want := float64(took) / float64(time.Millisecond); !given || got != want {
+			t.Errorf("%v: %v, want %v", api.Stage(stage), got, want)
+		}
+		sum += got
+	}
+	if sum != timing["total"] {
+		t.Errorf("the stages and other add up to %v of %v", sum, timing["total"])
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +22,8 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
 		Long: `Runs one part in this process, against an etcd and a NATS server that run
-elsewhere. It prints where it listens and then "ready". On SIGTERM, SIGHUP or Ctrl-C it
+elsewhere. It prints where it listens and then "ready": a router once there is a decode
+worker, for which it says that it waits. On SIGTERM, SIGHUP or Ctrl-C it
 takes nothing new, lets running requests finish within --stop-timeout, leaves the
 mesh and exits.`,
 		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
@@ -46,14 +48,24 @@ mesh and exits.`,
 		}
 		progress := newProgress(cmd.ErrOrStderr())
 		defer progress.finish()
+		told := false
 		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
-			progress.finish()
-			memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
-			text := fmt.Sprintf("%-9s %s\n%-9s %s\n", options.Target, part.ID, "grpc", part.Advertise)
-			if part.Control != "" {
-				text += fmt.Sprintf("%-9s %s\n", "control", part.Control)
+			var text strings.Builder
+			if !told {
+				told = true
+				progress.finish()
+				memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
+				fmt.Fprintf(&text, "%-9s %s\n%-9s %s\n", options.Target, part.ID, "grpc", part.Advertise)
+				if part.Control != "" {
+					fmt.Fprintf(&text, "%-9s %s\n", "control", part.Control)
+				}
 			}
-			_, _ = io.WriteString(cmd.OutOrStdout(), text+"ready\n") // nobody left to tell
+			if part.Waiting {
+				fmt.Fprintf(&text, "%-9s for a decode worker: start one with '%s serve --target=decode'\n", "waiting", cmd.Root().DisplayName())
+			} else {
+				text.WriteString("ready\n")
+			}
+			_, _ = io.WriteString(cmd.OutOrStdout(), text.String()) // nobody left to tell
 		})
 	}
 	oneOf(cmd, "target", api.Names[controlv1.Role]()...)
