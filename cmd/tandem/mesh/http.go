@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +13,21 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ error) {
+	metrics := telemetry.Handler(p.registry, p.gatherer())
 	if p.http != nil {
 		mux := p.healthMux()
+		mux.Handle("GET /metrics", metrics)
+		if p.parts[0].role == controlv1.Role_ROLE_ROUTER {
+			mux.Handle("GET /{$}", frontpage.Handler(p.status))
+		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
 		server := newHTTPServer(mux)
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state
@@ -29,10 +38,26 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 	}
 	if p.metrics != nil {
 		mux := p.healthMux()
-		mux.Handle("GET /metrics", telemetry.Handler(p.registry, p.gatherer()))
+		mux.Handle("GET /metrics", metrics)
 		services = append(services, httpService("metrics", p.metrics, newHTTPServer(mux)))
 	}
 	return services, nil
+}
+
+// status is what a router tells of itself to whoever looks at /.
+func (p *process) status() frontpage.Status {
+	out := frontpage.Status{
+		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: p.ready.Load() && p.served.Load(), GRPC: dialled(p.parts[0].listener),
+		Models: []frontpage.Model{{ID: p.model.spec.Name, ContextTokens: p.model.spec.ContextTokens}},
+		Endpoints: []string{
+			"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/openapi.json",
+			"/health", "/readyz", "/healthz", "/version", "/metrics",
+		},
+	}
+	if pools := p.pools.Load(); pools != nil {
+		out.Workers = *pools
+	}
+	return out
 }
 
 // gatherer is the process's metrics as they are shown.
@@ -43,31 +68,38 @@ func (p *process) gatherer() prometheus.Gatherer {
 	return telemetry.WithVLLM(p.registry, p.model.spec.Name)
 }
 
-// healthMux answers /healthz (the process lives) and /readyz (every part of it
-// serves, and a router has a decode worker, without which it can serve nobody),
-// for probes that speak HTTP only.
+// healthMux answers /healthz (the process lives), /readyz (every part of it serves, and a
+// router has a decode worker, without which it can serve nobody), for probes that speak HTTP
+// only, /health, which is what clients of vLLM ask for that, and /version.
 func (p *process) healthMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		switch {
-		case !p.ready.Load():
-			http.Error(w, "not ready", http.StatusServiceUnavailable)
-			return
-		case p.watchWorkers != nil && !p.served.Load():
-			http.Error(w, "not ready: the router is connected to no decode worker", http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ready")
+	mux.HandleFunc("GET /readyz", p.answerReady)
+	mux.HandleFunc("GET /health", p.answerReady)
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(telemetry.ReadBuild()) // nobody to tell
 	})
 	return mux
+}
+
+func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case !p.ready.Load():
+		http.Error(w, "not ready", http.StatusServiceUnavailable)
+		return
+	case p.watchWorkers != nil && !p.served.Load():
+		http.Error(w, "not ready: the router is connected to no decode worker", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ready")
 }
 
 // serveAPI answers what is no probe. The router is added after the servers, so that
 // they tell of its drain, and before they begin.
 func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if p.api == nil {
-		http.Error(w, "not found: this process has no router; there are /healthz and /readyz", http.StatusNotFound)
+		http.Error(w, "not found: this process has no router; there are /healthz, /readyz, /health, /version and /metrics", http.StatusNotFound)
 		return
 	}
 	p.api.ServeHTTP(w, r)

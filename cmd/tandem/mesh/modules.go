@@ -12,6 +12,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
@@ -52,8 +53,9 @@ type process struct {
 	setServing func(bool)
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
 	leaveHTTP func()
-	ready     atomic.Bool // every part serves
-	served    atomic.Bool // the router is connected to a decode worker
+	ready     atomic.Bool                       // every part serves
+	served    atomic.Bool                       // the router is connected to a decode worker
+	pools     atomic.Pointer[frontpage.Workers] // that the router gives requests; nil: not known yet
 }
 
 // part is a router or a worker of a process, and where it serves.

@@ -9,6 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 )
 
@@ -83,13 +84,22 @@ func (w *watch) run(ctx context.Context) error {
 
 // take takes in a view; inTime says, once, that the workers came in time.
 func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
-	connected, decodes := make(map[string]bool), false
+	connected, pools := make(map[string]bool), new(frontpage.Workers)
+	count := map[controlv1.Role]*int{
+		controlv1.Role_ROLE_PREFILL: &pools.Prefill, controlv1.Role_ROLE_DECODE: &pools.Decode, controlv1.Role_ROLE_KVTRANSFER: &pools.KVTransfer,
+	}
 	for _, v := range view {
-		if record := v.GetRecord(); v.GetConnected() {
-			connected[record.GetId()] = true
-			decodes = decodes || record.GetRole() == controlv1.Role_ROLE_DECODE && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
+		record := v.GetRecord()
+		if !v.GetConnected() {
+			continue
+		}
+		connected[record.GetId()] = true
+		if pool := count[record.GetRole()]; pool != nil && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
+			*pool++
 		}
 	}
+	w.process.pools.Store(pools)
+	decodes := pools.Decode > 0
 	w.serves(decodes)
 	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
 	switch {

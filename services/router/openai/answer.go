@@ -21,6 +21,9 @@ type choice struct {
 	Delta        *delta   `json:"delta,omitempty"`   // of a chat that is streamed
 	Logprobs     any      `json:"logprobs"`          // *tokenLogprobs, *chatLogprob or nil
 	FinishReason *string  `json:"finish_reason"`
+	// Timing and Route come with the end of a choice whose request asked for them.
+	Timing map[string]float64 `json:"timing_ms,omitempty"`
+	Route  *route             `json:"route,omitempty"`
 }
 
 type message struct {

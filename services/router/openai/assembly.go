@@ -29,6 +29,8 @@ type progress struct {
 	prompt   uint32
 	cached   uint32
 	finished string
+	timing   map[string]float64
+	route    *route
 }
 
 // note takes in what an event says of the call itself. The text is for others.
@@ -51,6 +53,9 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
+		if a.call.timing {
+			p.timing, p.route = timingOf(event.GetFinished().GetTimings()), routeOf(event.GetFinished().GetRoute())
+		}
 	}
 }
 
@@ -92,7 +97,7 @@ func (a *assembly) whole() answer {
 	out := a.head("chat.completion", "text_completion")
 	for i := range a.answers {
 		p := &a.answers[i]
-		c := choice{Index: i, FinishReason: &p.finished}
+		c := p.end(i)
 		text := a.echo(i) + p.text.String()
 		if a.call.chat {
 			c.Message = &message{Role: "assistant", Content: text}
@@ -106,6 +111,11 @@ func (a *assembly) whole() answer {
 	}
 	out.Usage = &maybeUsage{a.usage()}
 	return out
+}
+
+// end is a choice that has ended, without its text.
+func (p *progress) end(index int) choice {
+	return choice{Index: index, FinishReason: &p.finished, Timing: p.timing, Route: p.route}
 }
 
 // echo is the prompt to say before an answer.

@@ -10,12 +10,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// parseChat translates the body of a chat completion.
-func parseChat(body []byte) (*call, error) {
-	f, err := parse(body)
-	if err != nil {
-		return nil, err
-	}
+// parseChat translates a chat completion.
+func parseChat(f *fields) (*call, error) {
 	c := &call{chat: true}
 	q := c.common(f)
 	chatLogprobs(f, c, q)
@@ -24,9 +20,11 @@ func parseChat(body []byte) (*call, error) {
 	f.notSupported("is the server's to choose: start it with --chat-template FILE, and leave this out; chat_template_kwargs gives that template variables", "chat_template")
 	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
-	if conversation.ContinueLastMessage, err = continues(f); err != nil {
+	goOn, err := continues(f)
+	if err != nil {
 		f.wrong(err)
 	}
+	conversation.ContinueLastMessage = goOn
 	conversation.TemplateArguments = f.generic("chat_template_kwargs")
 	if f.bad != nil {
 		return nil, f.bad

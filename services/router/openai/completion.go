@@ -8,12 +8,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// parseCompletion translates the body of a completion.
-func parseCompletion(body []byte) (*call, error) {
-	f, err := parse(body)
-	if err != nil {
-		return nil, err
-	}
+// parseCompletion translates a completion.
+func parseCompletion(f *fields) (*call, error) {
 	c := new(call)
 	q := c.common(f)
 	if suffix := f.text("suffix"); suffix != "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -20,8 +21,9 @@ type exchange struct {
 	id      string
 	secret  string // of what was accepted; "": nothing was yet
 	timeout time.Duration
-	status  int  // of the answer; 0: nothing was said yet
-	events  bool // the answer is a stream of events
+	status  int      // of the answer; 0: nothing was said yet
+	events  bool     // the answer is a stream of events
+	ignored []string // members of the request that mean nothing here
 	failed  *Failure
 }
 
@@ -39,6 +41,9 @@ func marshal(value any) ([]byte, error) {
 // secretHeader tells a caller what proves that the request is theirs.
 const secretHeader = "X-Tandem-Secret"
 
+// ignoredHeader tells a caller which members of the request were ignored.
+const ignoredHeader = "X-Tandem-Ignored"
+
 // begin sends the headers.
 func (e *exchange) begin(status int, contentType string) {
 	e.status = status
@@ -47,6 +52,9 @@ func (e *exchange) begin(status int, contentType string) {
 	header.Set(api.HeaderRequestID, e.id)
 	if e.secret != "" {
 		header.Set(secretHeader, e.secret)
+	}
+	if len(e.ignored) > 0 {
+		header.Set(ignoredHeader, strings.Join(e.ignored, ", "))
 	}
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -59,12 +67,17 @@ func (e *exchange) reply(status int, value any) error {
 	if err != nil {
 		return err
 	}
+	return e.send(status, append(body, '\n'))
+}
+
+// send sends a whole answer that is JSON already.
+func (e *exchange) send(status int, body []byte) error {
 	if err := e.hurry(); err != nil {
 		return err
 	}
-	e.writer.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	e.writer.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	e.begin(status, "application/json")
-	if _, err := e.writer.Write(append(body, '\n')); err != nil {
+	if _, err := e.writer.Write(body); err != nil {
 		return left(err)
 	}
 	return nil

@@ -81,6 +81,11 @@ func (f *fake) Generate(ctx context.Context, _ openai.Origin, q *inferencev1.Gen
 	return send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
 		Reason: inferencev1.FinishReason_FINISH_REASON_STOP, Text: f.held,
 		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(len(f.words))},
+		Timings: &inferencev1.Timings{
+			TokenizeNs: 1e6, QueueNs: 2e6, DecideNs: 3e6, ReserveNs: 4e6, PrefillNs: 5e6, TransferExposedNs: 6e6, DecodeNs: 7e6,
+			TotalNs: 28e6, TtftNs: 15e6, SecondTokenNs: 8e6, TpotNs: 65e5,
+		},
+		Route: &inferencev1.Route{Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p", Decode: "d", Reason: "asked for"},
 	}}})
 }
 

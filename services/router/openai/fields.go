@@ -29,6 +29,8 @@ type fields struct {
 	// verbatim counts the values that go to a template as they are, of all objects of
 	// the request.
 	verbatim *int
+	// read collects the names that are looked for; nil: nobody wants to know.
+	read map[string]bool
 }
 
 // parse reads the body of a request.
@@ -66,6 +68,9 @@ func position(body []byte, offset int64) string {
 
 // has reports whether a member is there and not null.
 func (f *fields) has(name string) bool {
+	if f.read != nil {
+		f.read[name] = true
+	}
 	raw, ok := f.members[name]
 	return ok && string(raw) != "null"
 }
@@ -79,7 +84,7 @@ func (f *fields) wrong(err error) {
 
 // raw is a member, if it is there, not null, and nothing went wrong before.
 func (f *fields) raw(name string) (json.RawMessage, bool) {
-	if f.bad != nil || !f.has(name) {
+	if !f.has(name) || f.bad != nil {
 		return nil, false
 	}
 	return f.members[name], true

@@ -13,14 +13,19 @@ import (
 )
 
 // generate serves a completion or a chat.
-func (h *Handler) generate(e *exchange, parse func([]byte) (*call, error)) error {
+func (h *Handler) generate(e *exchange, k *kind) error {
 	held := &held{left: &h.left}
 	defer held.release()
 	body, err := h.body(e, held)
 	if err != nil {
 		return err
 	}
-	c, err := parse(body)
+	f, err := parse(body)
+	if err != nil {
+		return err
+	}
+	e.ignored = k.ignored(f)
+	c, err := k.parse(f)
 	if err != nil {
 		return err
 	}

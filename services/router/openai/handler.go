@@ -90,6 +90,8 @@ type Handler struct {
 	metrics *metrics
 	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
+
+	chats, completions *kind
 }
 
 // New returns a Handler.
@@ -108,7 +110,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now()}
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion)}
 	h.left.Store(config.MaxHeldBytes)
 	return h, nil
 }
@@ -118,9 +120,10 @@ const (
 	RouteChat        = "/v1/chat/completions"
 	RouteCompletions = "/v1/completions"
 
-	routeModels = "/v1/models"
-	routeModel  = "/v1/models/{model}"
-	routeNone   = "none"
+	routeModels  = "/v1/models"
+	routeModel   = "/v1/models/{model}"
+	routeOpenAPI = "/openapi.json"
+	routeNone    = "none"
 )
 
 // ServeHTTP answers one request. All paths are also there without /v1.
@@ -172,9 +175,11 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 	case "/models":
 		return routeModels, read, h.listModels
 	case "/completions":
-		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, parseCompletion) }
+		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, h.completions) }
 	case "/chat/completions":
-		return RouteChat, write, func(e *exchange) error { return h.generate(e, parseChat) }
+		return RouteChat, write, func(e *exchange) error { return h.generate(e, h.chats) }
+	case "/openapi.json":
+		return routeOpenAPI, read, func(e *exchange) error { return e.send(http.StatusOK, OpenAPI()) }
 	}
 	if escaped, ok := strings.CutPrefix(path, "/models/"); ok && escaped != "" {
 		if name, err := url.PathUnescape(escaped); err == nil {
@@ -200,6 +205,10 @@ func (h *Handler) ended(ctx context.Context, e *exchange, method, route string) 
 	attributes := []slog.Attr{
 		slog.String("method", shorten(method)), slog.String("route", route), slog.Int("status", e.status),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000), slog.String("request_id", e.id),
+	}
+	if len(e.ignored) > 0 {
+		level = max(level, slog.LevelInfo)
+		attributes = append(attributes, slog.String("ignored", strings.Join(e.ignored, ", ")))
 	}
 	if e.failed != nil {
 		attributes = append(attributes, slog.String("code", e.failed.Code), slog.String("param", e.failed.Param))

@@ -30,6 +30,7 @@ type call struct {
 	// usage is said in a last message of a stream, eachUsage in every one.
 	usage, eachUsage bool
 	logprobs         bool
+	timing           bool // say where the time went
 	// echoes are the prompts to say before the answers, one for each prompt; nil:
 	// none.
 	echoes []string
@@ -46,6 +47,10 @@ var refused = []string{
 	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
 	"thinking_token_budget", "return_token_ids", "return_tokens_as_token_ids",
 }
+
+// ofGRPC are fields of GenerateRequest that HTTP has no way to obey, and whose names no
+// other API has: who sends one means it.
+var ofGRPC = []string{"resumable_for", "slo", "sampling", "token_ids", "no_special_tokens"}
 
 // common translates what chats and completions have in common: how tokens are
 // drawn, how many, and how they are sent.
@@ -70,6 +75,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
 	}
 	f.notSupported("is not supported in this version; leave it out", refused...)
+	f.notSupported("is of the gRPC API: HTTP has no such field, so leave it out or ask over gRPC", ofGRPC...)
 	if skip, given := f.boolean("skip_special_tokens"); given && !skip {
 		f.wrong(unsupported("skip_special_tokens", "cannot be false: special tokens are never part of the text; leave it out"))
 	}
@@ -107,6 +113,7 @@ func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
 
 func (c *call) streaming(f *fields) {
 	c.stream, _ = f.boolean("stream")
+	c.timing, _ = f.boolean("timing_ms")
 	if options := f.object("stream_options"); options != nil {
 		c.usage, _ = options.boolean("include_usage")
 		c.eachUsage, _ = options.boolean("continuous_usage_stats")

@@ -149,6 +149,8 @@ func TestRefuses(t *testing.T) {
 		{"many prompts", completions, `{"prompt":[` + strings.Repeat(`"a",`, 64) + `"a"]}`, "prompt", "65 prompts are more than 64"},
 		{"many answers", completions, `{"n":16,"prompt":["a","b","c","d","e"]}`, "prompt", "80 answers"},
 		{"suffix", completions, `{"prompt":"a","suffix":"b"}`, "suffix", "not supported"},
+		{"resumable", completions, `{"prompt":"a","resumable_for":"60s"}`, "resumable_for", "of the gRPC API"},
+		{"objectives", chats, `{` + hi + `,"slo":{"ttft":"1s"}}`, "slo", "of the gRPC API"},
 		{"best of", completions, `{"prompt":"a","n":2,"best_of":3}`, "best_of", "n, 2"},
 		{"echo of tokens", completions, `{"prompt":[1],"echo":true}`, "echo", "text"},
 		{"echo with likelihoods", completions, `{"prompt":"a","echo":true,"logprobs":1}`, "echo", "logprobs"},

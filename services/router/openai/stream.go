@@ -24,7 +24,7 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 			return err
 		}
 	}
-	c := choice{Index: index, FinishReason: &s.answers[index].finished}
+	c := s.answers[index].end(index)
 	if s.call.chat {
 		c.Delta = new(delta)
 	} else {

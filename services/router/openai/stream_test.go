@@ -49,6 +49,8 @@ func TestGolden(t *testing.T) {
 		{"completion-stream", completions, `{"prompt":"a","echo":true,"stream":true}`, &fake{words: []string{"b"}}},
 		{"completion-logprobs", completions, `{"prompt":"a","logprobs":2}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
 		{"completion-stream-logprobs", completions, `{"prompt":"a","logprobs":2,"stream":true}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"completion-timing", completions, `{"prompt":"a","timing_ms":true}`, &fake{words: []string{"b"}}},
+		{"chat-stream-timing", chats, `{` + hi + `,"stream":true,"timing_ms":true}`, &fake{words: []string{"Once"}}},
 		{"stream-fails", chats, `{` + hi + `,"stream":true}`, &fake{words: []string{"Once"}, fail: rpc.Error(codes.DataLoss, "KV_LOST", "a block is lost", 0)}},
 		{"models", "/v1/models", "", &fake{}},
 		{"model", "/models/org%2Falias%20one", "", &fake{}},
