@@ -137,6 +137,7 @@ type Server struct {
 	mu       sync.Mutex
 	services []string
 	serving  bool
+	unready  bool
 	stopped  bool
 }
 
@@ -183,7 +184,7 @@ func NewServer(cfg ServerConfig) *Server {
 		options = append(options, experimental.BufferPool(cfg.BufferPool))
 	}
 	s.grpc = grpc.NewServer(options...)
-	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
+	s.setHealth()
 	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
 	return s
@@ -233,15 +234,31 @@ func (s *Server) SetServing(serving bool) {
 	s.setHealth()
 }
 
+// HealthAlone is the name by which health tells of the server alone, whatever SetReady says:
+// for who sends it calls that it may hold for a while, or refuse with when to try again.
+const HealthAlone = "server"
+
+// SetReady sets whether what lies behind the server can answer calls, as it can from the
+// start: while it cannot, health says NOT_SERVING of all but HealthAlone.
+func (s *Server) SetReady(ready bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unready = !ready
+	s.setHealth()
+}
+
 // setHealth tells health; the caller holds mu.
 func (s *Server) setHealth() {
-	state := healthv1.HealthCheckResponse_NOT_SERVING
-	if s.serving {
-		state = healthv1.HealthCheckResponse_SERVING
+	state := func(serving bool) healthv1.HealthCheckResponse_ServingStatus {
+		if serving {
+			return healthv1.HealthCheckResponse_SERVING
+		}
+		return healthv1.HealthCheckResponse_NOT_SERVING
 	}
-	s.health.SetServingStatus("", state)
+	s.health.SetServingStatus(HealthAlone, state(s.serving))
+	s.health.SetServingStatus("", state(s.serving && !s.unready))
 	for _, service := range s.services {
-		s.health.SetServingStatus(service, state)
+		s.health.SetServingStatus(service, state(s.serving && !s.unready))
 	}
 }
 

@@ -278,6 +278,13 @@ func TestHealthAndStop(t *testing.T) {
 	server.SetServing(true)
 	check("", healthv1.HealthCheckResponse_SERVING)
 	check("tandem.inference.v1.Inference", healthv1.HealthCheckResponse_SERVING)
+	check(rpc.HealthAlone, healthv1.HealthCheckResponse_SERVING)
+	server.SetReady(false) // what lies behind it is away
+	check("", healthv1.HealthCheckResponse_NOT_SERVING)
+	check("tandem.inference.v1.Inference", healthv1.HealthCheckResponse_NOT_SERVING)
+	check(rpc.HealthAlone, healthv1.HealthCheckResponse_SERVING)
+	server.SetReady(true)
+	check("", healthv1.HealthCheckResponse_SERVING)
 
 	// A health watch and a reflection session must not hold up a graceful stop.
 	watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{})

@@ -33,7 +33,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"a value that is none", "dev", "unhealthyPodEvictionPolicy: AlwaysAllow", "unhealthyPodEvictionPolicy: Always", false, "Unsupported value"},
 		{"no such version", "dev", "apiVersion: policy/v1\n", "apiVersion: policy/v3\n", false, "no kind"},
 		{"selector beside labels", "dev", "    matchLabels:\n      app.kubernetes.io/component: router\n      app.kubernetes.io/name: tandem\n  strategy", "    matchLabels:\n      app.kubernetes.io/component: routers\n      app.kubernetes.io/name: tandem\n  strategy", false, "`selector` does not match template `labels`"},
-		{"probe of no kind", "dev", "          grpc:\n            port: 7070\n          periodSeconds: 5", "          periodSeconds: 5", false, "must specify a handler"},
+		{"probe of no kind", "dev", "          grpc:\n            port: 7070\n            service: server\n          periodSeconds: 5", "          periodSeconds: 5", false, "must specify a handler"},
 		{"request over limit", "dev", "            memory: 512Mi\n          requests", "            memory: 511Mi\n          requests", false, "must be less than or equal to memory limit"},
 		{"port that is none", "dev", "containerPort: 7071", "containerPort: 70710", false, "must be between 1 and 65535"},
 		{"bounds of an autoscaler", "production", "maxReplicas: 8", "maxReplicas: 1", false, "must be greater than or equal to `minReplicas`"},

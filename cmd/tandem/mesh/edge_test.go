@@ -164,6 +164,10 @@ func TestProbesAgreeOnADrainedPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		await(grpc_health_v1.HealthCheckResponse_NOT_SERVING, http.StatusServiceUnavailable)
+		alone, err := grpc_health_v1.NewHealthClient(clients).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: rpc.HealthAlone})
+		if err != nil || alone.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Errorf("the router alone: %v, %v", alone, err)
+		}
 		answer, err := inferencev1.NewInferenceClient(clients).Generate(ctx, &inferencev1.GenerateRequest{
 			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once"}, MaxTokens: new(uint32(1)),
 		})

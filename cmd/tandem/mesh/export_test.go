@@ -29,9 +29,9 @@ func NewReadiness(ready func(waiting bool)) (http.Handler, lifecycle.Service) {
 	return p.healthMux(), p.readiness(nil, ready)
 }
 
-// NewRouterReadiness is the same of a process with a router, whose health setServing says.
-func NewRouterReadiness(watch watchWorkers, setServing func(bool), expected []string, ready func(waiting bool)) (http.Handler, lifecycle.Service) {
-	p := &process{watchWorkers: watch, setServing: setServing}
+// NewRouterReadiness is the same of a process with a router, whose health setReady says.
+func NewRouterReadiness(watch watchWorkers, setReady func(bool), expected []string, ready func(waiting bool)) (http.Handler, lifecycle.Service) {
+	p := &process{watchWorkers: watch, setReady: setReady}
 	return p.healthMux(), p.readiness(expected, ready)
 }
 

@@ -49,8 +49,9 @@ type process struct {
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
-	// setServing says in a router's gRPC health whether it can serve requests.
-	setServing func(bool)
+	// setReady says in a router's gRPC health, as /readyz does, whether a request could be
+	// served.
+	setReady func(bool)
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
 	leaveHTTP func()
 	ready     atomic.Bool                       // every part serves

@@ -76,7 +76,7 @@ func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
 		lifecycle.Service{Name: w.id + " server", Run: func(context.Context) error { return server.Serve(w.listener) }, Stop: server.Stop},
 		// Stopped before the servers, since KV streams last as long as the worker.
 		lifecycle.Service{Name: w.id, Run: service.Run},
-		p.membership(w.id, service, func() { server.SetServing(true) }, func() { server.SetServing(false) }),
+		p.membership(w.id, service, server, func() { server.SetServing(false) }),
 	), nil
 }
 
@@ -110,13 +110,13 @@ func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger
 }
 
 // membership has a part join the mesh once its server is about to serve, and leave it
-// before that stops. serve comes after it has joined, leave before it leaves.
-func (p *process) membership(name string, m member, serve, leave func()) lifecycle.Service {
+// before that stops; leave comes first.
+func (p *process) membership(name string, m member, server *rpc.Server, leave func()) lifecycle.Service {
 	return lifecycle.Service{
 		Name: name + " membership",
 		Start: func(context.Context) error {
 			m.Join(func(record *controlv1.WorkerRecord) membership.Announcement { return p.members.Register(record) })
-			serve()
+			server.SetServing(true)
 			return nil
 		},
 		Stop: func(ctx context.Context) error {

@@ -63,15 +63,15 @@ func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := fmt.Errorf("the router cannot use its %d workers after %s: see what they log with --log-level=info", len(w.expected), readyTimeout)
-	in := func() bool { return true }
+	inTime := func() bool { return true }
 	if len(w.expected) > 0 {
 		timeout := time.AfterFunc(readyTimeout, func() { cancel(late) })
 		defer timeout.Stop()
-		in = timeout.Stop
+		inTime = timeout.Stop
 	}
 	// It ends with ctx, or with the router, whose own error is the one to report.
 	_ = w.process.watchWorkers(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(view []*controlv1.WorkerView) error {
-		w.take(view, in)
+		w.take(view, inTime)
 		return nil
 	})
 	w.serves(false)
@@ -118,7 +118,7 @@ func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
 // serves notes whether a request could be served.
 func (w *watch) serves(serves bool) {
 	w.process.served.Store(serves)
-	if set := w.process.setServing; set != nil {
+	if set := w.process.setReady; set != nil {
 		set(serves)
 	}
 }

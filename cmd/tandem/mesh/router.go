@@ -68,8 +68,8 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		Limits: p.options.Router.Limits(),
 	})
 	service.Register(server)
-	// Its health says that it serves once a request can be served, as /readyz does.
-	p.api, p.watchWorkers, p.setServing = service.HTTP(), service.WatchWorkers, server.SetServing
+	server.SetReady(false)
+	p.api, p.watchWorkers, p.setReady = service.HTTP(), service.WatchWorkers, server.SetReady
 	if p.control != nil {
 		services = append(services, p.controlServer(service, logger))
 	}
@@ -77,7 +77,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		lifecycle.Service{Name: "router server", Run: func(context.Context) error { return server.Serve(at.listener) }, Stop: server.Stop},
 		// Stopped before the server, since watchers watch as long as it runs.
 		lifecycle.Service{Name: "router", Run: service.Run},
-		p.membership("router", place, func() {}, func() {
+		p.membership("router", place, server, func() {
 			// Clients that keep a connection go to another router with their next request.
 			// Requests that run are finished here; one that still comes, over a connection
 			// whose client was not told yet, is refused by the router with UNAVAILABLE. What

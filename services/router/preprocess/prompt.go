@@ -70,7 +70,7 @@ func tooLong(field, what string, limit int) error {
 // tooMany refuses a completion that does not fit behind its prompt, as OpenAI and vLLM do:
 // an answer that was cut in silence looks like one that the model ended.
 func tooMany(prompt, completion, limit int) error {
-	return rpc.ContextLength("max_tokens", fmt.Sprintf("This model's maximum context length is %d tokens: you requested %d tokens, %d in the prompt and %d in the completion; ask for at most %d in the completion, shorten the prompt, or leave this out to get as many as fit",
+	return rpc.ContextLength("max_tokens", fmt.Sprintf("This model's maximum context length is %d tokens: you requested %d tokens, %d in the prompt and %d in the completion; ask for at most %d in the completion, shorten the prompt, or name no limit to get as many as fit",
 		limit, prompt+completion, prompt, completion, limit-prompt))
 }
 

@@ -29,7 +29,8 @@ func newProbeCommand() *cobra.Command {
 		Short: "Ask a server for its health: the health check of containers",
 		Long: `Asks the server at ADDR (default ` + defaultAddr + `) by the gRPC health protocol, which
 etcd speaks too; if ADDR is an http URL, by a GET. The exit status is 0 only if it
-says that it serves.`,
+says that it serves: a router that it could serve a request now, as its /readyz, and
+with --service server that it runs, whatever workers there are.`,
 		Example: `  tandem probe 127.0.0.1:7070
   tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock
   tandem probe http://127.0.0.1:9090/readyz`,

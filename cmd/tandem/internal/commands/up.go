@@ -99,7 +99,7 @@ func announce(out io.Writer, program string, up mesh.Up) {
 		line("control", "%s", up.Control)
 	}
 	if up.HTTP != "" {
-		line("http", "http://%s/v1 (OpenAI's API), http://%s/readyz", up.HTTP, up.HTTP)
+		line("http", "http://%s (a page to try it), http://%s/v1 (OpenAI's API)", up.HTTP, up.HTTP)
 	}
 	if up.Metrics != "" {
 		line("metrics", "http://%s/metrics", up.Metrics)
