@@ -58,9 +58,14 @@ func TestProcesses(t *testing.T) {
 
 	t.Run("the only decode worker is killed", func(t *testing.T) {
 		slow := []string{"--engine=simulated", "--simulated-base-ms=20"}
-		m := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated").Client(t)
+		router := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated")
+		m := router.Client(t)
+		if said := router.Field(t, "waiting"); !strings.Contains(said, "serve --target=decode") {
+			t.Errorf("without a decode worker the router says that it is waiting %s", said)
+		}
 		serve(t, "prefill", slow...).Ready(t)
 		decode := serve(t, "decode", slow...).Ready(t)
+		router.WaitsForNobody(t)
 		awaitWorkers(t, m, 2)
 
 		ask := func() *inferencev1.GenerateRequest { return request(longPrompt(1), 300, 0.8, disaggregated) }

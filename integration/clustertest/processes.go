@@ -94,13 +94,14 @@ type Process struct {
 	mu     sync.Mutex
 	lines  []string
 	stderr bytes.Buffer
-	ready  chan struct{} // closed when it printed that it serves
+	serves chan struct{} // closed when it printed that it serves
+	ready  chan struct{} // closed when it printed "ready"
 }
 
 // Launch starts a program for the rest of the test.
 func Launch(t testing.TB, name, path string, args ...string) *Process {
 	t.Helper()
-	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{}), ready: make(chan struct{})}
+	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{}), serves: make(chan struct{}), ready: make(chan struct{})}
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -136,13 +137,17 @@ func (w *lockedWriter) Write(b []byte) (int, error) {
 }
 
 func (p *Process) read(stdout io.Reader) {
-	serves := sync.OnceFunc(func() { close(p.ready) })
+	serves := sync.OnceFunc(func() { close(p.serves) })
 	scanner := bufio.NewScanner(stdout)
 	for scanner.Scan() {
 		p.mu.Lock()
 		p.lines = append(p.lines, scanner.Text())
 		p.mu.Unlock()
-		if scanner.Text() == "ready" || strings.HasPrefix(scanner.Text(), "waiting   for a decode worker") {
+		switch {
+		case scanner.Text() == "ready":
+			serves()
+			close(p.ready)
+		case strings.HasPrefix(scanner.Text(), "waiting   for a decode worker"):
 			serves()
 		}
 	}
@@ -159,14 +164,25 @@ func (p *Process) Stderr() string {
 // a router does that was started before them.
 func (p *Process) Ready(t testing.TB) *Process {
 	t.Helper()
+	p.await(t, p.serves)
+	return p
+}
+
+// WaitsForNobody waits until the program printed "ready": a router once it has a decode worker.
+func (p *Process) WaitsForNobody(t testing.TB) {
+	t.Helper()
+	p.await(t, p.ready)
+}
+
+func (p *Process) await(t testing.TB, printed <-chan struct{}) {
+	t.Helper()
 	select {
-	case <-p.ready:
+	case <-printed:
 	case <-p.done:
 		t.Fatalf("%s exited before it was ready: %v\n%s", p.Name, p.err, p.Stderr())
 	case <-time.After(Timeout):
 		t.Fatalf("%s is not ready after %v\n%s", p.Name, Timeout, p.Stderr())
 	}
-	return p
 }
 
 // Field is what the program printed behind a name, such as "grpc".
