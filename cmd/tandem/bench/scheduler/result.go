@@ -94,8 +94,10 @@ type LongRow struct {
 	WithinBudget *bool `json:"within_budget,omitempty"`
 }
 
-// Percentiles are in milliseconds; all 0 of nothing.
+// Percentiles are in milliseconds, of Count values; all 0 of nothing.
 type Percentiles struct {
+	Count int64 `json:"count"`
+
 	P50  float64 `json:"p50"`
 	P90  float64 `json:"p90"`
 	P95  float64 `json:"p95"`
@@ -123,7 +125,7 @@ func newResult(p Plan, clock string) *Result {
 
 func percentiles(h *stats.Histogram) Percentiles {
 	at := func(q float64) float64 { return milliseconds(h.Quantile(q)) }
-	return Percentiles{at(.5), at(.9), at(.95), at(.99), at(.999), milliseconds(h.Max())}
+	return Percentiles{h.Count(), at(.5), at(.9), at(.95), at(.99), at(.999), milliseconds(h.Max())}
 }
 
 // spread is of durations in a unit; it sorts them.

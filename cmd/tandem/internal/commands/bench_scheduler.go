@@ -271,21 +271,21 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 		t.write("ITL ms\tbefore p50\tp99\tmeanwhile p50\tp99\tp99.9\tmax\tp99 rises by\tlong TTFT", func(row *scheduler.Row) string {
 			l := row.Long
 			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", ms(l.Before.P50), ms(l.Before.P99),
-				ms(l.During.P50), ms(l.During.P99), ms(l.During.P999), ms(l.During.Max), ms(l.RiseP99Ms), ms(row.TTFTLong.Max))
+				ms(l.During.P50), ms(l.During.P99), t.at(.999, l.During.P999, l.During), ms(l.During.Max), ms(l.RiseP99Ms), ms(row.TTFTLong.Max))
 		})
 	} else {
 		t.write("TTFT ms\tp50\tp90\tp99\tp99.9\tshort p50\tp99\tlong p50\tp99\ttokens/s", func(row *scheduler.Row) string {
-			return fmt.Sprintf("%s\t%s\t%s\t%.1f", four(row.TTFT), two(row.TTFTShort), two(row.TTFTLong), row.OutputRate)
+			return fmt.Sprintf("%s\t%s\t%s\t%.1f", t.four(row.TTFT), t.two(row.TTFTShort), t.two(row.TTFTLong), row.OutputRate)
 		})
 		t.write("ITL ms\tp50\tp90\tp99\tp99.9\tmax", func(row *scheduler.Row) string {
-			return four(row.ITL) + "\t" + ms(row.ITL.Max)
+			return t.four(row.ITL) + "\t" + ms(row.ITL.Max)
 		})
 	}
 	t.write("stalled ms\tp50\tp90\tp99\tp99.9\tmax\tof all gaps", func(row *scheduler.Row) string {
-		return fmt.Sprintf("%s\t%s\t%.1f%%", four(row.Stall), ms(row.Stall.Max), 100*row.StalledShare)
+		return fmt.Sprintf("%s\t%s\t%.1f%%", t.four(row.Stall), ms(row.Stall.Max), 100*row.StalledShare)
 	})
 	t.write("prompts add ms\tp50\tp99\tmax\tof steps\tover budget\tat worst by\tpreempted\tcomputed\tagain", func(row *scheduler.Row) string {
-		return fmt.Sprintf("%s\t%s\t%d of %d\t%d\t%s\t%d\t%d\t%d", two(row.Added), ms(row.Added.Max), row.MixedSteps, row.Steps,
+		return fmt.Sprintf("%s\t%s\t%d of %d\t%d\t%s\t%d\t%d\t%d", t.two(row.Added), ms(row.Added.Max), row.MixedSteps, row.Steps,
 			row.OverBudget, ms(row.WorstOverMs), row.Preemptions, row.ComputedTokens, row.ComputedAgain)
 	})
 	if r.Clock == "real" {
@@ -299,6 +299,9 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 				s.NsPerStep/1e3, row.SequencesPerStep, s.AllocsPerStep, s.AllocsPerDecodeStep)
 		})
 	}
+	if reason := t.reason(); reason != "" && t.err == nil {
+		_, t.err = fmt.Fprintln(out, "\n"+reason)
+	}
 	return t.err
 }
 
@@ -306,6 +309,7 @@ type policyTable struct {
 	out    io.Writer
 	result *scheduler.Result
 	err    error
+	tooFew
 }
 
 func (p *policyTable) write(heads string, row func(*scheduler.Row) string) {
@@ -331,8 +335,15 @@ func policyName(r *scheduler.Row) string {
 
 func ms(x float64) string { return fmt.Sprintf("%.1f", x) }
 
-func two(p scheduler.Percentiles) string { return ms(p.P50) + "\t" + ms(p.P99) }
+// at is a percentile of p, in milliseconds.
+func (p *policyTable) at(q, ms float64, of scheduler.Percentiles) string {
+	return p.cell(q, "%.1f", enough(q, uint64(of.Count), ms))
+}
 
-func four(p scheduler.Percentiles) string {
-	return ms(p.P50) + "\t" + ms(p.P90) + "\t" + ms(p.P99) + "\t" + ms(p.P999)
+func (p *policyTable) two(of scheduler.Percentiles) string {
+	return p.at(.5, of.P50, of) + "\t" + p.at(.99, of.P99, of)
+}
+
+func (p *policyTable) four(of scheduler.Percentiles) string {
+	return p.at(.5, of.P50, of) + "\t" + p.at(.9, of.P90, of) + "\t" + p.at(.99, of.P99, of) + "\t" + p.at(.999, of.P999, of)
 }

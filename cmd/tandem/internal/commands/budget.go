@@ -3,6 +3,7 @@ package commands
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,14 +42,15 @@ type budgetLineJSON struct {
 	BreachShare float64 `json:"breach_share"`
 }
 
+// spentJSON has null for a percentile that takes more requests than there are.
 type spentJSON struct {
-	Mean float64 `json:"mean"`
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P95  float64 `json:"p95"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
-	Max  float64 `json:"max"`
+	Mean float64  `json:"mean"`
+	P50  *float64 `json:"p50"`
+	P90  *float64 `json:"p90"`
+	P95  *float64 `json:"p95"`
+	P99  *float64 `json:"p99"`
+	P999 *float64 `json:"p999"`
+	Max  float64  `json:"max"`
 }
 
 // budgetOverrunJSON is the request at a percentile that exceeded what is declared.
@@ -84,7 +86,8 @@ in its configuration file
     ttft: 500ms
     queue: 50ms
 
-decode and tpot are times for each token after the first.`,
+decode and tpot are times for each token after the first. A percentile of too few
+requests is a dash: p99 takes 368 of them, p99.9 3,688.`,
 		Example: "  tandem budget\n  tandem budget --json",
 		Args:    exactly(),
 	}
@@ -112,9 +115,10 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 			line.DeclaredMs = new(milliseconds(int64(l.GetDeclared().AsDuration())))
 		}
 		if n := l.GetCount(); n > 0 {
+			at := func(q float64, ns int64) *float64 { return enough(q, n, milliseconds(ns)) }
 			line.SpentMs = &spentJSON{
-				Mean: milliseconds(l.GetSumNs()) / float64(n), P50: milliseconds(l.GetP50Ns()), P90: milliseconds(l.GetP90Ns()),
-				P95: milliseconds(l.GetP95Ns()), P99: milliseconds(l.GetP99Ns()), P999: milliseconds(l.GetP999Ns()), Max: milliseconds(l.GetMaxNs()),
+				Mean: milliseconds(l.GetSumNs()) / float64(n), P50: at(.5, l.GetP50Ns()), P90: at(.9, l.GetP90Ns()),
+				P95: at(.95, l.GetP95Ns()), P99: at(.99, l.GetP99Ns()), P999: at(.999, l.GetP999Ns()), Max: milliseconds(l.GetMaxNs()),
 			}
 		}
 		if all := response.GetBreaches(); all > 0 {
@@ -122,7 +126,9 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 		}
 		return line
 	}
+	counts := map[string]uint64{}
 	for _, l := range response.GetLines() {
+		counts[l.GetName()] = l.GetCount()
 		if l.GetTotal() {
 			budget.Totals = append(budget.Totals, lineOf(l))
 		} else {
@@ -140,18 +146,22 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 		if o.GetStageDeclaredNs() > 0 {
 			overrun.StageDeclaredMs = new(milliseconds(o.GetStageDeclaredNs()))
 		}
-		overrun.Text = overrunText(overrun)
+		overrun.Text = overrunText(overrun, counts[overrun.Name])
 		budget.Overruns = append(budget.Overruns, overrun)
 	}
 	return budget
 }
 
-func overrunText(o budgetOverrunJSON) string {
-	percentile := "p" + strconv.FormatFloat(o.Percentile, 'f', -1, 64)
-	if o.Percentile == 100 {
-		percentile = "slowest"
+// overrunText names the request at a percentile only if that is one of so many.
+func overrunText(o budgetOverrunJSON, count uint64) string {
+	what := "p" + strconv.FormatFloat(o.Percentile, 'f', -1, 64)
+	if q := o.Percentile / 100; q >= 1 || count < needs(q) {
+		what = "slowest"
+		if place := count - uint64(math.Ceil(q*float64(count)-1e-9)) + 1; q < 1 && place > 1 && place <= count {
+			what = fmt.Sprintf("number %d of the slowest", place)
+		}
 	}
-	text := fmt.Sprintf("%s %s %s of %s", percentile, spaced(o.Name), msText(o.SpentMs), msText(o.DeclaredMs))
+	text := fmt.Sprintf("%s %s %s of %s", what, spaced(o.Name), msText(o.SpentMs), msText(o.DeclaredMs))
 	if o.Stage == o.Name {
 		return text
 	}
@@ -180,6 +190,7 @@ func printBudget(w io.Writer, b budgetJSON) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\tBREACHES\t")
 	declared := false
+	var dashes tooFew
 	// What nobody fetched is no news.
 	parts := slices.DeleteFunc(slices.Clone(b.Parts), func(l budgetLineJSON) bool { return l.Count == 0 })
 	for _, l := range slices.Concat(b.Stages, parts, b.Totals) {
@@ -198,9 +209,13 @@ func printBudget(w io.Writer, b budgetJSON) error {
 		}
 		fmt.Fprintf(table, "%s\t%s\t", spaced(name), limit)
 		if s := l.SpentMs; s != nil {
-			for _, ms := range []float64{s.P50, s.P90, s.P95, s.P99, s.P999, s.Max} {
-				fmt.Fprintf(table, "%.2f\t", ms)
+			for _, p := range []struct {
+				q  float64
+				ms *float64
+			}{{.5, s.P50}, {.9, s.P90}, {.95, s.P95}, {.99, s.P99}, {.999, s.P999}} {
+				fmt.Fprintf(table, "%s\t", dashes.cell(p.q, "%.2f", p.ms))
 			}
+			fmt.Fprintf(table, "%.2f\t", s.Max)
 		} else {
 			fmt.Fprint(table, strings.Repeat("-\t", 6))
 		}
@@ -208,6 +223,9 @@ func printBudget(w io.Writer, b budgetJSON) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	if reason := dashes.reason(); reason != "" {
+		fmt.Fprintln(w, reason)
 	}
 	fmt.Fprintln(w)
 	for _, o := range b.Overruns {

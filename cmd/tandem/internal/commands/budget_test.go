@@ -21,12 +21,13 @@ import (
 func overBudget() *controlv1.GetBudgetResponse {
 	const ms = 1e6
 	return &controlv1.GetBudgetResponse{
-		Window: durationpb.New(5 * time.Minute), Requests: 1000, Failed: 2, Breaches: 40,
+		Window: durationpb.New(5 * time.Minute), Requests: 4000, Failed: 2, Breaches: 40,
 		Lines: []*controlv1.BudgetLine{
-			{Name: "queue", Declared: durationpb.New(50 * time.Millisecond), Count: 1000, SumNs: 20000 * ms, P50Ns: 10 * ms, P90Ns: 20 * ms, P95Ns: 30 * ms, P99Ns: 520 * ms, P999Ns: 600 * ms, MaxNs: 700 * ms, Breaches: 30},
+			{Name: "queue", Declared: durationpb.New(50 * time.Millisecond), Count: 4000, SumNs: 80000 * ms, P50Ns: 10 * ms, P90Ns: 20 * ms, P95Ns: 30 * ms, P99Ns: 520 * ms, P999Ns: 600 * ms, MaxNs: 700 * ms, Breaches: 30},
 			{Name: "transfer_exposed", Count: 1000, P50Ns: ms, P90Ns: ms, P95Ns: ms, P99Ns: ms, P999Ns: ms, MaxNs: ms, Breaches: 10},
 			{Name: "decode", PerToken: true},
-			{Name: "ttft", Total: true, Declared: durationpb.New(500 * time.Millisecond), Count: 1000, P50Ns: 100 * ms, P90Ns: 200 * ms, P95Ns: 300 * ms, P99Ns: 812 * ms, P999Ns: 900 * ms, MaxNs: 1000 * ms, Breaches: 30},
+			{Name: "tpot", Total: true, PerToken: true, Count: 4000, P50Ns: ms, P90Ns: ms, P95Ns: ms, P99Ns: ms, P999Ns: 31.5 * ms, MaxNs: 32 * ms},
+			{Name: "ttft", Total: true, Declared: durationpb.New(500 * time.Millisecond), Count: 4000, P50Ns: 100 * ms, P90Ns: 200 * ms, P95Ns: 300 * ms, P99Ns: 812 * ms, P999Ns: 900 * ms, MaxNs: 1000 * ms, Breaches: 30},
 		},
 		Parts: []*controlv1.BudgetLine{
 			{Name: "fetch", Count: 10, SumNs: 60 * ms, P50Ns: 5 * ms, P90Ns: 8 * ms, P95Ns: 8 * ms, P99Ns: 9 * ms, P999Ns: 9 * ms, MaxNs: 9 * ms},
@@ -43,14 +44,16 @@ func TestBudget(t *testing.T) {
 	router := &fakeRouter{budget: overBudget()}
 	addr := router.start(t)
 	got := run(t.Context(), "", nil, "budget", "--control", addr)
-	want := `the last 5m0s: 1000 requests ended well, 40 of them over the budget; 2 failed and are not in the table
+	want := `the last 5m0s: 4000 requests ended well, 40 of them over the budget; 2 failed and are not in the table
 
                   MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
                queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00  30 (75%)
-    transfer exposed         -    1.00    1.00    1.00    1.00    1.00     1.00  10 (25%)
+    transfer exposed         -    1.00    1.00    1.00    1.00       -     1.00  10 (25%)
     decode (a token)         -       -       -       -       -       -        -         -
-  fetch (in prefill)         -    5.00    8.00    8.00    9.00    9.00     9.00         -
+  fetch (in prefill)         -    5.00       -       -       -       -     9.00         -
+      tpot (a token)         -    1.00    1.00    1.00    1.00   31.50    32.00         -
                 ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00  30 (75%)
+-: too few samples to tell that percentile: p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
 
 p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain r1)
 p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, for which nothing is declared (tandem explain r2)
@@ -65,14 +68,14 @@ slowest reserve 31.5 ms of 30.0 ms (tandem explain r3)
 		t.Fatalf("%v in %+v", err, got)
 	}
 	queue := map[string]any{
-		"name": "queue", "per_token": false, "declared_ms": 50.0, "count": 1000.0, "breaches": 30.0, "breach_share": .75,
+		"name": "queue", "per_token": false, "declared_ms": 50.0, "count": 4000.0, "breaches": 30.0, "breach_share": .75,
 		"spent_ms": map[string]any{"mean": 20.0, "p50": 10.0, "p90": 20.0, "p95": 30.0, "p99": 520.0, "p999": 600.0, "max": 700.0},
 	}
 	if diff := cmp.Diff(queue, budget["stages"].([]any)[0]); diff != "" {
 		t.Errorf("queue (-want +got):\n%s", diff)
 	}
 	decode := budget["stages"].([]any)[2].(map[string]any)
-	if decode["declared_ms"] != nil || decode["spent_ms"] != nil || budget["window_seconds"] != 300.0 || len(budget["totals"].([]any)) != 1 {
+	if decode["declared_ms"] != nil || decode["spent_ms"] != nil || budget["window_seconds"] != 300.0 || len(budget["totals"].([]any)) != 2 {
 		t.Errorf("got %v", budget)
 	}
 	overrun := budget["overruns"].([]any)[1].(map[string]any)
@@ -92,6 +95,54 @@ func TestBudgetSaysWhatThereIsToSay(t *testing.T) {
 		got := run(t.Context(), "", nil, "budget", "--control", (&fakeRouter{budget: test.budget}).start(t))
 		if got.status != 0 || !strings.Contains(got.stdout, test.want) {
 			t.Errorf("%+v lacks %q", got, test.want)
+		}
+	}
+}
+
+// Three requests have no percentile but their middle, and not even that: only a
+// largest. The request at a percentile is then called what it is.
+func TestBudgetOfFewRequests(t *testing.T) {
+	const ms = 1e6
+	line := func(name string, count uint64, total bool) *controlv1.BudgetLine {
+		return &controlv1.BudgetLine{Name: name, Total: total, Declared: durationpb.New(time.Millisecond), Count: count, P50Ns: 2 * ms, P90Ns: 4 * ms, P95Ns: 4 * ms, P99Ns: 4 * ms, P999Ns: 4 * ms, MaxNs: 4 * ms}
+	}
+	over := func(name string, percentile float64) *controlv1.BudgetOverrun {
+		return &controlv1.BudgetOverrun{Name: name, Percentile: percentile, SpentNs: 4 * ms, DeclaredNs: ms, Stage: name, RequestId: "r"}
+	}
+	router := &fakeRouter{budget: &controlv1.GetBudgetResponse{
+		Window: durationpb.New(time.Minute), Requests: 3,
+		Lines:    []*controlv1.BudgetLine{line("queue", 5, false), line("prefill", 6, false), line("ttft", 3, true), line("e2e", 250, true)},
+		Overruns: []*controlv1.BudgetOverrun{over("ttft", 99), over("ttft", 99.9), over("e2e", 99)},
+	}}
+	addr := router.start(t)
+	got := run(t.Context(), "", nil, "budget", "--control", addr)
+	_, table, _ := strings.Cut(got.stdout, "\n\n")
+	want := `       MS  DECLARED   P50   P90   P95  P99  P99.9   MAX  BREACHES
+    queue      1.00     -     -     -    -      -  4.00         -
+  prefill      1.00  2.00     -     -    -      -  4.00         -
+     ttft      1.00     -     -     -    -      -  4.00         -
+      e2e      1.00  2.00  4.00  4.00    -      -  4.00         -
+-: too few samples to tell that percentile: p50 takes 6, p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
+
+slowest ttft 4.00 ms of 1.00 ms (tandem explain r)
+slowest ttft 4.00 ms of 1.00 ms (tandem explain r)
+number 3 of the slowest e2e 4.00 ms of 1.00 ms (tandem explain r)
+`
+	if diff := cmp.Diff(want, table); diff != "" || got.status != 0 {
+		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
+	}
+	got = run(t.Context(), "", nil, "budget", "--json", "--control", addr)
+	var budget struct {
+		Stages []struct {
+			SpentMs map[string]*float64 `json:"spent_ms"`
+		}
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &budget); err != nil || len(budget.Stages) != 2 {
+		t.Fatalf("%v in %+v", err, got)
+	}
+	for name, there := range map[string]bool{"p50": true, "p90": false, "p99": false, "p999": false, "max": true} {
+		if value, key := budget.Stages[1].SpentMs[name]; !key || (value != nil) != there {
+			t.Errorf("%s of six requests: key %t, value %t, want %t", name, key, value != nil, there)
 		}
 	}
 }
