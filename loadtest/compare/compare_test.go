@@ -313,17 +313,17 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("%q", c.Warnings)
 	}
 	for want, change := range map[string]func(*report.Report){
-		"formats differ":                      func(r *report.Report) { r.Schema = "tandem.bench.serve/1.1" },
-		"different protocols":                 func(r *report.Report) { r.Target.Kind = "openai" },
-		"the models differ":                   func(r *report.Report) { r.Target.Model = "n" },
-		"the workloads differ":                func(r *report.Report) { r.Workload = nil },
-		"the objectives differ":               func(r *report.Report) { r.SLO = "ttft:p99<1s" },
-		"machines differ":                     func(r *report.Report) { r.Host.Cores = 64 },
-		"is a search over rates":              func(r *report.Report) { r.Search = &search.Result{} },
-		"closed loop, the other open":         func(r *report.Report) { r.Concurrency = 4 },
-		"the offered rates differ":            func(r *report.Report) { r.OfferedRPS = 12 },
-		"was interrupted":                     func(r *report.Report) { r.Interrupted = true },
-		"the client was the bottleneck: late": func(r *report.Report) { r.Client.Bottleneck = "late" },
+		"formats differ":                        func(r *report.Report) { r.Schema = "tandem.bench.serve/1.1" },
+		"different protocols":                   func(r *report.Report) { r.Target.Kind = "openai" },
+		"the models differ":                     func(r *report.Report) { r.Target.Model = "n" },
+		"the workloads differ":                  func(r *report.Report) { r.Workload = nil },
+		"the objectives differ":                 func(r *report.Report) { r.SLO = "ttft:p99<1s" },
+		"machines differ":                       func(r *report.Report) { r.Host.Cores = 64 },
+		"is a search over rates":                func(r *report.Report) { r.Search = &search.Result{} },
+		"closed loop, the other open":           func(r *report.Report) { r.Concurrency = 4 },
+		"the offered rates differ":              func(r *report.Report) { r.OfferedRPS = 12 },
+		"was interrupted":                       func(r *report.Report) { r.Interrupted = true },
+		"the client's side was the limit: late": func(r *report.Report) { r.Client.Bottleneck = "late" },
 	} {
 		b := base()
 		change(b)

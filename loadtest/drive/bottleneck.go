@@ -2,6 +2,7 @@ package drive
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -27,12 +28,12 @@ const (
 	leastForP99 = 100
 )
 
-// bottleneck says why the client was the limit; empty if it was not. The rules are
-// in the package comment.
+// bottleneck says why the client's side was the limit; empty if it was not. The rules
+// are in the package comment.
 func (r *run) bottleneck(run *record.Run) string {
 	total := len(run.Records)
 	if r.stopped != "" {
-		return r.stopped + rateOf(run) + ": lower the rate, shorten the run, or give the client more cores"
+		return r.stopped + rateOf(run) + blame(run, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
 	}
 	if r.unsent > 0 {
 		return fmt.Sprintf("%d of %d requests were not sent, since %d were in flight already: the server keeps up with less, or raise the limit of requests in flight",
@@ -42,8 +43,9 @@ func (r *run) bottleneck(run *record.Run) string {
 		return fmt.Sprintf("%d of %d requests could not be sent: %s", n, total, why)
 	}
 	if tooMany(r.sourceLate, total) {
-		return fmt.Sprintf("%d of %d requests were made only after they were due: the client cannot make prompts that fast%s; lower the rate or shorten the prompts",
-			r.sourceLate, total, rateOf(run))
+		const slow = "the client cannot make prompts that fast; lower the rate or shorten the prompts"
+		return fmt.Sprintf("%d of %d requests were made only after they were due%s", r.sourceLate, total, rateOf(run)) +
+			blame(run, slow, slow)
 	}
 	var delays, ttfts []time.Duration
 	for _, rec := range run.Records {
@@ -68,8 +70,8 @@ func (r *run) bottleneck(run *record.Run) string {
 		if len(delays) < leastForP99 {
 			name = "at most"
 		}
-		return fmt.Sprintf("the client sent requests late (%s %s after they were due, %s is allowed) with %.0f%% of its %d cores in use%s: lower the rate or give it more cores",
-			name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), 100*share, run.Client.Cores, rateOf(run))
+		return fmt.Sprintf("requests went out late (%s %s after they were due, %s is allowed)%s", name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), rateOf(run)) +
+			blame(run, "lower the rate or give it more cores", "the machine itself stood still, or its clock; measure again, or lower the rate")
 	}
 	if share > cpuShareMost {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
@@ -111,8 +113,54 @@ func rateOf(run *record.Run) string {
 	return fmt.Sprintf(" at %.0f of %.0f requests/s", float64(sent)/seconds, run.Offered)
 }
 
+// heldShare is the share of its cores from which others are held to be what made the
+// client late, if it used less itself.
+const heldShare = .1
+
+// blame ends the sentence of a client that was late: who had its processors, and what
+// to do. remedy is for a client that had them itself, idle for one that nobody kept from
+// them.
+func blame(run *record.Run, remedy, idle string) string {
+	own, others := cpuShare(run), run.Client.OthersShare
+	cores := fmt.Sprintf("%d cores", run.Client.Cores)
+	if run.Client.Cores == 1 {
+		cores = "only core"
+	}
+	switch {
+	case others == nil:
+		return fmt.Sprintf(", with %.0f%% of its %s in use: %s", 100*own, cores, remedy)
+	case *others >= heldShare && *others > own:
+		return fmt.Sprintf(", while others (the server too, if it runs here) had %.0f%% of the client's %s and it %.0f%%: give it cores of its own, or stop what else runs",
+			100**others, cores, 100*own)
+	case own < heldShare:
+		remedy = idle
+	}
+	return fmt.Sprintf(", with %.0f%% of its %s in use by itself and %.0f%% by others: %s", 100*own, cores, 100**others, remedy)
+}
+
 // cpuShare is the share of its cores that the client used between From and To.
 func cpuShare(run *record.Run) float64 {
+	share, _ := used(run, max(run.Client.Cores, 1), func(s *record.Sample) float64 { return s.CPUSeconds })
+	return share
+}
+
+// othersShare is the share of the cores that the client may use that others used
+// between From and To; nil if nobody knows.
+func othersShare(run *record.Run) *float64 {
+	if len(run.Samples) == 0 || run.Samples[len(run.Samples)-1].BusySeconds == 0 {
+		return nil
+	}
+	share, ok := used(run, runtime.NumCPU(), func(s *record.Sample) float64 { return s.BusySeconds - s.CPUSeconds })
+	if !ok {
+		return nil
+	}
+	share = min(max(share, 0), 1)
+	return &share
+}
+
+// used is the share of so many cores that a count of seconds grew by between From and
+// To; false if that is too short to say.
+func used(run *record.Run, cores int, seconds func(*record.Sample) float64) (share float64, ok bool) {
 	var first, last *record.Sample
 	for i := range run.Samples {
 		s := &run.Samples[i]
@@ -124,9 +172,9 @@ func cpuShare(run *record.Run) float64 {
 		}
 	}
 	if first == nil || last.At-first.At < time.Second {
-		return 0 // too short to say
+		return 0, false
 	}
-	return (last.CPUSeconds - first.CPUSeconds) / ((last.At - first.At).Seconds() * float64(max(run.Client.Cores, 1)))
+	return (seconds(last) - seconds(first)) / ((last.At - first.At).Seconds() * float64(cores)), true
 }
 
 // percentile sorts the values and takes the one at share p; 0 if there are none.

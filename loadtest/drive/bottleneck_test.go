@@ -2,6 +2,8 @@ package drive_test
 
 import (
 	"context"
+	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,9 +86,48 @@ func TestLateDispatch(t *testing.T) {
 			if err != nil || len(run.Records) != c.requests {
 				t.Fatalf("%v, %d requests", err, len(run.Records))
 			}
-			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, map[bool]string{true: "sent requests late (at most 10ms", false: "sent requests late (p99 10ms"}[c.requests < 100]) {
+			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, map[bool]string{true: "went out late (at most 10ms", false: "went out late (p99 10ms"}[c.requests < 100]) {
 				t.Errorf("%d of %d late: bottleneck %q", c.late, c.requests, got)
 			}
+		})
+	}
+}
+
+// Who had the processors of a client that was late is said rightly: a client that used
+// none is not to blame where others used them.
+func TestWhoHadTheProcessors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// busy is the share of all cores that all processes use; negative: unknown.
+		busy    float64
+		want    string
+		notWant string
+	}{
+		{"others", .97, "while others (the server too, if it runs here) had 97% of the client's", "more cores"},
+		{"nobody", .03, "by itself and 3% by others: the machine itself stood still", "more cores"},
+		{"nobody knows", -1, "in use: lower the rate or give it more cores", "others"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				run, err := drive.Run(t.Context(), drive.Options{
+					Client: rig(t, fakeserver.Shape{TTFT: fakeserver.Delay{Mean: 20 * ms}}), Source: &source{every: 100 * ms, count: 100, tokens: 1}, Offered: 10, DrainTimeout: time.Minute,
+					Timer: &late{Timer: finetimer.Portable(), by: func(int) time.Duration { return 10 * ms }},
+					Busy: func() (float64, bool) {
+						return 1 + c.busy*float64(runtime.NumCPU())*time.Since(began).Seconds(), c.busy >= 0
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := run.Client.Bottleneck
+				if !strings.HasPrefix(got, "requests went out late") || !strings.Contains(got, c.want) || strings.Contains(got, c.notWant) {
+					t.Errorf("bottleneck %q, want %q and no %q", got, c.want, c.notWant)
+				}
+				if share := run.Client.OthersShare; (share == nil) != (c.busy < 0) || share != nil && math.Abs(*share-c.busy) > .02 {
+					t.Errorf("others used %v, want %v", share, c.busy)
+				}
+			})
 		})
 	}
 }

@@ -12,9 +12,9 @@
 // turn the load into what the server likes. A goroutine keeps the source some
 // requests ahead, so that making prompts delays no dispatch.
 //
-// # When the client was the limit
+// # When the client's side was the limit
 //
-// A Run says in record.Client.Bottleneck that its figures are the client's own, if
+// A Run says in record.Client.Bottleneck that its figures are not the server's, if
 //
 //   - a request was due while InFlightLimit requests ran;
 //   - this machine could not send a request, as with too few open files;
@@ -28,7 +28,8 @@
 //     a hundred requests or fewer it takes two that are so late;
 //   - the process used more than nine tenths of its cores between From and To.
 //
-// The first that applies is said.
+// The first that applies is said. Where the client was late, it is also said who had
+// its processors meanwhile: it, or others.
 package drive
 
 import (
@@ -103,6 +104,9 @@ type Options struct {
 	MemoryLimit int64
 	// Progress gets each sample when it is taken, from one goroutine; nil: nobody.
 	Progress func(record.Sample)
+	// Busy is the processor time that all processes have used on the cores that this one
+	// may use, seconds; false if nobody knows. Nil: what the system says.
+	Busy func() (seconds float64, ok bool)
 	// Timer waits for the moments at which requests are due; Run closes it. Nil: the
 	// most precise one. Tests on virtual time pass finetimer.Portable.
 	Timer finetimer.Timer

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 
 	began := time.Now()
 	r.clock = client.NewClock(began).Counting(&r.counts)
-	meter := newMeter()
+	meter := newMeter(o.Busy)
 	samples := newSampler(r, meter)
 	unwatch := context.AfterFunc(ctx, func() {
 		r.stop.Store(true)
@@ -106,6 +106,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	recount(out)
 	out.Client = meter.client()
 	out.Client.InFlightMax, out.Client.InFlightLimit = r.runningMax, o.InFlightLimit
+	out.Client.OthersShare = othersShare(out)
 	out.Client.Bottleneck = r.bottleneck(out)
 	r.source.close()
 	return out, r.source.err

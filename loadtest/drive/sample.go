@@ -8,6 +8,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
@@ -45,7 +46,7 @@ func (s *sampler) loop() {
 func (s *sampler) take() {
 	r := s.run
 	sample := record.Sample{
-		At: r.clock.Now(), CPUSeconds: s.meter.cpuSeconds(),
+		At: r.clock.Now(), CPUSeconds: s.meter.cpuSeconds(), BusySeconds: s.meter.busySeconds(),
 		// In an order in which none can be above the one before.
 		Failed: int(r.failed.Load()), Ended: int(r.ended.Load()),
 		Tokens: max(r.counts.Tokens(), r.tokens.Load()), Admitted: r.counts.Admitted(),
@@ -115,13 +116,20 @@ func recount(run *record.Run) {
 // meter measures the process from its making on.
 type meter struct {
 	cpu    float64
+	busy   func() (seconds float64, ok bool)
+	busy0  float64
 	gc     float64
 	pauses []uint64
 }
 
-func newMeter() *meter {
+func newMeter(busy func() (seconds float64, ok bool)) *meter {
 	gc, pauses := collector()
-	m := &meter{cpu: processCPUSeconds(), gc: gc}
+	if busy == nil {
+		cores := processor.Cores()
+		busy = func() (float64, bool) { return processor.Busy(cores) }
+	}
+	m := &meter{cpu: processCPUSeconds(), gc: gc, busy: busy}
+	m.busy0, _ = busy()
 	if pauses != nil {
 		m.pauses = append(m.pauses, pauses.Counts...)
 	}
@@ -130,6 +138,14 @@ func newMeter() *meter {
 
 // cpuSeconds is what the process used since.
 func (m *meter) cpuSeconds() float64 { return processCPUSeconds() - m.cpu }
+
+// busySeconds is what all processes used since, 0 if nobody knows.
+func (m *meter) busySeconds() float64 {
+	if now, ok := m.busy(); ok && m.busy0 > 0 {
+		return max(now-m.busy0, 0)
+	}
+	return 0
+}
 
 // client is all of it.
 func (m *meter) client() record.Client {

@@ -68,8 +68,8 @@ type Summary struct {
 	// Classes are the same figures for each class of requests, if there are several.
 	Classes map[string]*Summary `json:"classes,omitempty"`
 
-	// Verdict is STABLE, BACKLOGGED or OVERLOADED, or NONE if the client was the
-	// bottleneck or the run too short; Reason says from what it follows.
+	// Verdict is STABLE, BACKLOGGED or OVERLOADED, or NONE if the client's side was the
+	// limit or the run too short; Reason says from what it follows.
 	Verdict Verdict `json:"verdict"`
 	Reason  string  `json:"verdict_reason"`
 	// BacklogSlope is how fast the number of requests due but not ended grew,

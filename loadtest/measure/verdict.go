@@ -49,7 +49,7 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	trend, seen := backlog(run)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
 	if run.Client.Bottleneck != "" {
-		return None, "the client was the bottleneck: " + run.Client.Bottleneck
+		return None, "the client's side was the limit: " + run.Client.Bottleneck
 	}
 	if s.Requests == 0 && run.Interrupted && run.To <= run.From {
 		return None, fmt.Sprintf("interrupted during the warm-up of %v", run.From)

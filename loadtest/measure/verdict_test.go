@@ -96,7 +96,7 @@ func TestNoVerdict(t *testing.T) {
 			run := calm.run(1)
 			run.Client.Bottleneck = "it was 20 ms late"
 			return run
-		}(), "the client was the bottleneck: it was 20 ms late"},
+		}(), "the client's side was the limit: it was 20 ms late"},
 		{"closed loop", func() *record.Run {
 			run := calm.run(1)
 			run.Concurrency = 8

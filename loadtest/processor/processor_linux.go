@@ -2,7 +2,11 @@ package processor
 
 import (
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +63,51 @@ func CPUSeconds(pid int) (float64, error) {
 		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
 	}
 	return float64(used.Nano()) / 1e9, nil
+}
+
+// statPath is where the kernel says how long each core was busy, and ticksPerSecond its
+// unit there, which is the same on every architecture that Go runs on.
+const (
+	statPath       = "/proc/stat"
+	ticksPerSecond = 100
+)
+
+// Busy is the processor time that all processes, and what the hypervisor took, have
+// used on cores since the machine began, seconds; false: the system does not say.
+func Busy(cores []int) (float64, bool) {
+	text, err := os.ReadFile(statPath)
+	if err != nil {
+		return 0, false
+	}
+	return busy(string(text), cores)
+}
+
+// busy reads the lines "cpuN user nice system idle iowait irq softirq steal …" of the
+// cores; guests' time is in user already.
+func busy(stat string, cores []int) (seconds float64, ok bool) {
+	found := 0
+	for line := range strings.Lines(stat) {
+		fields := strings.Fields(line)
+		if len(fields) < 9 || !strings.HasPrefix(fields[0], "cpu") {
+			continue
+		}
+		core, err := strconv.Atoi(fields[0][len("cpu"):])
+		if err != nil || !slices.Contains(cores, core) {
+			continue
+		}
+		found++
+		for i, field := range fields[1:9] {
+			const idle, iowait = 3, 4
+			ticks, err := strconv.ParseUint(field, 10, 64)
+			if err != nil {
+				return 0, false
+			}
+			if i != idle && i != iowait {
+				seconds += float64(ticks) / ticksPerSecond
+			}
+		}
+	}
+	return seconds, found > 0 && found == len(cores)
 }
 
 // ThreadTime is the processor time that the calling thread has used; false: the system

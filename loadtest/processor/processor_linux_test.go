@@ -2,6 +2,7 @@ package processor_test
 
 import (
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -80,4 +81,47 @@ func TestCPUSeconds(t *testing.T) {
 	if _, err := processor.CPUSeconds(1 << 22); err == nil { // above the kernel's largest
 		t.Error("a process that cannot be has a CPU time")
 	}
+}
+
+func TestBusy(t *testing.T) {
+	const stat = `cpu  330 3 300 3000 30 3 33 6 0 0
+cpu0 100 1 100 1000 10 1 11 2 50 0
+cpu1 110 1 100 1000 10 1 11 2 0 0
+cpu2 120 1 100 1000 10 1 11 2 0 0
+intr 12 0 0
+`
+	for _, c := range []struct {
+		name  string
+		stat  string
+		cores []int
+		want  float64
+		ok    bool
+	}{
+		{"all", stat, []int{0, 1, 2}, 2.15 + 2.25 + 2.35, true},
+		{"some", stat, []int{0, 2}, 2.15 + 2.35, true},
+		{"one that is not there", stat, []int{0, 3}, 0, false},
+		{"none", stat, nil, 0, false},
+		{"nothing", "", []int{0}, 0, false},
+		{"no number", "cpu0 1 2 3 4 5 6 x 8\n", []int{0}, 0, false},
+		{"a short line", "cpu0 1 2 3\n", []int{0}, 0, false},
+	} {
+		if got, ok := processor.ParseBusy(c.stat, c.cores); ok != c.ok || ok && math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: %v, %t, want %v, %t", c.name, got, ok, c.want, c.ok)
+		}
+	}
+	before, ok := processor.Busy(processor.Cores())
+	after, still := processor.Busy(processor.Cores())
+	if !ok || !still || before <= 0 || after < before {
+		t.Errorf("this machine: %v, %t, then %v, %t", before, ok, after, still)
+	}
+}
+
+func FuzzBusy(f *testing.F) {
+	f.Add("cpu0 100 1 100 1000 10 1 11 2 50 0\n", 0)
+	f.Add("cpu 1 2 3 4 5 6 7 8\ncpu-1 1 2 3 4 5 6 7 8\n", -1)
+	f.Fuzz(func(t *testing.T, stat string, core int) {
+		if seconds, _ := processor.ParseBusy(stat, []int{core}); !(seconds >= 0) {
+			t.Errorf("%v seconds", seconds)
+		}
+	})
 }

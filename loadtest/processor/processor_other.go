@@ -23,5 +23,8 @@ func CPUSeconds(int) (float64, error) {
 	return 0, errors.New("the CPU time of a process is known only on Linux")
 }
 
+// Busy is not known.
+func Busy([]int) (float64, bool) { return 0, false }
+
 // ThreadTime is not known.
 func ThreadTime() (time.Duration, bool) { return 0, false }

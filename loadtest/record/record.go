@@ -145,8 +145,9 @@ type Sample struct {
 	Due, Sent, Admitted, Ended, Failed int
 	// Tokens came.
 	Tokens int64
-	// CPUSeconds the client's process used.
-	CPUSeconds float64
+	// CPUSeconds the client's process used; BusySeconds all processes used on the cores
+	// that it may use, 0 if the system does not say.
+	CPUSeconds, BusySeconds float64
 }
 
 // Client is what a generator measured of itself. It tells whether the figures are
@@ -156,11 +157,16 @@ type Client struct {
 	Cores int
 	// CPUSeconds it used, of which GCSeconds in the collector's work, from start to drained.
 	CPUSeconds, GCSeconds float64
+	// OthersShare is the share of those CPUs that other processes used between From and To,
+	// 0 to 1: the server, if it runs on this machine, is one of them. Nil: the system does
+	// not say.
+	OthersShare *float64
 	// GCPauseMax is the longest pause of the collector.
 	GCPauseMax time.Duration
 	// InFlightMax is the most requests at one time, InFlightLimit the limit.
 	InFlightMax, InFlightLimit int
-	// Bottleneck says in one sentence why the client, not the server, limited the
-	// run; empty if it did not. With one there is no verdict.
+	// Bottleneck says in one sentence why the client's side, not the server, limited the
+	// run: the client itself, or others that had its processors. Empty if neither did.
+	// With one there is no verdict.
 	Bottleneck string
 }

@@ -41,7 +41,7 @@ func newClient(run *record.Run, summary *measure.Summary) Client {
 	c := Client{
 		Cores: run.Client.Cores, CPUSeconds: run.Client.CPUSeconds,
 		GCPauseMaxMs: milliseconds(run.Client.GCPauseMax), InFlightMax: run.Client.InFlightMax,
-		Bottleneck: run.Client.Bottleneck,
+		Bottleneck: run.Client.Bottleneck, OthersShare: run.Client.OthersShare,
 	}
 	if available := run.Drained.Seconds() * float64(c.Cores); available > 0 {
 		c.CPUShare = c.CPUSeconds / available

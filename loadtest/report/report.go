@@ -67,11 +67,14 @@ type Figures struct {
 
 // Client is record.Client as JSON.
 type Client struct {
-	Cores        int     `json:"cores"`
-	CPUSeconds   float64 `json:"cpu_s"`
-	CPUShare     float64 `json:"cpu_share"` // of its cores, 0 to 1
-	GCPauseMaxMs float64 `json:"gc_pause_max_ms"`
-	InFlightMax  int     `json:"in_flight_max"`
+	Cores      int     `json:"cores"`
+	CPUSeconds float64 `json:"cpu_s"`
+	CPUShare   float64 `json:"cpu_share"` // of its cores, 0 to 1
+	// OthersShare is what other processes used of them, the server too if it ran on the
+	// same machine; nil if the system does not say.
+	OthersShare  *float64 `json:"others_share,omitempty"`
+	GCPauseMaxMs float64  `json:"gc_pause_max_ms"`
+	InFlightMax  int      `json:"in_flight_max"`
 	// DispatchDelayP99 is nil if so few requests cannot carry it.
 	DispatchDelayP99 *float64 `json:"dispatch_delay_p99_ms"`
 	Bottleneck       string   `json:"bottleneck,omitempty"`

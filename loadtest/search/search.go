@@ -71,7 +71,7 @@ func judge(step Step) (found finding, why string) {
 	case s == nil:
 		return untold, cmp.Or(step.Why, "it was not measured")
 	case step.Client != "":
-		return limited, "the client was the limit: " + step.Client
+		return limited, "the client's side was the limit: " + step.Client
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
 		return howFailed(s), string(s.Verdict) + ": " + s.Reason
 	}

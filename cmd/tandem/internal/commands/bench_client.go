@@ -172,7 +172,7 @@ func printBenchClient(out io.Writer, r *calibrate.Result) error {
 		fmt.Fprintf(out, "a request failed: %s\n", r.Failure)
 	}
 	if r.Bottleneck != "" {
-		fmt.Fprintf(out, "the client was the limit: %s\n", r.Bottleneck)
+		fmt.Fprintf(out, "the client's side was the limit: %s\n", r.Bottleneck)
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ wait, here or there, is part of it. In closed loop (--concurrency) the next requ
 waits for the last one's end.
 
 A percentile is given only if the sample can carry it, with its 95% confidence
-interval. If this client was the bottleneck there is no verdict, and it says so.
+interval. If this client or the machine that it runs on was the limit there is no
+verdict, and it says which.
 With a server that sends latency budgets, as Tandem's does, the tail is explained
 stage by stage.
 
