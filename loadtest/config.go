@@ -289,12 +289,12 @@ func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 }
 
 // stepLength is length for a step of a search: long enough to tell whether the SLO is
-// met if that takes no more than maxStep, and stretched by a factor within it.
-func (c *Config) stepLength(o objectives, rate, stretch float64) (time.Duration, error) {
+// met if that takes no more than most, and stretched by a factor within it.
+func (c *Config) stepLength(o objectives, rate, stretch float64, most time.Duration) (time.Duration, error) {
 	length, err := c.length(o, rate)
 	if err != nil || length == 0 || rate <= 0 {
 		return length, err
 	}
 	enough := max(float64(o.stepRequests)/rate, length.Seconds()) * max(stretch, 1)
-	return max(length, time.Duration(min(enough, maxStep.Seconds())*float64(time.Second))), nil
+	return max(length, time.Duration(min(enough, most.Seconds())*float64(time.Second))), nil
 }

@@ -2,6 +2,7 @@ package loadtest_test
 
 import (
 	"context"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -84,10 +85,12 @@ func config(t *testing.T, flags ...string) loadtest.Config {
 
 // begun notes which runs began.
 type begun struct {
-	what []string
-	at   func(record.Sample)
+	what  []string
+	plans []loadtest.Plan
+	at    func(record.Sample)
 }
 
+func (b *begun) Plan(p loadtest.Plan)               { b.plans = append(b.plans, p) }
 func (b *begun) Begin(what string, _ time.Duration) { b.what = append(b.what, what) }
 func (b *begun) Sample(s record.Sample) {
 	if b.at != nil {
@@ -264,7 +267,7 @@ func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--find-max", "--rate=64", "--arrival=constant", "--max-in-flight=2"), fourSlots, &begun{})
 		s := out.Report.Search
-		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client was the limit at 32/s") {
+		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client's side was the limit at 32/s") {
 			t.Errorf("search %v", s)
 		}
 	})
@@ -367,6 +370,103 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 			t.Errorf("ended after %v", took)
 		}
 	})
+}
+
+// An interrupted sweep has the rates that were whole, and what was seen of the last,
+// which tells nothing.
+func TestInterruptedSweep(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		step  string // during which it is interrupted
+		after time.Duration
+		steps int
+		max   float64 // 0: none
+	}{
+		{"in the third step", "step 3 of 4", 20 * time.Second, 3, 20},
+		{"in the first step", "step 1 of 4", 20 * time.Second, 1, 0},
+		{"in the warm-up of the second", "step 2 of 4", time.Second, 2, 10},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			progress := &begun{}
+			progress.at = func(s record.Sample) {
+				if strings.HasPrefix(progress.what[len(progress.what)-1], c.step) && s.At > c.after {
+					cancel()
+				}
+			}
+			out, err := loadtest.Run(ctx, config(t, "--sweep=10,20,80,90", "--duration=60s"), server(t, fourSlots), progress)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := out.Report
+			s := r.Search
+			if !r.Interrupted || s == nil || len(s.Steps) != c.steps || len(r.Runs) != c.steps {
+				t.Fatalf("%s: interrupted %t, %+v, %d runs", c.name, r.Interrupted, s, len(r.Runs))
+			}
+			last := s.Steps[c.steps-1]
+			if !last.Interrupted || !last.Unknown || last.Passed || !strings.HasPrefix(last.Why, "interrupted after ") || s.Breaking != nil {
+				t.Errorf("%s: the last step is %+v, breaking at %v", c.name, last, s.Breaking)
+			}
+			if (s.MaxRate == nil) != (c.max == 0) || s.MaxRate != nil && *s.MaxRate != c.max {
+				t.Errorf("%s: most %v, want %v", c.name, s.MaxRate, c.max)
+			}
+		})
+	}
+}
+
+// The sweep of the README on a slow server: it says before it begins how long it takes,
+// leaves out rates at which the percentiles of the SLO would take the longest, and no
+// step is as long as 893 s.
+func TestSweepOfASlowServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		progress := &begun{}
+		began := time.Now()
+		out := run(t, config(t, "--sweep", "--slo=ttft:p99<200ms,tpot:p99<10ms", "--output-tokens=64"), fourSlots, progress)
+		took := time.Since(began)
+		if len(progress.plans) != 1 {
+			t.Fatalf("plans: %v", progress.plans)
+		}
+		plan := progress.plans[0]
+		if len(plan.Steps) != 5 || len(out.Report.Search.Steps) != 5 || !plan.Coarse {
+			t.Errorf("plan %v, %d steps", plan, len(out.Report.Search.Steps))
+		}
+		for i, step := range plan.Steps {
+			if step.Length > 5*time.Minute+3*time.Second {
+				t.Errorf("%v/s takes %v", step.Rate, step.Length)
+			}
+			if f := out.Report.Runs[i]; f.Rate != step.Rate || math.Abs(f.WindowS+f.WarmupS-step.Length.Seconds()) > 1e-3 {
+				t.Errorf("planned %+v, run at %v for %v s", step, f.Rate, f.WindowS+f.WarmupS)
+			}
+		}
+		// The estimate and the waits for the last answers come on top.
+		if took < plan.Length() || took > plan.Length()+5*time.Minute {
+			t.Errorf("planned %v, took %v", plan.Length(), took)
+		}
+		if !strings.Contains(plan.String(), "fewer rates than usual, since the verdict of each needs 445 requests") {
+			t.Errorf("it says %q", plan)
+		}
+	})
+}
+
+func TestPlanInWords(t *testing.T) {
+	const s = time.Second
+	for want, plan := range map[string]loadtest.Plan{
+		"no rates":                                   {},
+		"one rate, 4 requests/s, about 33s":          {Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
+		"2 rates from 4 to 8 requests/s, about 1m6s": {Steps: []loadtest.PlannedStep{{Rate: 8, Length: 33 * s}, {Rate: 4, Length: 33 * s}}},
+		"2 rates from 0.5 to 8 requests/s, about 5m59s; the longest step takes 5m3s, at 0.5/s, for the 445 requests that its verdict needs; " +
+			"at 0.5/s that is too short for them: percentiles that it cannot tell are left out": {
+			Requests: 445, Steps: []loadtest.PlannedStep{{Rate: 0.5, Length: 303 * s, Short: true}, {Rate: 8, Length: 56 * s}},
+		},
+	} {
+		if got := plan.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
 
 func TestServerThatServesNothing(t *testing.T) {

@@ -38,7 +38,7 @@ func Run(ctx context.Context, cfg Config, server client.Client, progress Progres
 		return nil, err
 	}
 	if len(s.figures) == 0 {
-		return nil, errors.New("ended before anything was measured")
+		return nil, errors.New("interrupted before anything was measured")
 	}
 	return s.Outcome(result), nil
 }
@@ -48,17 +48,19 @@ func Run(ctx context.Context, cfg Config, server client.Client, progress Progres
 func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 	switch {
 	case s.cfg.Sweep != "":
-		rates, err := s.sweepRates(ctx)
-		if err != nil || rates == nil {
+		plan, err := s.sweepPlan(ctx)
+		if err != nil || plan == nil {
 			return nil, err
 		}
-		return s.search(ctx, search.NewSweep(rates))
+		return s.sweep(ctx, *plan)
 	case s.cfg.FindMax:
 		start, err := s.startRate(ctx)
 		if err != nil || start == 0 {
 			return nil, err
 		}
-		return s.search(ctx, search.NewFindMax(start))
+		return s.search(ctx, search.NewFindMax(start), maxStep, func(step int, rate float64) string {
+			return fmt.Sprintf("step %d, %s requests/s", step, number(rate))
+		})
 	}
 	what := fmt.Sprintf("%s requests a second", number(s.cfg.Rate))
 	switch {
@@ -91,26 +93,45 @@ func (s *Session) empty() error {
 	return nil
 }
 
-// search measures the rates that a search asks for.
-func (s *Session) search(ctx context.Context, searching *search.Search) (*search.Result, error) {
+// sweep measures the rates of a plan, which it announces.
+func (s *Session) sweep(ctx context.Context, plan Plan) (*search.Result, error) {
+	rates := make([]float64, len(plan.Steps))
+	for i, step := range plan.Steps {
+		rates[i] = step.Rate
+	}
+	if s.progress != nil {
+		s.progress.Plan(plan)
+	}
+	return s.search(ctx, search.NewSweep(rates), plan.most, func(step int, rate float64) string {
+		return fmt.Sprintf("step %d of %d, %s requests/s", step, len(rates), number(rate))
+	})
+}
+
+// search measures the rates that a search asks for, in steps that last at most so long
+// for the sake of the SLO.
+func (s *Session) search(ctx context.Context, searching *search.Search, most time.Duration, what func(step int, rate float64) string) (*search.Result, error) {
 	for step := 1; ; step++ {
 		rate, more := searching.Next()
-		if !more || ctx.Err() != nil {
+		if !more {
 			break
 		}
-		length, err := s.cfg.stepLength(s.objectives, rate, searching.Stretch())
+		if ctx.Err() != nil {
+			s.interrupted = true
+			break
+		}
+		length, err := s.cfg.stepLength(s.objectives, rate, searching.Stretch(), most)
 		if err == nil {
-			err = s.one(ctx, fmt.Sprintf("step %d, %s requests a second", step, number(rate)), rate, 0, length)
+			err = s.one(ctx, what(step, rate), rate, 0, length)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if s.last.Interrupted {
-			break // half a step tells nothing about its rate
-		}
 		done := s.step(len(s.figures) - 1)
 		done.Rate = rate
 		searching.Done(done)
+		if s.last.Interrupted {
+			break
+		}
 	}
 	result := searching.Result()
 	return &result, nil
@@ -126,17 +147,23 @@ func (s *Session) startRate(ctx context.Context) (float64, error) {
 	return rounded(capacity / 2), err
 }
 
-// sweepRates are the rates of a sweep; nil if it was interrupted before it knew.
-func (s *Session) sweepRates(ctx context.Context) ([]float64, error) {
+// sweepPlan is what a sweep does; nil if it was interrupted before it knew.
+func (s *Session) sweepPlan(ctx context.Context) (*Plan, error) {
 	rates, err := s.cfg.rates()
-	if err != nil || rates != nil {
-		return rates, err
+	if err != nil {
+		return nil, err
+	}
+	var plan Plan
+	if rates != nil {
+		plan, err = s.plan(rates, maxStep)
+		return &plan, err
 	}
 	capacity, err := s.Estimate(ctx)
 	if err != nil || capacity == 0 {
 		return nil, err
 	}
-	return Rates(capacity), nil
+	plan, err = s.planAround(capacity)
+	return &plan, err
 }
 
 const (
@@ -165,9 +192,13 @@ func (s *Session) Estimate(ctx context.Context) (float64, error) {
 // Rates are those that a sweep around a capacity measures: close to one another
 // where the knee is to be expected, and past the breaking point.
 func Rates(capacity float64) []float64 {
-	var rates []float64
-	for _, fraction := range []float64{0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.15, 1.4} {
-		rates = append(rates, rounded(fraction*capacity))
+	return ratesAt(capacity, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.15, 1.4)
+}
+
+func ratesAt(capacity float64, fractions ...float64) []float64 {
+	rates := make([]float64, len(fractions))
+	for i, fraction := range fractions {
+		rates[i] = rounded(fraction * capacity)
 	}
 	return rates
 }

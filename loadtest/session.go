@@ -23,6 +23,8 @@ import (
 // Progress is told how far a benchmark is. It is called from one goroutine at a
 // time and should return soon.
 type Progress interface {
+	// Plan: a sweep begins; its runs are the next ones that begin.
+	Plan(Plan)
 	// Begin: a run begins; what says which, total is how long requests are sent, 0 if
 	// nobody knows.
 	Begin(what string, total time.Duration)
@@ -49,6 +51,8 @@ type Session struct {
 	warnings []string
 	sources  int             // made so far
 	repeats  map[float64]int // runs so far by rate
+	// interrupted: it ended between two runs that were asked for.
+	interrupted bool
 }
 
 // keptMost is the memory that records may take that are kept while another run takes
@@ -84,6 +88,12 @@ func (s *Session) Step(ctx context.Context, what string, rate float64) (report.F
 		return report.Figures{}, err
 	}
 	return s.figures[len(s.figures)-1], nil
+}
+
+// Planned is the plan of a step at a rate, as Step would run it.
+func (s *Session) Planned(rate float64) (PlannedStep, error) {
+	length, err := s.cfg.length(s.objectives, rate)
+	return PlannedStep{Rate: rate, Length: s.cfg.warmup() + length}, err
 }
 
 // Last is the last run, nil before the first.
@@ -189,7 +199,7 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 		length = s.cfg.Duration
 	}
 	r := report.New(s.began, s.server, s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, length)))
-	r.Interrupted = s.Last().Interrupted
+	r.Interrupted = s.interrupted || s.Last().Interrupted
 	if result != nil {
 		r.SetSearch(*result, s.figures)
 	} else {
@@ -220,7 +230,11 @@ func (s *Session) SweepOutcome() *Outcome {
 // step is what a search is told of a run.
 func (s *Session) step(i int) search.Step {
 	f := &s.figures[i]
-	return search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Client.Bottleneck}
+	step := search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Client.Bottleneck}
+	if i == len(s.figures)-1 && s.last != nil && s.last.Interrupted { // only the last can be
+		step.Interrupted, step.Why = true, fmt.Sprintf("interrupted after %.0f s", s.last.To.Seconds())
+	}
+	return step
 }
 
 // number is a rate without needless digits.

@@ -297,7 +297,7 @@ func TestSearches(t *testing.T) {
 		}
 	}
 	limited := found(5, nil)
-	limited.Search.Limited = "at least 5/s; the client was the limit at 10/s"
+	limited.Search.Limited = "at least 5/s; the client's side was the limit at 10/s"
 	if c := compare.Reports(a, limited, compare.Options{}); c.Regressions != 0 {
 		t.Errorf("at least 5: %+v", c.Changes[0])
 	}

@@ -29,7 +29,7 @@ const (
 	// failed by far, or narrowly, so that it may have been chance.
 	failed
 	failedNarrowly
-	// limited: the client was the limit; untold: the run says too little.
+	// limited: the client's side was the limit; untold: the run says too little.
 	limited
 	untold
 )
@@ -51,9 +51,10 @@ func (s *Search) Stretch() float64 {
 	return times
 }
 
-// Done tells what the step at the rate of Next showed. Of step, Rate, Summary and
-// Client are read; whether it passed follows from them. Of a nil Summary, for a step
-// that could not be run, nothing is known; Why then says why.
+// Done tells what the step at the rate of Next showed. Of step, Rate, Summary, Client and
+// Interrupted are read; whether it passed follows from them. Of a nil Summary, for a
+// step that could not be run, and of one that was interrupted nothing is known; Why then
+// says why.
 func (s *Search) Done(step Step) {
 	var found finding
 	found, step.Why = judge(step)
@@ -70,6 +71,8 @@ func judge(step Step) (found finding, why string) {
 	switch {
 	case s == nil:
 		return untold, cmp.Or(step.Why, "it was not measured")
+	case step.Interrupted:
+		return untold, cmp.Or(step.Why, "interrupted")
 	case step.Client != "":
 		return limited, "the client's side was the limit: " + step.Client
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
@@ -131,7 +134,7 @@ func howFailed(s *measure.Summary) finding {
 func (s *Search) Result() Result {
 	result := Result{Steps: slices.Clone(s.steps)}
 	slices.SortStableFunc(result.Steps, func(a, b Step) int { return cmp.Compare(a.Rate, b.Rate) })
-	rates := byRate(result.Steps)
+	rates := byRate(slices.DeleteFunc(slices.Clone(result.Steps), func(s Step) bool { return s.Interrupted }))
 	most := 0.0
 	for i := range rates {
 		r := &rates[i]
@@ -182,7 +185,7 @@ func limit(rates []tried, most *float64) string {
 			}
 		}
 		if last.Client != "" {
-			return text + fmt.Sprintf("the client was the limit at %.4g/s: %s", r.rate, last.Client)
+			return text + fmt.Sprintf("the client's side was the limit at %.4g/s: %s", r.rate, last.Client)
 		}
 		return text + fmt.Sprintf("nothing could be told at %.4g/s: %s", r.rate, last.Why)
 	}

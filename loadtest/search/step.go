@@ -14,14 +14,17 @@ type Step struct {
 	// Summary is what was measured.
 	Summary *measure.Summary `json:"summary"`
 	// Passed: the verdict is Stable and every objective was met. Unknown: the step
-	// tells neither that nor the opposite, since the client was the limit or the run
+	// tells neither that nor the opposite, since the client's side was the limit or the run
 	// too short; it then counts neither for nor against its rate.
 	Passed  bool `json:"passed"`
 	Unknown bool `json:"unknown,omitempty"`
 	// Why it did not pass, in one sentence; empty if it did.
 	Why string `json:"why,omitempty"`
-	// Client says why the client, not the server, limited the step; empty if it did
-	// not.
+	// Interrupted: the user ended the step early; what was measured stands, but tells
+	// nothing of its rate.
+	Interrupted bool `json:"interrupted,omitempty"`
+	// Client says why the client's side, not the server, limited the step; empty if it
+	// did not.
 	Client string `json:"client_limit,omitempty"`
 }
 

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -102,6 +103,9 @@ func Run(ctx context.Context, sides [2]Side, o Options, progress loadtest.Progre
 	if err != nil {
 		return nil, err
 	}
+	if err := announce(running, rates, max(o.Rounds, 1), progress); err != nil {
+		return nil, err
+	}
 	for round := range max(o.Rounds, 1) {
 		for n, rate := range rates {
 			step, complete, err := both(ctx, running, rate, (round+n)%2)
@@ -122,6 +126,25 @@ func Run(ctx context.Context, sides [2]Side, o Options, progress loadtest.Progre
 	}
 	result.finish(running)
 	return result, nil
+}
+
+// announce tells progress of all runs that follow.
+func announce(running [2]*side, rates []float64, rounds int, progress loadtest.Progress) error {
+	if progress == nil {
+		return nil
+	}
+	var plan loadtest.Plan
+	for _, rate := range slices.Repeat(rates, rounds) {
+		for _, s := range running {
+			step, err := s.session.Planned(rate)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+			plan.Steps = append(plan.Steps, step)
+		}
+	}
+	progress.Plan(plan)
+	return nil
 }
 
 // rates are those to measure.
@@ -152,7 +175,7 @@ func both(ctx context.Context, running [2]*side, rate float64, first int) (Step,
 		s := running[i]
 		before := s.mesh.CPUSeconds()
 		var err error
-		if step.Figures[i], err = s.session.Step(ctx, fmt.Sprintf("%.4g requests a second", rate), rate); err != nil {
+		if step.Figures[i], err = s.session.Step(ctx, fmt.Sprintf("%.4g requests/s", rate), rate); err != nil {
 			return step, false, fmt.Errorf("%s: %w", s.Name, err)
 		}
 		if err := s.mesh.Failed(); err != nil {

@@ -224,8 +224,12 @@ func TestWriteHTML(t *testing.T) {
 }
 
 // silent takes what a run says.
-type silent struct{ began []string }
+type silent struct {
+	began   []string
+	planned int
+}
 
+func (s *silent) Plan(p loadtest.Plan)               { s.planned += len(p.Steps) }
 func (s *silent) Begin(what string, _ time.Duration) { s.began = append(s.began, what) }
 func (*silent) Sample(record.Sample)                 {}
 
@@ -255,6 +259,9 @@ func TestRun(t *testing.T) {
 	r, err := pair.Run(t.Context(), sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, progress)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if progress.planned != 4 || len(progress.began) != 4 {
+		t.Errorf("planned %d runs, began %q", progress.planned, progress.began)
 	}
 	if len(r.Steps) != 2 || r.Interrupted || r.Capacity != [2]float64{} {
 		t.Fatalf("%d steps, interrupted %v, capacity %v", len(r.Steps), r.Interrupted, r.Capacity)

@@ -1,6 +1,10 @@
 package commands
 
-import "io"
+import (
+	"io"
+
+	"github.com/tandem-serving/tandem/loadtest"
+)
 
 // Invocation is invocation.
 func Invocation(program string) string { return invocation(program) }
@@ -22,3 +26,10 @@ func NewProgress(out io.Writer, terminal bool) (report func(stage string, done, 
 
 // WriteOutput is writeOutput.
 func WriteOutput(path string, write func(io.Writer) error) error { return writeOutput(path, write) }
+
+// NewLoadProgress is newLoadProgress, on a terminal or not.
+func NewLoadProgress(out io.Writer, terminal bool) (progress loadtest.Progress, finish func()) {
+	p := newLoadProgress(out)
+	p.terminal = terminal
+	return p, p.finish
+}

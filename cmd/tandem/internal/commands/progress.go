@@ -6,8 +6,6 @@ import (
 	"io"
 	"sync"
 	"time"
-
-	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 // progress shows how far long work is: on a terminal one line that is written over
@@ -96,52 +94,3 @@ func (p *progress) finish() {
 	p.liveLine.finish()
 }
 
-// loadProgress shows a load test as it runs: on a terminal one line that is written
-// over, elsewhere a line for each run. It is used by one goroutine at a time.
-type loadProgress struct {
-	liveLine
-	what  string
-	total time.Duration
-	last  record.Sample // of a second ago, for rates
-	rate  string
-}
-
-func newLoadProgress(out io.Writer) *loadProgress {
-	return &loadProgress{liveLine: newLiveLine(out)}
-}
-
-// Begin says that a run begins.
-func (p *loadProgress) Begin(what string, total time.Duration) {
-	p.finish()
-	p.what, p.total, p.last, p.rate = what, total, record.Sample{}, ""
-	if !p.terminal {
-		_, _ = fmt.Fprintf(p.out, "%s%s\n", what, forTime(total))
-	}
-}
-
-func forTime(total time.Duration) string {
-	if total == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" for %v", total.Round(time.Second))
-}
-
-// Sample shows where the run is.
-func (p *loadProgress) Sample(s record.Sample) {
-	if !p.terminal {
-		return
-	}
-	if d := (s.At - p.last.At).Seconds(); d >= 1 {
-		p.rate = fmt.Sprintf(" · %.1f done/s · %.0f tokens/s", float64(s.Ended-p.last.Ended)/d, float64(s.Tokens-p.last.Tokens)/d)
-		p.last = s
-	}
-	of := ""
-	if p.total > 0 {
-		of = fmt.Sprintf(" of %.0f", p.total.Seconds())
-	}
-	failed := ""
-	if s.Failed > 0 {
-		failed = fmt.Sprintf(" · %d failed", s.Failed)
-	}
-	p.show("%s · %.0f%s s · %d due · %d open%s%s", p.what, s.At.Seconds(), of, s.Due, s.Due-s.Ended, p.rate, failed)
-}
