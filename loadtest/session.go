@@ -49,8 +49,10 @@ type Session struct {
 	sizes    []int64
 	figures  []report.Figures
 	warnings []string
-	sources  int             // made so far
-	repeats  map[float64]int // runs so far by rate
+	// changed is what the sources of all runs had to change.
+	changed []workload.Warning
+	sources int             // made so far
+	repeats map[float64]int // runs so far by rate
 	// interrupted: it ended between two runs that were asked for.
 	interrupted bool
 }
@@ -175,12 +177,25 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 		Progress:    sampled, Timer: timer,
 	})
 	if warner, is := source.(workload.Warner); is {
-		s.warnings = append(s.warnings, warner.Warnings()...)
+		s.warn(warner.Warnings())
 	}
 	if closer, is := source.(io.Closer); is {
 		err = errors.Join(err, closer.Close())
 	}
 	return run, err
+}
+
+// warn adds what a source had to change to what those before it had.
+func (s *Session) warn(warnings []workload.Warning) {
+	for _, w := range warnings {
+		i := slices.IndexFunc(s.changed, func(other workload.Warning) bool { return other.Text == w.Text })
+		if i < 0 {
+			s.changed = append(s.changed, w)
+			continue
+		}
+		s.changed[i].Count += w.Count
+		s.changed[i].Of += w.Of
+	}
 }
 
 func (s *Session) params(rate float64, concurrency int, duration time.Duration) workload.Params {
@@ -207,6 +222,9 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	}
 	for _, warning := range s.warnings {
 		r.Warn(warning)
+	}
+	for _, warning := range s.changed {
+		r.Warn(warning.String())
 	}
 	runs := slices.Clone(s.runs)
 	slices.SortStableFunc(runs, func(a, b *record.Run) int { return cmp.Compare(a.Offered, b.Offered) })

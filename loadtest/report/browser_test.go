@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"context"
+	"fmt"
 	"html"
 	"io"
 	"os"
@@ -44,6 +45,12 @@ func browser(t *testing.T) string {
 // to the console.
 func opened(t *testing.T, page string) (dom, console string) {
 	t.Helper()
+	return openedAt(t, page, 1200)
+}
+
+// openedAt is the same in a window of so many pixels.
+func openedAt(t *testing.T, page string, width int) (dom, console string) {
+	t.Helper()
 	path := browser(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.html")
@@ -55,7 +62,7 @@ func opened(t *testing.T, page string) (dom, console string) {
 	// No sandbox: tests may run as root in a container; the page is our own.
 	cmd := exec.CommandContext(ctx, path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+filepath.Join(dir, "profile"), "--enable-logging=stderr", "--v=0",
-		"--window-size=1200,900", "--dump-dom", "file://"+file)
+		fmt.Sprintf("--window-size=%d,900", width), "--dump-dom", "file://"+file)
 	cmd.WaitDelay = 5 * time.Second
 	// A message bus that is named but does not answer costs the browser 25 seconds.
 	cmd.Env = append(os.Environ(), "DBUS_SESSION_BUS_ADDRESS=disabled:", "DBUS_SYSTEM_BUS_ADDRESS=disabled:")

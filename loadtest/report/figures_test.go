@@ -169,7 +169,7 @@ func TestWarnings(t *testing.T) {
 	r.SetRun(reporttest.Figures(run))
 	r.SetRun(reporttest.Figures(run))
 	want := []string{
-		"the client was the bottleneck, so these figures are its own and there is no verdict: its two cores were busy",
+		"the client's side was the limit, so these figures are not the server's and there is no verdict: its two cores were busy",
 		"1 request was due but never sent; no latency has them",
 		"2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
@@ -190,7 +190,7 @@ func TestWarnings(t *testing.T) {
 	busy.Rate, busy.Client.Bottleneck = 9, "all of its cores were busy"
 	r.SetSearch(search.Result{}, []report.Figures{busy, other, reporttest.Figures(run)})
 	want = []string{
-		"at 5, 9 requests/s; at the last of them: the client was the bottleneck, so these figures are its own and there is no verdict: all of its cores were busy",
+		"at 5, 9 requests/s the client's side was the limit, so there is no verdict on the server there",
 		"at 5 requests/s: 1 request was due but never sent; no latency has them",
 		"at 5 requests/s: 2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}

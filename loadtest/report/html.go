@@ -160,9 +160,13 @@ var functions = template.FuncMap{
 	"number": number, "duration": duration, "percent": percent, "count": count,
 	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference,
 	"stage": stageName, "latency": latencyName,
-	"join":    strings.Join,
-	"command": func(arguments []string) string { return quoted(append([]string{"tandem"}, arguments...)) },
-	"ms":      orNA,
+	"processors": processors, "stepNote": stepNote,
+	"at":            func(r *Report) string { return load(&r.Figures) },
+	"verdictReason": func(r *Report) string { return verdictReason(&r.Figures) },
+	"manyRates":     manyRates,
+	"join":          strings.Join,
+	"command":       func(arguments []string) string { return quoted(append([]string{"tandem"}, arguments...)) },
+	"ms":            orNA,
 	"rate": func(v *float64) string {
 		if v == nil {
 			return "none"
@@ -182,6 +186,36 @@ var functions = template.FuncMap{
 		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Tail != nil })
 	},
 	"summary": func(r *Report) *measure.Summary { return &r.Summary },
+}
+
+// stepNote is what a row of the table of rates says below its figures: what the rate is
+// in the search, and why it did not pass.
+func stepNote(s *search.Result, step search.Step) string {
+	var notes []string
+	for _, mark := range []struct {
+		rate *float64
+		name string
+	}{{s.MaxRate, "highest that passed"}, {s.Knee, "knee"}, {s.Breaking, "breaking point"}} {
+		if mark.rate != nil && *mark.rate == step.Rate {
+			notes = append(notes, mark.name)
+		}
+	}
+	if step.Why != "" {
+		notes = append(notes, strings.TrimPrefix(step.Why, string(step.Summary.Verdict)+": "))
+	}
+	return strings.Join(notes, "; ")
+}
+
+// manyRates is whether there are two rates with figures, so that something can be drawn
+// over them.
+func manyRates(r *Report) bool {
+	rates := map[float64]bool{}
+	for _, step := range r.Search.Steps {
+		if step.Summary.Completed > 0 {
+			rates[step.Rate] = true
+		}
+	}
+	return len(rates) > 1
 }
 
 // quoted is a command that a shell takes as it was.

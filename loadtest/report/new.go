@@ -79,9 +79,7 @@ func (r *Report) warnOf(runs ...Figures) {
 			r.Warn("at " + strings.Join(rates, ", ") + " requests/s; at the last of them: " + text(last))
 		}
 	}
-	warn(func(f Figures) bool { return f.Client.Bottleneck != "" }, func(f Figures) string {
-		return "the client was the bottleneck, so these figures are its own and there is no verdict: " + f.Client.Bottleneck
-	})
+	r.warnOfClient(runs)
 	warn(func(f Figures) bool { return f.Unsent > 0 }, func(f Figures) string {
 		return count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them"
 	})
@@ -92,10 +90,28 @@ func (r *Report) warnOf(runs ...Figures) {
 	warn(func(f Figures) bool { return f.Cancelled > 0 }, func(f Figures) string {
 		return count(f.Cancelled, "request", "requests") + " still ran when " + ended + ": percentiles near the top are lower bounds"
 	})
-	warn(func(f Figures) bool { return f.Requests == 0 }, func(Figures) string {
-		return "no request was due in the measured window"
-	})
 }
+
+// warnOfClient warns of runs that the client's side limited. A search says at each step
+// what it was, so the warning does not.
+func (r *Report) warnOfClient(runs []Figures) {
+	var rates []string
+	for _, f := range runs {
+		if f.Client.Bottleneck != "" && !slices.Contains(rates, number(f.Rate)) {
+			rates = append(rates, number(f.Rate))
+		}
+	}
+	switch {
+	case len(rates) == 0:
+	case r.Search == nil:
+		r.Warn(clientLimit + ", so these figures are not the server's and there is no verdict: " + runs[0].Client.Bottleneck)
+	default:
+		r.Warn("at " + strings.Join(rates, ", ") + " requests/s " + clientLimit + ", so there is no verdict on the server there")
+	}
+}
+
+// clientLimit is what is said of a run that the server did not limit.
+const clientLimit = "the client's side was the limit"
 
 // ThisHost describes the machine that runs this process. What it cannot find out is
 // left empty.

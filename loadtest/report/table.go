@@ -54,6 +54,8 @@ func (t *table) raw(format string, args ...any) {
 func (t *table) gap() { t.text.WriteByte('\n') }
 
 func (t *table) head(r *Report) {
+	t.line("", "%s", r.Headline())
+	t.gap()
 	what := r.Target.Model
 	if what == "" {
 		what = r.Target.Kind
@@ -65,9 +67,6 @@ func (t *table) head(r *Report) {
 	t.line("", "%s%s at %s (%s)", name, what, r.Target.Address, strings.TrimSpace(r.Target.Kind+" "+r.Target.Server))
 	for _, s := range r.Workload {
 		t.line("", "%s", s)
-	}
-	if r.Interrupted {
-		t.line("", "Interrupted: these are the figures until then.")
 	}
 	for _, s := range r.Warnings {
 		t.line("", "WARNING: %s", s)
@@ -118,9 +117,6 @@ func (t *table) search(r *Report) {
 	default:
 		t.line("", "no rate passed")
 	}
-	if s.Limited != "" {
-		t.line("", "%s", s.Limited)
-	}
 	if s.Knee != nil {
 		t.line("", "knee, from where latency rises faster than the rate: %s/s", number(*s.Knee))
 	}
@@ -164,10 +160,28 @@ func (t *table) figures(f *Figures) {
 		c := f.Classes[name]
 		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), number(c.Goodput), percent(c.SLOAttainment))
 	}
-	t.line("", "verdict %s: %s", f.Verdict, f.Reason)
-	t.line("", "client: %s of %s, dispatch delay p99 %s, longest pause of the collector %s, at most %s in flight",
-		percent(f.Client.CPUShare), count(f.Client.Cores, "core", "cores"), orNA(f.DispatchDelay.Percentile("p99")),
+	t.line("", "verdict %s: %s", f.Verdict, verdictReason(f))
+	t.line("", "client: %s, dispatch delay p99 %s, longest pause of the collector %s, at most %s in flight",
+		processors(f.Client), orNA(f.DispatchDelay.Percentile("p99")),
 		duration(f.Client.GCPauseMaxMs), count(f.Client.InFlightMax, "request", "requests"))
+}
+
+// verdictReason is what the verdict follows from; of a run that the client's side
+// limited it stands in the warnings, or beside the rate.
+func verdictReason(f *Figures) string {
+	if f.Client.Bottleneck != "" {
+		return clientLimit + ", as said above"
+	}
+	return f.Reason
+}
+
+// processors says who used the client's cores.
+func processors(c Client) string {
+	text := percent(c.CPUShare) + " of " + count(c.Cores, "core", "cores")
+	if c.OthersShare != nil {
+		text += " (others " + percent(*c.OthersShare) + ")"
+	}
+	return text
 }
 
 // orNA is milliseconds for people, if there are any.

@@ -93,7 +93,7 @@ func TestConversationEnds(t *testing.T) {
 		t.Errorf("%d turns, want 2", turns)
 	}
 	warner, ok := source.(workload.Warner)
-	if !ok || !slices.Equal(warner.Warnings(), []string{"1 conversations ended early: the next turn would not have fitted the context of 85 tokens"}) {
+	if !ok || !slices.Equal(warner.Warnings(), []workload.Warning{{Count: 1, Text: "conversations ended early: the next turn would not have fitted the context of 85 tokens"}}) {
 		t.Error("no warning of the early end")
 	}
 	q = take(t, source, 1)[0]

@@ -22,9 +22,6 @@ func (s *Spec) Describe(p Params) []string {
 			prompt, output := s.distributions(i)
 			add("%s: prompts of %s tokens, answers of %s%s", s.className(i), s.describeLengths(prompt), s.describeLengths(output), s.exactly())
 		}
-		if share := s.shareCut(p); share > 0 {
-			add("warning: about %s of requests are cut to fit the context of %d tokens", percent(share), s.context(p))
-		}
 	} else if len(s.classes) > 0 {
 		add("classes by weight: %s", s.classes.String())
 	}
@@ -137,21 +134,4 @@ func percent(share float64) string {
 		return fmt.Sprintf("%.0f%%", 100*share)
 	}
 	return fmt.Sprintf("%.2g%%", 100*share)
-}
-
-// shareCut estimates how many requests do not fit the context.
-func (s *Spec) shareCut(p Params) float64 {
-	const draws = 4096
-	if s.context(p) == maxCount || s.context(p) < s.SharedPrefixTokens+2 {
-		return 0
-	}
-	lengths, kinds := random(s.Seed, forLengths, 1, 0), random(s.Seed, forClasses, 1, 0)
-	count := 0
-	for range draws {
-		drawn := s.draw(lengths, s.classes.draw(kinds))
-		if _, _, cut := fit(drawn.prompt, drawn.output, s.context(p)-s.SharedPrefixTokens); cut {
-			count++
-		}
-	}
-	return float64(count) / draws
 }

@@ -136,18 +136,18 @@ func (m *maker) think(random *rand.Rand) time.Duration {
 }
 
 // Warnings says what had to be changed or left out so far, in sentences.
-func (m *maker) Warnings() []string {
-	var all []string
-	add := func(count int64, format string, args ...any) {
+func (m *maker) Warnings() []Warning {
+	var all []Warning
+	add := func(count, of int64, format string, args ...any) {
 		if count > 0 {
-			all = append(all, fmt.Sprintf(format, args...))
+			all = append(all, Warning{Count: count, Of: of, Text: fmt.Sprintf(format, args...)})
 		}
 	}
 	requests := m.requests.Load()
 	cut, short, substitutes := m.cut.Load(), m.short.Load(), m.substitutes.Load()
-	add(cut, "%d of %d requests were cut to fit the context of %d tokens", cut, requests, m.context)
-	add(short, "%d conversations ended early: the next turn would not have fitted the context of %d tokens", short, m.context)
-	add(substitutes, "%d answers came without token ids: random ones stand for them in later turns", substitutes)
+	add(cut, requests, "requests were cut to fit the context of %d tokens", m.context)
+	add(short, 0, "conversations ended early: the next turn would not have fitted the context of %d tokens", m.context)
+	add(substitutes, 0, "answers came without token ids: random ones stand for them in later turns")
 	return all
 }
 

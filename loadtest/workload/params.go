@@ -47,10 +47,25 @@ func (p Params) validate(s *Spec) error {
 	return nil
 }
 
+// Warning is something that a Source had to change or leave out: how many of Of, or how
+// many if Of is 0, and what of them. Those of equal Text add up.
+type Warning struct {
+	Count, Of int64
+	Text      string
+}
+
+// String is the warning as a sentence.
+func (w Warning) String() string {
+	if w.Of > 0 {
+		return fmt.Sprintf("%d of %d %s", w.Count, w.Of, w.Text)
+	}
+	return fmt.Sprintf("%d %s", w.Count, w.Text)
+}
+
 // Warner is a Source that can say what it had to change or leave out so far, in
 // sentences. Safe for concurrent use. Those of Spec.New are Warners.
 type Warner interface {
-	Warnings() []string
+	Warnings() []Warning
 }
 
 // New begins a run. The Spec must be valid, and stay as it is while sources are in

@@ -84,7 +84,7 @@ func TestBoundsProperty(t *testing.T) {
 		}
 		var counted int
 		if warnings := warner.Warnings(); len(warnings) > 0 {
-			if _, err := fmt.Sscanf(warnings[0], "%d of 50 requests were cut", &counted); err != nil {
+			if _, err := fmt.Sscanf(warnings[0].String(), "%d of 50 requests were cut", &counted); err != nil {
 				t.Fatalf("warnings %q", warnings)
 			}
 		}

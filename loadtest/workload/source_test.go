@@ -180,8 +180,6 @@ func TestDescribe(t *testing.T) {
 	}{
 		{"", []string{"arrivals: poisson, 100 a second for 1m0s", "lengths: prompts of 512 tokens, answers of 128, exactly", "prompts: token ids, uniform over the vocabulary", "seed: 7"}},
 		{"--arrival=ramp --prompt-kind=text --exact=false", []string{"arrivals: ramp from 0 to 100 a second for 1m0s", "answers of 128, at most", "prompts: text of common words, 4 bytes taken for a token"}},
-		{"--prompt-tokens=5000", []string{"warning: about 100% of requests are cut to fit the context of 4096 tokens"}},
-		{"--prompt-tokens=uniform:1-7936", []string{"warning: about 50% of requests are cut to fit the context of 4096 tokens"}},
 		{"--class=a=3,prompt=7 --class=b=1", []string{"class a, 75%: prompts of 7 tokens", "class b, 25%: prompts of 512 tokens"}},
 		{"--turns=3 --think=exp:1s --shared-prefix-tokens=9", []string{"shared prefixes: 1 of 9 tokens", "conversations: turns 3, the next exp:1s after the answer"}},
 		{"--speed=2 --trace-limit=10 --trace-scale-lengths=0.05 --trace=" + mooncake, []string{"arrivals: as recorded, 2 times as fast", "(mooncake), the first 10 requests, lengths times 0.05, prompts share blocks of 26 tokens, answers exactly as long as recorded"}},

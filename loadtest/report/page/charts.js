@@ -42,6 +42,7 @@ function latencyOverRate(figure, reports) {
   const series = over(reports, kinds, (r, kind) => r.steps.map(s => [s.rate, orNull(s[latency][kind.name]), !s.passed, stepNote(s)]));
   const bounds = reports.flatMap(r => r.bounds.filter(b => b.latency === latency)).slice(0, 1)
     .map(b => ({ y: b.ms, name: `SLO ${b.percentile} < ${duration(b.ms)}` }));
+  if (!series.length) return;
   lineChart(figure, {
     series, dots: true, marks: marksOf(reports), bounds,
     x: linear(0, Math.max(...xsOf(series), 0) * 1.04, number), y: fit(valuesOf(series).concat(bounds.map(b => b.y)), number),
@@ -52,6 +53,7 @@ function latencyOverRate(figure, reports) {
 function throughputOverRate(figure, reports) {
   const kinds = [{ name: 'completed' }, { name: 'goodput' }];
   const series = over(reports, kinds, (r, kind) => r.steps.map(s => [s.rate, s[kind.name], !s.passed, stepNote(s)]));
+  if (!series.length) return;
   const high = Math.max(...xsOf(series), 0) * 1.04;
   series.push({ name: 'all that is offered', color: 'c5', dash: '2 4', plain: true, points: [[0, 0], [high, high]] });
   lineChart(figure, {
@@ -63,6 +65,7 @@ function throughputOverRate(figure, reports) {
 function attainmentOverRate(figure, reports) {
   const kinds = [{ name: 'of those offered', key: 'attainment' }, { name: 'of those completed', key: 'attainment_completed' }].slice(0, several ? 1 : 2);
   const series = over(reports, kinds, (r, kind) => r.steps.map(s => [s.rate, 100 * s[kind.key], !s.passed, stepNote(s)]));
+  if (!series.length) return;
   lineChart(figure, {
     series, dots: true, marks: marksOf(reports), x: linear(0, Math.max(...xsOf(series), 0) * 1.04, number), y: linear(0, 104, v => number(v) + '%'),
     xName: 'requests/s offered', yName: '', xText: x => number(x) + ' requests/s offered', yText: v => number(v) + '%',
@@ -134,7 +137,7 @@ function budget(figure, reports) {
   if (!rows.length) return;
   const most = Math.max(...rows.map(r => r.ms), 1e-9);
   barChart(figure, {
-    rows, legend: stageLegend(rows, most), most, axis: 'ms', left: several ? 150 : 54, right: 74,
+    rows, legend: stageLegend(rows, most), most, axis: 'ms',
   });
 }
 
@@ -149,7 +152,7 @@ function budgetByRate(figure, reports) {
     }
   }
   if (!rows.length) return;
-  barChart(figure, { rows, legend: stageLegend(rows, 100), most: 100, behind: true, left: several ? 150 : 64, axis: '% of the time' });
+  barChart(figure, { rows, legend: stageLegend(rows, 100), most: 100, axis: '% of the time' });
 }
 
 function waterfall(figure, reports) {
@@ -165,7 +168,7 @@ function waterfall(figure, reports) {
   }));
   if (!rows.length) return;
   const most = Math.max(...rows.map(r => r.e2e), 1e-9);
-  barChart(figure, { rows, legend: stageLegend(rows, most), most, axis: 'ms since the request was due', left: 64 });
+  barChart(figure, { rows, legend: stageLegend(rows, most), most, axis: 'ms since the request was due' });
 }
 
 const charts = {

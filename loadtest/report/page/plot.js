@@ -126,18 +126,40 @@ function legendOf(entries) {
 
 const widthOf = figure => Math.max(Math.floor(figure.clientWidth), 280);
 
-// placed gives marks, whose names stand above the plot, the levels on which no name
-// covers another, and the side of the line on which there is room.
-function placed(marks, px, end) {
-  const taken = [];
-  return marks.slice().sort((a, b) => a.x - b.x).map(m => {
-    const at = px(m.x), wide = 6.6 * m.name.length + 8, left = at + wide > end;
-    const from = left ? at - wide : at, to = left ? at : at + wide;
-    let level = 0;
-    while (taken.some(t => t.level === level && t.from < to && from < t.to)) level++;
-    taken.push({ level, from, to });
-    return { name: m.name, at, left, level };
-  });
+// textWidth is how wide a label is, in the font of the style sheet.
+const pen = document.createElement('canvas').getContext('2d');
+function textWidth(text) {
+  pen.font = '11.5px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif';
+  return pen.measureText(text).width;
+}
+
+// placed gives marks, whose names stand above the plot, each its level and its side of
+// the line, so that no name covers another or stands on another's line: a line reaches up
+// to its own level. Names stay within the width. It tries few levels first; marks that do
+// not fit after many tries have no names but in their lines' titles.
+function placed(marks, px, width) {
+  const all = marks.slice().sort((a, b) => a.x - b.x).map(({ x, name }) => ({ name, at: px(x), wide: textWidth(name) + 10 }));
+  const crosses = (line, name) => line.at > name.left && line.at < name.right && line.level >= name.level;
+  const apart = (a, b) => (a.level !== b.level || a.right < b.left || b.right < a.left) && !crosses(a, b) && !crosses(b, a);
+  let tries = 20000;
+  const place = (taken, levels) => {
+    if (taken.length === all.length) return taken;
+    const { name, at, wide } = all[taken.length];
+    for (let level = 0; level < levels && tries-- > 0; level++) {
+      for (const flipped of [false, true]) {
+        const m = { name, at, flipped, level, left: flipped ? at - wide : at + 1, right: flipped ? at - 1 : at + wide };
+        if (m.left < 0 || m.right > width || !taken.every(t => apart(m, t))) continue;
+        const whole = place([...taken, m], levels);
+        if (whole) return whole;
+      }
+    }
+    return null;
+  };
+  for (let levels = 1; levels <= all.length; levels++) {
+    const whole = place([], levels);
+    if (whole) return whole;
+  }
+  return all.map(m => ({ name: m.name, at: m.at, level: 0, nameless: true }));
 }
 
 // frame empties a figure but for its caption and gives it an SVG.
@@ -156,10 +178,11 @@ function frame(figure, width, height, legend) {
 function lineChart(figure, chart) {
   const pad = { left: 58, right: 14, top: 18, bottom: 38 }, plotHeight = chart.height || 214;
   const width = widthOf(figure), w = width - pad.left - pad.right;
-  const marks = placed(chart.marks || [], x => pad.left + w * chart.x.at(x), pad.left + w);
-  pad.top += 13 * marks.reduce((most, m) => Math.max(most, m.level + 1), 0);
+  const marks = placed(chart.marks || [], x => pad.left + w * chart.x.at(x), width);
+  pad.top += 16 * marks.reduce((most, m) => Math.max(most, m.level + 1), 0);
   const height = pad.top + plotHeight + pad.bottom, h = plotHeight;
-  const svg = frame(figure, width, height, chart.series);
+  const bounds = (chart.bounds || []).filter(b => chart.y.at(b.y) >= 0 && chart.y.at(b.y) <= 1);
+  const svg = frame(figure, width, height, chart.series.concat(bounds.map(b => ({ name: b.name, color: 'bad', dash: '6 3' }))));
   const px = x => pad.left + w * chart.x.at(x), py = y => pad.top + h * (1 - chart.y.at(y));
 
   for (const s of chart.shades || []) {
@@ -177,14 +200,13 @@ function lineChart(figure, chart) {
     el('text', { x: pad.left + w, y: height - 5, 'text-anchor': 'end' }, chart.xName),
     el('text', { x: 2, y: 9 }, chart.yName));
 
-  for (const b of chart.bounds || []) {
-    if (!(chart.y.at(b.y) >= 0 && chart.y.at(b.y) <= 1)) continue;
-    svg.append(el('line', { class: 'slo', x1: pad.left, x2: pad.left + w, y1: py(b.y), y2: py(b.y) }),
-      el('text', { x: pad.left + 4, y: py(b.y) - 4 }, b.name));
+  for (const b of bounds) {
+    svg.append(el('line', { class: 'slo', x1: pad.left, x2: pad.left + w, y1: py(b.y), y2: py(b.y) }, el('title', {}, b.name)));
   }
   for (const m of marks) {
-    svg.append(el('line', { class: 'mark', 'data-mark': m.name, x1: m.at, x2: m.at, y1: pad.top - 5 - 13 * m.level, y2: pad.top + h }),
-      el('text', { x: m.left ? m.at - 4 : m.at + 4, y: pad.top - 6 - 13 * m.level, 'text-anchor': m.left ? 'end' : 'start' }, m.name));
+    svg.append(el('line', { class: 'mark', 'data-mark': m.name, x1: m.at, x2: m.at, y1: pad.top - 5 - 16 * m.level, y2: pad.top + h }, el('title', {}, m.name)));
+    if (m.nameless) continue;
+    svg.append(el('text', { x: m.flipped ? m.at - 4 : m.at + 4, y: pad.top - 6 - 16 * m.level, 'text-anchor': m.flipped ? 'end' : 'start' }, m.name));
   }
   for (const s of chart.series) {
     let d = '', open = false;
@@ -226,9 +248,10 @@ function lineChart(figure, chart) {
 }
 
 // barChart draws rows {name, segments: [{name, color, from, to, text}], end, tick} to
-// one scale from 0 to chart.most; end is what stands behind the bar.
+// one scale from 0 to chart.most; end is what stands at the end of the row.
 function barChart(figure, chart) {
-  const row = 24, pad = { left: chart.left || 96, right: chart.right || 74, top: 6, bottom: chart.axis ? 36 : 8 };
+  const widest = text => Math.max(...chart.rows.map(r => textWidth(text(r))));
+  const row = 24, pad = { left: 16 + widest(r => r.name), right: 14 + widest(r => r.end || ''), top: 6, bottom: chart.axis ? 36 : 8 };
   const height = pad.top + pad.bottom + row * chart.rows.length;
   const width = widthOf(figure), svg = frame(figure, width, height, chart.legend);
   const w = width - pad.left - pad.right, px = v => pad.left + w * v / chart.most;
@@ -255,8 +278,7 @@ function barChart(figure, chart) {
       svg.append(el('line', { class: 'tick', x1: px(r.tick), x2: px(r.tick), y1: y - 2, y2: y + row - 4 }, el('title', {}, 'first token')));
     }
     if (r.end) {
-      const last = chart.behind ? pad.left + w : r.segments.reduce((m, s) => Math.max(m, px(s.to)), pad.left);
-      svg.append(el('text', { x: last + 6, y: y + 13 }, r.end));
+      svg.append(el('text', { x: pad.left + w + 8, y: y + 13 }, r.end));
     }
   });
 }

@@ -1,0 +1,182 @@
+package report_test
+
+import (
+	"html"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/tail"
+)
+
+// step is one of a search, with a p99 of TTFT of 800 ms of which a share was the queue.
+func step(rate float64, change func(*search.Step)) search.Step {
+	s := search.Step{Rate: rate, Passed: true, Summary: &measure.Summary{Requests: 500, Completed: 500, Verdict: measure.Stable, SLO: "ttft:p99<500ms"}}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func missed(s *search.Step) { s.Passed, s.Why = false, "ttft:p99<500ms: measured 800 ms" }
+
+func broke(s *search.Step) {
+	s.Passed, s.Why, s.Summary.Verdict = false, "OVERLOADED: 9% were not served", measure.Overloaded
+}
+
+func late(s *search.Step) { s.Passed, s.Unknown, s.Client = false, true, "it was late" }
+
+func short(s *search.Step) { s.Passed, s.Unknown, s.Why = false, true, "too short" }
+
+func cut(s *search.Step) {
+	s.Passed, s.Unknown, s.Interrupted, s.Why = false, true, true, "interrupted after 12 s"
+}
+
+func TestHeadlineOfASearch(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		steps []search.Step
+		queue float64 // the queue's share of the tail
+	}{
+		{"Holds 35/s within its SLO; breaks at 60/s; the tail is the prefill queue (81% of TTFT p99 at 60/s).", []search.Step{step(20, nil), step(35, nil), step(60, broke)}, .81},
+		{"Holds 35/s within its SLO; misses the SLO at 45/s; breaks at 60/s; the largest part of the tail is the prefill queue (40% of TTFT p99 at 45/s).", []search.Step{step(35, nil), step(45, missed), step(60, broke)}, .4},
+		{"Holds 35/s within its SLO; no rate tried was too much for it.", []search.Step{step(20, nil), step(35, nil)}, 0},
+		{"Holds 20/s within its SLO; misses the SLO at 35/s.", []search.Step{step(20, nil), step(35, missed)}, 0},
+		{"Holds at least 20/s within its SLO; at 35/s the client's side was the limit.", []search.Step{step(20, nil), step(35, late)}, 0},
+		{"Holds at least 20/s within its SLO; at 35/s nothing could be told; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
+		{"Holds 35/s within its SLO; breaks at 60/s.", []search.Step{step(20, short), step(35, nil), step(60, broke)}, 0},
+		{"Misses its SLO at every rate tried, from 20/s on; breaks at 60/s.", []search.Step{step(20, missed), step(60, broke)}, 0},
+		{"Holds none of the rates tried, from 20/s on; breaks at 20/s.", []search.Step{step(20, broke), step(60, broke)}, 0},
+		{"At 20/s the client's side was the limit.", []search.Step{step(20, late), step(60, late)}, 0},
+		{"Interrupted: holds at least 20/s within its SLO; 35/s was not measured to its end.", []search.Step{step(20, nil), step(35, cut)}, 0},
+		{"Interrupted: 20/s was not measured to its end.", []search.Step{step(20, cut)}, 0},
+	} {
+		var runs []report.Figures
+		searching := search.Result{Steps: c.steps}
+		for i, s := range c.steps {
+			f := report.Figures{Rate: s.Rate, Summary: *s.Summary}
+			if c.queue > 0 {
+				f.Tail = &tail.Explanation{Breakdowns: []tail.Breakdown{{Latency: measure.TTFT, Percentile: "p99", Milliseconds: 800, Stages: map[tail.Stage]float64{tail.Queue: 800 * c.queue, tail.Prefill: 100}}}}
+			}
+			runs = append(runs, f)
+			if s.Passed {
+				searching.MaxRate = &c.steps[i].Rate
+			}
+			if s.Summary.Verdict == measure.Overloaded && searching.Breaking == nil {
+				searching.Breaking = &c.steps[i].Rate
+			}
+		}
+		r := reporttest.New("")
+		r.Interrupted = c.steps[len(c.steps)-1].Interrupted
+		r.SetSearch(searching, runs)
+		if got := r.Headline(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestHeadlineOfOneRun(t *testing.T) {
+	const ms = 1.0
+	met, over, few := measure.Objective{Term: "ttft:p99<500ms", Met: true, Measured: pointer(300 * ms)}, measure.Objective{Term: "ttft:p99<500ms", Measured: pointer(800 * ms)}, measure.Objective{Term: "ttft:p99<500ms", Why: "78 are too few for it"}
+	for _, c := range []struct {
+		want    string
+		figures report.Figures
+	}{
+		{"Holds 20/s within its SLO.", figuresWith(20, 0, measure.Stable, met)},
+		{"Keeps up with 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Stable, met, over)},
+		{"Keeps up with 20/s; too few requests to tell its SLO.", figuresWith(20, 0, measure.Stable, met, few)},
+		{"Keeps up with 20/s.", figuresWith(20, 0, measure.Stable)},
+		{"Falls behind at 20/s.", figuresWith(20, 0, measure.Backlogged)},
+		{"Breaks at 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Overloaded, over)},
+		{"Nothing could be told of 20/s.", figuresWith(20, 0, measure.None)},
+		{"Completes 7.50/s with 8 at a time; meets its SLO.", figuresWith(0, 8, measure.None, met)},
+	} {
+		r := reporttest.New("")
+		r.SetRun(c.figures)
+		if got := r.Headline(); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+func figuresWith(rate float64, concurrency int, verdict measure.Verdict, objectives ...measure.Objective) report.Figures {
+	f := report.Figures{Rate: rate, Concurrency: concurrency, Summary: measure.Summary{Requests: 100, Completed: 100, CompletedRPS: 7.5, OfferedRPS: rate, Verdict: verdict, Objectives: objectives}}
+	if len(objectives) > 0 {
+		f.SLO = "ttft:p99<500ms"
+	}
+	return f
+}
+
+var tags = regexp.MustCompile(`(?s)<script.*?</script>|<style.*?</style>|<[^>]*>`)
+
+// The sentence stands on top of the page and of the table; what limited the client
+// stands once in each, however many places name its effect.
+func TestEachThingIsSaidOnce(t *testing.T) {
+	const why = "requests went out late, while others had its cores"
+	single := func() *report.Report {
+		run := reporttest.Run(aggregated, 5, 20*time.Second, 1)
+		run.Client.Bottleneck = why
+		r := reporttest.New("")
+		r.SetRun(reporttest.Figures(run))
+		return r
+	}
+	sweep := reporttest.Sweep("", disaggregated, rates, 20*time.Second)
+	limit(sweep, 0, why)
+	sweep.Search.Limited = "the client's side was the limit at 2/s: " + why
+	for name, r := range map[string]*report.Report{"one run": single(), "a sweep": sweep} {
+		page := html.UnescapeString(tags.ReplaceAllString(pageOf(t, r), " "))
+		table := strings.Join(strings.Fields(written(t, func(w io.Writer) error { return r.WriteTable(w, 100) })), " ")
+		for form, text := range map[string]string{"page": page, "table": table} {
+			if n := strings.Count(text, why); n != 1 {
+				t.Errorf("the %s of %s says %d times what limited the client", form, name, n)
+			}
+			if n := strings.Count(text, r.Headline()); n != 1 {
+				t.Errorf("the %s of %s has its headline %d times", form, name, n)
+			}
+			for _, warning := range r.Warnings {
+				if n := strings.Count(text, warning); n != 1 {
+					t.Errorf("the %s of %s has %d times: %s", form, name, n, warning)
+				}
+			}
+		}
+		if !strings.HasPrefix(table, r.Headline()) {
+			t.Errorf("the table of %s begins %.80q", name, table)
+		}
+	}
+}
+
+// Each tile says of which rate it is.
+func TestTilesSayTheirRate(t *testing.T) {
+	r := reporttest.Sweep("", disaggregated, rates, 20*time.Second)
+	page := pageOf(t, r)
+	tiles := regexp.MustCompile(`<div class="tile"><b>[^<]*</b><span>([^<]*)</span>`).FindAllStringSubmatch(page, -1)
+	if len(tiles) != 8 {
+		t.Fatalf("%d tiles", len(tiles))
+	}
+	for _, tile := range tiles[1:] {
+		if !strings.Contains(tile[1], "at 2/s") {
+			t.Errorf("a tile says %q", tile[1])
+		}
+	}
+}
+
+// An interrupted sweep shows what it measured, and no plot over rates of a single one.
+func TestPageOfAnInterruptedSweep(t *testing.T) {
+	for whole, charts := range map[int]bool{0: false, 2: true} {
+		page := pageOf(t, interruptedSweep(whole))
+		if got := strings.Contains(page, `data-chart="throughput"`); got != charts {
+			t.Errorf("after %d whole rates plots over rates: %t", whole, got)
+		}
+		for _, want := range []string{"Interrupted: ", "was not measured to its end", "interrupted after 12 s", "Latencies at 2 requests/s"} {
+			if !strings.Contains(page, want) && (whole == 0 || want != "Latencies at 2 requests/s") {
+				t.Errorf("after %d whole rates the page lacks %q", whole, want)
+			}
+		}
+	}
+}
