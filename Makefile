@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo soak release lint generate kernels gpu-check tidy tools ci
+.PHONY: help build test race images integration demo picture soak release lint generate kernels gpu-check tidy tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,9 @@ integration: images ## Run the integration suite over containers
 demo: build ## Record docs/images/demo.svg, the moving picture of the README
 	cd tools/record && GOWORK=off go build -o $(BIN)/record . && \
 	PATH=$(BIN):$$PATH TANDEM_MODEL=$(CURDIR)/models/fable $(BIN)/record --script demo.sh --out $(CURDIR)/docs/images/demo.svg
+
+picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
+	bash tools/record/report.sh
 
 soak: ## Break a mesh of processes at random for ten minutes, every token compared (FOR=1h, SEED=7)
 	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1)

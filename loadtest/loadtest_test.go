@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -368,6 +369,16 @@ func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 		}
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("ended after %v", took)
+		}
+	})
+}
+
+// What the runs of a sweep had to change is one warning, added up.
+func TestWarningsOfASweepAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := run(t, config(t, "--sweep=5,10", "--arrival=constant", "--duration=10s", "--warmup=0s", "--prompt-tokens=5000", "--context-tokens=64"), fourSlots, &begun{})
+		if want := []string{"152 of 152 requests were cut to fit the context of 64 tokens"}; !slices.Equal(out.Report.Warnings, want) {
+			t.Errorf("warnings %q, want %q", out.Report.Warnings, want)
 		}
 	})
 }
