@@ -93,4 +93,3 @@ func (p *progress) finish() {
 	defer p.mu.Unlock()
 	p.liveLine.finish()
 }
-
