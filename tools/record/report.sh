@@ -46,7 +46,7 @@ $client "$work/tandem" bench serve --addr "$address" --report "$work/report.html
 
 # A message bus that is named but does not answer costs the browser 25 seconds.
 DBUS_SESSION_BUS_ADDRESS=disabled: DBUS_SYSTEM_BUS_ADDRESS=disabled: "$browser" --headless=new --no-sandbox --disable-gpu \
-  --hide-scrollbars --user-data-dir="$work/profile" --window-size=1200,"${HEIGHT:-1010}" --screenshot="$work/report.png" "file://$work/report.html" 2>/dev/null
+  --hide-scrollbars --user-data-dir="$work/profile" --window-size=1200,"${HEIGHT:-815}" --screenshot="$work/report.png" "file://$work/report.html" 2>/dev/null
 mv "$work/report.png" docs/images/report.png
 [[ -z ${KEEP:-} ]] || cp "$work/report.html" "$KEEP"
 echo "made docs/images/report.png"
