@@ -114,7 +114,7 @@ func (r *Report) single() []string {
 		}
 	}
 	untold := missed == "" && r.SLO != "" && !allMet(r.Objectives)
-	what := ""
+	var what string
 	switch {
 	case r.Requests == 0:
 		return []string{"No request was due in the measured window"}

@@ -127,11 +127,3 @@ func (s *Spec) describePrompts(p Params) string {
 	}
 	return fmt.Sprintf("text %s, %g bytes taken for a token", from, s.CharsPerToken)
 }
-
-// percent is a share with two digits, or three for all.
-func percent(share float64) string {
-	if share >= 0.1 {
-		return fmt.Sprintf("%.0f%%", 100*share)
-	}
-	return fmt.Sprintf("%.2g%%", 100*share)
-}

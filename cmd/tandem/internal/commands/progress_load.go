@@ -27,8 +27,8 @@ func newLoadProgress(out io.Writer) *loadProgress {
 	return &loadProgress{liveLine: newLiveLine(out)}
 }
 
-// everyMinute is the time between lines where there is no terminal.
-const everyMinute = time.Minute
+// linesElsewhere is the time between lines where there is no terminal.
+const linesElsewhere = time.Minute
 
 // Plan says what a sweep takes.
 func (p *loadProgress) Plan(plan loadtest.Plan) {
@@ -75,7 +75,7 @@ func (p *loadProgress) Sample(s record.Sample) {
 	}
 	where := fmt.Sprintf("%s · %.0f%s s%s", p.what, s.At.Seconds(), of, p.left(" · ", s.At))
 	if !p.terminal {
-		if s.At-p.last.At >= everyMinute {
+		if s.At-p.last.At >= linesElsewhere {
 			p.last = s
 			_, _ = fmt.Fprintln(p.out, where)
 		}
