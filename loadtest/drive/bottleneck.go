@@ -33,7 +33,7 @@ const (
 func (r *run) bottleneck(run *record.Run) string {
 	total := len(run.Records)
 	if r.stopped != "" {
-		return r.stopped + rateOf(run) + blame(run, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
+		return r.stopped + rateOf(run) + blame(run, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
 	}
 	if r.unsent > 0 {
 		return fmt.Sprintf("%d of %d requests were not sent, since %d were in flight already: the server keeps up with less, or raise the limit of requests in flight",
@@ -45,7 +45,7 @@ func (r *run) bottleneck(run *record.Run) string {
 	if tooMany(r.sourceLate, total) {
 		const slow = "the client cannot make prompts that fast; lower the rate or shorten the prompts"
 		return fmt.Sprintf("%d of %d requests were made only after they were due%s", r.sourceLate, total, rateOf(run)) +
-			blame(run, slow, slow)
+			blame(run, heldShare, slow, slow)
 	}
 	var delays, ttfts []time.Duration
 	for _, rec := range run.Records {
@@ -71,7 +71,7 @@ func (r *run) bottleneck(run *record.Run) string {
 			name = "at most"
 		}
 		return fmt.Sprintf("requests went out late (%s %s after they were due, %s is allowed)%s", name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), rateOf(run)) +
-			blame(run, "lower the rate or give it more cores", "the machine itself stood still, or its clock; measure again, or lower the rate")
+			blame(run, momentShare, "lower the rate or give it more cores", "the machine itself stood still, or its clock; measure again, or lower the rate")
 	}
 	if share > cpuShareMost {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
@@ -113,14 +113,18 @@ func rateOf(run *record.Run) string {
 	return fmt.Sprintf(" at %.0f of %.0f requests/s", float64(sent)/seconds, run.Offered)
 }
 
-// heldShare is the share of its cores from which others are held to be what made the
-// client late, if it used less itself.
-const heldShare = .1
+const (
+	// heldShare is the share of its cores from which others are held to be what kept the
+	// client from its work, if it used less itself. For a moment they are it from
+	// momentShare on: what has the cores half of the time has all of them now and then.
+	heldShare   = .5
+	momentShare = .1
+)
 
 // blame ends the sentence of a client that was late: who had its processors, and what
 // to do. remedy is for a client that had them itself, idle for one that nobody kept from
-// them.
-func blame(run *record.Run, remedy, idle string) string {
+// them. enough is the share of others from which they are to blame.
+func blame(run *record.Run, enough float64, remedy, idle string) string {
 	own, others := cpuShare(run), run.Client.OthersShare
 	cores := fmt.Sprintf("%d cores", run.Client.Cores)
 	if run.Client.Cores == 1 {
@@ -129,10 +133,10 @@ func blame(run *record.Run, remedy, idle string) string {
 	switch {
 	case others == nil:
 		return fmt.Sprintf(", with %.0f%% of its %s in use: %s", 100*own, cores, remedy)
-	case *others >= heldShare && *others > own:
+	case *others >= enough && *others > own:
 		return fmt.Sprintf(", while others (the server too, if it runs here) had %.0f%% of the client's %s and it %.0f%%: give it cores of its own, or stop what else runs",
 			100**others, cores, 100*own)
-	case own < heldShare:
+	case own < momentShare:
 		remedy = idle
 	}
 	return fmt.Sprintf(", with %.0f%% of its %s in use by itself and %.0f%% by others: %s", 100*own, cores, 100**others, remedy)
