@@ -25,6 +25,7 @@ func newCompletionCommand() *cobra.Command {
   tandem completion fish > ~/.config/fish/completions/tandem.fish`,
 		Args:                  exactly("the name of a shell: " + strings.Join(shells, ", ")),
 		ValidArgs:             shells,
+		Annotations:           map[string]string{annotationVariables: variablesIgnore},
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()

@@ -13,7 +13,7 @@ import (
 
 // newConfigCommand shows and checks the configuration of the commands that build
 // makes: those that take --config.
-func newConfigCommand(environ []string, build ...func() *cobra.Command) *cobra.Command {
+func newConfigCommand(build ...func() *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "config",
 		Short:   "Print the configuration in force, or check a configuration file",
@@ -43,10 +43,11 @@ with the source of its value.`,
 // configPrintOf has the flags of a command, but prints them instead of running it.
 func configPrintOf(of *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     of.Name(),
-		Short:   "Print the configuration that '" + of.Name() + "' would run with",
-		Example: "  tandem config print " + of.Name() + " --config tandem.yaml",
-		Args:    exactly(),
+		Use:         of.Name(),
+		Short:       "Print the configuration that '" + of.Name() + "' would run with",
+		Example:     "  tandem config print " + of.Name() + " --config tandem.yaml",
+		Args:        exactly(),
+		Annotations: map[string]string{annotationVariables: variablesWarn}, // what it prints is in force all the same
 	}
 	cmd.Flags().AddFlagSet(of.Flags())
 	asJSON := addJSON(cmd, "print one JSON object: name to value and source")
@@ -78,8 +79,9 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 		Long: `Checks that every key of FILE is a flag of the command that it is for, and every
 value one that the command starts with. What FILE leaves out has its default; a
 file for 'serve' may leave the target to the command line.`,
-		Example: "  tandem config validate tandem.yaml",
-		Args:    exactly("FILE, a configuration file"),
+		Example:     "  tandem config validate tandem.yaml",
+		Annotations: map[string]string{annotationVariables: variablesIgnore},
+		Args:        exactly("FILE, a configuration file"),
 	}
 	target := cmd.Flags().String("for", "serve", "command that the file is for: "+strings.Join(names, " or "))
 	oneOf(cmd, "for", names...)

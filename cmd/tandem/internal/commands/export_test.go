@@ -33,3 +33,9 @@ func NewLoadProgress(out io.Writer, terminal bool) (progress loadtest.Progress, 
 	p.terminal = terminal
 	return p, p.finish
 }
+
+// MostFlags is mostFlags.
+const MostFlags = mostFlags
+
+// MainFlags is mainFlags.
+var MainFlags = mainFlags

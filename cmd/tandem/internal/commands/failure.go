@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -68,7 +67,15 @@ func loadFailure(ctx context.Context, err error) error {
 }
 
 func usageError(cmd *cobra.Command, problem string) error {
-	return &exitError{status: exitUsage, message: fmt.Sprintf("%s: see '%s --help'", problem, cmd.CommandPath())}
+	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(problem, "see "), cmd.CommandPath())}
+}
+
+// then is a problem, or a question, with what to do behind it.
+func then(problem, do string) string {
+	if strings.HasSuffix(problem, "?") {
+		return problem + " " + strings.ToUpper(do[:1]) + do[1:]
+	}
+	return problem + ": " + do
 }
 
 // flagProblem is what is wrong with a flag, in words instead of Go's.
@@ -119,24 +126,6 @@ func atMostOne(what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// asGroup makes of a command one that only holds others: without arguments it
-// prints its help; an unknown one is an error that names the nearest.
-func asGroup(cmd *cobra.Command) {
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		cmd.SuggestionsMinimumDistance = 2
-		problem := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			sort.Strings(near)
-			problem += fmt.Sprintf(", did you mean %q?", near[0])
-		}
-		return usageError(cmd, problem)
-	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
 // statusOf is the gRPC status of an error, of the end of a context too.

@@ -34,7 +34,8 @@ with --service server that it runs, whatever workers there are.`,
 		Example: `  tandem probe 127.0.0.1:7070
   tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock
   tandem probe http://127.0.0.1:9090/readyz`,
-		Args: atMostOne("address"),
+		Args:        atMostOne("address"),
+		Annotations: map[string]string{annotationVariables: variablesIgnore}, // it runs every few seconds
 	}
 	service := cmd.Flags().String("service", "", "full name of one gRPC service; empty: the server as a whole")
 	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "longest wait for the answer")

@@ -44,7 +44,7 @@ type Process struct {
 // what it was asked for. The end of ctx asks it to finish early.
 func Run(ctx context.Context, p Process) int {
 	root := NewRoot(p.Environ)
-	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: invocation(p.Program)}
+	annotate(root, cobra.CommandDisplayNameAnnotation, invocation(p.Program))
 	root.SetArgs(p.Args)
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
@@ -82,38 +82,43 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return settings.Apply(cmd.Flags(), settings.File(cmd.Flags(), environ), environ)
+			if err := settings.Apply(cmd.Flags(), settings.File(cmd.Flags(), environ), environ); err != nil {
+				return err
+			}
+			return checkVariables(cmd, environ)
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(cmd, flagProblem(err))
-	})
+	root.SetFlagErrorFunc(flagFailure)
 	asGroup(root)
+	version := root.Flags().Bool("version", false, "print the version, as 'tandem version' does")
+	_ = settings.CommandLineOnly(root.Flags(), "version")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			return printVersion(cmd.OutOrStdout(), false)
+		}
+		return greet(cmd)
+	}
+	addHelp(root)
+	root.SetHelpCommand(newHelpCommand())
 	// Commands that take a configuration file; `config` knows them as well.
 	configured := []func() *cobra.Command{newUpCommand, newServeCommand}
-	for _, build := range configured {
-		root.AddCommand(build())
-	}
-	root.SetHelpCommand(newHelpCommand())
-	root.AddCommand(
-		newGenerateCommand(),
-		newChatCommand(),
-		newModelCommand(),
-		newWorkersCommand(),
-		newDrainCommand(),
-		newUndrainCommand(),
-		newPolicyCommand(),
-		newExplainCommand(),
-		newBenchCommand(),
-		newBudgetCommand(),
-		newProbeCommand(),
-		newProfileCommand(),
-		newConfigCommand(environ, configured...),
-		newVersionCommand(),
-		newCompletionCommand(),
-	)
+	addCommands(root, "Run a mesh", newUpCommand(), newServeCommand())
+	addCommands(root, "Use it", newGenerateCommand(), newChatCommand())
+	addCommands(root, "Operate it", newWorkersCommand(), newDrainCommand(), newUndrainCommand(), newPolicyCommand(),
+		newExplainCommand(), newBudgetCommand(), newProbeCommand())
+	addCommands(root, "Measure", newBenchCommand(), newProfileCommand())
+	root.AddCommand(newModelCommand(), newConfigCommand(configured...), newVersionCommand(), newCompletionCommand())
 	return root
+}
+
+// addCommands adds commands under a heading of root's help.
+func addCommands(root *cobra.Command, title string, children ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, child := range children {
+		child.GroupID = title
+	}
+	root.AddCommand(children...)
 }
 
 func addJSON(cmd *cobra.Command, usage string) *bool {
@@ -151,9 +156,10 @@ func onlyOnCommandLine(cmd *cobra.Command, names ...string) {
 // not exist.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "help [COMMAND]",
-		Short:   "Print the help of a command",
-		Example: "  tandem help generate\n  tandem help model synth",
+		Use:         "help [COMMAND]",
+		Short:       "Print the help of a command",
+		Example:     "  tandem help generate\n  tandem help model synth",
+		Annotations: map[string]string{annotationVariables: variablesIgnore},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			of, _, err := cmd.Root().Find(args)
 			if err != nil {

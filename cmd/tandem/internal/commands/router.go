@@ -41,6 +41,7 @@ type operator struct {
 // addControl adds --control to a command for operators, and --addr, its old name.
 func addControl(cmd *cobra.Command) *operator {
 	o := &operator{cmd: cmd}
+	annotate(cmd, annotationVariables, variablesWarn)
 	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address at which the router serves operators, its own --control: host:port or unix:///path")
 	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: as --control")
 	return o

@@ -70,6 +70,7 @@ mesh and exits.`,
 	}
 	oneOf(cmd, "target", api.Names[controlv1.Role]()...)
 	completeMeshFlags(cmd)
+	annotate(cmd, annotationVariables, variablesWarn)
 	return cmd
 }
 

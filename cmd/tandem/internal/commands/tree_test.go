@@ -101,10 +101,17 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"genrate"}, `tandem has no command "genrate", did you mean "generate"?: see 'tandem --help'`},
-		{[]string{"model", "inspct"}, `tandem model has no command "inspct", did you mean "inspect"?: see 'tandem model --help'`},
+		{[]string{"genrate"}, `tandem has no command "genrate", did you mean "generate"? See 'tandem --help'`},
+		{[]string{"model", "inspct"}, `tandem model has no command "inspct", did you mean "inspect"? See 'tandem model --help'`},
 		{[]string{"xyzzy"}, `tandem has no command "xyzzy": see`},
-		{[]string{"generate", "--promt=x"}, `unknown flag: --promt: see 'tandem generate --help'`},
+		{[]string{"generate", "--promt=x"}, `tandem generate has no flag --promt, did you mean --prompt? See 'tandem generate --help'`},
+		{[]string{"generat", "--prompt", "x"}, `tandem has no command "generat", did you mean "generate"? See 'tandem --help'`},
+		{[]string{"model", "inspct", "--josn"}, `tandem model has no command "inspct", did you mean "inspect"? See`},
+		{[]string{"policy", "--josn"}, `tandem policy has no flag --josn, did you mean --json? See`},
+		{[]string{"up", "--decoed=3"}, `tandem up has no flag --decoed, did you mean --decode? See 'tandem up --help'`},
+		{[]string{"up", "--xyzzy"}, `tandem up has no flag --xyzzy: see`},
+		{[]string{"up", "-x"}, `tandem up has no flag -x: see`},
+		{[]string{"--decode=3", "up"}, `tandem has no flag --decode, but 'tandem up' has: flags come behind the command: see`},
 		{[]string{"generate", "--max-tokens=many"}, `see 'tandem generate --help'`},
 		{[]string{"generate", "--seed=-1"}, `--seed: "-1" is not a whole number from 0: see`},
 		{[]string{"generate", "--max-tokens=99999999999999999999"}, `--max-tokens: "99999999999999999999" is too far from 0: see`},
@@ -194,6 +201,9 @@ func TestVersion(t *testing.T) {
 	var build struct{ Version, Revision, Go, Platform string }
 	if err := json.Unmarshal([]byte(got.stdout), &build); err != nil || build.Version == "" || build.Revision == "" || build.Go == "" || build.Platform == "" {
 		t.Errorf("%v: %+v", err, got)
+	}
+	if got, flag := run(t.Context(), "", nil, "version"), run(t.Context(), "", nil, "--version"); got != flag {
+		t.Errorf("version prints %+v, --version %+v", got, flag)
 	}
 	if got := run(t.Context(), "", nil, "version"); !strings.HasPrefix(got.stdout, "tandem ") || !strings.Contains(got.stdout, "(") {
 		t.Errorf("got %+v", got)

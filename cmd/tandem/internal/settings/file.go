@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
@@ -153,13 +154,8 @@ func (p *parser) leaf(path string, key, value *yaml.Node) error {
 }
 
 func (p *parser) unknown(path string, line int) error {
-	nearest, least := "", 0
-	for form, flag := range p.flags {
-		// Of two that are equally near, always the same one.
-		if d := distance(joined(path), form); nearest == "" || d < least || d == least && flag < nearest {
-			nearest, least = flag, d
-		}
-	}
+	form, _ := Nearest(joined(path), maps.Keys(p.flags))
+	nearest := p.flags[form]
 	if nearest == "" {
 		return fmt.Errorf("%s:%d: unknown key %q: no keys are known here", p.file, line, path)
 	}
@@ -189,26 +185,4 @@ func (e entry) set(fs *pflag.FlagSet, f *pflag.Flag) error {
 	}
 	f.Changed = true
 	return nil
-}
-
-// distance is how many bytes have to be put in, taken out or changed to make b of
-// a (Levenshtein 1966).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -2,9 +2,9 @@
 // else from the environment, else from a YAML file, else their defaults. There
 // is one list of names, that of the flags; nothing is declared twice.
 //
-//   - Flag --max-tokens is the variable TANDEM_MAX_TOKENS. Variables that match
-//     no flag are ignored, since Kubernetes sets some of its own (a Service
-//     called tandem gives every pod TANDEM_PORT); an empty one is as good as none.
+//   - Flag --max-tokens is the variable TANDEM_MAX_TOKENS; an empty one is as good as
+//     none. Variables tells those that set nothing, apart from the ones that Kubernetes
+//     sets (a Service called tandem gives every pod TANDEM_PORT).
 //   - In a file, nested keys are joined by "-" or "." to the flag's name. A key
 //     that is no flag is an error that names the nearest one.
 //

@@ -1,0 +1,93 @@
+package commands
+
+// mainFlags are, by command, the flags that its help shows: what most people need. The
+// help of a command that is not here shows all of its flags.
+var mainFlags = map[string][]string{
+	"up": {
+		"model", "prefill", "decode", "kvstore", "engine", "device", "kv-memory",
+		"listen", "http", "metrics", "data-dir", "config", "log-level",
+	},
+	"serve": {
+		"target", "etcd", "nats", "listen", "advertise", "http", "metrics",
+		"model", "engine", "device", "kv-memory", "config", "log-level",
+	},
+	"config print up":    {"config", "json"},
+	"config print serve": {"config", "json"},
+	"generate": {
+		"prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop",
+		"mode", "addr", "timeout", "json",
+	},
+	"chat": {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
+	"bench serve": {
+		"addr", "openai", "rate", "concurrency", "sweep", "find-max", "trace", "duration", "slo",
+		"prompt-tokens", "output-tokens", "report", "out", "json",
+	},
+	"bench modes": {
+		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",
+	},
+	"bench simulated": {
+		"profile", "load", "rounds", "duration", "mode", "pin", "prompt-tokens", "output-tokens", "model", "json",
+	},
+	"bench scheduler": {
+		"scenario", "step-budget", "output-share", "rate", "requests", "short-prompt", "long-prompt", "long-share", "output",
+		"engine", "profile", "seed", "json",
+	},
+	"bench engine": {
+		"preset", "model", "dtype", "kv", "prompt", "decode", "batch", "context", "threads", "device", "rounds", "json",
+	},
+	"bench client": {"streams", "token-rate", "itl", "ttft", "tokens", "duration", "connections", "http", "find-max", "json"},
+	"profile": {
+		"model", "preset", "threads", "cpu-weights", "cpu-kv", "duration", "max-context", "max-chunk", "max-sequences", "layers", "out", "json",
+	},
+}
+
+// flagGroup is a heading of --help-all with its flags: names, or what they begin with if
+// it ends in a hyphen. The longest that fits decides.
+type flagGroup struct {
+	title string
+	flags []string
+}
+
+var (
+	meshGroups = []flagGroup{
+		{"Mesh", []string{"target", "id", "prefill", "decode", "kvstore", "data-dir", "etcd", "nats", "lease-ttl", "start-timeout", "stop-timeout"}},
+		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
+		{"Model", []string{"model", "model-", "chat-template", "context-tokens", "generation-config"}},
+		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
+		{"CPU engine", []string{"cpu-"}},
+		{"CUDA engine", []string{"cuda-", "cublaslt", "gpu-", "nvml"}},
+		{"Simulated engine", []string{"simulated-"}},
+		{"Router", []string{"router-"}},
+		{"Latency budget", []string{"budget-"}},
+		{"Prefill workers", []string{"prefill-"}},
+		{"Decode workers", []string{"decode-"}},
+		{"KV transfer", []string{"kv-"}},
+		{"Block stores", []string{"store-"}},
+		{"Logs and traces", []string{"log-", "trace-"}},
+	}
+	samplingGroup = flagGroup{"Sampling", []string{
+		"temperature", "top-p", "top-k", "min-p", "seed", "repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias", "logprobs",
+	}}
+	loadGroups = []flagGroup{
+		{"Load", []string{
+			"rate", "rates", "load", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from",
+			"min-requests", "max-in-flight", "request-timeout", "drain-timeout", "seed",
+		}},
+		{"Objectives", []string{"slo", "class", "class-slo", "preset", "send-slo"}},
+		{"Requests", []string{
+			"prompt-tokens", "output-tokens", "prompt-kind", "text-file", "chars-per-token", "vocabulary-size", "context-tokens",
+			"shared-prefix-tokens", "shared-prefixes", "turns", "think", "exact", "temperature", "priority", "tenant", "cache-salt",
+		}},
+		{"Recorded traffic", []string{"trace", "trace-", "speed"}},
+		{"Where it goes", []string{"addr", "connections", "mode", "model"}},
+		{"A server with OpenAI's API", []string{"openai", "openai-"}},
+		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},
+	}
+	// flagGroups are the headings of --help-all, by command.
+	flagGroups = map[string][]flagGroup{
+		"up": meshGroups, "serve": meshGroups, "config print up": meshGroups, "config print serve": meshGroups,
+		"generate": {samplingGroup}, "chat": {samplingGroup},
+		"bench serve": loadGroups, "bench modes": loadGroups, "bench simulated": loadGroups,
+		"bench engine": {{"GPU", []string{"cuda-", "cublaslt", "no-graphs", "chunk"}}},
+	}
+)

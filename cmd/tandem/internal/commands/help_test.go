@@ -1,0 +1,100 @@
+package commands_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+)
+
+// flagsIn counts the flags that a help lists.
+func flagsIn(help string) (names []string) {
+	for line := range strings.Lines(help) {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "-h, ")
+		if name, is := strings.CutPrefix(line, "--"); is {
+			names = append(names, strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune(" [\n", r) })[0])
+		}
+	}
+	return names
+}
+
+// TestHelpIsShort: a dozen flags a command, all of them for those who ask.
+func TestHelpIsShort(t *testing.T) {
+	long := 0
+	walk(commands.NewRoot(nil), func(cmd *cobra.Command) {
+		args := strings.Fields(cmd.CommandPath())[1:]
+		short, all := run(t.Context(), "", nil, append(args, "--help")...), run(t.Context(), "", nil, append(args, "--help-all")...)
+		if all.status != 0 || all.stderr != "" {
+			t.Errorf("%v --help-all: %+v", args, all)
+		}
+		shown := flagsIn(short.stdout)
+		if len(shown) > commands.MostFlags {
+			t.Errorf("%v --help lists %d flags: name the main ones in mainFlags", args, len(shown))
+		}
+		every := strings.Join(append(flagsIn(all.stdout), ""), " ")
+		count := 0
+		cmd.InitDefaultHelpFlag()
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Hidden || f.Name == "help-all" {
+				return
+			}
+			count++
+			if strings.Count(" "+every, " "+f.Name+" ") != 1 {
+				t.Errorf("%v --help-all does not list --%s once", args, f.Name)
+			}
+		})
+		if strings.Contains(short.stdout, "--help-all") {
+			long++
+		} else if len(shown) != count {
+			t.Errorf("%v --help lists %d of %d flags, and does not say where the others are", args, len(shown), count)
+		}
+	})
+	if long < 5 {
+		t.Errorf("only %d commands are cut short", long)
+	}
+}
+
+func TestMainFlagsExist(t *testing.T) {
+	for name, flags := range commands.MainFlags {
+		cmd, rest, err := commands.NewRoot(nil).Find(strings.Fields(name))
+		if err != nil || len(rest) > 0 {
+			t.Errorf("there is no command %q", name)
+			continue
+		}
+		for _, flag := range flags {
+			if cmd.Flags().Lookup(flag) == nil {
+				t.Errorf("%s has no flag --%s", name, flag)
+			}
+		}
+	}
+	for _, name := range []string{"up", "serve", "bench serve"} {
+		_, others, _ := strings.Cut(run(t.Context(), "", nil, append(strings.Fields(name), "--help-all")...).stdout, "Other flags:")
+		if names := flagsIn(others); len(names) == 0 || len(names) > 4 {
+			t.Errorf("%s: these flags are under no heading: %v", name, names)
+		}
+	}
+}
+
+func TestGreeting(t *testing.T) {
+	got := run(t.Context(), "", nil)
+	if got.status != 0 || got.stderr != "" {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{"tandem up\n", "tandem chat\n", "tandem generate --prompt", "curl http://127.0.0.1:8080/v1/", "'tandem --help'"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("it lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	if lines := strings.Count(got.stdout, "\n"); lines > 20 {
+		t.Errorf("it is %d lines long", lines)
+	}
+	help := run(t.Context(), "", nil, "--help").stdout
+	for _, want := range []string{"Run a mesh:", "Use it:", "Operate it:", "Measure:"} {
+		if !strings.Contains(help, want) {
+			t.Errorf("help lacks %q:\n%s", want, help)
+		}
+	}
+}

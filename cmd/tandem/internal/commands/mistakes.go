@@ -1,0 +1,111 @@
+package commands
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+)
+
+// annotationGroup marks a command that does nothing by itself.
+const annotationGroup = "tandem_group"
+
+func isGroup(cmd *cobra.Command) bool { return cmd.Annotations[annotationGroup] != "" }
+
+// asGroup makes of a command one that only holds others: without arguments it
+// prints its help; an unknown one is an error that names the nearest.
+func asGroup(cmd *cobra.Command) {
+	annotate(cmd, annotationVariables, variablesIgnore)
+	annotate(cmd, annotationGroup, "true")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return unknownCommand(cmd, args[0])
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+}
+
+func unknownCommand(group *cobra.Command, name string) error {
+	problem := fmt.Sprintf("%s has no command %q", group.CommandPath(), name)
+	if nearest, near := settings.Nearest(name, commandNames(group)); near {
+		problem += fmt.Sprintf(", did you mean %q?", nearest)
+	}
+	return usageError(group, problem)
+}
+
+func commandNames(group *cobra.Command) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, child := range group.Commands() {
+			if child.IsAvailableCommand() && !yield(child.Name()) {
+				return
+			}
+		}
+	}
+}
+
+// flagFailure is the error of reading a command's flags. cobra reads those of a group
+// before it finds that the group has no such command: the flags are that one's, and it
+// is the command that is wrong.
+func flagFailure(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return pflag.ErrHelp
+	}
+	unknown, is := errors.AsType[*pflag.NotExistError](err)
+	if !is {
+		return usageError(cmd, flagProblem(err))
+	}
+	if name, found := firstArgument(cmd); found && isGroup(cmd) {
+		return unknownCommand(cmd, name)
+	}
+	return usageError(cmd, unknownFlag(cmd, unknown.GetSpecifiedName()))
+}
+
+// firstArgument is the argument behind the name of a command, unless it is a flag.
+func firstArgument(cmd *cobra.Command) (string, bool) {
+	args := processOf(cmd.Context()).Args
+	var path []string
+	for of := cmd; of.HasParent(); of = of.Parent() {
+		path = append(path, of.Name())
+	}
+	for _, name := range slices.Backward(path) {
+		at := slices.Index(args, name)
+		if at < 0 {
+			return "", false
+		}
+		args = args[at+1:]
+	}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return "", false
+	}
+	return args[0], true
+}
+
+func unknownFlag(cmd *cobra.Command, name string) string {
+	if len(name) == 1 {
+		return fmt.Sprintf("%s has no flag -%s", cmd.CommandPath(), name)
+	}
+	problem := fmt.Sprintf("%s has no flag --%s", cmd.CommandPath(), name)
+	if nearest, near := settings.Nearest(name, flagNames(cmd)); near {
+		return problem + fmt.Sprintf(", did you mean --%s?", nearest)
+	}
+	for _, child := range cmd.Commands() {
+		if child.Flags().Lookup(name) != nil && child.IsAvailableCommand() {
+			return problem + fmt.Sprintf(", but '%s' has: flags come behind the command", child.CommandPath())
+		}
+	}
+	return problem
+}
+
+func flagNames(cmd *cobra.Command) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		more := true
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { more = more && (f.Hidden || yield(f.Name)) })
+	}
+}
