@@ -3,6 +3,7 @@ package rpc
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -66,6 +67,13 @@ func Reason(err error) string {
 		return info.GetReason()
 	}
 	return ""
+}
+
+// AnsweredHTTP says whether a call failed since a server of HTTP/1.1 has answered it, as
+// one does that is called at the wrong one of its addresses.
+func AnsweredHTTP(err error) bool {
+	s := status.Convert(err)
+	return s.Code() == codes.Unavailable && strings.Contains(s.Message(), "looked like an HTTP/1.1 header")
 }
 
 // RetryAfter is how long the error asks to wait before another try, and whether

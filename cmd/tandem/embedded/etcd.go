@@ -176,13 +176,26 @@ func checkLoopback(server, address string) error {
 	return nil
 }
 
-// explainData explains why etcd did not start: but for a port that is taken, it
-// is what lies in its directory dir.
+// explainData explains why etcd did not start: but for a port that is taken, and for what
+// the system refuses, it is what lies in its directory dir.
 func explainData(cfg EtcdConfig, dir string, err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return explain("etcd", cfg.ClientAddress, err)
-	}
 	text := strings.Join(strings.Fields(err.Error()), " ")
+	// Some of what etcd says has lost its cause on the way.
+	because := func(cause syscall.Errno) bool {
+		return errors.Is(err, cause) || strings.HasSuffix(text, cause.Error())
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return explain("etcd", cfg.ClientAddress, err)
+	case because(syscall.EMFILE) || strings.Contains(text, "file descriptor limit"):
+		return fmt.Errorf("start etcd: this process may not open enough files (%s): raise the limit, such as by 'ulimit -n 65536', and start again", text)
+	case because(syscall.ENFILE):
+		return fmt.Errorf("start etcd: this machine has too many files open (%s): end other programs, or raise its limit, fs.file-max", text)
+	case because(syscall.ENOSPC) || because(syscall.EDQUOT):
+		return fmt.Errorf("start etcd: no space is left for its data in %s (%s): free some, etcd takes at least 200 MB, or choose another data directory", dir, text)
+	case because(syscall.EACCES) || because(syscall.EPERM) || because(syscall.EROFS):
+		return fmt.Errorf("start etcd: it may not write to %s (%s): let this user write there, or choose another data directory", dir, text)
+	}
 	return fmt.Errorf("start etcd: it cannot use the data in %s (%s): move that folder away, or choose another data directory", dir, text)
 }
 

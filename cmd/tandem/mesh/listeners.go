@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"strconv"
+	"syscall"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -26,16 +29,16 @@ func (p *process) listen() (err error) {
 		flag, address string
 		listener      *net.Listener
 	}{
-		{"--listen", p.parts[0].listen, &p.parts[0].listener},
-		{"--http", p.options.HTTP, &p.http},
-		{"--metrics", p.options.Metrics, &p.metrics},
-		{"--control", p.options.Control, &p.control},
+		{"listen", p.parts[0].listen, &p.parts[0].listener},
+		{"http", p.options.HTTP, &p.http},
+		{"metrics", p.options.Metrics, &p.metrics},
+		{"control", p.options.Control, &p.control},
 	} {
 		if at.address == "" {
 			continue
 		}
-		if *at.listener, err = p.open(at.address); err != nil {
-			return fmt.Errorf("%s: %w", at.flag, err)
+		if *at.listener, err = p.openOrNext(at.flag, at.address); err != nil {
+			return fmt.Errorf("--%s: %w", at.flag, err)
 		}
 	}
 	for _, part := range p.parts {
@@ -66,6 +69,31 @@ func (p *process) open(address string) (net.Listener, error) {
 	}
 	p.listeners = append(p.listeners, listener)
 	return listener, nil
+}
+
+// nextPorts is how many ports behind a taken one are tried.
+const nextPorts = 100
+
+// openOrNext opens the address of a flag. One that nobody asked for and another process
+// has, as that of a second 'tandem up', gives way to the next port that is free.
+func (p *process) openOrNext(flag, address string) (net.Listener, error) {
+	listener, err := p.open(address)
+	if p.given == nil || p.given(flag) || !errors.Is(err, syscall.EADDRINUSE) {
+		return listener, err
+	}
+	host, text, _ := net.SplitHostPort(address) // it could be listened on
+	port, _ := strconv.Atoi(text)
+	for next := port + 1; next <= min(port+nextPorts, math.MaxUint16); next++ {
+		listener, nextErr := p.open(net.JoinHostPort(host, strconv.Itoa(next)))
+		if nextErr == nil {
+			p.taken[flag] = address
+			return listener, nil
+		}
+		if !errors.Is(nextErr, syscall.EADDRINUSE) {
+			return nil, nextErr
+		}
+	}
+	return nil, err
 }
 
 // closeListeners closes all ports. Servers close theirs; closing twice is harmless.

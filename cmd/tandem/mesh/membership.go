@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
@@ -77,11 +78,23 @@ func (p *process) connect(ctx context.Context) (err error) {
 	}
 	ctx, cancel := p.starting(ctx)
 	defer cancel()
+	defer time.AfterFunc(etcdPatience, p.sayWaiting).Stop()
 	if p.remember != nil {
 		p.remember()
 		return p.lastView.Await(ctx)
 	}
 	return p.members.Await(ctx)
+}
+
+// etcdPatience is how long etcd may take to answer until people are told what is waited for.
+const etcdPatience = 250 * time.Millisecond
+
+func (p *process) sayWaiting() {
+	until := "until it answers"
+	if p.options.StartTimeout > 0 {
+		until = p.options.StartTimeout.String()
+	}
+	p.logger.Warn("waiting for etcd", slog.Any("endpoints", p.options.Etcd), slog.String("for", until))
 }
 
 func (p *process) disconnect() error {

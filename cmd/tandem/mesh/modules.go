@@ -35,6 +35,11 @@ type process struct {
 	logger   *slog.Logger
 	registry *prometheus.Registry
 
+	// given says whether an address was asked for, by the name of its flag; nil: all were.
+	// taken are those that were not and that others have, and for which another was found.
+	given func(flag string) bool
+	taken map[string]string
+
 	listeners            []net.Listener // all that are open
 	http, metrics        net.Listener   // nil: not served
 	control              net.Listener

@@ -22,6 +22,9 @@ type UpOptions struct {
 	Listen                        string
 	// DataDir holds the embedded etcd's data; empty: a temporary folder.
 	DataDir string
+	// Given says whether an address was asked for, by the name of its flag, such as
+	// listen: the next free port is as good as one that was not. Nil: all were.
+	Given func(flag string) bool
 }
 
 // RegisterFlags adds all flags.
@@ -67,6 +70,9 @@ type Up struct {
 	// Control is where operators call the router, HTTP and Metrics are those addresses;
 	// empty if not served.
 	Control, HTTP, Metrics string
+	// Taken are addresses, by the names of their flags, that other processes have, so that
+	// the mesh listens on the next free ports.
+	Taken map[string]string
 	// Etcd and NATS are the servers in use.
 	Etcd, NATS []string
 	// EmbeddedEtcd and EmbeddedNATS: they run in this process.
@@ -93,7 +99,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		return err
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, taken: map[string]string{}}
 	p.addFree(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers)
 	p.addFree(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)
 	if err := o.Engine.Simulated.CheckWorkers(p.workers()); err != nil {
@@ -102,7 +108,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	p.addFree(controlv1.Role_ROLE_KVTRANSFER, o.KVStores)
 	return p.run(ctx, "up", func(bool) {
 		ready(Up{
-			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control),
+			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), Taken: p.taken,
 			Etcd: p.options.Etcd, NATS: p.options.NATS, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
 			Model: p.model.spec.Name, ModelDir: p.model.dir, Device: p.engines.Device(),
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),

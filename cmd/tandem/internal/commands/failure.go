@@ -149,6 +149,8 @@ func routerFailure(err error, addr string, answered bool) error {
 	switch {
 	case s.Code() == codes.Canceled:
 		return fail(exitInterrupted, "cancelled")
+	case rpc.AnsweredHTTP(err):
+		return fail(exitFailed, "the server at %s speaks HTTP, and not gRPC: pass the router's gRPC address, its --listen, %s unless it was told another", addr, defaultAddr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
 		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -391,6 +393,28 @@ func TestUnreachableRouter(t *testing.T) {
 		if got.stdout != "" {
 			t.Errorf("%v prints %q", c.args, got.stdout)
 		}
+	}
+}
+
+// What a client is told that calls a router at its address for HTTP.
+func TestRouterAtItsHTTPAddress(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	addr := server.Listener.Addr().String()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"generate", "--prompt=x"}, "pass the router's gRPC address, its --listen, 127.0.0.1:7070 unless"},
+		{[]string{"chat"}, "pass the router's gRPC address"},
+		{[]string{"workers"}, "pass --control with the address that the router has for operators, 127.0.0.1:7090 of"},
+		{[]string{"drain", "w"}, "pass --control"},
+		{[]string{"probe", "--timeout=20s", addr}, "ask http://" + addr + "/readyz"},
+		{[]string{"bench", "serve", "--rate=1"}, "pass the router's gRPC address, or to measure an OpenAI-compatible server --openai http://" + addr},
+	} {
+		got := run(t.Context(), "hello\n", []string{"TANDEM_ADDR=" + addr, "TANDEM_CONTROL=" + addr}, c.args...)
+		checkFailure(t, got, 1, "the server at "+addr+" speaks HTTP, and not gRPC: ")
+		checkFailure(t, got, 1, c.want)
 	}
 }
 

@@ -20,7 +20,7 @@ var mainFlags = map[string][]string{
 	"chat": {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
 	"bench serve": {
 		"addr", "openai", "rate", "concurrency", "sweep", "find-max", "trace", "duration", "slo",
-		"prompt-tokens", "output-tokens", "report", "out", "json",
+		"prompt-tokens", "output-tokens", "report", "json",
 	},
 	"bench modes": {
 		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",

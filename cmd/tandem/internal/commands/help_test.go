@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -10,13 +11,13 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 )
 
-// flagsIn counts the flags that a help lists.
+// listed is a line of a help that begins with a flag.
+var listed = regexp.MustCompile(`(?m)^(?:      |  -h, )--([\w-]+)`)
+
+// flagsIn are the flags that a help lists.
 func flagsIn(help string) (names []string) {
-	for line := range strings.Lines(help) {
-		line = strings.TrimPrefix(strings.TrimSpace(line), "-h, ")
-		if name, is := strings.CutPrefix(line, "--"); is {
-			names = append(names, strings.FieldsFunc(name, func(r rune) bool { return strings.ContainsRune(" [\n", r) })[0])
-		}
+	for _, match := range listed.FindAllStringSubmatch(help, -1) {
+		names = append(names, match[1])
 	}
 	return names
 }

@@ -95,11 +95,6 @@ func unknownFlag(cmd *cobra.Command, name string) string {
 	if nearest, near := settings.Nearest(name, flagNames(cmd)); near {
 		return problem + fmt.Sprintf(", did you mean --%s?", nearest)
 	}
-	for _, child := range cmd.Commands() {
-		if child.Flags().Lookup(name) != nil && child.IsAvailableCommand() {
-			return problem + fmt.Sprintf(", but '%s' has: flags come behind the command", child.CommandPath())
-		}
-	}
 	return problem
 }
 

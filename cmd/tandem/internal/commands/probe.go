@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // probeResult is what `probe --json` prints.
@@ -88,6 +90,9 @@ func probe(ctx context.Context, addr, service string, timeout time.Duration) (pr
 	case code == codes.Unimplemented:
 		result.Status = "unknown"
 		return result, fmt.Errorf("the server at %s does not speak the gRPC health protocol: is the address right?", addr)
+	case rpc.AnsweredHTTP(err):
+		result.Status = "unknown"
+		return result, fmt.Errorf("the server at %s speaks HTTP, and not gRPC: ask http://%s/readyz", addr, addr)
 	case code == codes.Canceled:
 		return result, routerFailure(err, addr, false)
 	default:

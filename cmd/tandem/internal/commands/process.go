@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
@@ -33,13 +37,54 @@ func (f processFlags) validate() error {
 	return err
 }
 
-// build makes what a process logs and measures with.
-func (f processFlags) build(stderr io.Writer) (*slog.Logger, *prometheus.Registry, error) {
-	logger, err := telemetry.NewLogger(stderr, *f.format, *f.level)
+// run starts a mesh or a part of one, and runs it to its end. start is given what its
+// process logs, measures and shows its progress with, and calls say with what to tell
+// people, for the first time when all is loaded: with the memory outside Go's heap.
+func (f processFlags) run(cmd *cobra.Command, start func(
+	logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(outsideBytes int64, text string),
+) error) error {
+	logger, err := telemetry.NewLogger(cmd.ErrOrStderr(), *f.format, *f.level)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return logger, telemetry.NewRegistry(), nil
+	progress := newProgress(cmd.ErrOrStderr())
+	defer progress.finish()
+	var loaded sync.Once
+	return start(logger, telemetry.NewRegistry(), progress.report, func(outsideBytes int64, text string) {
+		loaded.Do(func() {
+			progress.finish()
+			memory.KeepHeap(os.DirFS("/"), outsideBytes, logger)
+		})
+		_, _ = io.WriteString(cmd.OutOrStdout(), text) // nobody left to tell
+	})
+}
+
+// announcement is made of lines of a name and what there is to say about it.
+type announcement struct{ strings.Builder }
+
+// line adds a line, unless there is nothing to say.
+func (a *announcement) line(name, text string) {
+	if text != "" {
+		fmt.Fprintf(a, "%-9s %s\n", name, text)
+	}
+}
+
+// httpLine says where HTTP is served, and what; empty if it is not.
+func httpLine(address string, openai bool) string {
+	switch {
+	case address == "":
+		return ""
+	case openai:
+		return fmt.Sprintf("http://%[1]s (a page to try it), http://%[1]s/v1 (OpenAI's API)", address)
+	}
+	return fmt.Sprintf("http://%s/readyz", address)
+}
+
+func metricsLine(address string) string {
+	if address == "" {
+		return ""
+	}
+	return fmt.Sprintf("http://%s/metrics", address)
 }
 
 // settingsError is the error of checking the settings of cmd. It begins with the flag

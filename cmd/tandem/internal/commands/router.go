@@ -89,6 +89,9 @@ func (o *operator) failure(err error, answered bool) error {
 	}
 	s := statusOf(err)
 	switch {
+	case rpc.AnsweredHTTP(err):
+		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
+			"the server at %s speaks HTTP, and not gRPC: pass --control with the address that the router has for operators, %s of its own host unless it was told another one", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
 			"the server at %s does not serve operators: pass --control with the address that the router has for them, %s of its own host unless it was told another one", o.address(), mesh.DefaultControl)}

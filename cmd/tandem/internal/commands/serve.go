@@ -3,16 +3,14 @@ package commands
 import (
 	"cmp"
 	"fmt"
-	"io"
-	"os"
-	"strings"
+	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/memory"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -42,30 +40,25 @@ mesh and exits.`,
 		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		logger, registry, err := logging.build(cmd.ErrOrStderr())
-		if err != nil {
-			return err
-		}
-		progress := newProgress(cmd.ErrOrStderr())
-		defer progress.finish()
 		told := false
-		return mesh.Serve(cmd.Context(), options, logger, registry, progress.report, func(part mesh.Part) {
-			var text strings.Builder
-			if !told {
-				told = true
-				progress.finish()
-				memory.KeepHeap(os.DirFS("/"), part.OutsideBytes, logger)
-				fmt.Fprintf(&text, "%-9s %s\n%-9s %s\n", options.Target, part.ID, "grpc", part.Advertise)
-				if part.Control != "" {
-					fmt.Fprintf(&text, "%-9s %s\n", "control", part.Control)
+		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
+			return mesh.Serve(cmd.Context(), options, logger, registry, progress, func(part mesh.Part) {
+				var text announcement
+				if !told {
+					told = true
+					text.line(options.Target, part.ID)
+					text.line("grpc", part.Advertise)
+					text.line("control", part.Control)
+					text.line("http", httpLine(part.HTTP, options.Target == api.Name(controlv1.Role_ROLE_ROUTER)))
+					text.line("metrics", metricsLine(part.Metrics))
 				}
-			}
-			if part.Waiting {
-				fmt.Fprintf(&text, "%-9s for a decode worker: start one with '%s serve --target=decode'\n", "waiting", cmd.Root().DisplayName())
-			} else {
-				text.WriteString("ready\n")
-			}
-			_, _ = io.WriteString(cmd.OutOrStdout(), text.String()) // nobody left to tell
+				if part.Waiting {
+					text.line("waiting", fmt.Sprintf("for a decode worker: start one with '%s serve --target=decode'", cmd.Root().DisplayName()))
+				} else {
+					text.WriteString("ready\n")
+				}
+				say(part.OutsideBytes, text.String())
+			})
 		})
 	}
 	oneOf(cmd, "target", api.Names[controlv1.Role]()...)

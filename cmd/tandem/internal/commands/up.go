@@ -3,18 +3,17 @@ package commands
 import (
 	"cmp"
 	"fmt"
-	"io"
-	"os"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
-	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 func newUpCommand() *cobra.Command {
@@ -41,16 +40,11 @@ tandem-… in the folder for temporary files, which the next start removes.`,
 		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		logger, registry, err := logging.build(cmd.ErrOrStderr())
-		if err != nil {
-			return err
-		}
-		progress := newProgress(cmd.ErrOrStderr())
-		defer progress.finish()
-		return mesh.Run(cmd.Context(), options, logger, registry, progress.report, func(up mesh.Up) {
-			progress.finish()
-			memory.KeepHeap(os.DirFS("/"), up.OutsideBytes, logger)
-			announce(cmd.OutOrStdout(), cmd.Root().DisplayName(), up)
+		options.Given = cmd.Flags().Changed
+		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
+			return mesh.Run(cmd.Context(), options, logger, registry, progress, func(up mesh.Up) {
+				say(up.OutsideBytes, announce(cmd.Root().DisplayName(), up))
+			})
 		})
 	}
 	completeMeshFlags(cmd)
@@ -78,33 +72,30 @@ func texts[T ~string](types []T) []string {
 }
 
 // announce says in a few lines what runs, where, and what to type next.
-func announce(out io.Writer, program string, up mesh.Up) {
+func announce(program string, up mesh.Up) string {
 	kind := func(embedded bool) string {
 		if embedded {
 			return " (embedded)"
 		}
 		return ""
 	}
-	var text strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&text, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	var text announcement
+	at := func(name, flag, address string) {
+		if taken := up.Taken[flag]; taken != "" {
+			address += fmt.Sprintf(" (%s is taken)", taken)
+		}
+		text.line(name, address)
 	}
-	line("model", "%s (%s)", up.Model, filepath.Clean(up.ModelDir))
-	line("device", "%s", up.Device)
-	line("workers", "%s", strings.Join(slices.Concat(up.Prefill, up.Decode, up.Stores), ", "))
-	line("etcd", "%s%s", strings.Join(up.Etcd, ", "), kind(up.EmbeddedEtcd))
-	line("nats", "%s%s", strings.Join(up.NATS, ", "), kind(up.EmbeddedNATS))
-	line("grpc", "%s", up.Address)
-	if up.Control != "" {
-		line("control", "%s", up.Control)
-	}
-	if up.HTTP != "" {
-		line("http", "http://%s (a page to try it), http://%s/v1 (OpenAI's API)", up.HTTP, up.HTTP)
-	}
-	if up.Metrics != "" {
-		line("metrics", "http://%s/metrics", up.Metrics)
-	}
-	line("try", "%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address)
+	text.line("model", fmt.Sprintf("%s (%s)", up.Model, filepath.Clean(up.ModelDir)))
+	text.line("device", up.Device)
+	text.line("workers", strings.Join(slices.Concat(up.Prefill, up.Decode, up.Stores), ", "))
+	text.line("etcd", strings.Join(up.Etcd, ", ")+kind(up.EmbeddedEtcd))
+	text.line("nats", strings.Join(up.NATS, ", ")+kind(up.EmbeddedNATS))
+	at("grpc", "listen", up.Address)
+	at("control", "control", up.Control)
+	at("http", "http", httpLine(up.HTTP, true))
+	at("metrics", "metrics", metricsLine(up.Metrics))
+	text.line("try", fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
 	text.WriteString("ready\n")
-	_, _ = io.WriteString(out, text.String()) // nobody left to tell
+	return text.String()
 }
