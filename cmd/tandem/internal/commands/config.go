@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -78,42 +79,76 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 		Short: "Check a configuration file without starting anything",
 		Long: `Checks that every key of FILE is a flag of the command that it is for, and every
 value one that the command starts with. What FILE leaves out has its default; a
-file for 'serve' may leave the target to the command line.`,
-		Example:     "  tandem config validate tandem.yaml",
+file for 'serve' may leave the target to the command line.
+
+Which command that is follows from the keys, unless --for says it: only 'serve' has
+a target, and only 'up' has a number of decode workers. A file can be for both.`,
+		Example:     "  tandem config validate tandem.yaml\n  tandem config validate --for serve tandem.yaml",
 		Annotations: map[string]string{annotationVariables: variablesIgnore},
 		Args:        exactly("FILE, a configuration file"),
 	}
-	target := cmd.Flags().String("for", "serve", "command that the file is for: "+strings.Join(names, " or "))
+	command := cmd.Flags().String("for", "", "command that the file is for: "+strings.Join(names, " or ")+" (default: what its keys are of)")
 	oneOf(cmd, "for", names...)
-	asJSON := addJSON(cmd, "print one JSON object: file, valid, error")
+	asJSON := addJSON(cmd, "print one JSON object: file, valid, for, error")
 	onlyOnCommandLine(cmd, "for")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, b := range build {
-			of := b()
-			if of.Name() != *target {
-				continue
-			}
-			err := validateFile(of, args[0])
-			if *asJSON {
-				result := struct {
-					File  string `json:"file"`
-					Valid bool   `json:"valid"`
-					Error string `json:"error,omitempty"`
-				}{File: args[0], Valid: err == nil}
-				if err != nil {
-					result.Error = err.Error()
-				}
-				if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
-					return printErr
-				}
-			} else if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is a valid configuration of 'tandem %s'\n", args[0], *target)
-			}
-			return err
+		file := args[0]
+		if *command != "" && !slices.Contains(names, *command) {
+			return usageError(cmd, fmt.Sprintf("no command %q takes a configuration file: pass --for with one of %s", *command, strings.Join(names, ", ")))
 		}
-		return usageError(cmd, fmt.Sprintf("no command %q takes a configuration file: pass --for with one of %s", *target, strings.Join(names, ", ")))
+		valid, err := validFor(build, *command, file)
+		if *asJSON {
+			result := struct {
+				File  string   `json:"file"`
+				Valid bool     `json:"valid"`
+				For   []string `json:"for,omitempty"`
+				Error string   `json:"error,omitempty"`
+			}{File: file, Valid: err == nil, For: valid}
+			if err != nil {
+				result.Error = err.Error()
+			}
+			if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
+				return printErr
+			}
+		} else if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is a valid configuration of 'tandem %s'\n", file, strings.Join(valid, "' and of 'tandem "))
+		}
+		return err
 	}
 	return cmd
+}
+
+// validFor are the commands that a file is valid for, of those that build makes: of the
+// one that is asked for, or else of those that know the most of its keys. The error is
+// what is wrong if there is none.
+func validFor(build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
+	known := make([]int, len(build))
+	for i, b := range build {
+		of := b()
+		if asked != "" && of.Name() != asked {
+			known[i] = -1
+			continue
+		}
+		var err error
+		if known[i], err = settings.KnownKeys(of.Flags(), file); err != nil {
+			return nil, err
+		}
+	}
+	for i, b := range build {
+		if known[i] < slices.Max(known) {
+			continue
+		}
+		of := b()
+		if err := validateFile(of, file); err != nil {
+			failed = err
+		} else {
+			valid = append(valid, of.Name())
+		}
+	}
+	if len(valid) > 0 {
+		return valid, nil
+	}
+	return nil, failed
 }
 
 // validateFile checks a file as the command that it is for would. of is that

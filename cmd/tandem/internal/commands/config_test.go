@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 
-	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 || !strings.Contains(got.stdout, "is a valid configuration of 'tandem serve'") {
+	if got := run(t.Context(), "", nil, "config", "validate", file); got.status != 0 || !strings.Contains(got.stdout, "is a valid configuration of 'tandem up' and of 'tandem serve'") {
 		t.Errorf("got %+v", got)
 	}
 	// Values are checked as the command checks them.
@@ -59,6 +60,27 @@ func TestConfig(t *testing.T) {
 		write(c.text)
 		checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for", c.target, file), 1, c.want)
 	}
+	// Whose file it is follows from its keys.
+	for _, c := range []struct{ text, valid, want string }{
+		{"target: decode\nkv-memory: 1GiB\n", "serve", ""},
+		{"decode: 2\n", "up", ""},
+		{"log:\n  level: info\n", "up serve", ""},
+		{"", "up serve", ""},
+		{"decode: 0\n", "", "--decode: 0 is outside 1 to 256"},
+		{"target: router\ndecode: 2\nadvertise: a:1\n", "", ":2: unknown key \"decode\""},
+		{"decode: 2\nprefill: 1\ntraget: router\n", "", ":3: unknown key \"traget\""},
+		{"target: cook\n", "", "--target: \"cook\" is none of"},
+	} {
+		write(c.text)
+		got := run(t.Context(), "", nil, "config", "validate", "--json", file)
+		result := last(t, got.stdout)
+		valid, _ := result["for"].([]any)
+		if names := strings.Trim(fmt.Sprint(valid), "[]"); names != c.valid || (result["valid"] == true) != (c.valid != "") || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("%q: %+v", c.text, got)
+		}
+	}
+	write("decode: 2\n")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for=serve", file), 1, ":1: unknown key \"decode\"")
 	// One file, and one environment, may do for several parts.
 	write("target: kvtransfer\nmodel: m\nstore-memory: 1GiB\nlease-ttl: 1ms\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--lease-ttl: 1ms is under 1s")

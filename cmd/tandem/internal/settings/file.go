@@ -33,14 +33,36 @@ func Validate(fs *pflag.FlagSet, file string) error {
 	return apply(fs, entries, nil)
 }
 
+// KnownKeys is how many keys of a file are flags of fs. Its error is of a file that is no
+// configuration of anything.
+func KnownKeys(fs *pflag.FlagSet, file string) (int, error) {
+	text, err := readText(file)
+	if err != nil {
+		return 0, err
+	}
+	p := newParser(fs, file)
+	p.lenient = true
+	err = p.parse(text)
+	return len(p.entries), err
+}
+
 // readFile reads a strict YAML file into entries by flag name.
 func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
+	text, err := readText(file)
+	if err != nil {
+		return nil, err
+	}
+	p := newParser(fs, file)
+	return p.entries, p.parse(text)
+}
+
+func readText(file string) ([]byte, error) {
 	opened, err := os.Open(file)
 	if err != nil {
 		if path, is := errors.AsType[*os.PathError](err); is {
 			err = path.Err
 		}
-		return nil, fmt.Errorf("read configuration file %s: %w: pass an existing file to --config", file, err)
+		return nil, fmt.Errorf("read configuration file %s: %w: name a file that exists", file, err)
 	}
 	defer opened.Close()
 	text, err := io.ReadAll(io.LimitReader(opened, maxFileBytes+1))
@@ -50,41 +72,7 @@ func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
 	if len(text) > maxFileBytes {
 		return nil, fmt.Errorf("configuration file %s has more than %d bytes: is it the right file?", file, maxFileBytes)
 	}
-	return parse(fs, file, text)
-}
-
-func parse(fs *pflag.FlagSet, file string, text []byte) (map[string]entry, error) {
-	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
-	var document yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("%s: not YAML: %s", file, strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: more than one document: keep one, without a second ---", file)
-	}
-	p := parser{file: file, flags: map[string]string{}, entries: map[string]entry{}}
-	fs.VisitAll(func(f *pflag.Flag) {
-		if !commandLineOnly(f) {
-			p.flags[joined(f.Name)] = f.Name
-		}
-	})
-	if len(document.Content) == 0 {
-		return nil, nil
-	}
-	top := document.Content[0]
-	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
-		return nil, nil
-	}
-	if top.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s:%d: want keys and values, such as \"listen: 127.0.0.1:7070\"", file, top.Line)
-	}
-	if err := p.mapping(top, ""); err != nil {
-		return nil, err
-	}
-	return p.entries, nil
+	return text, nil
 }
 
 // parser turns a document into entries; its tables are by name.
@@ -93,6 +81,42 @@ type parser struct {
 	// flags are the names of flags by their joined form.
 	flags   map[string]string
 	entries map[string]entry
+	lenient bool // keys that are no flags are passed over
+}
+
+func newParser(fs *pflag.FlagSet, file string) *parser {
+	p := &parser{file: file, flags: map[string]string{}, entries: map[string]entry{}}
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !commandLineOnly(f) {
+			p.flags[joined(f.Name)] = f.Name
+		}
+	})
+	return p
+}
+
+func (p *parser) parse(text []byte) error {
+	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: not YAML: %s", p.file, strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", " "), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: more than one document: keep one, without a second ---", p.file)
+	}
+	if len(document.Content) == 0 {
+		return nil
+	}
+	top := document.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
+		return nil
+	}
+	if top.Kind != yaml.MappingNode {
+		return fmt.Errorf("%s:%d: want keys and values, such as \"listen: 127.0.0.1:7070\"", p.file, top.Line)
+	}
+	return p.mapping(top, "")
 }
 
 // joined is the form in which keys and flags are compared.
@@ -123,6 +147,9 @@ func (p *parser) mapping(node *yaml.Node, prefix string) error {
 
 func (p *parser) leaf(path string, key, value *yaml.Node) error {
 	flag, ok := p.flags[joined(path)]
+	if !ok && p.lenient {
+		return nil
+	}
 	if !ok {
 		return p.unknown(path, key.Line)
 	}
