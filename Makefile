@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo picture soak release lint generate kernels gpu-check tidy tools ci
+.PHONY: help build test race images integration demo picture soak release lint generate kernels gpu-check tidy servers tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,12 +38,12 @@ soak: ## Break a mesh of processes at random for ten minutes, every token compar
 release: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then push the tags
 	cd tools/release && GOWORK=off go run . --version $(VERSION) --tag
 
-lint: $(BIN)/.built ## Run the linters over Go and proto
+lint: $(BIN)/.checkers ## Run the linters over Go and proto
 	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
-	@for module in tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
+	@for module in tools tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
-generate: $(BIN)/.built ## Generate Go from the proto files
+generate: $(BIN)/.checkers ## Generate Go from the proto files
 	$(BIN)/buf generate
 
 kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19
@@ -58,10 +58,12 @@ tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
 	@for module in $(MODULES) tools tools/deploy tools/record tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
-tools: $(BIN)/.built ## Build the tools into .bin/: buf, its plugins, the linter, etcd, nats-server
+servers: $(BIN)/.servers ## Build etcd and nats-server into .bin/, for a mesh of processes
 
-$(BIN)/.built: tools/build tools/go.mod tools/go.sum
-	bash tools/build
+tools: $(BIN)/.servers $(BIN)/.checkers ## Build all tools into .bin/: the servers, buf, its plugins, the linter
+
+$(BIN)/.servers $(BIN)/.checkers: $(BIN)/.%: tools/build tools/go.mod tools/go.sum $(wildcard tools/etcd/*.go)
+	bash tools/build $*
 	@touch $@
 
 ci: ## Run what CI runs

@@ -23,7 +23,7 @@ import (
 type Binaries struct{ Tandem, Etcd, NATS string }
 
 // Build builds tandem, and the servers that it has as libraries, unless those were built
-// before (`make tools`): once for all tests, which RemoveBuilt ends.
+// before (`make servers`): once for all tests, which RemoveBuilt ends.
 func Build(t testing.TB) Binaries {
 	t.Helper()
 	built.once.Do(func() { built.binaries, built.err = build() })

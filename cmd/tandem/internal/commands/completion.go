@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -20,6 +21,13 @@ func newCompletionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a script that completes commands, flags and worker ids in a shell",
+		Long: `Prints a script for a shell, which completes what follows the word tandem. The
+script calls tandem for that, so that it has to be on the PATH: a binary, not
+'go run'.
+
+bash needs version 4.2 or later and the package bash-completion, loaded before; zsh
+needs compinit ('autoload -Uz compinit; compinit'), loaded before; fish and
+PowerShell need nothing. A script that lacks something says so when it is loaded.`,
 		Example: `  source <(tandem completion bash)
   tandem completion zsh > "${fpath[1]}/_tandem"
   tandem completion fish > ~/.config/fish/completions/tandem.fish`,
@@ -31,9 +39,10 @@ func newCompletionCommand() *cobra.Command {
 			root, out := cmd.Root(), cmd.OutOrStdout()
 			switch args[0] {
 			case "bash":
+				_, _ = io.WriteString(out, bashNeeds) // the script behind it fails to be written then
 				return root.GenBashCompletionV2(out, true)
 			case "zsh":
-				return root.GenZshCompletion(out)
+				return zshCompletion(root, out)
 			case "fish":
 				return root.GenFishCompletion(out, true)
 			case "powershell":
@@ -42,6 +51,38 @@ func newCompletionCommand() *cobra.Command {
 			return usageError(cmd, fmt.Sprintf("no completion for %q: pass one of %s", args[0], strings.Join(shells, ", ")))
 		},
 	}
+}
+
+// bashNeeds and zshNeeds say what a script lacks, when it is loaded, in place of an error
+// at each key press.
+const (
+	bashNeeds = `if [[ -z $(declare -F _init_completion _comp_initialize _get_comp_words_by_ref) ]]; then
+    echo "tandem: completion needs the package bash-completion: install it, and load it before this script" >&2
+fi
+if ! type -P tandem >/dev/null; then
+    echo "tandem: completion calls tandem, which is not on the PATH" >&2
+fi
+`
+	zshNeeds = `if ! (( $+functions[compdef] )); then
+    print -u2 "tandem: completion needs compinit: run 'autoload -Uz compinit; compinit' before this script"
+    return 1
+fi
+if ! (( $+commands[tandem] )); then
+    print -u2 "tandem: completion calls tandem, which is not on the PATH"
+fi
+`
+)
+
+// zshCompletion writes the script for zsh. Its first line has to be cobra's, by which
+// zsh knows a file of completions.
+func zshCompletion(root *cobra.Command, out io.Writer) error {
+	var script strings.Builder
+	if err := root.GenZshCompletion(&script); err != nil {
+		return err
+	}
+	first, rest, _ := strings.Cut(script.String(), "\n")
+	_, err := io.WriteString(out, first+"\n"+zshNeeds+rest)
+	return err
 }
 
 func oneOf(cmd *cobra.Command, flag string, choices ...string) {

@@ -3,6 +3,9 @@ package commands_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -161,6 +164,49 @@ func TestCompletionScripts(t *testing.T) {
 		if got.status != 0 || got.stderr != "" || !strings.Contains(got.stdout, "tandem") {
 			t.Errorf("%s: status %d, %s, %d bytes", shell, got.status, got.stderr, len(got.stdout))
 		}
+	}
+}
+
+// TestCompletionSaysWhatItNeeds: when it is loaded, not at each key press.
+func TestCompletionSaysWhatItNeeds(t *testing.T) {
+	if help := run(t.Context(), "", nil, "completion", "--help").stdout; !strings.Contains(help, "bash-completion") || !strings.Contains(help, "compinit") || !strings.Contains(help, "PATH") {
+		t.Errorf("its help does not:\n%s", help)
+	}
+	folder := t.TempDir()
+	script := filepath.Join(folder, "completion")
+	write := func(path, text string, mode os.FileMode) {
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for shell, c := range map[string]struct{ lacking, having, needs string }{
+		"bash": {". $0", "_init_completion() { :; }; . $0", "bash-completion"},
+		"zsh":  {". $0", "autoload -Uz compinit; compinit -D; . $0", "compinit"},
+	} {
+		t.Run(shell, func(t *testing.T) {
+			program, err := exec.LookPath(shell)
+			if err != nil {
+				t.Skip("it is not here")
+			}
+			write(script, run(t.Context(), "", nil, "completion", shell).stdout, 0o600)
+			said := func(commands string) string {
+				cmd := exec.CommandContext(t.Context(), program, "-c", commands, script)
+				cmd.Env = []string{"PATH=" + folder, "HOME=" + folder}
+				out, _ := cmd.CombinedOutput()
+				return string(out)
+			}
+			if out := said(c.lacking); !strings.Contains(out, c.needs) {
+				t.Errorf("without it: %q", out)
+			}
+			if out := said(c.having); !strings.Contains(out, "not on the PATH") || strings.Contains(out, c.needs) {
+				t.Errorf("without a program: %q", out)
+			}
+			write(filepath.Join(folder, "tandem"), "#!/bin/sh\n", 0o700)
+			defer os.Remove(filepath.Join(folder, "tandem"))
+			if out := said(c.having); out != "" {
+				t.Errorf("with all that it needs: %q", out)
+			}
+		})
 	}
 }
 
