@@ -40,7 +40,7 @@ func TestForgedReportsStopNobody(t *testing.T) {
 func testForgedReports(t *testing.T, number func(last, forged uint64) uint64, distrust bool) {
 	server := startNATS(t, "")
 	m := clustertest.Start(t, func(o *mesh.UpOptions) {
-		o.NATS = []string{server.URL()}
+		o.Signals.URLs = []string{server.URL()}
 		o.PrefillWorkers, o.DecodeWorkers = 2, 2
 	})
 	want := generate(t, m.Client, request(longPrompt(1), 10, 0.8, disaggregated))

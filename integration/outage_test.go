@@ -38,8 +38,8 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := clustertest.Start(t, func(o *mesh.UpOptions) {
-		o.Etcd, o.NATS = []string{etcd.Endpoint()}, []string{nats.URL()}
-		o.PrefillWorkers, o.DecodeWorkers, o.LeaseTTL = 2, 2, lease
+		o.Membership.Endpoints, o.Signals.URLs = []string{etcd.Endpoint()}, []string{nats.URL()}
+		o.PrefillWorkers, o.DecodeWorkers, o.Membership.LeaseTTL = 2, 2, lease
 	})
 	want := generate(t, m.Client, request(longPrompt(1), 10, 0.8, disaggregated))
 

@@ -41,6 +41,9 @@ type Peers interface {
 type LastViewConfig struct {
 	// Router is the id of this router.
 	Router string
+	// StateDir is the folder for File as people name it, or StateAuto or StateOff; only
+	// Folder looks at it.
+	StateDir string
 	// File keeps the view; empty: none does.
 	File string
 	// Peers are asked and answered; nil: nobody is.

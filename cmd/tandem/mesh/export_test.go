@@ -15,9 +15,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// StateFolder is stateFolder.
-var StateFolder = stateFolder
-
 // Advertised is advertised.
 func Advertised(asked string, listening net.Addr) (string, error) {
 	return advertised(asked, listening)

@@ -184,7 +184,7 @@ func TestNamedSocket(t *testing.T) {
 		inner, stop := context.WithCancel(t.Context())
 		defer stop()
 		part := mesh.ServeOptions{Options: up.Options, Target: "decode", ID: "decode-9"}
-		part.Etcd, part.NATS, part.HTTP, part.Metrics = running.Etcd, running.NATS, "", ""
+		part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics = running.Etcd, running.NATS, "", ""
 		part.KV.Socket = path
 		if err := mesh.Serve(inner, part, quiet, prometheus.NewRegistry(), ignore, func(mesh.Part) {
 			defer stop()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -15,43 +13,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/signals"
 )
 
-// Values of --router-state-dir that are no folder.
-const (
-	// StateAuto is the folder where the system has a program keep its state.
-	StateAuto = "auto"
-	// StateOff is none.
-	StateOff = "off"
-)
-
-// stateFolder is where a router keeps its last view; empty: nowhere. getenv is
-// os.Getenv.
-func stateFolder(asked string, getenv func(string) string) string {
-	switch asked {
-	case "", StateOff:
-		return ""
-	case StateAuto:
-	default:
-		return asked
-	}
-	// systemd's, of which there may be several; else the user's.
-	if folder, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); folder != "" {
-		return folder
-	}
-	if folder := getenv("XDG_STATE_HOME"); filepath.IsAbs(folder) {
-		return filepath.Join(folder, "tandem")
-	}
-	if home := getenv("HOME"); filepath.IsAbs(home) && home != "/" {
-		return filepath.Join(home, ".local", "state", "tandem")
-	}
-	return ""
-}
-
 // rememberView has a router keep its last view, tell it to other routers, and start
 // from one while etcd is away.
-func (p *process) rememberView(id, folder string) {
-	cfg := membership.LastViewConfig{Router: id, Peers: p.signals}
-	if folder = stateFolder(folder, os.Getenv); folder != "" {
-		cfg.File = membership.ViewFile(folder, p.options.Etcd)
+func (p *process) rememberView(id string, cfg membership.LastViewConfig) {
+	cfg.Router, cfg.Peers = id, p.signals
+	if folder := cfg.Folder(os.Getenv); folder != "" {
+		cfg.File = membership.ViewFile(folder, p.options.Membership.Endpoints)
 	} else {
 		p.logger.Info("no folder is known for this router's state: while etcd is away it starts from another router's view only; name one with --router-state-dir")
 	}
@@ -70,10 +37,12 @@ func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err
 func (p *process) connect(ctx context.Context) (err error) {
 	first := p.parts[0] // a router alone takes in signals
 	tracer := p.tracing.Tracer("tandem-"+api.Name(first.role), first.id)
-	if p.signals, err = signals.Connect(signals.Config{URLs: p.options.NATS, Name: p.name, Registerer: p.registry, Tracer: tracer}, p.logger); err != nil {
+	nats := p.options.Signals
+	nats.Name, nats.Registerer, nats.Tracer = p.name, p.registry, tracer
+	if p.signals, err = signals.Connect(nats, p.logger); err != nil {
 		return err
 	}
-	if p.members, err = membership.Open(membership.Config{Endpoints: p.options.Etcd, LeaseTTL: p.options.LeaseTTL}, p.logger); err != nil {
+	if p.members, err = membership.Open(p.options.Membership, p.logger); err != nil {
 		return err
 	}
 	ctx, cancel := p.starting(ctx)
@@ -94,7 +63,7 @@ func (p *process) sayWaiting() {
 	if p.options.StartTimeout > 0 {
 		until = p.options.StartTimeout.String()
 	}
-	p.logger.Warn("waiting for etcd", slog.Any("endpoints", p.options.Etcd), slog.String("for", until))
+	p.logger.Warn("waiting for etcd", slog.Any("endpoints", p.options.Membership.Endpoints), slog.String("for", until))
 }
 
 func (p *process) disconnect() error {

@@ -77,7 +77,7 @@ func TestPortInUseNamesTheFlagAndLoadsNothing(t *testing.T) {
 			}
 			check("up", mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Up) { t.Error("it is ready") }))
 			part := mesh.ServeOptions{Options: o.Options, Target: "router", Listen: o.Listen}
-			part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+			part.Membership.Endpoints, part.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
 			check("serve", mesh.Serve(t.Context(), part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") }))
 		})
 	}
@@ -148,7 +148,7 @@ func TestCancelledBeforeTheStart(t *testing.T) {
 	}
 	part := mesh.ServeOptions{Options: o.Options, Target: "decode"}
 	part.StartTimeout = 5 * time.Minute // a start that waits for it fails by the test's own timeout
-	part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+	part.Membership.Endpoints, part.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
 	if err := mesh.Serve(ctx, part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") }); err != nil {
 		t.Errorf("serve: %v", err)
 	}
@@ -158,7 +158,7 @@ func TestEtcdThatIsAway(t *testing.T) {
 	o := upOptions(t)
 	part := mesh.ServeOptions{Options: o.Options, Target: "decode"}
 	part.StartTimeout = 300 * time.Millisecond
-	part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+	part.Membership.Endpoints, part.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
 	err := mesh.Serve(t.Context(), part, quiet, prometheus.NewRegistry(), neverLoads(t), func(mesh.Part) { t.Error("it is ready") })
 	if err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:1") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)

@@ -56,7 +56,7 @@ func TestItSaysThatItWaitsForEtcd(t *testing.T) {
 	for _, target := range []string{"decode", "router"} {
 		part := mesh.ServeOptions{Options: upOptions(t).Options, Target: target, Listen: "127.0.0.1:0"}
 		part.StartTimeout = time.Second
-		part.Etcd, part.NATS = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
+		part.Membership.Endpoints, part.Signals.URLs = []string{"http://127.0.0.1:1"}, []string{"nats://127.0.0.1:1"}
 		var log bytes.Buffer
 		err := mesh.Serve(t.Context(), part, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), neverLoads(t), nil)
 		if err == nil {

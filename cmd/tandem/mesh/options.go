@@ -10,6 +10,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	"github.com/tandem-serving/tandem/services/decode"
 	store "github.com/tandem-serving/tandem/services/kvtransfer"
@@ -31,7 +33,6 @@ type Options struct {
 	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
 	// the model has.
 	ContextTokens int
-	Etcd, NATS    []string
 	// Metrics and HTTP are where those are served; empty: nowhere.
 	Metrics, HTTP string
 	// Control is where a router serves operators; empty: nowhere.
@@ -46,23 +47,25 @@ type Options struct {
 	// StartTimeout bounds how long etcd may take to answer at the start; 0: nothing
 	// does.
 	StartTimeout time.Duration
-	// LeaseTTL is how long etcd keeps a worker's record without hearing of it.
-	LeaseTTL time.Duration
-	KV       kvtransfer.Config
-	Store    store.Config
+	// Membership and Signals say where etcd and NATS are; without addresses 'up' runs its own.
+	Membership membership.Config
+	Signals    signals.Config
+	KV         kvtransfer.Config
+	Store      store.Config
 
 	Router  router.Config
 	Prefill prefill.Config
 	Decode  decode.Config
 }
 
-// RegisterFlags adds the flags of everything but the addresses, with defaults
-// that work.
+// RegisterFlags adds the flags of everything but where the process itself listens, with
+// defaults that work.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to wait for etcd at the start before giving up; 0: until it answers")
-	fs.DurationVar(&o.LeaseTTL, "lease-ttl", 10*time.Second, "how long etcd keeps a worker's record without hearing of it")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
+	o.Membership.RegisterFlags(fs)
+	o.Signals.RegisterFlags(fs)
 	o.Trace.RegisterFlags(fs)
 	o.KV.RegisterFlags(fs)
 	o.Store.RegisterFlags(fs)
@@ -95,10 +98,8 @@ func (o *Options) validateShared() error {
 		return fmt.Errorf("--stop-timeout: %v is not above 0", o.StopTimeout)
 	case o.StartTimeout < 0:
 		return fmt.Errorf("--start-timeout: %v is negative; 0 waits until etcd answers", o.StartTimeout)
-	case o.LeaseTTL < time.Second:
-		return fmt.Errorf("--lease-ttl: %v is under 1s", o.LeaseTTL)
 	}
-	return cmp.Or(o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+	return cmp.Or(o.Membership.ValidateFlags(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
 }
 
 // flagError is an error that begins with a flag's name, behind the flag's prefix.
@@ -142,9 +143,10 @@ func firstOf(err error) error {
 	return err
 }
 
-// DefaultOptions are the options with no flag given.
+// DefaultOptions are the options with no flag given, and without an etcd or NATS.
 func DefaultOptions() Options {
 	var o Options
 	o.RegisterFlags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
+	o.Membership.Endpoints, o.Signals.URLs = nil, nil
 	return o
 }

@@ -83,7 +83,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"simulated-per-context-token-ms", func(o *mesh.UpOptions) { o.Engine.Simulated.StepTime.PerContextTokenMs = -0.1 }},
 		{"stop-timeout", func(o *mesh.UpOptions) { o.StopTimeout = 0 }},
 		{"start-timeout", func(o *mesh.UpOptions) { o.StartTimeout = -time.Second }},
-		{"lease-ttl", func(o *mesh.UpOptions) { o.LeaseTTL = time.Millisecond }},
+		{"lease-ttl", func(o *mesh.UpOptions) { o.Membership.LeaseTTL = time.Millisecond }},
 		{"prefill-chunk-tokens", func(o *mesh.UpOptions) { o.Prefill.ChunkTokens = 33 }},
 		{"prefill-max-waiting", func(o *mesh.UpOptions) { o.Prefill.MaxWaiting = 0 }},
 		{"decode-chunk-tokens", func(o *mesh.UpOptions) { o.Decode.ChunkTokens = 0 }},
@@ -154,8 +154,8 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 	}{
 		{"no target", "target", func(o *mesh.ServeOptions) { o.Target = "" }},
 		{"unknown target", "target", func(o *mesh.ServeOptions) { o.Target = "Prefill" }},
-		{"no etcd", "etcd", func(o *mesh.ServeOptions) { o.Etcd = nil }},
-		{"no nats", "nats", func(o *mesh.ServeOptions) { o.NATS = nil }},
+		{"no etcd", "etcd", func(o *mesh.ServeOptions) { o.Membership.Endpoints = nil }},
+		{"no nats", "nats", func(o *mesh.ServeOptions) { o.Signals.URLs = nil }},
 		{"advertise without port", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7" }},
 		{"advertise port 0", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7:0" }},
 		{"advertise a named port", "advertise", func(o *mesh.ServeOptions) { o.Advertise = "host7:http" }},
@@ -167,7 +167,7 @@ func TestServeOptionsNameTheirFlags(t *testing.T) {
 		{"KV on nothing", "kv-listen", func(o *mesh.ServeOptions) { o.KVListen = "7073" }},
 		{"KV told as a socket", "kv-advertise", func(o *mesh.ServeOptions) { o.KVAdvertise = "unix:///run/a.sock" }},
 		{"KV told as every interface", "kv-advertise", func(o *mesh.ServeOptions) { o.KVAdvertise = "0.0.0.0:1" }},
-		{"a shared option", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},
+		{"a shared option", "lease-ttl", func(o *mesh.ServeOptions) { o.Membership.LeaseTTL = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var o mesh.ServeOptions
@@ -201,7 +201,7 @@ func TestStoreIgnoresSettingsOfOthers(t *testing.T) {
 		{"store", "store-max-puts", func(o *mesh.ServeOptions) { o.Store.MaxPuts = 0 }},
 		{"kv", "kv-connections", func(o *mesh.ServeOptions) { o.KV.Connections = 99 }},
 		{"trace", "trace-sample", func(o *mesh.ServeOptions) { o.Trace.Share = 2 }},
-		{"all parts", "lease-ttl", func(o *mesh.ServeOptions) { o.LeaseTTL = 0 }},
+		{"all parts", "lease-ttl", func(o *mesh.ServeOptions) { o.Membership.LeaseTTL = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var o mesh.ServeOptions

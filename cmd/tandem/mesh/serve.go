@@ -36,9 +36,8 @@ type ServeOptions struct {
 	// KVListen is where a worker receives KV over TCP; empty: a free port of Listen's
 	// host. KVAdvertise is the address that others are told; empty: as of Advertise.
 	KVListen, KVAdvertise string
-	// StateDir is the folder in which a router keeps its last view of the mesh, or
-	// StateAuto; StateOff or empty: it keeps none.
-	StateDir string
+	// LastView says where a router keeps its last view of the mesh.
+	LastView membership.LastViewConfig
 }
 
 // RegisterFlags adds all flags.
@@ -54,8 +53,6 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.registerControl(fs)
 	o.registerRouterFlags(fs)
 	fs.StringVar(&o.Metrics, "metrics", "", "where to serve Prometheus metrics; empty: nowhere")
-	fs.StringSliceVar(&o.Etcd, "etcd", []string{"http://127.0.0.1:2379"}, "addresses of etcd")
-	fs.StringSliceVar(&o.NATS, "nats", []string{"nats://127.0.0.1:4222"}, "addresses of NATS")
 }
 
 func (o *Options) registerControl(fs *pflag.FlagSet) {
@@ -67,7 +64,7 @@ const DefaultControl = "127.0.0.1:7090"
 
 // registerRouterFlags adds what only a router looks at, but for its configuration.
 func (o *ServeOptions) registerRouterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.StateDir, "router-state-dir", StateAuto, "folder in which a router keeps its last view of the workers, to start from while etcd is away: auto ($STATE_DIRECTORY, or tandem in $XDG_STATE_HOME or ~/.local/state), off, or a folder")
+	o.LastView.RegisterFlags(fs)
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "further names that a router knows the model by, * for any characters, as in gpt-*")
 }
 
@@ -103,9 +100,9 @@ func (o *ServeOptions) Validate() error {
 	switch {
 	case o.role() == controlv1.Role_ROLE_UNSPECIFIED:
 		return fmt.Errorf("--target: %q is none of router, prefill, decode and kvtransfer", o.Target)
-	case len(o.Etcd) == 0:
+	case len(o.Membership.Endpoints) == 0:
 		return errors.New("--etcd: name at least one address")
-	case len(o.NATS) == 0:
+	case len(o.Signals.URLs) == 0:
 		return errors.New("--nats: name at least one address")
 	}
 	if err := cmp.Or(checkAdvertise("--advertise", o.Advertise), checkKVPlace(o.KVListen, o.KVAdvertise)); err != nil {
@@ -185,7 +182,7 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 	it := &part{role: role, id: o.ID, listen: o.Listen, advertise: o.Advertise, kvListen: o.KVListen, kvAdvertise: o.KVAdvertise}
 	p := &process{name: o.ID, options: o.Options, progress: progress, parts: []*part{it}, stuck: s, logger: logger, registry: registry}
 	if role == controlv1.Role_ROLE_ROUTER {
-		p.remember = func() { p.rememberView(o.ID, o.StateDir) }
+		p.remember = func() { p.rememberView(o.ID, o.LastView) }
 	}
 	return p.run(ctx, o.Target, func(waiting bool) {
 		ready(Part{

@@ -13,7 +13,7 @@ import (
 
 // newEtcd starts an embedded etcd, if no other is named.
 func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error) {
-	if len(p.options.Etcd) > 0 {
+	if len(p.options.Membership.Endpoints) > 0 {
 		return nil, nil
 	}
 	dir, temporary := p.dataDir, (*tempfolder.Folder)(nil)
@@ -32,7 +32,7 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 		}
 		return nil, errors.Join(err, temporary.Remove())
 	}
-	p.options.Etcd, p.embedEtcd = []string{etcd.Endpoint()}, true
+	p.options.Membership.Endpoints, p.embedEtcd = []string{etcd.Endpoint()}, true
 	return []lifecycle.Service{{Name: "etcd", Run: etcd.Run, Close: func() error {
 		etcd.Close()
 		return temporary.Remove()
@@ -41,14 +41,14 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 
 // newNATS starts an embedded NATS server, if no other is named.
 func (p *process) newNATS(context.Context) ([]lifecycle.Service, error) {
-	if len(p.options.NATS) > 0 {
+	if len(p.options.Signals.URLs) > 0 {
 		return nil, nil
 	}
 	nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"})
 	if err != nil {
 		return nil, err
 	}
-	p.options.NATS, p.embedNATS = []string{nats.URL()}, true
+	p.options.Signals.URLs, p.embedNATS = []string{nats.URL()}, true
 	return []lifecycle.Service{{Name: "nats", Close: func() error { nats.Close(); return nil }}}, nil
 }
 

@@ -63,7 +63,7 @@ func TestServeBlockStore(t *testing.T) {
 		inner, stop := context.WithCancel(t.Context())
 		defer stop()
 		part := mesh.ServeOptions{Options: o.Options, Target: "kvtransfer", ID: "store-9"}
-		part.Model, part.Etcd, part.NATS, part.HTTP, part.Metrics = "/nowhere", up.Etcd, up.NATS, "", ""
+		part.Model, part.Membership.Endpoints, part.Signals.URLs, part.HTTP, part.Metrics = "/nowhere", up.Etcd, up.NATS, "", ""
 		if err := mesh.Serve(inner, part, quiet, prometheus.NewRegistry(), neverLoads(t), func(p mesh.Part) {
 			defer stop()
 			if p.OutsideBytes != 64<<20 {

@@ -40,8 +40,13 @@ func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "further names of the model, * for any characters, so that programs with a name built in find one; empty: none")
 	fs.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "where Prometheus metrics are served; empty: nowhere")
 	fs.StringVar(&o.DataDir, "data-dir", "", "folder for the embedded etcd's data (default: a temporary one)")
-	fs.StringSliceVar(&o.Etcd, "etcd", nil, "addresses of an etcd to use instead of the embedded one")
-	fs.StringSliceVar(&o.NATS, "nats", nil, "addresses of a NATS server to use instead of the embedded one")
+	embeds(fs.Lookup("etcd"), &o.Membership.Endpoints, "addresses of an etcd to use instead of the embedded one")
+	embeds(fs.Lookup("nats"), &o.Signals.URLs, "addresses of a NATS server to use instead of the embedded one")
+}
+
+// embeds changes a flag for addresses of servers to name none by itself: they are embedded.
+func embeds(f *pflag.Flag, addresses *[]string, usage string) {
+	*addresses, f.DefValue, f.Usage = nil, "[]", usage
 }
 
 // Validate checks ranges.
@@ -109,7 +114,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	return p.run(ctx, "up", func(bool) {
 		ready(Up{
 			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), Taken: p.taken,
-			Etcd: p.options.Etcd, NATS: p.options.NATS, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
+			Etcd: p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
 			Model: p.model.spec.Name, ModelDir: p.model.dir, Device: p.engines.Device(),
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),
 			OutsideBytes: p.outsideBytes(),

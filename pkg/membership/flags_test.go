@@ -1,9 +1,9 @@
-package mesh_test
+package membership_test
 
 import (
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/membership"
 )
 
 func TestStateFolder(t *testing.T) {
@@ -24,7 +24,8 @@ func TestStateFolder(t *testing.T) {
 		{"auto", map[string]string{"HOME": "/"}, ""},
 		{"auto", nil, ""},
 	} {
-		if got := mesh.StateFolder(c.asked, func(name string) string { return c.env[name] }); got != c.want {
+		cfg := membership.LastViewConfig{StateDir: c.asked}
+		if got := cfg.Folder(func(name string) string { return c.env[name] }); got != c.want {
 			t.Errorf("%q with %v: %q, want %q", c.asked, c.env, got, c.want)
 		}
 	}
