@@ -25,7 +25,7 @@ func TestNextFreePorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer listener.Close()
+		t.Cleanup(func() { _ = listener.Close() })
 		taken = append(taken, listener.Addr().String())
 	}
 	o := upOptions(t)

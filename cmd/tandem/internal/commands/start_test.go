@@ -18,10 +18,16 @@ func untilReady(t *testing.T, args ...string) string {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out, errs := &readyWriter{ready: cancel}, new(bytes.Buffer)
-	if status := commands.Run(ctx, commands.Process{Args: args, Stdout: out, Stderr: errs}); status != 0 || !strings.HasSuffix(out.text.String(), "\nready\n") {
+	if status := commands.Run(ctx, commands.Process{Args: args, Stdout: out, Stderr: errs}); status != 0 || !readyOrWaiting(out.text.Bytes()) {
 		t.Fatalf("%v: status %d, %s%s", args, status, out.text.String(), errs)
 	}
 	return out.text.String()
+}
+
+// readyOrWaiting says whether that is what a command has come to, a router without workers
+// the latter.
+func readyOrWaiting(text []byte) bool {
+	return bytes.HasSuffix(text, []byte("\nready\n")) || bytes.Contains(text, []byte("\nwaiting "))
 }
 
 // readyWriter calls ready once that was written.
@@ -31,7 +37,7 @@ type readyWriter struct {
 }
 
 func (w *readyWriter) Write(text []byte) (int, error) {
-	if bytes.HasSuffix(text, []byte("ready\n")) {
+	if readyOrWaiting(text) {
 		defer w.ready()
 	}
 	return w.text.Write(text)
@@ -50,7 +56,7 @@ func TestServeSaysWhereItListens(t *testing.T) {
 	defer nats.Close()
 	for target, want := range map[string][]string{
 		"kvtransfer": {"kvtransfer kvtransfer-", "grpc      127.0.0.1:", "http      http://127.0.0.1:", "/readyz\n", "metrics   http://127.0.0.1:", "/metrics\n"},
-		"router":     {"router    router-", "control   127.0.0.1:", "http      http://127.0.0.1:", "/v1 (OpenAI's API), http://127.0.0.1:"},
+		"router":     {"router    router-", "control   127.0.0.1:", "http      http://127.0.0.1:", "/v1 (OpenAI's API)\n", "waiting   for a decode worker"},
 	} {
 		args := []string{"serve", "--target=" + target, "--etcd=" + etcd.Endpoint(), "--nats=" + nats.URL(), "--listen=127.0.0.1:0",
 			"--http=127.0.0.1:0", "--metrics=127.0.0.1:0"}
@@ -70,11 +76,11 @@ func TestServeSaysWhereItListens(t *testing.T) {
 func TestUpSaysWhichPortsAreTaken(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:7070", "127.0.0.1:8080", "127.0.0.1:9090", "127.0.0.1:7090"} {
 		if listener, err := net.Listen("tcp", address); err == nil { // else somebody else has it
-			defer listener.Close()
+			t.Cleanup(func() { _ = listener.Close() })
 		}
 	}
 	said := untilReady(t, "up", "--engine=simulated", "--model=../../../../models/fable")
-	for _, want := range []string{" (127.0.0.1:7070 is taken)\n", "/readyz (127.0.0.1:8080 is taken)\n", "/metrics (127.0.0.1:9090 is taken)\n", " (127.0.0.1:7090 is taken)\n"} {
+	for _, want := range []string{" (127.0.0.1:7070 is taken)\n", "/v1 (OpenAI's API) (127.0.0.1:8080 is taken)\n", "/metrics (127.0.0.1:9090 is taken)\n", " (127.0.0.1:7090 is taken)\n"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it lacks %q:\n%s", want, said)
 		}
