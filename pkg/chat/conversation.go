@@ -122,7 +122,7 @@ func valueOf(v any, depth int) (any, error) {
 		}
 		f, err := x.Float64()
 		if err != nil {
-			return nil, fmt.Errorf("%s is beyond the range of numbers", x)
+			return nil, fmt.Errorf("%s is too large for a number", x)
 		}
 		return f, nil
 	case []any:
@@ -145,7 +145,7 @@ func valueOf(v any, depth int) (any, error) {
 		}
 		return out, nil
 	}
-	return nil, fmt.Errorf("is a %T, which is no JSON", v)
+	return nil, fmt.Errorf("is a %T, which is not JSON", v)
 }
 
 func orderedKeys(m map[string]any) []string {

@@ -74,7 +74,7 @@ func (s *set) given(file string) (Template, error) {
 			return nil, err
 		}
 		if len(config["chat_template"]) == 0 {
-			return nil, fmt.Errorf("%s: has no chat_template", file)
+			return nil, fmt.Errorf("%s: no chat_template in it", file)
 		}
 		return s.ready(s.addJSON(config["chat_template"]))
 	}

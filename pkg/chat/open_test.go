@@ -111,7 +111,7 @@ func TestRefusedConversations(t *testing.T) {
 		want   string
 		raised bool
 	}{
-		"no messages":          {"a", chat.Conversation{}, "messages: there is none", false},
+		"no messages":          {"a", chat.Conversation{}, "messages: give at least one", false},
 		"a reserved argument":  {"a", chat.Conversation{Messages: user, Arguments: map[string]any{"messages": 1}}, "template_arguments.messages", false},
 		"the template refuses": {"\n{{ raise_exception('only users') }}", chat.Conversation{Messages: user}, "line 2: only users", true},
 		"a method":             {"{{ 'a'.encode() }}", chat.Conversation{Messages: user}, "encode: is not supported", false},

@@ -121,7 +121,7 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 		n = s.forTool
 	}
 	if len(c.Messages) == 0 {
-		return "", errors.New("messages: there is none")
+		return "", errors.New("messages: give at least one")
 	}
 	variables, err := s.variables(c)
 	if err != nil {
@@ -137,7 +137,7 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 	mark := strings.TrimSpace(continueMark)
 	at := strings.LastIndex(prompt, mark)
 	if at < 0 {
-		return "", &Error{File: n.file, Name: n.name, Message: "the last message cannot be continued: the template does not print it as it is"}
+		return "", &Error{File: n.file, Name: n.name, Message: "the last message cannot be continued: the template does not print it unchanged"}
 	}
 	if strings.HasPrefix(prompt[at:], continueMark) {
 		return prompt[:at], nil
@@ -155,7 +155,7 @@ func (s *set) variables(c Conversation) (*jinja.Dict, error) {
 	for _, key := range orderedKeys(c.Arguments) {
 		switch key {
 		case "messages", "tools", "add_generation_prompt":
-			return nil, fmt.Errorf("template_arguments.%s: has a field of its own", key)
+			return nil, fmt.Errorf("template_arguments.%s: use the request's own field for it", key)
 		}
 		v, err := valueOf(c.Arguments[key], 0)
 		if err != nil {

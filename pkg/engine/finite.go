@@ -18,7 +18,7 @@ type NotFiniteError struct {
 // Error says where it began.
 func (e *NotFiniteError) Error() string {
 	if e.Layer < 0 {
-		return "the logits are not finite, and no keys and values are known to be: the weights or the arithmetic behind them are wrong"
+		return "the logits are not finite, but no such keys or values were found: the weights or the arithmetic are wrong"
 	}
 	return fmt.Sprintf("the logits are not finite, nor are the keys and values of layer %d, from position %d on", e.Layer, e.Position)
 }

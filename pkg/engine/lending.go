@@ -8,7 +8,7 @@ import (
 
 // ErrNotLent says that nothing is lent under a number: it was taken before, or recalled,
 // or never lent.
-var ErrNotLent = errors.New("nothing is lent under this number")
+var ErrNotLent = errors.New("no lent pages have this number")
 
 // Lending is Pages whose slices can be copied straight to Pages in the same memory, by
 // whoever is told their number. Its methods are safe for concurrent use.

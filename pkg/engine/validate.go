@@ -69,7 +69,7 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 	case s.used(block) > len(s.Blocks):
 		return fmt.Errorf("position %d is past its %d blocks of %d tokens", s.Start+n-1, len(s.Blocks), block)
 	case s.Logits < LogitsNone || s.Logits > LogitsAll:
-		return fmt.Errorf("logits: %d is no choice", s.Logits)
+		return fmt.Errorf("logits: choice %d is unknown", s.Logits)
 	}
 	for _, id := range s.Blocks[:s.used(block)] {
 		if id < 0 || int(id) >= capacity.Blocks {
@@ -86,7 +86,7 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 			return fmt.Errorf("sampling: %w", err)
 		}
 		if n := s.Sample.TopLogprobs; n < 0 || n > sampler.MaxTopLogprobs {
-			return fmt.Errorf("sampling: %d of the likeliest tokens are outside 0 to %d", n, sampler.MaxTopLogprobs)
+			return fmt.Errorf("sampling: %d likeliest tokens are outside 0 to %d", n, sampler.MaxTopLogprobs)
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func (w *Weights) load(ctx context.Context, m *model.Model, config Config) error
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case !errors.Is(err, fs.ErrNotExist):
-		config.Warn(fmt.Errorf("%w: they are packed again", err))
+		config.Warn(fmt.Errorf("%w: packing them again", err))
 	}
 
 	var before int64
@@ -47,7 +47,7 @@ func (w *Weights) load(ctx context.Context, m *model.Model, config Config) error
 		return ctx.Err()
 	}
 	if err != nil {
-		config.Warn(fmt.Errorf("%w: the next start packs them again", err))
+		config.Warn(fmt.Errorf("%w: the next start will pack them again", err))
 	}
 	config.Progress(before+keep, before+keep)
 	return nil

@@ -72,9 +72,9 @@ type Config struct {
 // RegisterFlags adds the flags of what operators choose, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	fs.StringVar((*string)(&c.Weights), "cpu-weights", string(BF16), "CPU engine: type of the weights in memory: bf16; int8, which takes about half the memory and time of decode; or int4, a third of both at a cost in quality; all workers that pass KV to each other need the same")
-	fs.StringVar((*string)(&c.KV), "cpu-kv", string(KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8, about half the memory and the reading behind long contexts, and slightly other tokens; all workers that pass KV to each other need the same, and --decode-kv-encoding stays native")
-	fs.StringVar(&c.WeightCache, "cpu-weight-cache", "", "CPU engine: folder that keeps the weights as they are in memory, so that only the first start makes them; as much room on disk as in memory for each model and type")
+	fs.StringVar((*string)(&c.Weights), "cpu-weights", string(BF16), "CPU engine: type of the weights in memory: bf16, int8 or int4 (smaller and faster, but lower quality); must be equal on all workers that exchange KV")
+	fs.StringVar((*string)(&c.KV), "cpu-kv", string(KVBF16), "CPU engine: type of keys and values in memory: bf16, or int8 (about half the memory, slightly different tokens; needs --decode-kv-encoding native); must be equal on all workers that exchange KV")
+	fs.StringVar(&c.WeightCache, "cpu-weight-cache", "", "CPU engine: folder that caches packed weights, so that only the first start packs them; takes as much disk as the weights take memory, for each model and type")
 }
 
 // Validate checks what the flags set.
@@ -138,7 +138,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	}
 	switch {
 	case c.Threads < 1 || c.Threads > threads:
-		return c, fmt.Errorf("%d threads: the weights were loaded with %d", c.Threads, threads)
+		return c, fmt.Errorf("%d threads: use %d, as the weights were loaded with", c.Threads, threads)
 	case c.BlockTokens < kernels.Lanes || c.BlockTokens%kernels.Lanes != 0 || kernels.SplitTokens%c.BlockTokens != 0:
 		return c, fmt.Errorf("blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
 	case c.MaxBatchTokens < 1 || c.MaxBatchTokens > 1<<20:
@@ -148,7 +148,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	case c.Blocks < 0 || c.KVBytes < 0:
 		return c, errors.New("the number of blocks and the KV memory must not be negative")
 	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set the number of blocks or the bytes")
+		return c, errors.New("no KV memory: set a number of blocks or of bytes")
 	}
 	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {

@@ -28,7 +28,7 @@ const (
 // Validate refuses what is no type; the error says which there are.
 func (t WeightType) Validate() error {
 	if t != BF16 && t != Int8 && t != Int4 {
-		return fmt.Errorf("%q is no type of weights: use %s, %s or %s", string(t), BF16, Int8, Int4)
+		return fmt.Errorf("%q is not a weight type: use %s, %s or %s", string(t), BF16, Int8, Int4)
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ const (
 // Validate refuses what is no type; the error says which there are.
 func (t KVType) Validate() error {
 	if t != KVBF16 && t != KVInt8 {
-		return fmt.Errorf("%q is no type of keys and values: use %s or %s", string(t), KVBF16, KVInt8)
+		return fmt.Errorf("%q is not a type of keys and values: use %s or %s", string(t), KVBF16, KVInt8)
 	}
 	return nil
 }

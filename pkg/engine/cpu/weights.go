@@ -157,7 +157,7 @@ func (w *Weights) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.engines > 0 {
-		return fmt.Errorf("close weights of %s: %d engines, or what reads beside them, are open: close those first", w.spec.Name, w.engines)
+		return fmt.Errorf("close weights of %s: %d engines or other readers still use them: close those first", w.spec.Name, w.engines)
 	}
 	if !w.closed {
 		w.closed = true

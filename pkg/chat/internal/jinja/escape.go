@@ -75,7 +75,7 @@ func (l *lexer) unescape(raw string) (string, error) {
 		}
 		code, err := strconv.ParseUint(raw[i:i+digits], base, 32)
 		if err != nil || code > utf8.MaxRune || code >= 0xd800 && code < 0xe000 {
-			return "", l.fail("%q in a string is no character", raw[i-1:i+digits])
+			return "", l.fail("%q in a string is not a character", raw[i-1:i+digits])
 		}
 		out.WriteRune(rune(code))
 		i += digits

@@ -129,7 +129,7 @@ func defaultFilter(_ *machine, v any, p parameters) any {
 func dictsort(m *machine, v any, p parameters) any {
 	d, ok := v.(*Dict)
 	if !ok {
-		return fail("a %s is no mapping", typeName(v))
+		return fail("a %s is not a mapping", typeName(v))
 	}
 	by, err := p.asText(1, "by", "key")
 	if err != nil || by != "key" && by != "value" {
@@ -143,7 +143,7 @@ func dictsort(m *machine, v any, p parameters) any {
 	return m.sorted(pairs.Items, func(v any) any {
 		pair, ok := v.(*List)
 		if !ok {
-			return fail("a %s is no pair", typeName(v))
+			return fail("a %s is not a pair", typeName(v))
 		}
 		return pair.Items[position]
 	},
@@ -209,7 +209,7 @@ func items(m *machine, v any, _ parameters) any {
 	case *Dict:
 		return m.pairs(x)
 	}
-	return fail("a %s is no mapping", typeName(v))
+	return fail("a %s is not a mapping", typeName(v))
 }
 
 // pairs are the keys of a dictionary with their values.

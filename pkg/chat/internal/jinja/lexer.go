@@ -190,7 +190,7 @@ func (l *lexer) raw() error {
 	l.skip(len(l.rest()) - len(strings.TrimLeftFunc(l.rest(), isSpace)) + len("raw"))
 	l.skip(len(l.rest()) - len(strings.TrimLeftFunc(l.rest(), isSpace)))
 	if !l.closed("%}", false) {
-		return l.fail("raw takes nothing")
+		return l.fail("raw takes no arguments")
 	}
 	rest := l.rest()
 	for from := 0; ; {
@@ -209,7 +209,7 @@ func (l *lexer) raw() error {
 		l.skip(len(rest) - len(word) + len("endraw"))
 		l.skip(len(l.rest()) - len(strings.TrimLeftFunc(l.rest(), isSpace)))
 		if !l.closed("%}", true) {
-			return l.fail("endraw takes nothing")
+			return l.fail("endraw takes no arguments")
 		}
 		return nil
 	}

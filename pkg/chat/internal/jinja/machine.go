@@ -84,7 +84,7 @@ func (m *machine) enter() {
 
 func (m *machine) print(s string) {
 	if m.outputLeft -= len(s); m.outputLeft < 0 {
-		fail("the template prints too much: it was stopped")
+		fail("the template's output is too long: it was stopped")
 	}
 	m.spend(len(s))
 	m.out.WriteString(s)
@@ -206,7 +206,7 @@ func (m *machine) assign(to target, v any, s *scope) {
 		of, _ := m.get(s, to.name)
 		ns, ok := of.(*namespace)
 		if !ok {
-			fail("cannot assign attribute %q: %s is no namespace", to.attribute, to.name)
+			fail("cannot assign attribute %q: %s is not a namespace", to.attribute, to.name)
 		}
 		if _, known := ns.attributes.Get(to.attribute); !known {
 			m.spend(entryCost)

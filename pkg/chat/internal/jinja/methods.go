@@ -265,7 +265,7 @@ func (m *machine) affixed(s string, prefix bool, p parameters) any {
 	for _, o := range options {
 		part, ok := o.(string)
 		if !ok {
-			return fail("a %s is no string", typeName(o))
+			return fail("a %s is not a string", typeName(o))
 		}
 		m.spend(elementCost + min(len(part), len(s)))
 		if prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part) {

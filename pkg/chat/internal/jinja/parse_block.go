@@ -129,7 +129,7 @@ func (p *parser) callBlock(line int) statement {
 	}
 	c, ok := p.expression().(*call)
 	if !ok {
-		p.fail("a call block has to call something")
+		p.fail("a call block must contain a call")
 	}
 	m.body = p.function("endcall")
 	return callStatement{c, m, line}

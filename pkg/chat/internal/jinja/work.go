@@ -30,7 +30,7 @@ const maxMessageBytes = 4 << 10
 func (m *machine) spend(units int) {
 	if m.work -= units; m.work < 0 || units < 0 {
 		m.work = -1
-		fail("the template works too long: it was stopped")
+		fail("the template ran too long: it was stopped")
 	}
 	if m.unwatched -= units; m.unwatched < 0 {
 		m.unwatched = watchInterval

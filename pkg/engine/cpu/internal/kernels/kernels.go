@@ -190,20 +190,20 @@ func (s Shape) check() error {
 	const most = 1 << 24
 	for _, n := range []int{s.Hidden, s.Heads, s.KVHeads, s.HeadSize, s.FFN, s.Vocab} {
 		if n <= 0 || n > most {
-			return fmt.Errorf("%w: a size is %d, not in 1 to %d", errShape, n, most)
+			return fmt.Errorf("%w: size %d is outside 1 to %d", errShape, n, most)
 		}
 	}
 	switch {
 	case s.Heads%s.KVHeads != 0:
-		return fmt.Errorf("%w: %d heads are no multiple of %d KV heads", errShape, s.Heads, s.KVHeads)
+		return fmt.Errorf("%w: %d heads are not a multiple of %d KV heads", errShape, s.Heads, s.KVHeads)
 	case s.HeadSize%2 != 0:
 		return fmt.Errorf("%w: head size %d is odd", errShape, s.HeadSize)
 	case s.Heads*s.HeadSize > most || 2*s.KVHeads*s.HeadSize > most:
 		return fmt.Errorf("%w: %d heads of %d are too many", errShape, s.Heads, s.HeadSize)
 	case (s.Layers == Pairs) != (s.Head == Pairs):
-		return fmt.Errorf("%w: layers and head of formats %d and %d", errShape, s.Layers, s.Head)
+		return fmt.Errorf("%w: formats %d of the layers and %d of the head do not go together", errShape, s.Layers, s.Head)
 	case s.KV != Pairs && s.KV != Int8:
-		return fmt.Errorf("%w: keys and values of format %d", errShape, s.KV)
+		return fmt.Errorf("%w: keys and values cannot have format %d", errShape, s.KV)
 	case s.BlockTokens <= 0 || s.BlockTokens%Lanes != 0 || SplitTokens%s.BlockTokens != 0:
 		return fmt.Errorf("%w: blocks of %d tokens: use 16, 32, 64, 128 or 256", errShape, s.BlockTokens)
 	}

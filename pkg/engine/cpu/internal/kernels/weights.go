@@ -36,7 +36,7 @@ func (m Matrix) check(rows, columns int) error {
 		return err
 	}
 	if m.Rows != rows || m.Columns != columns || len(m.Data) != rows*columns*size {
-		return fmt.Errorf("%d x %d elements of %s in %d bytes: want %d x %d", m.Rows, m.Columns, m.Type, len(m.Data), rows, columns)
+		return fmt.Errorf("%d x %d elements of %s in %d bytes, want %d x %d", m.Rows, m.Columns, m.Type, len(m.Data), rows, columns)
 	}
 	return nil
 }

@@ -51,10 +51,10 @@ type Workspace struct {
 // BlockTokens and KV.
 func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
 	if threads > w.pool.threads {
-		return nil, fmt.Errorf("workspace for %d of %d threads", threads, w.pool.threads)
+		return nil, fmt.Errorf("workspace for %d threads, but the pool has %d", threads, w.pool.threads)
 	}
 	if shape.Layers != w.shape.Layers || shape.Head != w.shape.Head {
-		return nil, fmt.Errorf("%w: weights are of another type", errShape)
+		return nil, fmt.Errorf("%w: the weights have another type", errShape)
 	}
 	k, s, err := planWorkspace(threads, shape, limits)
 	if err != nil {
@@ -89,7 +89,7 @@ func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_s
 		return nil, C.tdm_step{}, err
 	}
 	if limits.Rows <= 0 || limits.Sequences <= 0 || limits.HeadRows <= 0 || limits.BlocksPerSequence <= 0 || threads <= 0 {
-		return nil, C.tdm_step{}, fmt.Errorf("workspace of %+v for %d threads", limits, threads)
+		return nil, C.tdm_step{}, fmt.Errorf("workspace of %+v for %d threads: every size must be above 0", limits, threads)
 	}
 	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
 	const align = 32 // elements: whole cache lines a row

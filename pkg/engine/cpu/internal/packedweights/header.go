@@ -58,16 +58,16 @@ var errHeader = errors.New("its header is damaged")
 func decode(r io.ReaderAt, size int64) (header, error) {
 	var fixed [fixedBytes]byte
 	if size < fixedBytes {
-		return header{}, fmt.Errorf("%d bytes are too few", size)
+		return header{}, fmt.Errorf("it has only %d bytes: it is truncated", size)
 	}
 	if _, err := r.ReadAt(fixed[:], 0); err != nil {
 		return header{}, err
 	}
 	if string(fixed[:len(magic)]) != magic {
-		return header{}, errors.New("it is no file of packed weights")
+		return header{}, errors.New("it is not a file of packed weights")
 	}
 	if version := binary.LittleEndian.Uint32(fixed[8:]); version != layoutVersion {
-		return header{}, fmt.Errorf("its layout is of version %d, and this program knows %d", version, layoutVersion)
+		return header{}, fmt.Errorf("its layout has version %d, but this program reads version %d", version, layoutVersion)
 	}
 	identity, data := binary.LittleEndian.Uint32(fixed[12:]), binary.LittleEndian.Uint64(fixed[16:])
 	if identity > maxIdentityBytes || data > uint64(size) {
@@ -76,7 +76,7 @@ func decode(r io.ReaderAt, size int64) (header, error) {
 	h := header{bytes: int64(data)}
 	length := headerBytes(int(identity), h.bytes)
 	if length+h.bytes != size {
-		return header{}, fmt.Errorf("it is %d bytes long, but its header asks for %d: it is cut short or damaged", size, length+h.bytes)
+		return header{}, fmt.Errorf("it has %d bytes, but its header says %d: it is truncated or damaged", size, length+h.bytes)
 	}
 	raw := make([]byte, length)
 	if _, err := r.ReadAt(raw, 0); err != nil {

@@ -23,7 +23,7 @@ var word = regexp.MustCompile(`^[0-9A-Za-z]{1,64}$`)
 
 func (id Identity) check() error {
 	if !word.MatchString(id.Digest) || !word.MatchString(id.Type) {
-		return fmt.Errorf("model digest %q and type %q have to be letters and digits", id.Digest, id.Type)
+		return fmt.Errorf("model digest %q and type %q must consist of letters and digits", id.Digest, id.Type)
 	}
 	if n := len(id.text()); n > maxIdentityBytes {
 		return fmt.Errorf("an identity of %d bytes is longer than %d", n, maxIdentityBytes)

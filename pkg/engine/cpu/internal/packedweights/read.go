@@ -48,7 +48,7 @@ func (f Folder) read(ctx context.Context, file *os.File, id Identity, s stream, 
 		return err
 	}
 	if h.identity != id.text() || h.bytes != s.bytes {
-		return fmt.Errorf("it holds %d bytes of %q: wanted are %d of %q", h.bytes, h.identity, s.bytes, id.text())
+		return fmt.Errorf("it holds %d bytes of %q, not %d of %q", h.bytes, h.identity, s.bytes, id.text())
 	}
 	start := info.Size() - h.bytes
 	var done int64
@@ -57,7 +57,7 @@ func (f Folder) read(ctx context.Context, file *os.File, id Identity, s stream, 
 		err := s.each(i, func(piece []byte, at int64) error {
 			if _, err := file.ReadAt(piece, start+at); err != nil {
 				if errors.Is(err, io.EOF) {
-					return errors.New("it is being cut short")
+					return errors.New("another process is truncating it")
 				}
 				return err
 			}
