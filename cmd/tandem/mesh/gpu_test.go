@@ -47,7 +47,7 @@ func TestNoGPU(t *testing.T) {
 		}},
 		{"long batches", "--max-batch-tokens", func(o *mesh.UpOptions) { o.Engine.MaxBatchTokens = 70000 }},
 		{"all that is free", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 255 << 20 }},
-		{"no such GPU", "there is no GPU 3 that can be used: use cuda:0 (", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
+		{"no such GPU", "GPU 3 cannot be used: use cuda:0 (", func(o *mesh.UpOptions) { o.Engine.Device = "cuda:3" }},
 		{"no room for the weights", "use a smaller model", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 20 << 20 }},
 		{"no room for a full context", "--kv-memory", func(o *mesh.UpOptions) { o.Engine.KVMemory = 1 << 18 }},
 		{"no cuBLASLt", "--cuda-products cublaslt: no cuBLASLt", func(o *mesh.UpOptions) {

@@ -72,7 +72,7 @@ func TestReportedErrors(t *testing.T) {
 	if err := <-ended; !errors.Is(err, engine.ErrDeviceLost) {
 		t.Errorf("it ended with %v", err)
 	}
-	for _, line := range []string{`msg="the GPU reported an error" device=cuda:0 kind=xid`, "xid=31", `level=ERROR msg="the GPU is lost: its workers leave"`, "xid=79"} {
+	for _, line := range []string{`msg="the GPU reported an error" device=cuda:0 kind=xid`, "xid=31", `level=ERROR msg="the GPU is lost: its workers are leaving"`, "xid=79"} {
 		if !strings.Contains(log.String(), line) {
 			t.Errorf("no %q in the log:\n%s", line, log.String())
 		}

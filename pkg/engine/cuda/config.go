@@ -104,14 +104,14 @@ type Config struct {
 
 // RegisterFlags adds the flags of what operators choose, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
-	fs.StringVar((*string)(&c.Products), "cuda-products", string(Own), "CUDA engine: what computes products of more than 64 rows: own (its kernels; tokens do not depend on the batch) or cublaslt (faster prompts; tokens may differ with the batch and with how a prompt is cut); all workers that pass KV to each other need the same")
-	fs.StringVar(&c.CublasLt, "cublaslt", "", "with --cuda-products cublaslt: file of the library, version 12 or 13, or a folder that has it, such as Python's site-packages (default: libcublasLt.so, where the system finds it)")
-	fs.StringVar(&c.NVML, "nvml", "", "file of NVIDIA's management library, by which the GPU is watched for errors (default: libnvidia-ml.so.1, where the system finds it; without it nothing is watched)")
-	fs.StringVar((*string)(&c.Weights), "cuda-weights", string(BF16), "CUDA engine: type of the layers' weights in device memory: bf16, int8 or fp8; 8 bits take about half the memory and time of decode, and give slightly other tokens; all workers that pass KV to each other need the same")
-	fs.StringVar((*string)(&c.KV), "cuda-kv", string(KVBF16), "CUDA engine: type of keys and values in device memory: bf16 or fp8; 8 bits hold nearly twice the context, and give slightly other tokens; all workers that pass KV to each other need the same")
-	fs.Var(&c.Memory, "gpu-memory", "device memory that this process may take, such as 40GiB; auto: nine tenths of what is free at the start")
-	fs.Int64Var(&c.CopyRate, "gpu-copy-rate", 0, "most bytes a second that are copied between the host's memory and KV pages of a GPU while it computes a step, 16777216 or more; 0: without a bound. Copies within the device do not count")
+	fs.StringVar(&c.Driver, "cuda-driver", "", "path of the CUDA driver library (default: libcuda.so.1, as the system finds it)")
+	fs.StringVar((*string)(&c.Products), "cuda-products", string(Own), "CUDA engine: library for matrix products of more than 64 rows: own (tokens do not depend on the batch) or cublaslt (faster prompts; tokens may depend on the batch and on prompt chunks); must be equal on all workers that exchange KV")
+	fs.StringVar(&c.CublasLt, "cublaslt", "", "path of the cuBLASLt library, version 12 or 13, or of a folder that contains it (default: libcublasLt.so, as the system finds it); needs --cuda-products cublaslt")
+	fs.StringVar(&c.NVML, "nvml", "", "path of NVIDIA's management library, which reports GPU errors (default: libnvidia-ml.so.1, as the system finds it; without it the GPU is not watched)")
+	fs.StringVar((*string)(&c.Weights), "cuda-weights", string(BF16), "CUDA engine: type of the layers' weights: bf16, int8 or fp8 (8 bits halve memory and decode time, but change tokens slightly); must be equal on all workers that exchange KV")
+	fs.StringVar((*string)(&c.KV), "cuda-kv", string(KVBF16), "CUDA engine: type of keys and values: bf16 or fp8 (nearly twice the context, but slightly different tokens); must be equal on all workers that exchange KV")
+	fs.Var(&c.Memory, "gpu-memory", "device memory that this process may use, such as 40GiB; auto: nine tenths of what is free at the start")
+	fs.Int64Var(&c.CopyRate, "gpu-copy-rate", 0, "limit on copies between host memory and a GPU's KV pages during a step, in bytes per second, at least 16777216; 0: no limit")
 }
 
 // Validate checks what the flags set.
@@ -124,13 +124,13 @@ func (c *Config) Validate() error {
 	case c.KV.Validate() != nil:
 		return fmt.Errorf("--cuda-kv: %w", c.KV.Validate())
 	case c.CopyRate != 0 && c.CopyRate < LeastCopyRate:
-		return fmt.Errorf("--gpu-copy-rate: %d is neither 0, which is without a bound, nor %d or more", c.CopyRate, LeastCopyRate)
+		return fmt.Errorf("--gpu-copy-rate: %d is too low: use 0 for no limit, or at least %d", c.CopyRate, LeastCopyRate)
 	case c.Products != Own && c.Products != CublasLt:
 		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", c.Products, Own, CublasLt)
 	case c.Products == CublasLt && c.Weights != BF16:
-		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", BF16, CublasLt)
+		return fmt.Errorf("--cuda-weights: cuBLASLt multiplies only %s: leave out --cuda-products %s or --cuda-weights", BF16, CublasLt)
 	case c.Products == Own && c.CublasLt != "":
-		return fmt.Errorf("--cublaslt: nothing computes by that library without --cuda-products %s: pass it too, or leave this out", CublasLt)
+		return fmt.Errorf("--cublaslt: no effect without --cuda-products %s: pass both or neither", CublasLt)
 	}
 	return nil
 }
@@ -187,11 +187,11 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 	case c.MaxSequences < 1 || c.MaxSequences > c.MaxBatchTokens:
 		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
 	case c.Products != Own && c.Products != CublasLt:
-		return c, fmt.Errorf("products by %q: use %s or %s", c.Products, Own, CublasLt)
+		return c, fmt.Errorf("no library for products is called %q: use %s or %s", c.Products, Own, CublasLt)
 	case c.Blocks < 0 || c.KVBytes < 0:
 		return c, errors.New("the number of blocks and the KV memory must not be negative")
 	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set the number of blocks or the bytes")
+		return c, errors.New("no KV memory: set a number of blocks or of bytes")
 	}
 	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {
@@ -237,10 +237,10 @@ func (c Config) layout(spec model.Spec, weights WeightType) kvcache.Layout {
 // checkModel refuses what the kernels do not compute.
 func checkModel(spec model.Spec) error {
 	if group := spec.Heads / spec.KVHeads; group > kernels.ThinRows {
-		return fmt.Errorf("%s has %d heads for each KV head, the CUDA engine takes %d: use the CPU engine", spec.Name, group, kernels.ThinRows)
+		return fmt.Errorf("%s has %d heads for each KV head, but the CUDA engine takes at most %d: use the CPU engine", spec.Name, group, kernels.ThinRows)
 	}
 	if spec.VocabSize > kernels.MostVocabulary {
-		return fmt.Errorf("%s has a vocabulary of %d tokens, the CUDA engine takes %d: use the CPU engine", spec.Name, spec.VocabSize, kernels.MostVocabulary)
+		return fmt.Errorf("%s has a vocabulary of %d tokens, but the CUDA engine takes at most %d: use the CPU engine", spec.Name, spec.VocabSize, kernels.MostVocabulary)
 	}
 	if err := kernels.HeadSize(spec.HeadSize); err != nil {
 		return fmt.Errorf("%s: %w: use the CPU engine", spec.Name, err)

@@ -47,7 +47,7 @@ func devices(library string, check func(driver.Info) error) ([]Device, error) {
 		return nil, err
 	}
 	var good []Device
-	refused := errors.New("the driver knows no GPU: see what nvidia-smi says")
+	refused := errors.New("the driver finds no GPU: check nvidia-smi")
 	for _, info := range all {
 		if err := check(info); err != nil {
 			refused = err
@@ -64,7 +64,7 @@ func devices(library string, check func(driver.Info) error) ([]Device, error) {
 // checkDevice refuses devices that the kernels are not compiled for.
 func checkDevice(info driver.Info) error {
 	if info.Capability < leastCapability {
-		return fmt.Errorf("%s has compute capability %d.%d, the CUDA engine needs %d.%d: use a newer GPU, or the CPU engine",
+		return fmt.Errorf("%s has compute capability %d.%d, but the CUDA engine needs %d.%d: use a newer GPU, or the CPU engine",
 			info.Name, info.Capability/10, info.Capability%10, leastCapability/10, leastCapability%10)
 	}
 	return nil
@@ -73,7 +73,7 @@ func checkDevice(info driver.Info) error {
 // checkDeviceFor refuses also those that the model's kernels are too large for.
 func checkDeviceFor(info driver.Info, spec model.Spec) error {
 	if need := kernels.SharedBytes(shapeOf(spec).stride); info.SharedPerBlock < need {
-		return fmt.Errorf("%s has %d KiB of shared memory for a block, heads of %d elements need %d: use another GPU, or the CPU engine",
+		return fmt.Errorf("%s has %d KiB of shared memory per block, but heads of %d elements need %d: use another GPU, or the CPU engine",
 			info.Name, info.SharedPerBlock>>10, spec.HeadSize, need>>10)
 	}
 	return checkDevice(info)

@@ -210,7 +210,7 @@ func TestEightBitsLeakNothing(t *testing.T) {
 func TestEightBitsRefused(t *testing.T) {
 	w := loadAs(t, filepath.Join(familiesDir, "llama"), cuda.Int8)
 	_, err := w.NewEngine(cuda.Config{Blocks: 4, Products: cuda.CublasLt})
-	if err == nil || !strings.Contains(err.Error(), "products by cublaslt want weights in bf16, and these are in int8: load them as bf16") {
+	if err == nil || !strings.Contains(err.Error(), "cublaslt multiplies only weights in bf16, and these are in int8: load them as bf16") {
 		t.Errorf("with cuBLASLt: %v", err)
 	}
 	m, err := model.Open(fableDir, model.Options{})
@@ -218,7 +218,7 @@ func TestEightBitsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = cuda.Load(t.Context(), m, cuda.Config{Driver: library(t), Weights: "int4"})
-	if err == nil || !strings.Contains(err.Error(), `"int4" is not a type of weights on a GPU: use one of [bf16 int8 fp8]`) {
+	if err == nil || !strings.Contains(err.Error(), `"int4" is not a weight type of the CUDA engine: use one of [bf16 int8 fp8]`) {
 		t.Errorf("int4: %v", err)
 	}
 	if err := m.Close(); err != nil {

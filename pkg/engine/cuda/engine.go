@@ -62,7 +62,7 @@ func (e *cudaEngine) open() (err error) {
 	spec, c := e.weights.spec, e.config
 	layout := c.layout(spec, e.weights.kind)
 	if int64(layout.PageBytes()) > math.MaxUint32 { // as attention multiplies by it
-		return fmt.Errorf("KV blocks of %d tokens take %d bytes, and at most 4 GiB do: use smaller blocks", c.BlockTokens, layout.PageBytes())
+		return fmt.Errorf("KV blocks of %d tokens take %d bytes, more than the limit of 4 GiB: use smaller blocks", c.BlockTokens, layout.PageBytes())
 	}
 	e.capacity = engine.Capacity{
 		Blocks: c.Blocks, MaxBatchTokens: c.MaxBatchTokens, MaxSequences: c.MaxSequences,

@@ -103,7 +103,7 @@ func (e *cudaEngine) prepare() error {
 // checkWeights refuses weights that cuBLASLt does not multiply here.
 func (c Config) checkWeights(kind WeightType) error {
 	if c.Products == CublasLt && kind != BF16 {
-		return fmt.Errorf("products by %s want weights in %s, and these are in %s: load them as %s, or let the engine's own kernels compute products", CublasLt, BF16, kind, BF16)
+		return fmt.Errorf("%s multiplies only weights in %s, and these are in %s: load them as %s, or use the engine's own kernels", CublasLt, BF16, kind, BF16)
 	}
 	return nil
 }

@@ -222,7 +222,7 @@ func TestFastMissing(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	config.Products = "quick"
-	if _, _, err = open(t, path, config); err == nil || !strings.Contains(err.Error(), `products by "quick": use own or cublaslt`) {
+	if _, _, err = open(t, path, config); err == nil || !strings.Contains(err.Error(), `no library for products is called "quick": use own or cublaslt`) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -96,7 +96,7 @@ func (w *Weights) Watch(config HealthConfig) (*Health, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.watched {
-		return nil, errors.New("the device is watched already")
+		return nil, errors.New("the device is already being watched")
 	}
 	watch, err := nvml.Open(config.Library, w.device.Info().PCI)
 	if err != nil {
@@ -151,9 +151,9 @@ func (h *Health) run() {
 			text, fatal := xidMeaning(event.Xid)
 			h.tell(HealthEvent{Kind: HealthXid, Xid: event.Xid, Means: text, Fatal: fatal})
 		case nvml.Corrected:
-			h.tell(HealthEvent{Kind: HealthCorrected, Means: "an error of memory was corrected"})
+			h.tell(HealthEvent{Kind: HealthCorrected, Means: "a memory error was corrected"})
 		case nvml.Uncorrected:
-			h.tell(HealthEvent{Kind: HealthUncorrected, Means: "an error of memory that ECC could not correct: reset the GPU", Fatal: true})
+			h.tell(HealthEvent{Kind: HealthUncorrected, Means: "a memory error that ECC could not correct: reset the GPU", Fatal: true})
 		}
 	}
 }

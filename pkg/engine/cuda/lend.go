@@ -48,7 +48,7 @@ func (p *pages) take(lent *pageloans.Loan[*pages], layer int, blocks []kvcache.B
 		return err
 	}
 	if from.at.Layout != p.at.Layout || lent.Layer != layer || len(lent.Blocks) != len(blocks) {
-		return fmt.Errorf("%d slices of layer %d were lent, %d of layer %d are taken", len(lent.Blocks), lent.Layer, len(blocks), layer)
+		return fmt.Errorf("%d slices of layer %d were lent, but %d of layer %d are requested", len(lent.Blocks), lent.Layer, len(blocks), layer)
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()

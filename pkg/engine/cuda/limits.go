@@ -217,7 +217,7 @@ func (m *Meter) rate(units float64, do func()) (float64, error) {
 		return 0, err
 	}
 	if took <= 0 {
-		return 0, errors.New("it took no time by the device's clock: measure more bytes")
+		return 0, errors.New("the device's clock measured no time: measure more bytes")
 	}
 	return timedTimes * units / took.Seconds(), nil
 }

@@ -25,7 +25,7 @@ type pace struct {
 
 func newPace(perSecond int64) (*pace, error) {
 	if perSecond != 0 && perSecond < LeastCopyRate {
-		return nil, fmt.Errorf("a copy rate of %d bytes a second: use 0, which is without a bound, or %d at least", perSecond, LeastCopyRate)
+		return nil, fmt.Errorf("a copy rate of %d bytes per second is too low: use 0 for no limit, or at least %d", perSecond, LeastCopyRate)
 	}
 	return &pace{perSecond: perSecond}, nil
 }

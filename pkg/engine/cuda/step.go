@@ -11,7 +11,7 @@ import (
 
 // errFlying and errIdle are of callers who confuse Start and Wait.
 var (
-	errFlying = errors.New("a step was started: wait for it first")
+	errFlying = errors.New("a step is running: wait for it first")
 	errIdle   = errors.New("no step was started")
 )
 
@@ -38,7 +38,7 @@ func (e *cudaEngine) Step(ctx context.Context, batch engine.Batch) (engine.Outpu
 // Start implements engine.Starting.
 func (e *cudaEngine) Start(ctx context.Context, batch engine.Batch) error {
 	if listens(batch) {
-		return errors.New("step: only Step tells of layers")
+		return errors.New("step: only Step reports layers: call it instead of Start")
 	}
 	return e.start(ctx, batch)
 }

@@ -43,7 +43,7 @@ func (t WeightType) used() []kernels.Weights {
 // Validate refuses what is none of WeightTypes. "" is none.
 func (t WeightType) Validate() error {
 	if !slices.Contains(WeightTypes(), t) {
-		return fmt.Errorf("%q is not a type of weights on a GPU: use one of %v", string(t), WeightTypes())
+		return fmt.Errorf("%q is not a weight type of the CUDA engine: use one of %v", string(t), WeightTypes())
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func KVTypes() []KVType { return []KVType{KVBF16, KVFP8} }
 // Validate refuses what is none of KVTypes. "" is none.
 func (t KVType) Validate() error {
 	if !slices.Contains(KVTypes(), t) {
-		return fmt.Errorf("%q is not a type of keys and values on a GPU: use one of %v", string(t), KVTypes())
+		return fmt.Errorf("%q is not a KV type of the CUDA engine: use one of %v", string(t), KVTypes())
 	}
 	return nil
 }

@@ -267,7 +267,7 @@ func (w *Weights) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.engines > 0 {
-		return fmt.Errorf("close weights of %s: %d engines are open: close those first", w.spec.Name, w.engines)
+		return fmt.Errorf("close weights of %s: %d engines still use them: close those first", w.spec.Name, w.engines)
 	}
 	if w.closed {
 		return nil

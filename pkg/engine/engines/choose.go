@@ -68,12 +68,12 @@ func (c *Config) Choose(spec model.Spec, logger *slog.Logger) error {
 	switch {
 	case err == nil:
 		c.Name, c.Device, c.CUDA.Device = CUDA, gpuPrefix+strconv.Itoa(found.Number), found.Number
-		logger.Info("a GPU computes", slog.String("device", c.Device), slog.String("name", found.Name), slog.Int64("memory_bytes", found.Memory))
+		logger.Info("using a GPU", slog.String("device", c.Device), slog.String("name", found.Name), slog.Int64("memory_bytes", found.Memory))
 		return nil
 	case wanted != "":
 		return fmt.Errorf("%s: %w; or pass --device %s", wanted, err, DeviceCPU)
 	}
-	logger.Info("the CPU computes", slog.String("no_gpu", err.Error()))
+	logger.Info("using the CPU", slog.String("no_gpu", err.Error()))
 	c.Name = CPU
 	return nil
 }
@@ -91,5 +91,5 @@ func (c *Config) findGPU(spec model.Spec, number int) (cuda.Device, error) {
 		}
 		names = append(names, fmt.Sprintf("%s%d (%s, %s)", gpuPrefix, d.Number, d.Name, d.PCI))
 	}
-	return cuda.Device{}, fmt.Errorf("there is no GPU %d that can be used: use %s", number, strings.Join(names, ", "))
+	return cuda.Device{}, fmt.Errorf("GPU %d cannot be used: use %s", number, strings.Join(names, ", "))
 }

@@ -50,13 +50,13 @@ type Config struct {
 
 // RegisterFlags adds the flags of all engines, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Name, "engine", Auto, "what computes: auto (a GPU or the CPU, as --device says), cpu, cuda, or simulated (time only)")
-	fs.StringVar(&c.Device, "device", DeviceAuto, "where the model runs: auto (the first GPU if there is one, else the CPU), cpu, or a GPU, such as cuda:0")
-	fs.Var(&c.KVMemory, "kv-memory", "memory for KV blocks of each worker, such as 4GiB; auto: 1GiB, less where the memory is short, one full context at least; pages that are never used cost nothing; on a GPU auto is what --gpu-memory leaves")
-	fs.IntVar(&c.BlockTokens, "block-tokens", 32, "tokens in a KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
-	fs.IntVar(&c.MaxBatchTokens, "max-batch-tokens", 1024, "most tokens computed in one step")
-	fs.IntVar(&c.MaxSequences, "max-sequences", 64, "most sequences in one step")
-	fs.StringVar(&c.Profile, "profile", "", "file of step times that 'tandem profile' wrote: the simulated engine obeys it, the CPU engine is compared with its limits in the metrics")
+	fs.StringVar(&c.Name, "engine", Auto, "engine that runs the model: auto (cpu or cuda, by --device), cpu, cuda, or simulated (computes no model, only takes its time)")
+	fs.StringVar(&c.Device, "device", DeviceAuto, "device that runs the model: auto (the first GPU, or else the CPU), cpu, or a GPU such as cuda:0")
+	fs.Var(&c.KVMemory, "kv-memory", "memory for the KV cache of each worker, such as 4GiB; auto: on the CPU 1GiB (less if memory is short, but at least one full context), on a GPU what --gpu-memory leaves")
+	fs.IntVar(&c.BlockTokens, "block-tokens", 32, "tokens per KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")
+	fs.IntVar(&c.MaxBatchTokens, "max-batch-tokens", 1024, "maximum tokens computed in one step")
+	fs.IntVar(&c.MaxSequences, "max-sequences", 64, "maximum sequences in one step")
+	fs.StringVar(&c.Profile, "profile", "", "profile of step times from 'tandem profile': the simulated engine follows it; metrics compare the CPU engine with its limits")
 	c.CPU.RegisterFlags(fs)
 	c.CUDA.RegisterFlags(fs)
 	c.Simulated.RegisterFlags(fs)
@@ -98,22 +98,22 @@ func (c *Config) checkDevice() error {
 	case !slices.Contains([]string{Auto, CPU, CUDA, Simulated}, c.Name):
 		return fmt.Errorf("--engine: %q is neither %s, %s, %s nor %s", c.Name, Auto, CPU, CUDA, Simulated)
 	case gpu >= 0 && (c.Name == CPU || c.Name == Simulated):
-		return fmt.Errorf("--device: the %s engine does not run on %s: leave one of the two out", c.Name, c.Device)
+		return fmt.Errorf("--device: the %s engine does not run on %s: leave out --device or --engine", c.Name, c.Device)
 	case c.Device == DeviceCPU && (c.Name == CUDA || c.Name == Simulated):
-		return fmt.Errorf("--device: the %s engine does not run on the CPU's cores: leave one of the two out", c.Name)
+		return fmt.Errorf("--device: the %s engine does not run on the CPU: leave out --device or --engine", c.Name)
 	}
 	ofCPU := c.CPU.Given()
 	switch {
 	case len(ofCPU) == 0:
 	case gpu >= 0:
-		return fmt.Errorf("%s is of the CPU engine: leave it out, or pass --device %s", ofCPU[0], DeviceCPU)
+		return fmt.Errorf("%s: applies to the CPU engine only: leave it out, or pass --device %s", ofCPU[0], DeviceCPU)
 	case c.Name != CPU && c.Name != Auto:
-		return fmt.Errorf("%s: the %s engine has nothing of the kind: leave it out, or pass --engine %s", ofCPU[0], c.Name, CPU)
+		return fmt.Errorf("%s: does not apply to the %s engine: leave it out, or pass --engine %s", ofCPU[0], c.Name, CPU)
 	}
 	if c.Name == CPU || c.Name == Simulated || c.Device == DeviceCPU || len(ofCPU) > 0 {
 		for _, given := range c.CUDA.Given() {
 			if flag, _, _ := strings.Cut(given, " "); flag != "--cuda-driver" { // which harms nobody
-				return fmt.Errorf("%s: no GPU computes: leave it out, or choose one with --device", flag)
+				return fmt.Errorf("%s: needs a GPU: leave it out, or choose a GPU with --device", flag)
 			}
 		}
 	}

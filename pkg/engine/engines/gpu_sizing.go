@@ -95,7 +95,7 @@ func (r gpuSizing) or(remedy string, asked bytesize.Size, amount func(need) int6
 func (r gpuSizing) kvMemory(asked bytesize.Size) (bytesize.Size, error) {
 	switch {
 	case r.budget > r.free-r.reserve():
-		return 0, fmt.Errorf("--gpu-memory: of %s only %s are free on the device, of which the driver and the kernels want %s: pass less, or free some",
+		return 0, fmt.Errorf("--gpu-memory: %s is too much: %s is free on the device, and the driver and the kernels need %s of that: pass less, or free some",
 			bytesize.Text(r.budget), bytesize.Text(r.free), bytesize.Text(r.reserve()))
 	case r.perWorker() < r.block:
 		other := "--device " + DeviceCPU
@@ -103,7 +103,7 @@ func (r gpuSizing) kvMemory(asked bytesize.Size) (bytesize.Size, error) {
 		if remedy == other { // none for a full context
 			remedy = r.or(other, bytesize.Auto, func(n need) int64 { return n.block })
 		}
-		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, of %s: use a smaller model, fewer workers or smaller --max-batch-tokens, or pass %s",
+		return 0, fmt.Errorf("%s does not fit the device: its weights take %s and activations %s for each of %d workers, but only %s is available: use a smaller model, fewer workers or a smaller --max-batch-tokens, or pass %s",
 			r.spec.Name, bytesize.Text(r.weights), bytesize.Text(r.workspace), r.workers, bytesize.Text(r.budget), remedy)
 	}
 	kv := int64(asked)
@@ -112,11 +112,11 @@ func (r gpuSizing) kvMemory(asked bytesize.Size) (bytesize.Size, error) {
 	}
 	switch {
 	case kv > r.perWorker():
-		return 0, fmt.Errorf("--kv-memory: %s for each of %d workers, but weights (%s) and activations (%s) leave %s of %s: pass less",
+		return 0, fmt.Errorf("--kv-memory: %s for each of %d workers is too much: weights (%s) and activations (%s) leave %s of %s: pass less",
 			bytesize.Text(kv), r.workers, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(r.perWorker()), bytesize.Text(r.budget))
 	case kv < r.full:
 		remedy := r.or(fmt.Sprintf("--context-tokens %d, or give it more memory", max(kv/r.block*r.blockTokens, 2)), asked, func(n need) int64 { return n.full })
-		return 0, fmt.Errorf("--kv-memory: %s hold %d tokens, but a sequence of %s may have %d, which take %s: pass %s",
+		return 0, fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s",
 			bytesize.Text(kv), kv/r.block*r.blockTokens, r.spec.Name, r.spec.ContextTokens, bytesize.Text(r.full), remedy)
 	}
 	return bytesize.Size(kv), nil
@@ -130,7 +130,7 @@ func (c *Config) sizeGPU(spec model.Spec, workers int) error {
 		}
 	}
 	if c.MaxBatchTokens > cuda.MostBatchTokens {
-		return fmt.Errorf("--max-batch-tokens: %d are more than the %d that a GPU's step takes: pass less", c.MaxBatchTokens, cuda.MostBatchTokens)
+		return fmt.Errorf("--max-batch-tokens: %d is more than the %d that a GPU computes in one step: pass less", c.MaxBatchTokens, cuda.MostBatchTokens)
 	}
 	free, err := cuda.FreeBytes(c.CUDA.Driver, c.CUDA.Device)
 	if err != nil {

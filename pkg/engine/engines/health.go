@@ -35,7 +35,7 @@ func (s *Set) Watch(registry prometheus.Registerer, logger *slog.Logger, lost fu
 			}
 			logHealth(logger, device, event)
 			if event.Fatal {
-				lost(fmt.Errorf("%w: a call of its driver does not return: %s", engine.ErrDeviceLost, event.Means))
+				lost(fmt.Errorf("%w: a driver call does not return: %s", engine.ErrDeviceLost, event.Means))
 			}
 		},
 	})
@@ -84,11 +84,11 @@ func logHealth(logger *slog.Logger, device string, event cuda.HealthEvent) {
 	}
 	switch {
 	case event.Fatal:
-		logger.Error("the GPU is lost: its workers leave", attributes...)
+		logger.Error("the GPU is lost: its workers are leaving", attributes...)
 	case event.Kind == cuda.HealthCorrected:
 		logger.Debug("the GPU reported an error", attributes...)
 	case event.Kind == cuda.HealthUnwatched:
-		logger.Warn("the GPU's health is not watched any more", attributes...)
+		logger.Warn("the GPU's health is no longer watched", attributes...)
 	default:
 		logger.Warn("the GPU reported an error", attributes...)
 	}

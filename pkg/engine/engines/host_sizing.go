@@ -64,8 +64,8 @@ func (r hostSizing) checkWeights() error {
 	if r.fixed()+memory.IdleProcessBytes <= r.free.Bytes {
 		return nil
 	}
-	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process %s at least, but it may take %s (%s): "+
-		"give it more memory, or %s; a model cannot be divided among several machines",
+	return fmt.Errorf("%s does not fit: its weights take %s, computing %s and the rest of the process at least %s, but the process may use only %s (%s): "+
+		"give it more memory, or %s; a model cannot be split across machines",
 		r.spec.Name, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(memory.IdleProcessBytes), bytesize.Text(r.free.Bytes), r.free.By, r.remedy)
 }
 
@@ -81,9 +81,9 @@ func (r hostSizing) checkKV(kv bytesize.Size, blockTokens int) error {
 	case tokens == 0:
 		remedy = "no context fits: use fewer workers or a smaller model, or give it more memory"
 	case r.perWorker() < r.full:
-		remedy = r.orInt8(fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers, or a smaller model", tokens))
+		remedy = r.orInt8(fmt.Sprintf("shorten the context to %d or less with --context-tokens and pass less, or use fewer workers or a smaller model", tokens))
 	}
-	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s of weights, %s to compute in and %s for the rest of the process make %s, but it may take %s (%s): %s",
+	return fmt.Errorf("--kv-memory: %s for each of %d workers, %s for weights, %s for computing and %s for the rest of the process add up to %s, but the process may use only %s (%s): %s",
 		kv.String(), r.workers, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(memory.ProcessBytes), bytesize.Text(total), bytesize.Text(r.free.Bytes), r.free.By, remedy)
 }
 
@@ -105,7 +105,7 @@ func (r hostSizing) auto(blockTokens int) (kv bytesize.Size, warning string) {
 	if tokens := r.contextOf(r.perWorker(), blockTokens); tokens > 0 {
 		remedy = r.orInt8(fmt.Sprintf("--context-tokens %d would fit", tokens))
 	}
-	return kv, fmt.Sprintf("this process may take %s (%s), weights take %s, computing %s, the rest of it %s, and a full context of %d tokens %s in each of %d workers; %s",
+	return kv, fmt.Sprintf("this process may use %s (%s), but weights take %s, computing %s, the rest of the process %s, and a full context of %d tokens %s in each of %d workers; %s",
 		bytesize.Text(r.free.Bytes), r.free.By, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(memory.ProcessBytes), r.spec.ContextTokens, bytesize.Text(r.full), r.workers, remedy)
 }
 
@@ -114,5 +114,5 @@ func (r hostSizing) orInt8(remedy string) string {
 	if r.fullInt8 == 0 || r.fullInt8 > r.perWorker() {
 		return remedy
 	}
-	return fmt.Sprintf("pass --cpu-kv int8, with which it takes %s, or %s", bytesize.Text(r.fullInt8), remedy)
+	return fmt.Sprintf("pass --cpu-kv int8, which reduces it to %s, or %s", bytesize.Text(r.fullInt8), remedy)
 }

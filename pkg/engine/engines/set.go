@@ -81,7 +81,7 @@ func Load(ctx context.Context, c Config, dir string, options model.Options, logg
 func (s *Set) loadCPU(ctx context.Context, m *model.Model, progress func(done, total int64), logger *slog.Logger) (said []any, err error) {
 	config := s.config.CPU
 	config.Progress = progress
-	config.Warn = func(err error) { logger.Warn("weight cache cannot be used", slog.Any("error", err)) }
+	config.Warn = func(err error) { logger.Warn("cannot use the weight cache", slog.Any("error", err)) }
 	if s.weights, err = cpu.Load(ctx, m, config); err != nil {
 		return nil, err
 	}

@@ -84,16 +84,16 @@ func TestMemoryForModel(t *testing.T) {
 		{"a small container takes less", fable(), bytesize.Auto, 2, rest + 216*mib, 48 * mib, nil},
 		{"a full context at least", fable(), bytesize.Auto, 2, rest + 40*mib, 4 * mib, nil},
 		{"the weights do not fit", llama8B(), bytesize.Auto, 2, 8 * gib, 0, []string{
-			"llama-8b does not fit", "weights take 15.0GiB", "may take 8.0GiB (/limit)", "smaller model", "cannot be divided",
+			"llama-8b does not fit", "weights take 15.0GiB", "may use only 8.0GiB (/limit)", "smaller model", "cannot be split",
 		}},
 		{"full contexts may not fit", llama8B(), bytesize.Auto, 2, 32 * gib, 16 * gib, []string{
-			"may take 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
+			"may use 32.0GiB (/limit)", "weights take 15.0GiB", "131072 tokens 16.0GiB in each of 2 workers", "--context-tokens 6",
 		}},
-		{"not even a block may fit", llama8B(), bytesize.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may take 15.4GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
+		{"not even a block may fit", llama8B(), bytesize.Auto, 2, bare(llama8B(), 2), 16 * gib, []string{"may use 15.4GiB (/limit)", "of 131072 tokens", "; no shorter context fits either"}},
 		{"a shorter context fits", capped(32768), bytesize.Auto, 2, 32 * gib, 4 * gib, nil},
 		{"what is asked for fits", capped(32768), 8 * gib, 2, 32 * gib, 8 * gib, nil},
 		{"what is asked for does not", capped(32768), 16 * gib, 2, 32 * gib, 0, []string{
-			"--kv-memory: 16GiB for each of 2 workers", "15.0GiB of weights", "may take 32.0GiB (/limit)", "pass 8.", "GiB or less",
+			"--kv-memory: 16GiB for each of 2 workers", "15.0GiB for weights", "may use only 32.0GiB (/limit)", "pass 8.", "GiB or less",
 		}},
 		{"no full context could", llama8B(), 16 * gib, 2, 32 * gib, 0, []string{"--kv-memory: 16GiB", "shorten the context to 6", "--context-tokens"}},
 		{"no context at all could", llama8B(), 16 * gib, 2, bare(llama8B(), 2), 0, []string{"--kv-memory: 16GiB", "no context fits", "fewer workers", "more memory"}},

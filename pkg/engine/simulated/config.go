@@ -68,7 +68,7 @@ func (c *Config) complete() error {
 	case c.Spec.Layers <= 0 || c.Spec.VocabSize <= 1:
 		return errors.New("the model has no layers or no vocabulary")
 	case !hasPlainToken(c.Spec):
-		return fmt.Errorf("all %d tokens of the vocabulary begin or end a text, so none can be drawn", c.Spec.VocabSize)
+		return fmt.Errorf("all %d tokens of the vocabulary mark the start or end of a text, so none can be drawn", c.Spec.VocabSize)
 	}
 	if c.SliceBytes == 0 {
 		c.SliceBytes = c.BlockTokens * recordBytes
@@ -77,9 +77,9 @@ func (c *Config) complete() error {
 	case c.SliceBytes < c.BlockTokens*recordBytes:
 		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", c.SliceBytes, c.BlockTokens, recordBytes)
 	case !(c.LinkBytesPerSecond >= 0) || math.IsInf(c.LinkBytesPerSecond, 1): // NaN too
-		return fmt.Errorf("a link of %v bytes a second", c.LinkBytesPerSecond)
+		return fmt.Errorf("a link of %v bytes per second: use 0 for no limit, or a finite number above it", c.LinkBytesPerSecond)
 	case c.LinkBytesPerSecond > 0 && c.sliceSeconds() > maxSliceSeconds:
-		return fmt.Errorf("a link of %v bytes a second takes more than an hour for a slice of %d bytes: make it faster",
+		return fmt.Errorf("a link of %v bytes per second takes more than an hour for a slice of %d bytes: make it faster",
 			c.LinkBytesPerSecond, SliceBytes(c.Spec, c.BlockTokens))
 	}
 	if c.Profile != nil {

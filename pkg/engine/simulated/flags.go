@@ -16,18 +16,18 @@ import (
 
 // RegisterFlags adds the flags of what operators choose, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.Float64Var(&c.StepTime.BaseMs, "simulated-base-ms", 5, "simulated engine: milliseconds of any step")
-	fs.Float64Var(&c.StepTime.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: milliseconds more for each token computed")
-	fs.Float64Var(&c.StepTime.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: milliseconds more for each token of context")
-	fs.StringVar(&c.Transfer, "simulated-transfer", "", "simulated engine: bandwidth at which KV arrives at a worker, counted in a real engine's bytes, such as 10GB/s (default: as fast as the connection)")
-	fs.BoolVar(&c.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine does")
-	fs.BoolVar(&c.ShareDevice, "simulated-share-device", false, "simulated engine: the workers of this process take turns, as those of the CPU engine do")
-	fs.Float64Var(&c.Jitter, "simulated-jitter", -1, "simulated engine: spread of step times, such as 0.1 (-1: as in the profile)")
-	fs.Uint64Var(&c.Seed, "simulated-seed", 0, "simulated engine: seed of jitter and failures")
-	fs.StringSliceVar(&c.Slow, "simulated-slow", nil, "simulated engine: ID=FACTOR, a worker that takes so many times as long, such as decode-2=3; * is every worker")
-	fs.StringSliceVar(&c.Fail, "simulated-fail", nil, "simulated engine: ID=PROBABILITY of each step to fail")
-	fs.StringSliceVar(&c.Stall, "simulated-stall", nil, "simulated engine: ID=AT+FOR, a worker that stands still for a while, such as prefill-1=30s+2s after its start")
-	fs.StringSliceVar(&c.Die, "simulated-die", nil, "simulated engine: ID=AFTER, a worker whose steps fail from then on, such as decode-1=1m")
+	fs.Float64Var(&c.StepTime.BaseMs, "simulated-base-ms", 5, "simulated engine: base time of each step, in milliseconds")
+	fs.Float64Var(&c.StepTime.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: time added for each token computed, in milliseconds")
+	fs.Float64Var(&c.StepTime.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: time added for each token of context, in milliseconds")
+	fs.StringVar(&c.Transfer, "simulated-transfer", "", "simulated engine: bandwidth of KV into a worker, in a real engine's bytes, such as 10GB/s (default: as fast as the connection)")
+	fs.BoolVar(&c.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine")
+	fs.BoolVar(&c.ShareDevice, "simulated-share-device", false, "simulated engine: let this process's workers take turns, as those of the CPU engine do")
+	fs.Float64Var(&c.Jitter, "simulated-jitter", -1, "simulated engine: relative spread of step times, such as 0.1 (-1: as in the profile)")
+	fs.Uint64Var(&c.Seed, "simulated-seed", 0, "simulated engine: random seed of jitter and failures")
+	fs.StringSliceVar(&c.Slow, "simulated-slow", nil, "simulated engine: slow a worker down, as ID=FACTOR, such as decode-2=3; * is every worker")
+	fs.StringSliceVar(&c.Fail, "simulated-fail", nil, "simulated engine: fail a worker's steps at random, as ID=PROBABILITY, such as decode-2=0.01")
+	fs.StringSliceVar(&c.Stall, "simulated-stall", nil, "simulated engine: stall a worker once, as ID=AT+FOR, such as prefill-1=30s+2s, counted from its start")
+	fs.StringSliceVar(&c.Die, "simulated-die", nil, "simulated engine: fail all of a worker's steps from a time on, as ID=AFTER, such as decode-1=1m")
 }
 
 // maxStepMs bounds each term of StepTime.
@@ -100,7 +100,7 @@ func (c *Config) trouble(id string) (Trouble, error) {
 		{"stall", "ID=AT+FOR, such as prefill-1=30s+2s", c.Stall, func(value string) error {
 			at, length, found := strings.Cut(value, "+")
 			if !found {
-				return errors.New("there is no +")
+				return errors.New("the + is missing")
 			}
 			var stall Stall
 			var err error

@@ -53,7 +53,7 @@ func (p *Pages) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
 	}
 	defer lent.Ended()
 	if lent.Layer != layer || len(lent.Blocks) != len(blocks) {
-		return fmt.Errorf("%d slices of layer %d were lent, %d of layer %d are taken", len(lent.Blocks), lent.Layer, len(blocks), layer)
+		return fmt.Errorf("%d slices of layer %d were lent, but %d of layer %d are requested", len(lent.Blocks), lent.Layer, len(blocks), layer)
 	}
 	buffer := make([]byte, len(blocks)*p.at.Layout.SliceBytes)
 	if err := lent.From.Read(layer, lent.Blocks, buffer); err != nil {

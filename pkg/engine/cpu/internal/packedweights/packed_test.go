@@ -190,7 +190,7 @@ func TestForeign(t *testing.T) {
 			if err := os.Rename(filepath.Join(f.Path, other.FileName()), filepath.Join(f.Path, identity.FileName())); err != nil {
 				t.Fatal(err)
 			}
-			if err := f.Read(t.Context(), identity, zeros(sizes), silent); err == nil || !strings.Contains(err.Error(), "wanted") {
+			if err := f.Read(t.Context(), identity, zeros(sizes), silent); err == nil || !strings.Contains(err.Error(), "it holds ") {
 				t.Errorf("reading it gave %v", err)
 			}
 		})

@@ -54,7 +54,7 @@ func Open(path string) (*Library, error) {
 		}
 	}
 	if err == nil {
-		err = fmt.Errorf("no cuBLASLt: %s has neither %s nor %s in it: %s", path, versions()[0], versions()[1], remedy)
+		err = fmt.Errorf("no cuBLASLt: %s contains neither %s nor %s: %s", path, versions()[0], versions()[1], remedy)
 	}
 	return nil, err
 }
@@ -80,7 +80,7 @@ func candidates(path string) []string {
 }
 
 // remedy is what to do where the library is missing.
-const remedy = "install cuBLAS 12 or 13, say where its libcublasLt.so is, or leave products to the engine's own kernels"
+const remedy = "install cuBLAS 12 or 13, name its libcublasLt.so, or use the engine's own kernels"
 
 func open(name string) (*Library, error) {
 	path := C.CString(name)
@@ -91,11 +91,11 @@ func open(name string) (*Library, error) {
 	case C.TDM_BLASLT_NO_LIBRARY:
 		return nil, fmt.Errorf("no cuBLASLt: %s: %s", text, remedy)
 	case C.TDM_BLASLT_NO_SYMBOL:
-		return nil, fmt.Errorf("%s is no cuBLASLt, or a broken one: it has no %s: %s", name, text, remedy)
+		return nil, fmt.Errorf("%s is not cuBLASLt, or is broken: it has no %s: %s", name, text, remedy)
 	case C.TDM_BLASLT_OLD:
-		return nil, fmt.Errorf("%s is cuBLASLt of version %d, and 12.0 (%d) is needed: %s", name, int(o.version), C.TDM_BLASLT_LEAST_VERSION, remedy)
+		return nil, fmt.Errorf("%s is cuBLASLt version %d, but 12.0 (%d) or later is needed: %s", name, int(o.version), C.TDM_BLASLT_LEAST_VERSION, remedy)
 	case C.TDM_BLASLT_NO_MEMORY:
-		return nil, errors.New("open cuBLASLt: no memory: free some and start again")
+		return nil, errors.New("open cuBLASLt: out of memory: free some and start again")
 	}
 	return &Library{c: o.blaslt, version: int(o.version)}, nil
 }

@@ -16,7 +16,7 @@ func TestMissing(t *testing.T) {
 	}{
 		"no file":          {"/no/such/libcublasLt.so.12", []string{"no cuBLASLt", "/no/such/libcublasLt.so.12", "install cuBLAS"}},
 		"an empty folder":  {t.TempDir(), []string{"no cuBLASLt", "libcublasLt.so.13", "install cuBLAS"}},
-		"another library":  {"libc.so.6", []string{"libc.so.6 is no cuBLASLt", "cublasLtGetVersion"}},
+		"another library":  {"libc.so.6", []string{"libc.so.6 is not cuBLASLt", "cublasLtGetVersion"}},
 		"a file of no use": {os.DevNull, []string{"no cuBLASLt", os.DevNull}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,7 +84,7 @@ const _ = -uint(unsafe.Sizeof(arguments{}) ^ C.sizeof_tdm_blaslt_arguments)
 func (h *Handle) Plan(s Shape, workspaceBytes int64) (*Plan, error) {
 	c := (*C.tdm_blaslt_plan)(C.calloc(1, C.sizeof_tdm_blaslt_plan))
 	if c == nil {
-		return nil, errors.New("plan a product: no memory: free some and start again")
+		return nil, errors.New("plan a product: out of memory: free some and start again")
 	}
 	shape := C.tdm_blaslt_shape{
 		rows: C.int64_t(s.Rows), outputs: C.int64_t(s.Outputs), k: C.int64_t(s.K),

@@ -33,7 +33,7 @@ func (d *Driver) NewDevice(ordinal int) (*Device, error) {
 	}
 	c := (*C.tdm_device)(C.calloc(1, C.sizeof_tdm_device))
 	if c == nil {
-		return nil, errors.New("open the device: no memory: free some and start again")
+		return nil, errors.New("open the device: out of memory: free some and start again")
 	}
 	if err := d.check(C.tdm_device_open(d.c, C.int(ordinal), c)); err != nil {
 		C.free(unsafe.Pointer(c))

@@ -55,15 +55,15 @@ func Open(library string) (*Driver, error) {
 	case C.TDM_NO_LIBRARY:
 		return nil, fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver, or choose another device", text)
 	case C.TDM_NO_SYMBOL:
-		return nil, fmt.Errorf("%s is no CUDA driver, or a broken one: it has no %s: install NVIDIA's driver, or name its %s",
+		return nil, fmt.Errorf("%s is not a CUDA driver, or is broken: it has no %s: install NVIDIA's driver, or name its %s",
 			library, text, DefaultLibrary)
 	case C.TDM_OLD_DRIVER:
 		major, minor := d.Version()
-		return nil, fmt.Errorf("the driver supports CUDA %d.%d, and 12.0 is needed: update it to 525 or later", major, minor)
+		return nil, fmt.Errorf("the driver supports CUDA %d.%d, but 12.0 is needed: update it to version 525 or later", major, minor)
 	case C.TDM_NO_INIT:
 		return nil, fmt.Errorf("start the CUDA driver: %w: %s", failure(o.outcome, o.texts), remedy(int(o.outcome.code)))
 	case C.TDM_NO_MEMORY:
-		return nil, errors.New("open the CUDA driver: no memory: free some and start again")
+		return nil, errors.New("open the CUDA driver: out of memory: free some and start again")
 	}
 	return d, nil
 }
@@ -72,17 +72,17 @@ func Open(library string) (*Driver, error) {
 func remedy(code int) string {
 	switch code {
 	case C.CUDA_ERROR_NO_DEVICE:
-		return "no GPU is visible here: look at nvidia-smi and CUDA_VISIBLE_DEVICES, and in a container give it the GPU"
+		return "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES; a container must be given the GPU"
 	case C.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-		return "library and kernel module are of different versions: restart the machine, or load the module anew"
+		return "library and kernel module have different versions: restart the machine, or reload the module"
 	case C.CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-		return "a library for forward compatibility was found, and this GPU does not support it: take it off the search path"
+		return "the library found is for forward compatibility, which this GPU does not support: remove it from the search path"
 	case C.CUDA_ERROR_STUB_LIBRARY:
-		return "this is a toolkit's stub: take it off the search path"
+		return "the library found is a stub of the CUDA toolkit: remove it from the search path"
 	case C.CUDA_ERROR_SYSTEM_NOT_READY:
-		return "start what the machine needs first, such as nvidia-fabricmanager"
+		return "start the services that the GPUs need first, such as nvidia-fabricmanager"
 	}
-	return "look at nvidia-smi and at the system's log"
+	return "check nvidia-smi and the system's log"
 }
 
 // Version is the CUDA version that the driver supports, 12.4 as (12, 4).

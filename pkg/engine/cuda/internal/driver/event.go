@@ -70,7 +70,7 @@ func (e *Event) Done() (bool, error) {
 		return false, nil
 	}
 	if err := e.device.driver.check(o); err != nil {
-		return false, fmt.Errorf("ask for an event: %w", err)
+		return false, fmt.Errorf("query an event: %w", err)
 	}
 	return true, nil
 }
@@ -81,7 +81,7 @@ func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 		return 0, err
 	}
 	if !start.timing || !e.timing {
-		return 0, errors.New("an event keeps no time: make both with NewTimer")
+		return 0, errors.New("an event records no time: make both with NewTimer")
 	}
 	if err := e.device.enter(); err != nil {
 		return 0, err
@@ -89,7 +89,7 @@ func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 	defer e.device.leave()
 	var milliseconds C.float
 	if err := e.device.driver.check(C.tdm_event_elapsed(e.device.c, start.handle, e.handle, &milliseconds)); err != nil {
-		return 0, fmt.Errorf("ask for the time between events: %w", err)
+		return 0, fmt.Errorf("read the time between events: %w", err)
 	}
 	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
 }

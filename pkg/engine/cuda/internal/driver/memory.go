@@ -22,7 +22,7 @@ func (v *Device) Memory() (free, total int64, err error) {
 	defer v.leave()
 	var f, t C.size_t
 	if err := v.driver.check(C.tdm_memory_info(v.c, &f, &t)); err != nil {
-		return 0, 0, fmt.Errorf("ask for free memory: %w", err)
+		return 0, 0, fmt.Errorf("read the free memory: %w", err)
 	}
 	return int64(f), int64(t), nil
 }

@@ -39,7 +39,7 @@ func (v *Device) Load(ptx []byte) (*Module, error) {
 	defer C.free(unsafe.Pointer(text))
 	log := (*C.char)(C.malloc(logBytes))
 	if log == nil {
-		return nil, errors.New("load PTX: no memory: free some and start again")
+		return nil, errors.New("load PTX: out of memory: free some and start again")
 	}
 	defer C.free(unsafe.Pointer(log))
 	var o C.tdm_outcome
@@ -136,7 +136,7 @@ func (f *Function) BlocksPerMultiprocessor(block, shared int) (int, error) {
 	defer v.leave()
 	var blocks C.int
 	if err := v.driver.check(C.tdm_function_blocks(v.c, f.handle, C.int(block), C.size_t(shared), &blocks)); err != nil {
-		return 0, fmt.Errorf("ask how many blocks of kernel %s run at once: %w", f.name, err)
+		return 0, fmt.Errorf("read how many blocks of kernel %s run at once: %w", f.name, err)
 	}
 	return int(blocks), nil
 }

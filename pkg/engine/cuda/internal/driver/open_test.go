@@ -43,7 +43,7 @@ func TestOpenAnotherLibrary(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "cannot open shared object") {
 		t.Skip("no libm.so.6 here")
 	}
-	says(t, err, "libm.so.6 is no CUDA driver", "cuDriverGetVersion", "install")
+	says(t, err, "libm.so.6 is not a CUDA driver", "cuDriverGetVersion", "install")
 }
 
 func TestOpenRefused(t *testing.T) {

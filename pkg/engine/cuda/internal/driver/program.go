@@ -75,7 +75,7 @@ func (p *Program) grow(need int) bool {
 	capacity := max(2*p.capacity, p.size+need, 4<<10)
 	memory := C.realloc(p.memory, C.size_t(capacity))
 	if memory == nil {
-		p.fail("no memory for a program of %d bytes: free some", capacity)
+		p.fail("out of memory for a program of %d bytes: free some", capacity)
 		return false
 	}
 	p.memory, p.capacity = memory, capacity
@@ -92,12 +92,12 @@ func number(p unsafe.Pointer) C.uint64_t { return C.uint64_t(uintptr(p)) }
 func Launch[A any](p *Program, f *Function, grid [3]int, block, shared int, args A) {
 	size := int(unsafe.Sizeof(args))
 	if f.arguments >= 0 && f.arguments != size {
-		p.fail("launch of %s: %d bytes of arguments, and it takes %d", f.name, size, f.arguments)
+		p.fail("launch of %s: got %d bytes of arguments, want %d", f.name, size, f.arguments)
 		return
 	}
 	for _, n := range [...]int{grid[0], grid[1], grid[2], block} {
 		if n < 1 || n > math.MaxInt32 {
-			p.fail("launch of %s: grid %v of %d threads: every size is at least 1", f.name, grid, block)
+			p.fail("launch of %s: grid %v of %d threads: every size must be at least 1", f.name, grid, block)
 			return
 		}
 	}
@@ -329,4 +329,4 @@ func (p *Program) failed(o C.tdm_outcome) error {
 	return fmt.Errorf("operation %d, %s: %w", int(o.op), p.describe(int(o.op)), err)
 }
 
-var errForeign = errors.New("the program was made for another device: make it with the stream's")
+var errForeign = errors.New("the program was made for another device: make it on the stream's device")

@@ -50,7 +50,7 @@ func load(device *driver.Device, find func(getter)) (modules []*driver.Module, e
 		name := nameOf(format, args)
 		file, ok := files[name]
 		if !ok {
-			errs = append(errs, fmt.Errorf("kernel %s is not part of this program: make kernels", name))
+			errs = append(errs, fmt.Errorf("kernel %s is not part of this program: run 'make kernels'", name))
 			return kernel{}
 		}
 		if _, known := number[file]; !known {

@@ -72,7 +72,7 @@ func Open(library, address string) (*Watch, error) {
 	defer C.free(unsafe.Pointer(at))
 	w := &Watch{(*C.tdm_nvml)(C.calloc(1, C.sizeof_tdm_nvml))}
 	if w.c == nil {
-		return nil, errors.New("open NVML: no memory: free some and start again")
+		return nil, errors.New("open NVML: out of memory: free some and start again")
 	}
 	o := C.tdm_nvml_open(path, at, w.c)
 	if o.found == C.TDM_NVML_OPENED {
@@ -84,11 +84,11 @@ func Open(library, address string) (*Watch, error) {
 	case C.TDM_NVML_NO_LIBRARY:
 		return nil, fmt.Errorf("no NVML: %s", text)
 	case C.TDM_NVML_NO_SYMBOL:
-		return nil, fmt.Errorf("%s is no NVML, or one that is too old: it has no %s", library, text)
+		return nil, fmt.Errorf("%s is not NVML, or is too old: it has no %s", library, text)
 	case C.TDM_NVML_NO_EVENTS:
-		return nil, fmt.Errorf("the GPU at %s reports no errors by NVML", address)
+		return nil, fmt.Errorf("the GPU at %s does not report errors through NVML", address)
 	}
-	return nil, fmt.Errorf("watch the GPU at %s by NVML: %w", address, &Error{Call: C.GoString(o.outcome.call), Code: int(o.outcome.code), Text: text})
+	return nil, fmt.Errorf("watch the GPU at %s through NVML: %w", address, &Error{Call: C.GoString(o.outcome.call), Code: int(o.outcome.code), Text: text})
 }
 
 // Wait waits for an event, for so long at most; after that there is None. Events that come

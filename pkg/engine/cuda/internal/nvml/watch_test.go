@@ -98,7 +98,7 @@ func TestFewerEvents(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	control.Set(emulationtest.Events, 4)
-	if _, err := nvml.Open(path, address); err == nil || !strings.Contains(err.Error(), "reports no errors") {
+	if _, err := nvml.Open(path, address); err == nil || !strings.Contains(err.Error(), "does not report errors") {
 		t.Errorf("without events: %v", err)
 	}
 }
@@ -128,8 +128,8 @@ func TestCannotOpen(t *testing.T) {
 	for _, c := range []struct{ path, address, call, says string }{
 		{"/nowhere/libnvidia-ml.so.1", address, "", "no NVML: /nowhere"},
 		{os.DevNull, address, "", "no NVML"},
-		{"libc.so.6", address, "", "libc.so.6 is no NVML, or one that is too old: it has no nvmlErrorString"},
-		{path, "0000:7f:00.0", "", "0000:7f:00.0 by NVML: nvmlDeviceGetHandleByPciBusId_v2"},
+		{"libc.so.6", address, "", "libc.so.6 is not NVML, or is too old: it has no nvmlErrorString"},
+		{path, "0000:7f:00.0", "", "0000:7f:00.0 through NVML: nvmlDeviceGetHandleByPciBusId_v2"},
 		{path, address, "nvmlInit_v2", "nvmlInit_v2: Driver Not Loaded (9)"},
 		{path, address, "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceGetSupportedEventTypes"},
 		{path, address, "nvmlEventSetCreate", "nvmlEventSetCreate"},
