@@ -76,7 +76,7 @@ func TestPromptsAreBounded(t *testing.T) {
 		t.Errorf("%d bytes, error %v", len(out), err)
 	}
 	c.Messages[0].Content += "a"
-	if _, err := template.Render(t.Context(), c); err == nil || !strings.Contains(err.Error(), "prints too much") {
+	if _, err := template.Render(t.Context(), c); err == nil || !strings.Contains(err.Error(), "output is too long") {
 		t.Errorf("error %v", err)
 	}
 }

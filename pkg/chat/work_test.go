@@ -82,7 +82,7 @@ func TestWorkIsCounted(t *testing.T) {
 		}
 		t.Run(expression, func(t *testing.T) {
 			allocated, err := workOf(t, strings.ReplaceAll(expression, "\n", `\n`))
-			if err == nil || !strings.Contains(err.Error(), "works too long") {
+			if err == nil || !strings.Contains(err.Error(), "ran too long") {
 				t.Errorf("error %v", err)
 			}
 			if allocated > mostAllocated {
@@ -131,7 +131,7 @@ func TestWorkOfStatements(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			_, err := renderSource(t, c.source, chat.Conversation{Messages: []chat.Message{{Role: "user"}}})
 			runtime.ReadMemStats(&after)
-			if stopped := err != nil && strings.Contains(err.Error(), "works too long"); stopped != c.stopped || err != nil && !stopped {
+			if stopped := err != nil && strings.Contains(err.Error(), "ran too long"); stopped != c.stopped || err != nil && !stopped {
 				t.Errorf("error %v", err)
 			}
 			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 256<<20 {

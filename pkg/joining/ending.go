@@ -24,7 +24,7 @@ func (j *Join) complete(now time.Time, side Side) {
 	}
 	reason, over := j.naturalEnd()
 	if !over {
-		j.broken(now, side, fmt.Sprintf("ended after %d of %d tokens without one that stops", len(j.tokens), j.p.MaxTokens))
+		j.broken(now, side, fmt.Sprintf("ended after %d of %d tokens without a stop token", len(j.tokens), j.p.MaxTokens))
 		return
 	}
 	j.ends(now, reason)
@@ -155,7 +155,7 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 		case notFinite(err):
 			// Not Unavailable: it may be this request that the model has no answer to.
 			final = &routing.Refusal{Code: codes.DataLoss, Reason: api.ReasonNotFinite,
-				Message: fmt.Sprintf("no worker computed finite numbers in %d tries, last %s: %s; if other requests fail so too, check the workers named in the logs and the model's files", j.failed, failure.Worker.ID, status.Convert(err).Message())}
+				Message: fmt.Sprintf("workers computed infinite or NaN values in %d tries, last %s: %s; if other requests fail the same way, check the workers named in the logs and the model's files", j.failed, failure.Worker.ID, status.Convert(err).Message())}
 		default:
 			final = &routing.Refusal{Code: codes.Unavailable, Reason: api.ReasonWorkerLost,
 				Message:    fmt.Sprintf("workers failed in %d tries, last %s: %s; retry later", j.failed, failure.Worker.ID, status.Convert(err).Message()),

@@ -143,7 +143,7 @@ func (j *Join) tick(now time.Time) {
 		case j.try.firstEnd != nil:
 			j.fail(now, j.try.firstEnd.side, j.try.firstEnd.err)
 		default:
-			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, and the first token did not come from prefill"))
+			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, but no first token came from prefill"))
 		}
 	case j.phase == running:
 		switch w := j.silence(); {

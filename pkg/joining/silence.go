@@ -79,7 +79,7 @@ func (j *Join) suspect(now time.Time, e Progressed) {
 }
 
 func (j *Join) silent(now time.Time, side Side) {
-	j.fail(now, side, rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, side.String()+" worker has not said anything for too long", 0))
+	j.fail(now, side, rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, side.String()+" worker has been silent for too long", 0))
 }
 
 // limit is the field of a Silence that counts.

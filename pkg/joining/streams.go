@@ -64,7 +64,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		t.paused = true
 	case *workerv1.DecodeEvent_Resumed:
 		if !t.paused || !t.admitted {
-			j.broken(now, Decode, "resumed what was not paused")
+			j.broken(now, Decode, "resumed without a pause")
 			return
 		}
 		t.paused, t.catchesUp = false, true

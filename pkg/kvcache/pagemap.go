@@ -29,7 +29,7 @@ func (m PageMap) Check(layer int, block BlockID) error {
 // of so many bytes.
 func (m PageMap) CheckAll(layer int, blocks []BlockID, bytes int) error {
 	if want := len(blocks) * m.Layout.SliceBytes; bytes != want {
-		return fmt.Errorf("%d bytes for %d slices of %d: want %d", bytes, len(blocks), m.Layout.SliceBytes, want)
+		return fmt.Errorf("got %d bytes for %d slices of %d, want %d", bytes, len(blocks), m.Layout.SliceBytes, want)
 	}
 	for _, b := range blocks {
 		if err := m.Check(layer, b); err != nil {

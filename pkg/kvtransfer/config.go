@@ -113,7 +113,7 @@ func (c ReceiverConfig) Validate() error {
 		errs = append(errs, err)
 	}
 	if len(c.Addresses) == 0 {
-		errs = append(errs, errors.New("addresses: at least one is needed, where the gRPC server listens"))
+		errs = append(errs, errors.New("addresses: give at least one on which the gRPC server listens"))
 	}
 	if c.Lease < minTicketLease {
 		errs = append(errs, fmt.Errorf("lease: %v is under %v", c.Lease, minTicketLease))
@@ -213,7 +213,7 @@ func validateIdentity(workerID string, epoch uint64) error {
 
 func validateLayout(l kvcache.Layout) error {
 	if l.Layers <= 0 || l.SliceBytes <= 0 {
-		return fmt.Errorf("layout: %d layers of %d bytes a slice", l.Layers, l.SliceBytes)
+		return fmt.Errorf("layout: %d layers of %d bytes a slice: both must be above 0", l.Layers, l.SliceBytes)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // errConnectionOver is an open that came after the end of its connection.
-var errConnectionOver = errors.New("the connection is over")
+var errConnectionOver = errors.New("the connection has ended")
 
 // connection is one session with one receiver, on gRPC connections of its own, from
 // dialling to its end. It is never used again.
@@ -96,7 +96,7 @@ func (c *connection) run() {
 	for _, l := range links {
 		l.close()
 	}
-	log.Info("kv session is over")
+	log.Info("kv session has ended")
 }
 
 // close ends the connection after its transfers, or the dialling at once.
@@ -144,7 +144,7 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 	case c.core.Lost():
 		return errConnectionOver
 	case c.transfers[t.id] != nil:
-		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}
+		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket can be used only once"}
 	}
 	c.transfers[t.id] = t
 	t.stats.Transport = c.transport
@@ -189,7 +189,7 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			delete(c.transfers, a.ID)
 		case sender.CloseStream:
 			if a.Err != nil {
-				c.sender.cfg.Logger.Warn("kv session is cut",
+				c.sender.cfg.Logger.Warn("kv session broke off",
 					slog.String("receiver", c.peer.receiver), slog.Any("error", a.Err))
 			}
 			c.cancel()

@@ -26,7 +26,7 @@ const maxAddresses = 8
 
 var (
 	// errConnectTimeout is why an address was given up.
-	errConnectTimeout = errors.New("no answer in time")
+	errConnectTimeout = errors.New("no answer before the timeout")
 	// errSibling is why a stripe was given up that could have been joined.
 	errSibling = errors.New("another stripe could not be joined")
 )
@@ -156,23 +156,23 @@ func (c *connection) checkHello(h *kvtransferv1.ReceiverHello) error {
 	slice := uint64(c.sender.cfg.Layout.SliceBytes)
 	switch {
 	case h == nil:
-		return errors.New("no ReceiverHello came")
+		return errors.New("the receiver sent no ReceiverHello")
 	case h.GetVersion() < minVersion || h.GetVersion() > maxVersion:
-		return fmt.Errorf("the receiver wants version %d of the protocol, this side speaks %d to %d", h.GetVersion(), minVersion, maxVersion)
+		return fmt.Errorf("the receiver asks for protocol version %d, but this side speaks %d to %d", h.GetVersion(), minVersion, maxVersion)
 	case h.GetEpoch() != c.peer.epoch || h.GetReceiver() != c.peer.receiver:
 		return &RefusedError{
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH,
-			Detail: fmt.Sprintf("%q answers, of another start than the ticket's %q", h.GetReceiver(), c.peer.receiver),
+			Detail: fmt.Sprintf("%q answered, but another start of it than the ticket's %q", h.GetReceiver(), c.peer.receiver),
 		}
 	case h.GetLayoutDigest() != c.sender.layoutDigest:
 		return &RefusedError{
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
-			Detail: fmt.Sprintf("layout digest %#x here, %#x at the receiver", c.sender.layoutDigest, h.GetLayoutDigest()),
+			Detail: fmt.Sprintf("layout digest is %#x here, but %#x at the receiver", c.sender.layoutDigest, h.GetLayoutDigest()),
 		}
 	case uint64(h.GetMaxChunkBytes()) < slice || h.GetMaxChunkBytes() > largestChunkBytes:
-		return fmt.Errorf("the receiver takes chunks of %d bytes, a slice has %d", h.GetMaxChunkBytes(), slice)
+		return fmt.Errorf("the receiver takes chunks of %d bytes, but a slice has %d", h.GetMaxChunkBytes(), slice)
 	case h.GetCreditBytes() < uint64(h.GetMaxChunkBytes()) || h.GetCreditBytes() > largestCreditBytes:
-		return fmt.Errorf("the receiver gives %d bytes of credit for chunks of %d", h.GetCreditBytes(), h.GetMaxChunkBytes())
+		return fmt.Errorf("the receiver gives %d bytes of credit for chunks of %d bytes: credit or chunk size is out of range", h.GetCreditBytes(), h.GetMaxChunkBytes())
 	}
 	return nil
 }

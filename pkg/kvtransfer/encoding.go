@@ -25,7 +25,7 @@ func newCoding(e kvtransferv1.Encoding, layout kvcache.Layout) (wire.Coding, err
 		}
 		return coding, nil
 	default:
-		return nil, fmt.Errorf("encoding %v: there is none of this name", e)
+		return nil, fmt.Errorf("encoding %v is unknown", e)
 	}
 }
 

@@ -60,7 +60,7 @@ func (l *ConnectionLimit) acquire() bool {
 	}
 	l.mu.Unlock()
 	if due {
-		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "kv connections are refused: there are as many as may be",
+		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "kv connections are refused: the limit, --kv-max-connections, is reached",
 			slog.Int("open", l.most), slog.Int("refused", refused))
 	}
 	return false

@@ -110,7 +110,7 @@ func TestMalformedMessages(t *testing.T) {
 		"a long sender":       {hello, "257 bytes"},
 		"a long request id":   {open(&kvtransferv1.Open{RequestId: long}), "257 bytes"},
 		"a long trace parent": {open(&kvtransferv1.Open{Traceparent: long}), "257 bytes"},
-		"a huge message":      {open(&kvtransferv1.Open{RequestId: strings.Repeat("x", 1<<20)}), "no chunk"},
+		"a huge message":      {open(&kvtransferv1.Open{RequestId: strings.Repeat("x", 1<<20)}), "not a chunk"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestLogsAreWrittenUnlocked(t *testing.T) {
 		say(t, stream, openMessage(ticket))
 		hear(t, stream)
 		say(t, stream, chunkMessage(ticket, 2001, 0))
-		if got := <-log.lines + ", " + <-log.lines; got != "kv stream is cut, kv transfer ends without commit" {
+		if got := <-log.lines + ", " + <-log.lines; got != "kv stream broke off, kv transfer ended without commit" {
 			t.Errorf("the log has %s", got)
 		}
 		wait(t, "drained", o.over)

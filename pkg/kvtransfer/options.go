@@ -42,11 +42,11 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "how KV gets from worker to worker: auto (within the device where both are in one process on one GPU, a Unix socket on the same host, else TCP), tcp or unix")
-	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: a path, auto (in a private folder that goes with the process) or off")
-	fs.IntVar(&c.MaxStreams, "kv-max-streams", DefaultMaxStreams, "streams of KV that a worker or a block store receives at a time, of all senders together, 8 or more: for one more, the sender that was idle for longest is let go")
-	fs.IntVar(&c.MaxConnections, "kv-max-connections", DefaultMaxConnections, "connections on which a worker or a block store receives KV at a time, of all senders together, 8 more than --kv-max-streams at least, so that a sender gets in for which an idle one is let go: one more is closed at once")
-	fs.IntVar(&c.Connections, "kv-connections", 1, "connections over which a worker or a block store sends KV to each that receives it, 1 to 8: more can pay where one core cannot fill the network")
+	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there, a Unix socket on one host, or else TCP), tcp or unix")
+	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: an absolute path, auto (in a private temporary folder) or off")
+	fs.IntVar(&c.MaxStreams, "kv-max-streams", DefaultMaxStreams, "maximum streams of KV that a worker or block store receives at a time, 8 or more; to make place for one more, it disconnects the longest idle sender")
+	fs.IntVar(&c.MaxConnections, "kv-max-connections", DefaultMaxConnections, "maximum connections on which a worker or block store receives KV at a time, at least 8 more than --kv-max-streams; it closes further ones at once")
+	fs.IntVar(&c.Connections, "kv-connections", 1, "connections over which a worker or block store sends KV to each receiver, 1 to 8; more can help if one core cannot fill the network")
 }
 
 // Validate checks what the flags set.
@@ -57,16 +57,16 @@ func (c *Config) Validate() error {
 	case c.Connections < 1 || c.Connections > receiver.MaxStripes:
 		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", c.Connections, receiver.MaxStripes)
 	case c.MaxStreams < receiver.MaxStripes:
-		return fmt.Errorf("--kv-max-streams: %d is less than one sender may have, %d", c.MaxStreams, receiver.MaxStripes)
+		return fmt.Errorf("--kv-max-streams: %d is less than the streams that one sender may have, %d", c.MaxStreams, receiver.MaxStripes)
 	case c.MaxConnections < c.MaxStreams || c.MaxConnections-c.MaxStreams < receiver.MaxStripes:
-		return fmt.Errorf("--kv-max-connections: %d is less than %d more than --kv-max-streams, %d: each stream has one of its own, and a sender that comes needs up to %d before an idle one can be let go for it",
+		return fmt.Errorf("--kv-max-connections: %d is less than %d more than --kv-max-streams, %d: each stream has its own connection, and a new sender needs up to %d before an idle one can be disconnected for it",
 			c.MaxConnections, receiver.MaxStripes, c.MaxStreams, receiver.MaxStripes)
 	case c.Socket == SocketAuto || c.Socket == SocketOff:
 	case !filepath.IsAbs(c.Socket):
 		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", c.Socket, SocketAuto, SocketOff)
 	}
 	if c.Transport == TransportUnix && c.Socket == SocketOff {
-		return errors.New("--kv-socket: off leaves nothing to --kv-transport=unix: pass auto or a path")
+		return errors.New("--kv-socket: off contradicts --kv-transport=unix: pass auto or a path")
 	}
 	return nil
 }

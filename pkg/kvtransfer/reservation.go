@@ -58,11 +58,11 @@ func (res Reservation) validate() error {
 	case res.Committed == nil || res.Failed == nil || res.Drained == nil:
 		return errors.New("all three callbacks must be set")
 	case res.PromptBlocks > maxTicketBlocks:
-		return fmt.Errorf("%d prompt blocks, of at most %d", res.PromptBlocks, maxTicketBlocks)
+		return fmt.Errorf("%d prompt blocks, more than the limit of %d", res.PromptBlocks, maxTicketBlocks)
 	case res.PromptBlocks < 0 || res.PromptBlocks > len(res.Blocks):
-		return fmt.Errorf("%d prompt blocks of %d", res.PromptBlocks, len(res.Blocks))
+		return fmt.Errorf("%d prompt blocks, but %d blocks in all", res.PromptBlocks, len(res.Blocks))
 	case res.HeldBlocks < 0 || res.HeldBlocks > res.PromptBlocks:
-		return fmt.Errorf("%d held blocks of %d prompt blocks", res.HeldBlocks, res.PromptBlocks)
+		return fmt.Errorf("%d held blocks, but %d prompt blocks", res.HeldBlocks, res.PromptBlocks)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 	}
 	digest := cfg.Layout.Digest()
 	if got := pages.Layout().Digest(); got != digest {
-		return nil, fmt.Errorf("kv sender: the engine's pages have layout digest %#x, the configuration %#x", got, digest)
+		return nil, fmt.Errorf("kv sender: the engine's pages have layout digest %#x, but the configuration has %#x", got, digest)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Sender{
@@ -76,7 +76,7 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 		return nil, fmt.Errorf("open kv transfer: %w", err)
 	}
 	if len(requestID) > wire.MaxNameBytes {
-		return nil, fmt.Errorf("open kv transfer: a request id of %d bytes, of at most %d", len(requestID), wire.MaxNameBytes)
+		return nil, fmt.Errorf("open kv transfer: a request id of %d bytes, more than the limit of %d", len(requestID), wire.MaxNameBytes)
 	}
 	for {
 		conn, err := s.connection(ticket)
@@ -139,12 +139,12 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 	case ticket.GetLayoutDigest() != s.layoutDigest:
 		return &RefusedError{
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
-			Detail: fmt.Sprintf("layout digest %#x here, %#x in the ticket", s.layoutDigest, ticket.GetLayoutDigest()),
+			Detail: fmt.Sprintf("layout digest is %#x here, but %#x in the ticket", s.layoutDigest, ticket.GetLayoutDigest()),
 		}
 	case len(ticket.GetAddresses()) == 0:
 		return errors.New("the ticket names no address")
 	case ticket.GetBlocks() > maxTicketBlocks || ticket.GetHeldBlocks() > ticket.GetBlocks():
-		return fmt.Errorf("the ticket is for %d blocks, of which %d are held", ticket.GetBlocks(), ticket.GetHeldBlocks())
+		return fmt.Errorf("the ticket has %d blocks, %d of them held: one of the numbers is out of range", ticket.GetBlocks(), ticket.GetHeldBlocks())
 	case ticket.GetLease().AsDuration() < minTicketLease:
 		return fmt.Errorf("the ticket's lease of %v is under %v", ticket.GetLease().AsDuration(), minTicketLease)
 	}
@@ -163,7 +163,7 @@ func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
 	conn := s.connections[to]
 	if conn == nil {
 		if len(s.connections) >= maxSessions {
-			return nil, fmt.Errorf("%d sessions are open already", maxSessions)
+			return nil, fmt.Errorf("%d sessions are already open", maxSessions)
 		}
 		conn = newConnection(s, to, addresses)
 		s.connections[to] = conn

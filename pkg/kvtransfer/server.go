@@ -196,7 +196,7 @@ func (in *inbound) overflows() bool {
 	in.mu.Lock()
 	over := len(in.outbox) > in.max
 	if over && in.status == nil {
-		in.status = status.New(codes.ResourceExhausted, "the sender does not read what it is sent")
+		in.status = status.New(codes.ResourceExhausted, "the sender does not read its messages")
 	}
 	in.mu.Unlock()
 	return over

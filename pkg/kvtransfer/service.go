@@ -54,7 +54,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 	cfg = cfg.withDefaults()
 	digest := cfg.Layout.Digest()
 	if got := pages.Layout().Digest(); got != digest {
-		return nil, fmt.Errorf("kv receiver: the engine's pages have layout digest %#x, the configuration %#x", got, digest)
+		return nil, fmt.Errorf("kv receiver: the engine's pages have layout digest %#x, but the configuration has %#x", got, digest)
 	}
 	coding, err := newCoding(cfg.Encoding, cfg.Layout)
 	if err != nil {
@@ -228,7 +228,7 @@ func (r *Receiver) fail(id uint64, err error) {
 	r.traceEnd(id, 0, err)
 	res := r.owner(id, false)
 	r.calls = append(r.calls, func() {
-		r.cfg.Logger.Info("kv transfer ends without commit",
+		r.cfg.Logger.Info("kv transfer ended without commit",
 			slog.String("worker", r.cfg.WorkerID), slog.String("request_id", res.RequestID), slog.Any("error", err))
 		res.Failed(err)
 	})
@@ -237,7 +237,7 @@ func (r *Receiver) fail(id uint64, err error) {
 // logCut must be called without r.mu: a log may be slow, and anybody who can connect
 // can cause such lines.
 func (r *Receiver) logCut(level slog.Level, stream receiver.StreamID, detail string) {
-	r.cfg.Logger.Log(context.Background(), level, "kv stream is cut", slog.String("worker", r.cfg.WorkerID),
+	r.cfg.Logger.Log(context.Background(), level, "kv stream broke off", slog.String("worker", r.cfg.WorkerID),
 		slog.Uint64("stream", uint64(stream)), slog.String("detail", detail))
 }
 

@@ -18,15 +18,15 @@ func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1
 	due, size := t.lanes[s.stripe].sequence, m.PayloadBytes
 	switch {
 	case t.lanes[s.stripe].committed:
-		return protocol, fmt.Sprintf("more came over stripe %d after its commit", s.stripe)
+		return protocol, fmt.Sprintf("stripe %d carried more after its commit", s.stripe)
 	case m.Sequence != due:
-		return incomplete, fmt.Sprintf("chunk %d of stripe %d came where %d was due", m.Sequence, s.stripe, due)
+		return incomplete, fmt.Sprintf("chunk %d came over stripe %d where %d was due", m.Sequence, s.stripe, due)
 	case uint64(m.Layer) >= uint64(c.cfg.Layers):
-		return protocol, fmt.Sprintf("chunk %d is of layer %d, of %d", due, m.Layer, c.cfg.Layers)
+		return protocol, fmt.Sprintf("chunk %d is for layer %d, but there are %d layers", due, m.Layer, c.cfg.Layers)
 	case size == 0 || size%t.sliceBytes != 0:
-		return protocol, fmt.Sprintf("chunk %d has %d bytes, which is no multiple of a slice of %d", due, size, t.sliceBytes)
+		return protocol, fmt.Sprintf("chunk %d has %d bytes, not a multiple of the slice size, %d", due, size, t.sliceBytes)
 	case size > c.cfg.MaxChunkBytes:
-		return protocol, fmt.Sprintf("chunk %d has %d bytes, of at most %d", due, size, c.cfg.MaxChunkBytes)
+		return protocol, fmt.Sprintf("chunk %d has %d bytes, more than the limit of %d", due, size, c.cfg.MaxChunkBytes)
 	}
 	layer := int(m.Layer)
 	slices := size / t.sliceBytes
@@ -35,11 +35,11 @@ func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1
 	for _, run := range m.Runs {
 		first, count := uint64(run.First), uint64(run.Blocks)
 		if count == 0 || first < past {
-			return protocol, fmt.Sprintf("chunk %d has runs that do not ascend", due)
+			return protocol, fmt.Sprintf("chunk %d has runs that are not in ascending order", due)
 		}
 		past = first + count
 		if first < uint64(t.held) || past > uint64(len(t.blocks)) {
-			return incomplete, fmt.Sprintf("chunk %d has blocks %d to %d, where %d to %d are to be sent", due, first, past, t.held, len(t.blocks))
+			return incomplete, fmt.Sprintf("chunk %d has blocks %d to %d, but only %d to %d are expected", due, first, past, t.held, len(t.blocks))
 		}
 		if count > uint64(slices-len(blocks)) {
 			return protocol, fmt.Sprintf("chunk %d names more slices than it carries", due)
@@ -50,7 +50,7 @@ func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1
 		blocks = append(blocks, t.blocks[first:past]...)
 	}
 	if len(blocks) != slices {
-		return protocol, fmt.Sprintf("chunk %d names %d slices and carries %d", due, len(blocks), slices)
+		return protocol, fmt.Sprintf("chunk %d names %d slices but carries %d", due, len(blocks), slices)
 	}
 	s.write = Write{Stream: s.id, ID: t.id, Layer: layer, Blocks: blocks, Encoding: t.encoding, Bytes: size}
 	return 0, ""

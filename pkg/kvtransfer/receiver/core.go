@@ -188,7 +188,7 @@ func (c *Core) tick() {
 			c.step(t, onDeadline, input{})
 		}
 		if s := c.streams[due.stream]; s != nil && due.stream != 0 {
-			c.closeStream(s, Silence, "the SenderHello of all of its session's streams did not come within the lease")
+			c.closeStream(s, Silence, "not all streams of its session sent SenderHello within the lease")
 		}
 	}
 }

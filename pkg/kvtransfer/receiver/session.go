@@ -61,7 +61,7 @@ func (c *Core) openStream(id StreamID) {
 	case c.closed:
 		c.closeStream(s, Closing, "the receiver shuts down")
 	case !admitted:
-		c.closeStream(s, Full, fmt.Sprintf("%d streams are open already", c.cfg.MaxStreams))
+		c.closeStream(s, Full, fmt.Sprintf("%d streams are already open", c.cfg.MaxStreams))
 	default:
 		c.deadlines.Set(timer{stream: id}, c.now.Add(c.cfg.Lease))
 	}
@@ -94,7 +94,7 @@ func (c *Core) admitStream() bool {
 		return false
 	}
 	if live >= c.cfg.MaxStreams {
-		c.closeSession(idlest, Full, "the session was idle, and its place is needed: begin another when there is something to send")
+		c.closeSession(idlest, Full, "the session was idle and its place is needed: open another when there is something to send")
 	}
 	return true
 }
@@ -104,7 +104,7 @@ func (c *Core) admitStream() bool {
 // part of.
 func (c *Core) join(s *stream, hello *kvtransferv1.SenderHello) {
 	if hello.GetVersion() < version {
-		c.closeStream(s, Version, fmt.Sprintf("the sender speaks the protocol up to version %d, this side version %d", hello.GetVersion(), version))
+		c.closeStream(s, Version, fmt.Sprintf("the sender speaks protocol versions up to %d, but this side speaks version %d", hello.GetVersion(), version))
 		return
 	}
 	if of := c.sessions[hello.GetSession()]; of != nil && of.phase == closing {
@@ -142,7 +142,7 @@ func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit st
 	id, stripe, stripes := hello.GetSession(), hello.GetStripe(), max(hello.GetStripes(), 1)
 	switch {
 	case stripes > MaxStripes || stripe >= stripes:
-		return nil, fmt.Sprintf("stripe %d of %d: a session has %d at most, from 0", stripe, stripes, MaxStripes)
+		return nil, fmt.Sprintf("stripe %d of %d is out of range: a session has at most %d, counted from 0", stripe, stripes, MaxStripes)
 	case stripes > 1 && id == 0:
 		return nil, "a session of several streams needs a number"
 	}
@@ -157,13 +157,13 @@ func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit st
 			c.sessions[id] = of
 		}
 	case of.phase != awaitsHello:
-		return nil, fmt.Sprintf("session %#x is complete", id)
+		return nil, fmt.Sprintf("session %#x has all of its streams already", id)
 	case len(of.streams) != int(stripes):
 		return nil, fmt.Sprintf("session %#x has %d streams, not %d", id, len(of.streams), stripes)
 	case of.sender != hello.GetSender() || of.epoch != hello.GetEpoch() || of.layout != hello.GetLayoutDigest():
-		return nil, fmt.Sprintf("session %#x is that of another sender, start or layout", id)
+		return nil, fmt.Sprintf("session %#x belongs to another sender, start or layout", id)
 	case of.streams[stripe] != nil:
-		return nil, fmt.Sprintf("stripe %d of session %#x has said hello before", stripe, id)
+		return nil, fmt.Sprintf("stripe %d of session %#x has already sent SenderHello", stripe, id)
 	}
 	return of, ""
 }

@@ -25,7 +25,7 @@ func (c *Core) accept(t *transfer, in input) {
 }
 
 func (c *Core) refuseTwice(t *transfer, in input) {
-	c.refuse(in.stream, t.id, kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, "a ticket serves once")
+	c.refuse(in.stream, t.id, kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, "a ticket can be used only once")
 }
 
 func (c *Core) renew(t *transfer, _ input) { c.lease(t) }
@@ -57,13 +57,13 @@ func (c *Core) finish(t *transfer, in input) {
 		return
 	}
 	if t.withdrawn {
-		c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "slices were lent and taken back, and then committed"})
+		c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "slices were committed after their pages were taken back"})
 		return
 	}
 	if layer, block, missing := t.seen.FirstMissing(); missing {
 		c.fail(t, input{
 			reason: kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE,
-			detail: fmt.Sprintf("layer %d of block %d is missing, %d slices in all", layer, block+t.held, t.seen.Missing()),
+			detail: fmt.Sprintf("layer %d of block %d is missing, one of %d missing slices", layer, block+t.held, t.seen.Missing()),
 		})
 		return
 	}
@@ -78,15 +78,15 @@ func (c *Core) checkCommit(t *transfer, in input) (kvtransferv1.FailReason, stri
 	m, stripe := in.commit, in.stream.stripe
 	switch l := t.lane(in); {
 	case m.GetCrc32C() != wire.CommitChecksum(m):
-		return kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, "commit does not have its crc-32c"
+		return kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, "the commit's CRC-32C does not match"
 	case m.GetEpoch() != c.cfg.Epoch:
-		return protocol, "commit with the epoch of another incarnation"
+		return protocol, "the commit names the epoch of another incarnation"
 	case l.committed:
 		return protocol, fmt.Sprintf("a second commit came over stripe %d", stripe)
 	case m.GetChunks() != l.sequence:
-		return kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE, fmt.Sprintf("%d chunks of %d came over stripe %d", l.sequence, m.GetChunks(), stripe)
+		return kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE, fmt.Sprintf("%d of %d chunks came over stripe %d", l.sequence, m.GetChunks(), stripe)
 	case stripe > 0 && len(m.GetSampledTokenIds()) > 0:
-		return protocol, "tokens go over the first stripe"
+		return protocol, "tokens must go over the first stripe"
 	}
 	for _, token := range m.GetSampledTokenIds() {
 		if token > math.MaxInt32 {
@@ -116,7 +116,7 @@ func (c *Core) withdraw(t *transfer, in input) {
 }
 
 func (c *Core) failLate(t *transfer, _ input) {
-	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "more came after its commit"})
+	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "data came after its commit"})
 }
 
 // held says that this side may be why a transfer's sender is not heard: a copy of the
@@ -136,7 +136,7 @@ func (c *Core) expire(t *transfer, _ input) {
 	s := t.session
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_EXPIRED, detail: fmt.Sprintf("no sign of life for %s", c.cfg.Lease)})
 	if c.now.Sub(s.heard) >= c.cfg.Lease {
-		c.closeSession(s, Silence, fmt.Sprintf("no sign of life of the sender for %s", c.cfg.Lease))
+		c.closeSession(s, Silence, fmt.Sprintf("no sign of life from the sender for %s", c.cfg.Lease))
 	}
 }
 
@@ -258,5 +258,5 @@ func (c *Core) giveUpIdle(t *transfer, in input) {
 }
 
 func (c *Core) breach(t *transfer, _ input) {
-	c.closeSession(t.session, Breach, fmt.Sprintf("transfer %#x went on after its abort", t.id))
+	c.closeSession(t.session, Breach, fmt.Sprintf("transfer %#x continued after its abort", t.id))
 }

@@ -11,12 +11,12 @@ func (c *Core) receive(s *stream, ev Received) {
 	hello, isHello := ev.Message.GetMessage().(*kvtransferv1.SenderMessage_Hello)
 	switch {
 	case isHello != (s.phase == awaitsHello):
-		c.closeStream(s, Breach, "SenderHello is the first message, and only the first")
+		c.closeStream(s, Breach, "SenderHello must be the first message, and only the first")
 	case isHello:
 		c.join(s, hello.Hello)
 	case s.session.phase == awaitsHello:
 		// One of them may have joined and ended, which the sender did not know.
-		c.closeStream(s, SessionOver, "a session begins when all of its streams have said hello, and one of them has not, or has ended")
+		c.closeStream(s, SessionOver, "a session begins when all of its streams have sent SenderHello; one of them has not, or has ended")
 	case ev.Message == nil && ev.Chunk != nil:
 		s.session.heard = c.now
 		c.receiveChunk(s, ev.Chunk)
@@ -36,7 +36,7 @@ func (c *Core) receiveMessage(s *stream, m *kvtransferv1.SenderMessage) {
 		if t := s.session.transfers[m.Commit.GetTransferId()]; t != nil {
 			c.step(t, onCommit, input{stream: s, commit: m.Commit})
 		} else {
-			c.closeStream(s, Breach, fmt.Sprintf("commit of transfer %#x, which is not open in this session", m.Commit.GetTransferId()))
+			c.closeStream(s, Breach, fmt.Sprintf("a commit of transfer %#x, which is not open in this session", m.Commit.GetTransferId()))
 		}
 	case *kvtransferv1.SenderMessage_Abort:
 		c.receiveAbort(s, m.Abort)
@@ -46,7 +46,7 @@ func (c *Core) receiveMessage(s *stream, m *kvtransferv1.SenderMessage) {
 		}
 		c.receiveRenew(s, m.Renew)
 	default:
-		c.closeStream(s, Breach, "a message of no known kind")
+		c.closeStream(s, Breach, "a message of an unknown kind")
 	}
 }
 
@@ -68,7 +68,7 @@ func (c *Core) receiveRenew(s *stream, m *kvtransferv1.Renew) {
 // leads says whether a stream is its session's first, and ends it if it is not.
 func (c *Core) leads(s *stream, what string) bool {
 	if s.stripe != 0 {
-		c.closeStream(s, Breach, what+" goes over the first stripe")
+		c.closeStream(s, Breach, what+" must go over the first stripe")
 	}
 	return s.stripe == 0
 }
@@ -78,7 +78,7 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 	_, encodes := c.encoded(m.GetEncoding())
 	switch {
 	case m.GetEpoch() != c.cfg.Epoch:
-		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH, "the receiver was started anew since the ticket was made")
+		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH, "the receiver was restarted after it made the ticket")
 	case c.closed:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_BUSY, "the receiver shuts down")
 	case t == nil:
@@ -87,10 +87,10 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_BAD_SECRET, "")
 	case m.GetLayoutDigest() != c.cfg.LayoutDigest || s.session.layout != c.cfg.LayoutDigest:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
-			fmt.Sprintf("layout digest %#x here, %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))
+			fmt.Sprintf("layout digest is %#x here, but %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))
 	case !encodes:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING,
-			fmt.Sprintf("%v is neither native nor what the ticket allows", m.GetEncoding()))
+			fmt.Sprintf("encoding %v is neither native nor allowed by the ticket", m.GetEncoding()))
 	default:
 		c.step(t, onOpen, input{stream: s, encoding: m.GetEncoding()})
 	}
@@ -120,7 +120,7 @@ func isNative(e kvtransferv1.Encoding) bool {
 func (c *Core) receiveChunk(s *stream, m *wire.Chunk) {
 	size := m.PayloadBytes
 	if size > c.cfg.CreditBytes-s.outstanding {
-		c.closeStream(s, Breach, fmt.Sprintf("a chunk of %d bytes with %d bytes of credit", size, c.cfg.CreditBytes-s.outstanding))
+		c.closeStream(s, Breach, fmt.Sprintf("a chunk of %d bytes, but only %d bytes of credit", size, c.cfg.CreditBytes-s.outstanding))
 		return
 	}
 	t := s.session.transfers[m.TransferID]

@@ -228,7 +228,7 @@ func (c *Core) open(ev Open) {
 	}
 	if c.transfers[id] != nil {
 		c.emit(Ended{ID: id, Result: Result{
-			End: EndRefused, Refuse: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket serves once"}})
+			End: EndRefused, Refuse: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket can be used only once"}})
 		return
 	}
 	blocks := max(int(ev.Ticket.GetBlocks())-int(ev.Ticket.GetHeldBlocks()), 0)
@@ -281,9 +281,9 @@ func (c *Core) tick() {
 		case transferTimer:
 			c.to(due.transfer, onDeadline, input{})
 		case writerTimer:
-			c.closeStream(fmt.Errorf("the receiver took nothing over stripe %d for %s", due.stripe, c.patience))
+			c.closeStream(fmt.Errorf("the receiver accepted nothing over stripe %d for %s", due.stripe, c.patience))
 		case creditTimer:
-			c.closeStream(fmt.Errorf("the receiver granted %d bytes over stripe %d in %s, less than a chunk takes", c.stripes[due.stripe].granted, due.stripe, c.patience))
+			c.closeStream(fmt.Errorf("the receiver granted %d bytes over stripe %d in %s, less than one chunk", c.stripes[due.stripe].granted, due.stripe, c.patience))
 		case idleTimer:
 			c.closeStream(nil)
 		}

@@ -102,7 +102,7 @@ func (c *Core) receive(ev Received) {
 		return
 	}
 	if ev.Stripe != 0 && ev.Message.GetGrant() == nil {
-		c.closeStream(fmt.Errorf("the receiver broke the protocol: a message %T over stripe %d", ev.Message.GetMessage(), ev.Stripe))
+		c.closeStream(fmt.Errorf("the receiver broke the protocol: it sent %T over stripe %d", ev.Message.GetMessage(), ev.Stripe))
 		return
 	}
 	switch m := ev.Message.GetMessage().(type) {
@@ -119,14 +119,14 @@ func (c *Core) receive(ev Received) {
 	case *kvtransferv1.ReceiverMessage_Drained:
 		c.answer(m.Drained.GetTransferId(), onDrained, input{})
 	default:
-		c.closeStream(fmt.Errorf("the receiver broke the protocol: a message %T that was not due", m))
+		c.closeStream(fmt.Errorf("the receiver broke the protocol: it sent %T out of turn", m))
 	}
 }
 
 func (c *Core) answer(id uint64, k kind, in input) {
 	t := c.transfers[id]
 	if t == nil {
-		c.closeStream(fmt.Errorf("the receiver broke the protocol: an answer about transfer %#x, which is not in this session", id))
+		c.closeStream(fmt.Errorf("the receiver broke the protocol: it answered about transfer %#x, which is not in this session", id))
 		return
 	}
 	c.step(t, k, in)
@@ -135,7 +135,7 @@ func (c *Core) answer(id uint64, k kind, in input) {
 func (c *Core) grant(of int, bytes uint64) {
 	s := &c.stripes[of]
 	if bytes == 0 || bytes > uint64(s.most-s.credit) {
-		c.closeStream(fmt.Errorf("the receiver broke the protocol: it granted %d bytes of which %d were used", bytes, s.most-s.credit))
+		c.closeStream(fmt.Errorf("the receiver broke the protocol: it granted %d bytes, but only %d were used", bytes, s.most-s.credit))
 		return
 	}
 	s.credit += int(bytes)

@@ -55,7 +55,7 @@ func (c *Core) offer(t *transfer, in input) {
 		return
 	}
 	if t.committing || !t.offered.Add(o.Layer, o.First-int(t.ticket.GetHeldBlocks()), len(o.Blocks)) {
-		c.giveUp(t, fmt.Errorf("layer %d of blocks %d to %d of %d, of which %d are held, was offered twice, after commit, or lies outside",
+		c.giveUp(t, fmt.Errorf("layer %d of blocks %d to %d (of %d, %d of them held) was offered twice, after the commit, or out of range",
 			o.Layer, o.First, o.First+len(o.Blocks), t.ticket.GetBlocks(), t.ticket.GetHeldBlocks()))
 		return
 	}
@@ -263,5 +263,5 @@ func (c *Core) unheardOf(t *transfer, _ input) {
 }
 
 func (c *Core) breach(t *transfer, _ input) {
-	c.closeStream(fmt.Errorf("the receiver broke the protocol: an answer about transfer %#x that was not asked for", t.id()))
+	c.closeStream(fmt.Errorf("the receiver broke the protocol: it answered about transfer %#x without being asked", t.id()))
 }

@@ -62,7 +62,7 @@ func (c ClientConfig) Validate() error {
 	case c.Dial == nil || c.Sender == nil || c.Receiver == nil:
 		return errors.New("store client: dial, sender and receiver must be set")
 	case c.Layout.BlockTokens <= 0 || c.Layout.Layers <= 0:
-		return fmt.Errorf("store client: a layout of %d layers in blocks of %d tokens", c.Layout.Layers, c.Layout.BlockTokens)
+		return fmt.Errorf("store client: a layout of %d layers in blocks of %d tokens: both must be above 0", c.Layout.Layers, c.Layout.BlockTokens)
 	case c.CallTimeout < 0 || c.OfferTimeout < 0 || c.MaxPeers < 0:
 		return errors.New("store client: timeouts and max peers must not be negative")
 	}
@@ -136,7 +136,7 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
 	if got := ticket.GetBlocks(); int64(got) != int64(len(blocks)) || ticket.GetHeldBlocks() > got {
-		return 0, fmt.Errorf("put kv blocks: the store's ticket is for %d blocks with %d held, offered were %d", got, ticket.GetHeldBlocks(), len(blocks))
+		return 0, fmt.Errorf("put kv blocks: the store's ticket is for %d blocks with %d held, but %d were offered", got, ticket.GetHeldBlocks(), len(blocks))
 	}
 	transfer, err := c.cfg.Sender.Open(ctx, ticket, rpc.RequestID(ctx))
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *Client) prefix(prefix Prefix) *kvtransferv1.Prefix {
 
 func (c *Client) check(prefix Prefix, blocks, held int) error {
 	if blocks == 0 || len(prefix.Tokens) != blocks*c.cfg.Layout.BlockTokens || held < 0 || held > blocks {
-		return fmt.Errorf("%d tokens for %d blocks of %d tokens, %d of them held", len(prefix.Tokens), blocks, c.cfg.Layout.BlockTokens, held)
+		return fmt.Errorf("%d tokens do not match %d blocks of %d tokens, %d of them held", len(prefix.Tokens), blocks, c.cfg.Layout.BlockTokens, held)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (c *connections) acquire(to Peer) (*peerConns, error) {
 	}
 	if p == nil {
 		if len(c.peers) >= c.max && !c.evict() {
-			return nil, &BusyError{Err: fmt.Errorf("calls to %d stores run at once", c.max)}
+			return nil, &BusyError{Err: fmt.Errorf("calls to %d stores are already running", c.max)}
 		}
 		to.Addresses = slices.Clone(to.Addresses)
 		p = &peerConns{peer: to, conns: make(map[string]*grpc.ClientConn)}

@@ -17,11 +17,11 @@ import (
 
 // ErrHeld says that the store has all the blocks already, or that another worker
 // is putting them at the moment: there is nothing to do.
-var ErrHeld = errors.New("the store has the blocks already")
+var ErrHeld = errors.New("the store already has the blocks")
 
 // ErrRestarted says that the store is another incarnation than the one meant:
 // what it had is lost.
-var ErrRestarted = errors.New("the store was started anew")
+var ErrRestarted = errors.New("the store was restarted")
 
 // ErrClientClosed is what calls give after Close.
 var ErrClientClosed = errors.New("the store's client is closed")
@@ -99,7 +99,7 @@ func unreachable(err error) bool {
 // MissingStatus is the status with which a store answers that has only so many leading
 // blocks of those that were asked for: callers get a *MissingError.
 func MissingStatus(held, asked int) error {
-	bare := status.Newf(codes.NotFound, "the store has %d of the %d blocks: fetch those, or compute", held, asked)
+	bare := status.Newf(codes.NotFound, "the store has %d of the %d blocks: fetch those, or compute all", held, asked)
 	full, err := bare.WithDetails(&errdetails.ErrorInfo{
 		Reason: api.ReasonBlocksMissing, Domain: api.ErrorDomain, Metadata: map[string]string{api.MetadataBlocks: strconv.Itoa(held)},
 	})

@@ -72,7 +72,7 @@ func (in *Inbound) unmarshal(data mem.BufferSlice, p *pool) error {
 		return err
 	}
 	if data.Len() > maxMessageBytes {
-		return fmt.Errorf("%w: %d bytes, and no chunk", errMalformed, data.Len())
+		return fmt.Errorf("%w: %d bytes, but it is not a chunk", errMalformed, data.Len())
 	}
 	in.Message = new(kvtransferv1.SenderMessage)
 	if err := protobuf.Unmarshal(data.Materialize(), in.Message); err != nil {
@@ -85,7 +85,7 @@ func (in *Inbound) unmarshal(data mem.BufferSlice, p *pool) error {
 func checkNames(m *kvtransferv1.SenderMessage) error {
 	for _, name := range []string{m.GetHello().GetSender(), m.GetOpen().GetRequestId(), m.GetOpen().GetTraceparent()} {
 		if len(name) > MaxNameBytes {
-			return fmt.Errorf("%w: a name of %d bytes, of at most %d", errMalformed, len(name), MaxNameBytes)
+			return fmt.Errorf("%w: a name of %d bytes, more than the limit of %d", errMalformed, len(name), MaxNameBytes)
 		}
 	}
 	return nil

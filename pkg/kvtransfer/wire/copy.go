@@ -22,7 +22,7 @@ func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding C
 		each = coding.EncodedBytes()
 	}
 	if in.Chunk.PayloadBytes != len(blocks)*each {
-		return fmt.Errorf("a payload of %d bytes for %d slices of %d", in.Chunk.PayloadBytes, len(blocks), each)
+		return fmt.Errorf("a payload of %d bytes does not fit %d slices of %d", in.Chunk.PayloadBytes, len(blocks), each)
 	}
 	in.text = appendText(in.text[:0], &in.Chunk)
 	from := source{in: in, sum: checksum.Update(0, in.text)}

@@ -11,10 +11,10 @@ import (
 )
 
 // ErrCorrupt is a payload that does not have its checksum.
-var ErrCorrupt = errors.New("a chunk does not have its crc-32c")
+var ErrCorrupt = errors.New("a chunk's CRC-32C does not match")
 
 // ErrUndecodable is a payload that has its checksum and is nothing in its coding.
-var ErrUndecodable = errors.New("a chunk is not in its encoding")
+var ErrUndecodable = errors.New("a chunk does not match its encoding")
 
 // Chunk is what a Chunk message says, but for its payload.
 type Chunk struct {

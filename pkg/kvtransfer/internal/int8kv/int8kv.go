@@ -40,9 +40,9 @@ func New(layout kvcache.Layout) (wire.Coding, error) {
 	}
 	switch {
 	case layout.ElementType != elementType:
-		return nil, fmt.Errorf("KV elements are %q, and only %q can be encoded; send them as they are", layout.ElementType, elementType)
+		return nil, fmt.Errorf("KV elements are %q, but only %q can be encoded; send them unencoded", layout.ElementType, elementType)
 	case !slices.Contains(orders(), layout.Order):
-		return nil, fmt.Errorf("the order of elements is %q, and only %q are known; send them as they are", layout.Order, orders())
+		return nil, fmt.Errorf("the order of elements is %q, but only %q are known; send them unencoded", layout.Order, orders())
 	case layout.KVHeads <= 0 || layout.HeadSize <= 0 || layout.BlockTokens <= 0 || c.elements%lanes != 0,
 		layout.SliceBytes != c.heads*c.elements*elementBytes:
 		return nil, fmt.Errorf("%d KV heads of %d elements and %d tokens do not make a slice of %d bytes",
