@@ -68,7 +68,7 @@ const longestBudget = time.Hour
 func (b Budget) Validate() error {
 	inRange := func(name string, d time.Duration) error {
 		if d < 0 || d > longestBudget {
-			return fmt.Errorf("%s is %v: it has to be from 0, which declares nothing, to %v", budgetFlag(name), d, longestBudget)
+			return fmt.Errorf("%s is %v: it must be from 0 (no budget) to %v", budgetFlag(name), d, longestBudget)
 		}
 		return nil
 	}
@@ -111,7 +111,7 @@ func (b Budget) fits(t Total) error {
 	if b.Totals[t] == 0 || sum <= b.Totals[t] {
 		return nil
 	}
-	return fmt.Errorf("%s is %v, and its stages add up to %v: raise it or lower one of %s", budgetFlag(t.String()), b.Totals[t], sum, strings.Join(parts, ", "))
+	return fmt.Errorf("%s is %v, but its stages add up to %v: raise it or lower one of %s", budgetFlag(t.String()), b.Totals[t], sum, strings.Join(parts, ", "))
 }
 
 // Spent is what one request took. api.StageDecode is its whole, not per token.

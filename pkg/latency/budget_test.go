@@ -31,7 +31,7 @@ func TestBudgetValidate(t *testing.T) {
 		{"negative total", latency.Budget{Totals: [3]time.Duration{0, -ms}}, "budget-tpot is -1ms"},
 		{"endless", latency.Budget{Totals: [3]time.Duration{0, 0, 1 << 62}}, "budget-e2e is"},
 		{"over ttft", latency.Budget{Stages: stages(0, 201*ms, 0, 0, 300*ms), Totals: [3]time.Duration{500 * ms}},
-			"budget-ttft is 500ms, and its stages add up to 501ms: raise it or lower one of budget-queue 201ms, budget-prefill 300ms"},
+			"budget-ttft is 500ms, but its stages add up to 501ms: raise it or lower one of budget-queue 201ms, budget-prefill 300ms"},
 		{"transfer is not in ttft", latency.Budget{Stages: stages(0, 0, 0, 0, 0, 900*ms), Totals: [3]time.Duration{500 * ms}}, ""},
 		{"over e2e", latency.Budget{Stages: stages(0, 0, 0, 0, 0, 900*ms, 200*ms), Totals: [3]time.Duration{0, 0, time.Second}},
 			"budget-transfer-exposed 900ms, budget-decode 200ms"},

@@ -210,7 +210,7 @@ func (p *Profile) Validate() error {
 		}
 	}
 	if l := p.Limits; l != nil && !(finite(l.FLOPsPerSecond) && finite(l.ReadBytesPerSecond)) {
-		return errors.New("limits: must be 0 (not known) or above")
+		return errors.New("limits: must be 0 (unknown) or above")
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func validateRegimes(regimes []Regime) error {
 	for i, r := range regimes {
 		open := i == len(regimes)-1 && r.UpTo == 0
 		if r.UpTo <= last && !open {
-			return fmt.Errorf("[%d].up_to: %d is not above %d: regimes go from small to large, and only the last may be without end (0)", i, r.UpTo, last)
+			return fmt.Errorf("[%d].up_to: %d is not above %d: order the regimes from small to large; only the last may have no end (0)", i, r.UpTo, last)
 		}
 		last = r.UpTo
 		for _, term := range []struct {
@@ -270,7 +270,7 @@ func readStrictly(r io.Reader, into any, strict bool) error {
 	err := decoder.Decode(into)
 	if err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
-			err = fmt.Errorf("at byte %d: there is more after the end", decoder.InputOffset())
+			err = fmt.Errorf("at byte %d: unexpected data after the end", decoder.InputOffset())
 		}
 	}
 	var syntax *json.SyntaxError
@@ -280,7 +280,7 @@ func readStrictly(r io.Reader, into any, strict bool) error {
 	case errors.Is(err, io.EOF):
 		return errors.New("the file is empty")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the file ends in the middle")
+		return errors.New("the file is truncated")
 	case errors.As(err, &syntax):
 		return fmt.Errorf("at byte %d: %w", syntax.Offset, err)
 	}

@@ -36,7 +36,7 @@ func Fit(measured []Measured, o FitOptions) ([]Regime, FitError, error) {
 	var breaks []int // all sizes
 	for _, m := range measured {
 		if m.Work.Tokens < 1 || !(m.Ms > 0) || math.IsInf(m.Ms, 0) {
-			return nil, FitError{}, errors.New("fit a profile: a step without tokens or without time")
+			return nil, FitError{}, errors.New("fit a profile: a step has no tokens or took no time")
 		}
 		breaks = append(breaks, m.Work.Tokens)
 	}

@@ -111,9 +111,9 @@ func TestReadProfileRefuses(t *testing.T) {
 	const decode = `"decode":[{"base_ms":1,"per_token_ms":1}]`
 	for _, c := range []struct{ name, file, says string }{
 		{"empty", "", "empty"},
-		{"cut", `{"version":1,`, "ends in the middle"},
+		{"cut", `{"version":1,`, "truncated"},
 		{"no JSON", "hello", "byte 1"},
-		{"two values", `{"version":1,"prefill":[{"base_ms":1,"per_token_ms":1}],` + decode + `} {}`, "more after the end"},
+		{"two values", `{"version":1,"prefill":[{"base_ms":1,"per_token_ms":1}],` + decode + `} {}`, "data after the end"},
 		{"unknown key", `{"version":1,"prefil":[]}`, `"prefil"`},
 		{"another version", `{"version":2}`, "version 2"},
 		{"no prefill", `{"version":1,` + decode + `}`, "prefill: 0 regimes"},

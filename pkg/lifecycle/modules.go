@@ -28,7 +28,7 @@ func Order(table map[string]Module, targets ...string) ([]string, error) {
 		switch module, known := table[name]; {
 		case slices.Contains(order, name):
 		case slices.Contains(path, name):
-			return fmt.Errorf("modules need each other: %s", strings.Join(append(path, name), " needs "))
+			return fmt.Errorf("modules form a cycle: %s", strings.Join(append(path, name), " needs "))
 		case !known:
 			return fmt.Errorf("no module is called %s: %s", name, strings.Join(append(path, name), " needs "))
 		default:

@@ -26,8 +26,8 @@ func TestOrderOfModules(t *testing.T) {
 		{"", "", ""},
 		{"nowhere", "", "no module is called nowhere: nowhere"},
 		{"lost", "", "no module is called nowhere: lost needs nowhere"},
-		{"a two", "", "modules need each other: two needs three needs one needs two"},
-		{"self", "", "modules need each other: self needs self"},
+		{"a two", "", "modules form a cycle: two needs three needs one needs two"},
+		{"self", "", "modules form a cycle: self needs self"},
 	} {
 		order, err := lifecycle.Order(table, strings.Fields(c.targets)...)
 		if got := strings.Join(order, " "); got != c.want || (err == nil) != (c.text == "") || err != nil && err.Error() != c.text {

@@ -57,7 +57,7 @@ func checkRecord(record *controlv1.WorkerRecord) error {
 	case record.GetId() == "" || len(record.GetId()) > maxIDBytes:
 		return fmt.Errorf("its id has %d bytes, not 1 to %d", len(record.GetId()), maxIDBytes)
 	case record.GetRole() == controlv1.Role_ROLE_UNSPECIFIED || controlv1.Role_name[int32(record.GetRole())] == "":
-		return fmt.Errorf("%d is no role", record.GetRole())
+		return fmt.Errorf("%d is not a role", record.GetRole())
 	case len(record.GetAddresses()) > maxAddresses:
 		return fmt.Errorf("it has %d addresses, more than %d", len(record.GetAddresses()), maxAddresses)
 	case proto.Size(record) > maxValueBytes:

@@ -94,7 +94,7 @@ func TestWatchOfTooManyWorkers(t *testing.T) {
 		b.pass(10 * time.Second)
 		has(true, "z")
 		has(false, id(membership.MaxWorkers+5))
-		if got := strings.Count(b.log.String(), "leaving out the newest"); got != 2 {
+		if got := strings.Count(b.log.String(), "ignoring the newest"); got != 2 {
 			t.Errorf("said %d times, want once a listing", got)
 		}
 		for i := range 7 {

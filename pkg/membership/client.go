@@ -57,12 +57,12 @@ type Config struct {
 // Validate checks a configuration.
 func (cfg Config) Validate() error {
 	if len(cfg.Endpoints) == 0 {
-		return errors.New("no etcd endpoint is configured: give at least one, like http://127.0.0.1:2379")
+		return errors.New("no etcd endpoint is configured: give at least one, such as http://127.0.0.1:2379")
 	}
 	for _, endpoint := range cfg.Endpoints {
 		parsed, err := url.Parse(endpoint)
 		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-			return fmt.Errorf("etcd endpoint %q is not a URL like http://127.0.0.1:2379", endpoint)
+			return fmt.Errorf("etcd endpoint %q is not a URL such as http://127.0.0.1:2379", endpoint)
 		}
 	}
 	return nil

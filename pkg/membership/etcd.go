@@ -99,7 +99,7 @@ func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
 			listing.Entries = append(listing.Entries, entry)
 		}
 		if len(listing.Entries) > maxKeys || bytes > maxListedBytes {
-			return Listing{}, fmt.Errorf("list %s: there are more than %d keys or %d MiB: remove what is no worker's", prefix, maxKeys, maxListedBytes>>20)
+			return Listing{}, fmt.Errorf("list %s: there are more than %d keys or %d MiB: remove keys that belong to no worker", prefix, maxKeys, maxListedBytes>>20)
 		}
 		if !response.More || len(response.Kvs) == 0 {
 			return listing, nil
@@ -111,7 +111,7 @@ func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
 func (e *etcd) Summary(ctx context.Context, prefix string) (Summary, error) {
 	response, err := e.client.Get(ctx, prefix, append(clientv3.WithLastRev(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
 	if err != nil {
-		return Summary{}, fmt.Errorf("look at %s: %w", prefix, err)
+		return Summary{}, fmt.Errorf("count the keys of %s: %w", prefix, err)
 	}
 	summary := Summary{Count: int(response.Count), Revision: response.Header.GetRevision()}
 	if len(response.Kvs) > 0 {

@@ -52,7 +52,7 @@ func CheckEpoch(meant, own uint64) error {
 		return nil
 	}
 	return rpc.Error(codes.FailedPrecondition, api.ReasonWrongEpoch,
-		fmt.Sprintf("this worker is incarnation %d, the call is for %d: list the workers again", own, meant), 0)
+		fmt.Sprintf("this worker is incarnation %d, but the call is for %d: list the workers again", own, meant), 0)
 }
 
 // NewEpoch draws an incarnation epoch: a random number that is never 0 and is

@@ -93,7 +93,7 @@ func (l *LastView) Await(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w; and there is no last view to start from: %s", err, l.missing())
+			return fmt.Errorf("%w; there is no last view to start from: %s", err, l.missing())
 		}
 		if !said {
 			said = true
@@ -129,7 +129,7 @@ func (l *LastView) find(ctx context.Context) bool {
 		l.policy = best.policy
 	}
 	l.mu.Unlock()
-	l.log.Warn("etcd does not answer: starting from an old view until it does; workers that came since are not in it, and those in it are used once they answer",
+	l.log.Warn("etcd does not answer: starting from an old view until it does; it lacks newer workers, and its workers are used once they answer",
 		slog.String("source", string(best.view.Source)), slog.String("from", from), slog.Int("workers", len(best.view.Workers)),
 		slog.Duration("age", time.Since(best.view.AsOf).Round(time.Millisecond)), slog.Bool("policy", best.policy != nil))
 	close(l.recalled)
@@ -175,7 +175,7 @@ func (l *LastView) newest(ctx context.Context) (best candidate, from string, ok 
 		case err == nil:
 			consider(saved, SourceFile, l.cfg.File, max(now.Sub(saved.GetAsOf().AsTime()), 0))
 		case !errors.Is(err, fs.ErrNotExist):
-			l.log.Warn("the last view on disk is of no use: going on without it", slog.String("file", l.cfg.File), slog.Any("error", err))
+			l.log.Warn("cannot use the last view on disk: continuing without it", slog.String("file", l.cfg.File), slog.Any("error", err))
 		}
 	}
 	return best, from, ok
@@ -207,7 +207,7 @@ func (l *LastView) Watch(ctx context.Context, notify func(View)) error {
 	if l.cfg.Peers != nil {
 		stop, err := l.cfg.Peers.AnswerViews(l.answer)
 		if err != nil {
-			l.log.Warn("other routers cannot ask for the last view", slog.Any("error", err))
+			l.log.Warn("other routers cannot get the last view from this one", slog.Any("error", err))
 		} else {
 			defer stop()
 		}
@@ -330,11 +330,11 @@ func (l *LastView) keepFile(ctx context.Context) {
 		switch err := writeViewFile(l.cfg.File, view); {
 		case err != nil && !failing:
 			failing = true
-			l.log.Warn("the last view cannot be kept on disk: while etcd is away, this router will need another router to start from",
+			l.log.Warn("cannot keep the last view on disk: if this router starts while etcd is away, it needs another router's view",
 				slog.String("file", l.cfg.File), slog.Any("error", err))
 		case err == nil && failing:
 			failing = false
-			l.log.Info("the last view is kept on disk again", slog.String("file", l.cfg.File))
+			l.log.Info("keeping the last view on disk again", slog.String("file", l.cfg.File))
 		}
 	}
 	due := time.NewTicker(saveEvery)

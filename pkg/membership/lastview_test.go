@@ -329,7 +329,7 @@ func TestLastViewWithoutADisk(t *testing.T) {
 			t.Errorf("it has %+v", r.view)
 		}
 		r.stop()
-		if got := strings.Count(b.log.String(), "cannot be kept on disk"); got != 1 {
+		if got := strings.Count(b.log.String(), "cannot keep the last view on disk"); got != 1 {
 			t.Errorf("said %d times:\n%s", got, b.log.String())
 		}
 		synctest.Wait()
@@ -347,7 +347,7 @@ func TestLastViewThatIsDamaged(t *testing.T) {
 		if err := r.Await(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(b.log.String(), "of no use") {
+		if !strings.Contains(b.log.String(), "cannot use the last view") {
 			t.Errorf("nobody is told:\n%s", b.log.String())
 		}
 		r.run()

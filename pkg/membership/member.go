@@ -94,7 +94,7 @@ const (
 )
 
 // ErrEnds is a drain that cannot be taken back, since the worker ends.
-var ErrEnds = errors.New("this worker ends, and takes no requests any more: start another one")
+var ErrEnds = errors.New("this worker is shutting down and takes no more requests: start another one")
 
 // NewMember returns the place of a worker that serves and has not joined.
 func NewMember(cfg MemberConfig) *Member {
@@ -177,7 +177,7 @@ func (m *Member) leave(grace time.Duration, final bool) {
 		m.drain = &drain{began: time.Now()}
 		m.drain.undone, m.drain.undo = context.WithCancel(context.Background())
 		close(m.drains)
-		m.cfg.Logger.Info("draining: nothing new is taken")
+		m.cfg.Logger.Info("draining: taking no new requests")
 		m.update()
 	}
 	if grace > 0 {
@@ -222,7 +222,7 @@ func (m *Member) Undrain(ctx context.Context) error {
 	}
 	m.drain, m.drains = nil, make(chan struct{})
 	m.cfg.Refuse(false)
-	m.cfg.Logger.Info("requests are taken again")
+	m.cfg.Logger.Info("taking requests again")
 	if m.announcement == nil && m.announce != nil { // it had left
 		m.announcement = m.announce(m.record())
 	} else {
@@ -237,7 +237,7 @@ func (m *Member) Undrain(ctx context.Context) error {
 func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 	m.LeaveForGood()
 	if err := m.cfg.Idle(ctx); err != nil {
-		m.cfg.Logger.Warn("drain ends before what it waits for does", "error", err)
+		m.cfg.Logger.Warn("drain ended before all work did: cutting off the rest", "error", err)
 		m.cfg.Cut()
 	}
 	m.mu.Lock()

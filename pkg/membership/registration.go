@@ -118,7 +118,7 @@ func (r *Registration) Close(ctx context.Context) error {
 		return r.client.leases.Revoke(ctx, lease)
 	})
 	if err != nil {
-		return fmt.Errorf("remove %s: %w: it goes by itself within %s", r.key, err, r.client.cfg.LeaseTTL)
+		return fmt.Errorf("remove %s: %w: it expires by itself within %s", r.key, err, r.client.cfg.LeaseTTL)
 	}
 	r.lease = 0
 	return nil
@@ -262,7 +262,7 @@ func (r *Registration) yield(otherEpoch uint64) {
 		return
 	}
 	r.superseded = true
-	r.log.Error("another process registered this worker id later: leaving it the place; give each worker an id of its own",
+	r.log.Error("another process registered this worker id later: yielding to it; give each worker its own id",
 		slog.String("key", r.key), slog.Uint64("epoch", r.epoch), slog.Uint64("other_epoch", otherEpoch))
 }
 
@@ -300,6 +300,6 @@ func (r *Registration) overwrite(there Entry) {
 		return
 	}
 	r.overwritten = true
-	r.log.Warn("somebody wrote over this worker's record with one that nobody keeps: writing it again; find out who may write to etcd",
+	r.log.Warn("another client overwrote this worker's record with one that nobody keeps alive: writing it again; find out who may write to etcd",
 		slog.String("key", r.key), slog.Int64("lease", there.Lease))
 }

@@ -45,11 +45,11 @@ func (r *roster) apply(event Event) {
 	}
 	record, err := readRecord(event.Entry)
 	if before := r.before[event.Key]; err != nil && (before.record != nil || before.revision != event.Revision) {
-		r.said.warn("worker record in etcd is malformed: leaving it out", slog.String("key", shown(event.Key)), slog.Any("error", err))
+		r.said.warn("worker record in etcd is malformed: ignoring it", slog.String("key", shown(event.Key)), slog.Any("error", err))
 	}
 	if record != nil && r.workers == MaxWorkers {
 		if !r.crowded {
-			r.said.warn("etcd lists more workers than are looked at: leaving out the newest", slog.Int("most", MaxWorkers), slog.String("key", shown(event.Key)))
+			r.said.warn("etcd lists too many workers: ignoring the newest", slog.Int("most", MaxWorkers), slog.String("key", shown(event.Key)))
 		}
 		record, r.crowded = nil, true
 	}

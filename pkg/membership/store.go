@@ -45,7 +45,7 @@ const AnyRevision int64 = -1
 // What a Store or Leases may answer.
 var (
 	// ErrConflict says that a key was changed by somebody else.
-	ErrConflict = errors.New("the key was changed by somebody else")
+	ErrConflict = errors.New("another client changed the key")
 	// ErrLeaseNotFound says that a lease has expired or was revoked.
 	ErrLeaseNotFound = errors.New("the lease is gone")
 )

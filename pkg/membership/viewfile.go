@@ -58,20 +58,20 @@ func encodeView(view *controlv1.MembershipView) ([]byte, error) {
 func decodeView(data []byte) (*controlv1.MembershipView, error) {
 	header, body, found := bytes.Cut(data, []byte("\n"))
 	if !found || len(header) > maxHeaderBytes {
-		return nil, errors.New("it does not begin as a view does")
+		return nil, errors.New("it is not a view file")
 	}
 	var version, length int
 	var sum uint32
 	if _, err := fmt.Sscanf(string(header)+"\n", viewFileHeader, &version, &length, &sum); err != nil {
-		return nil, errors.New("it does not begin as a view does")
+		return nil, errors.New("it is not a view file")
 	}
 	switch {
 	case version != viewFileVersion:
-		return nil, fmt.Errorf("it is of version %d, not %d", version, viewFileVersion)
+		return nil, fmt.Errorf("it has version %d, not %d", version, viewFileVersion)
 	case length != len(body):
-		return nil, fmt.Errorf("it has %d bytes where it says %d", len(body), length)
+		return nil, fmt.Errorf("it has %d bytes, but its header says %d", len(body), length)
 	case sum != crc32.Checksum(body, castagnoli):
-		return nil, errors.New("it is damaged: its checksum is another")
+		return nil, errors.New("it is damaged: its checksum does not match")
 	}
 	view := &controlv1.MembershipView{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, view); err != nil {

@@ -107,13 +107,13 @@ func TestViewFileThatIsNone(t *testing.T) {
 		data []byte
 		says string
 	}{
-		"empty":           {nil, "does not begin"},
-		"one line":        {[]byte("tandem-view 1"), "does not begin"},
-		"nonsense":        {[]byte("nonsense\n{}"), "does not begin"},
-		"a long header":   {append(bytes.Repeat([]byte(" "), 1000), good...), "does not begin"},
-		"another version": {change("tandem-view 1", "tandem-view 2"), "of version 2"},
-		"cut off":         {good[:len(good)-5], "bytes where it says"},
-		"more behind":     {append(bytes.Clone(good), "x"...), "bytes where it says"},
+		"empty":           {nil, "not a view file"},
+		"one line":        {[]byte("tandem-view 1"), "not a view file"},
+		"nonsense":        {[]byte("nonsense\n{}"), "not a view file"},
+		"a long header":   {append(bytes.Repeat([]byte(" "), 1000), good...), "not a view file"},
+		"another version": {change("tandem-view 1", "tandem-view 2"), "has version 2"},
+		"cut off":         {good[:len(good)-5], "but its header says"},
+		"more behind":     {append(bytes.Clone(good), "x"...), "but its header says"},
 		"a bit turned":    {change("decode-1", "decode-3"), "checksum"},
 		"no JSON":         {[]byte("tandem-view 1 bytes=1 crc32c=00000000\nx"), "checksum"},
 	} {

@@ -72,7 +72,7 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)
 			next := &controlv1.Policy{}
 			if !event.Removed {
 				if err := readPolicy(event.Value, next); err != nil {
-					c.log.Warn("policy in etcd is malformed: keeping the one before", slog.Any("error", err))
+					c.log.Warn("policy in etcd is malformed: keeping the previous one", slog.Any("error", err))
 					if said != nil {
 						next = said
 					}
@@ -263,7 +263,7 @@ func (s *following) probe(ctx context.Context) error {
 		return fmt.Errorf("%w: workers that were left out fit now", errListAgain)
 	}
 	if summary.Revision < s.revision {
-		return fmt.Errorf("%w: etcd is at revision %d and was at %d", errListAgain, summary.Revision, s.revision)
+		return fmt.Errorf("%w: etcd is at revision %d, but was at %d", errListAgain, summary.Revision, s.revision)
 	}
 	var newest int64
 	for _, revision := range s.keys {

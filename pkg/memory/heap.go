@@ -34,7 +34,7 @@ func KeepHeap(root fs.FS, outside int64, logger *slog.Logger) {
 	debug.SetMemoryLimit(heap)
 	sizes := []any{slog.Int64("limit_bytes", limit), slog.Int64("engine_bytes", outside), slog.Int64("heap_bytes", heap)}
 	if outside+leastHeap > limit {
-		logger.Warn("weights, workspaces and KV pages may take more memory than the container has, which would then be killed: raise its limit or lower --kv-memory", sizes...)
+		logger.Warn("weights, workspaces and KV pages may exceed the container's memory, and it would be killed: raise its limit or lower --kv-memory", sizes...)
 		return
 	}
 	logger.Info("heap is limited by the container's memory", sizes...)

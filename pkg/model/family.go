@@ -73,8 +73,8 @@ func (f fields) family() (family, error) {
 				continue
 			}
 			if kind := f.textOr("model_type", one.modelType); kind != one.modelType {
-				f.bad("model_type", clip(kind)+" is not the one of "+one.architecture+", "+clip(one.modelType),
-					"take config.json from the model's publisher as it is")
+				f.bad("model_type", clip(kind)+" does not match  "+one.architecture+", "+clip(one.modelType),
+					"use the publisher's config.json unchanged")
 			}
 			return one, *f.err
 		}

@@ -39,7 +39,7 @@ func readSmall(path string, limit int64) ([]byte, error) {
 		return nil, &Error{File: path, Problem: "cannot be read", Err: err}
 	}
 	if int64(len(data)) > limit {
-		return nil, &Error{File: path, Problem: fmt.Sprintf("longer than %d bytes", limit), Remedy: "it is not what its name says: fetch it again"}
+		return nil, &Error{File: path, Problem: fmt.Sprintf("longer than %d bytes", limit), Remedy: "its content does not match its name: fetch it again"}
 	}
 	return data, nil
 }

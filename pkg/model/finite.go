@@ -45,5 +45,5 @@ func (d DType) firstNotFinite(data []byte) int {
 
 // notFiniteError says which element of a tensor cannot be computed with.
 func notFiniteError(t Tensor, element int) error {
-	return fmt.Errorf("%s: element %d of tensor %s is infinite or NaN, and so would be what is computed with it: fetch or convert the file again", t.File, element, t.Name)
+	return fmt.Errorf("%s: element %d of tensor %s is infinite or NaN and would spoil the results: fetch or convert the file again", t.File, element, t.Name)
 }

@@ -121,7 +121,7 @@ func checkTensors(root string, spec *Spec, found map[string]located) error {
 		known[w.name] = struct{}{}
 		have, ok := found[w.name]
 		if !ok {
-			remedy := "fetch the whole checkpoint; config.json and weights have to be of the same one"
+			remedy := "fetch the whole checkpoint; config.json and weights must come from the same one"
 			if w.name == outputName {
 				remedy = `fetch the whole checkpoint, or set "tie_word_embeddings" to true in config.json if the output is the embedding`
 			}
@@ -154,7 +154,7 @@ func checkTensors(root string, spec *Spec, found map[string]located) error {
 			}
 			continue
 		}
-		return &Error{File: have.file, Tensor: name, Problem: "is no part of a " + spec.Architecture + " with this config.json, and leaving it out would change the result", Remedy: "use a plain, unquantized checkpoint whose config.json belongs to it"}
+		return &Error{File: have.file, Tensor: name, Problem: "is no part of a " + spec.Architecture + " with this config.json, and ignoring it would change the result", Remedy: "use a plain, unquantized checkpoint whose config.json belongs to it"}
 	}
 	return nil
 }

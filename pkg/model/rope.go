@@ -73,7 +73,7 @@ func (f fields) ropeType(name string) string {
 			f.bad(key, clip(text)+" is not supported", `use a model whose `+name+` is null, or of type "default", "linear", "llama3" or "yarn"`)
 		}
 		if from != "" && text != kind {
-			f.bad(key, clip(text)+" contradicts "+from+" "+clip(kind), "leave one of the two")
+			f.bad(key, clip(text)+" contradicts "+from+" "+clip(kind), "keep one of the two")
 		}
 		kind, from = text, key
 	}
@@ -81,7 +81,7 @@ func (f fields) ropeType(name string) string {
 	case from != "":
 		return kind
 	case f.has("full_attention") || f.has("sliding_attention"):
-		f.fail(name, "has parameters of its own for each kind of layer, which is not supported", "use a model with one rotary embedding")
+		f.fail(name, "has separate parameters for each kind of layer, which is not supported", "use a model with one rotary embedding")
 	case name != "rope_parameters":
 		f.fail(name, "has no rope_type", "use a model whose rope_scaling is null, or add it")
 	}
@@ -203,7 +203,7 @@ func (f fields) scaleContext(s *Spec) {
 		tokens *= s.RopeScaling.Factor
 	}
 	if tokens > maxContext {
-		f.bad("max_position_embeddings", fmt.Sprintf("the scaled context of %.0f tokens is more than %d", tokens, maxContext), "correct it or the scaling")
+		f.bad("max_position_embeddings", fmt.Sprintf("the scaled context of %.0f tokens is more than %d", tokens, maxContext), "correct this value or the scaling")
 	}
 	s.ContextTokens = int(tokens)
 }

@@ -56,7 +56,7 @@ func ParseHeader(file string, header []byte, dataBytes int64) ([]HeaderEntry, er
 			return &Error{File: file, Tensor: e.Name, Problem: problem, Remedy: remedyDownload}
 		}
 		if e.End > dataBytes {
-			return nil, bad(fmt.Sprintf("bytes %d to %d lie outside of the file, which has %d bytes of data: it is truncated or its header lies", e.Start, e.End, dataBytes))
+			return nil, bad(fmt.Sprintf("bytes %d to %d lie outside the file, which has %d bytes of data: it is truncated or its header is wrong", e.Start, e.End, dataBytes))
 		}
 		if e.Start < at {
 			return nil, bad(fmt.Sprintf("bytes %d to %d overlap those of another tensor, which end at %d", e.Start, e.End, at))
@@ -96,7 +96,7 @@ func decodeHeader(file string, header []byte) ([]HeaderEntry, error) {
 			return nil, bad("", errors.New("a key is not a string"))
 		}
 		if _, twice := seen[name]; twice {
-			return nil, &Error{File: file, Tensor: name, Problem: "comes twice in the header", Remedy: remedyDownload}
+			return nil, &Error{File: file, Tensor: name, Problem: "appears twice in the header", Remedy: remedyDownload}
 		}
 		seen[name] = struct{}{}
 		var value json.RawMessage
@@ -223,11 +223,11 @@ func readHeader(file string, r io.ReaderAt, size int64) (entries []HeaderEntry, 
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > MaxHeaderBytes {
-		return bad(fmt.Sprintf("the header says that it is %d bytes long, more than %d", length, MaxHeaderBytes), remedyDownload)
+		return bad(fmt.Sprintf("the header claims %d bytes, more than %d", length, MaxHeaderBytes), remedyDownload)
 	}
 	dataStart = int64(len(prefix)) + int64(length)
 	if dataStart > size {
-		return bad(fmt.Sprintf("the header says that it is %d bytes long, but the file ends after %d", length, size), remedyDownload)
+		return bad(fmt.Sprintf("the header claims %d bytes, but the file ends after %d", length, size), remedyDownload)
 	}
 	header := make([]byte, length)
 	if _, err := r.ReadAt(header, int64(len(prefix))); err != nil {

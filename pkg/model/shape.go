@@ -107,10 +107,10 @@ func (s Shape) config() ([]byte, Spec, error) {
 		return nil, Spec{}, fmt.Errorf("shape %s: %w", s.Name, err)
 	}
 	if spec.ContextTokens != s.ContextTokens {
-		return nil, Spec{}, fmt.Errorf("shape %s: a context of %d tokens, but its RoPE scaling makes %d", s.Name, s.ContextTokens, spec.ContextTokens)
+		return nil, Spec{}, fmt.Errorf("shape %s: the context is %d tokens, but its RoPE scaling gives %d", s.Name, s.ContextTokens, spec.ContextTokens)
 	}
 	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
-		return nil, Spec{}, fmt.Errorf("shape %s: vocabulary of %d: the synthetic tokenizer has between %d and %d tokens", s.Name, s.VocabSize, lowest, highest)
+		return nil, Spec{}, fmt.Errorf("shape %s: a vocabulary of %d tokens: the synthetic tokenizer needs between %d and %d", s.Name, s.VocabSize, lowest, highest)
 	}
 	return append(data, '\n'), spec, nil
 }

@@ -92,7 +92,7 @@ func claimDirectory(dir string) (created bool, err error) {
 	case err != nil:
 		return false, fmt.Errorf("read the model's directory: %w", err)
 	case len(entries) > 0:
-		return false, fmt.Errorf("%s is not empty: name a new directory, or remove what is in it", dir)
+		return false, fmt.Errorf("%s is not empty: name a new directory, or empty this one", dir)
 	}
 	return false, nil
 }
@@ -106,7 +106,7 @@ func checkDisk(dir string, spec Spec) error {
 	const rest = 64 << 20
 	need := uint64(spec.Parameters())*2 + rest
 	if free := disk.Bavail * uint64(disk.Bsize); free < need {
-		return fmt.Errorf("%s: %d MB are free, but the model needs %d MB: free some, or name a directory on another disk", dir, free/1e6, need/1e6)
+		return fmt.Errorf("%s: only %d MB are free, but the model needs %d MB: free some space, or name a directory on another disk", dir, free/1e6, need/1e6)
 	}
 	return nil
 }

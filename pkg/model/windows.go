@@ -81,7 +81,7 @@ func (f fields) readOneWindow(s *Spec) {
 	// is of another model (Ministral mixes the two).
 	for i, kind := range f.layerTypes(s) {
 		if (kind == layerSliding) != (window > 0) {
-			f.bad("layer_types", fmt.Sprintf("layer %d: %s with sliding_window %d: %s has one kind of layers", i, kind, window, s.Architecture), "use a checkpoint without it")
+			f.bad("layer_types", fmt.Sprintf("layer %d: %s with sliding_window %d: %s has only one kind of layer", i, kind, window, s.Architecture), "use a checkpoint without it")
 		}
 	}
 	s.setWindows(window, func(int) bool { return true })
@@ -98,7 +98,7 @@ func (f fields) readUpperWindows(s *Spec) {
 	types := f.layerTypes(s)
 	for i, kind := range types {
 		if kind == layerSliding && window == 0 {
-			f.bad("layer_types", fmt.Sprintf("layer %d: %s, but use_sliding_window and sliding_window say that there is no window", i, kind), "correct one of them")
+			f.bad("layer_types", fmt.Sprintf("layer %d: %s, but use_sliding_window and sliding_window turn the window off", i, kind), "correct one of them")
 		}
 	}
 	s.setWindows(window, func(layer int) bool {

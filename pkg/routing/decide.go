@@ -115,7 +115,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	for _, c := range [...]*candidate{decode, prefill} {
 		if c != nil && c.probe {
 			c.worker.probe = probe{r.ID, now}
-			record.Reason += "; " + c.worker.ref.ID + " reports to be full and may not be"
+			record.Reason += "; " + c.worker.ref.ID + " reported that it is full, and is tried anyway"
 		}
 	}
 	rt.running[r.ID] = d
@@ -129,17 +129,17 @@ func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *cand
 	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
 	switch failed, why, unreached := r.unreached(); {
 	case r.Mode == inferencev1.Mode_MODE_AGGREGATED:
-		return "aggregated mode was asked for", false
+		return "the request asks for aggregated mode", false
 	case prefills == nil && unreached && decode.uncached >= rt.threshold():
-		return fmt.Sprintf("one worker does all, since KV did not get from %s: %s", failed, why), true
+		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true
 	case prefills == nil:
 		return fmt.Sprintf("%s fewer than %d: a transfer costs more than it saves", few, rt.threshold()), false
 	case prefill == nil && prefills.broken != "":
-		return fmt.Sprintf("one worker does all, since KV does not get from %s at the moment: %s", prefills.path, prefills.broken), true
+		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true
 	case prefill == nil:
 		return "no prefill worker: " + prefills.reason, true
 	case r.Mode == inferencev1.Mode_MODE_DISAGGREGATED:
-		return "disaggregated mode was asked for", false
+		return "the request asks for disaggregated mode", false
 	}
 	return fmt.Sprintf("%s at least %d: prefill on %s, predicted %.1f ms after %.1f ms of queue",
 		few, rt.threshold(), prefill.worker.ref.ID, prefill.prefillMs, prefill.queueMs), false

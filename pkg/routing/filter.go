@@ -17,7 +17,7 @@ type fitness int
 const (
 	fit          fitness = iota // nothing speaks against it
 	unreporting                 // it reports no load, so it may hang
-	failedBefore                // it failed in this request, and another try may go well
+	failedBefore                // it failed this request, and another try may go well
 	reportsFull                 // full by its load reports, not by the router's own account
 	suspected                   // it hung, or failed what others serve
 	later                       // not now, but soon
@@ -101,7 +101,7 @@ func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates
 		if to != nil && c.fitness <= later {
 			p := path{w.ref, to.ref}
 			if why, soon := rt.blocked(s.now, s.request, p); why != "" {
-				c.fitness, c.reason = unreachable, "KV does not get from it to "+to.ref.ID+": "+why
+				c.fitness, c.reason = unreachable, "KV cannot be sent from it to "+to.ref.ID+": "+why
 				if soon {
 					c.fitness = later
 				}
@@ -155,10 +155,10 @@ func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
 			continue
 		}
 		if f.Gone && !f.answersAgain(w) {
-			return exclude("it failed in this request")
+			return exclude("it failed this request")
 		}
 		if f.Verdict {
-			return exclude("it says that the request is wrong, and another has to say so too")
+			return exclude("it rejected this request, and another worker must confirm that")
 		}
 		failed = true
 	}
@@ -172,11 +172,11 @@ func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
 	case !w.connected:
 		return exclude("no connection")
 	case s.version == (Version{}):
-		return exclude("it has not said which weights it has")
+		return exclude("it has not reported its weights")
 	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
-		return exclude(fmt.Sprintf("its KV is %s, that of %s is %s: give both the same flags", layoutText(w.record), to.ref.ID, layoutText(to.record)))
+		return exclude(fmt.Sprintf("its KV is %s, but that of %s is %s: give both the same flags", layoutText(w.record), to.ref.ID, layoutText(to.record)))
 	case neverFits(w, r, role):
-		return exclude(fmt.Sprintf("too small: %d blocks needed, %d in all", need(w, r, role), w.record.GetCapacity().GetBlocks()))
+		return exclude(fmt.Sprintf("too small: %d blocks needed, but it has %d", need(w, r, role), w.record.GetCapacity().GetBlocks()))
 	case now.Before(w.busyUntil):
 		return finding{worker: w, fitness: later, reason: "it refused or failed a moment ago"}
 	}

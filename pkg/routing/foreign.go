@@ -31,7 +31,7 @@ func (rt *Router) ForeignWorkers() int {
 func (rt *Router) otherVersion(s *search, w *worker) string {
 	switch v := w.version(); {
 	case s.request.Version != (Version{}):
-		return fmt.Sprintf("other weights or arithmetic, %s, than this request began with, %s", v, s.version)
+		return fmt.Sprintf("its weights or arithmetic are %s, but this request began with %s", v, s.version)
 	case rt.serves(s.request.Model, v):
 		return fmt.Sprintf("this request is for version %s", s.version)
 	}
@@ -39,7 +39,7 @@ func (rt *Router) otherVersion(s *search, w *worker) string {
 }
 
 func (rt *Router) foreignText(model string, w *worker) string {
-	return fmt.Sprintf("other weights or arithmetic, %s, than are served of model %s: %s; see 'tandem policy'", w.version(), model, VersionsText(rt.Served(model)))
+	return fmt.Sprintf("its weights or arithmetic are %s, but model %s is served with %s; see 'tandem policy'", w.version(), model, VersionsText(rt.Served(model)))
 }
 
 // notServed says why a worker gets no requests, whatever its load; empty: it does.
@@ -47,7 +47,7 @@ func (rt *Router) notServed(w *worker) string {
 	if w.isStore() {
 		return ""
 	}
-	why := "it serves a model that this router does not: " + w.record.GetModel()
+	why := "it serves a model that this router does not serve: " + w.record.GetModel()
 	for _, m := range rt.config.Models {
 		if !w.of(m) {
 			continue

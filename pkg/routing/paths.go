@@ -208,7 +208,7 @@ func (rt *Router) BrokenPaths() int { return len(rt.paths) }
 // to a decode worker, for why.
 func Unreachable(prefill, decode, why string, retryAfter time.Duration) Refusal {
 	return Refusal{Code: codes.Unavailable, Reason: api.ReasonKVUnreachable, RetryAfter: max(retryAfter, time.Second),
-		Message: fmt.Sprintf("KV does not get from %s to %s (%s): see that the --kv-advertise of %s leads there from the host of %s, that %s answers in time and has connections left (--kv-max-connections; its log says when not), and that their --kv-transport have one in common; mode auto does without",
+		Message: fmt.Sprintf("KV cannot be sent from %s to %s (%s): check that the --kv-advertise of %s is reachable from the host of %s, that %s answers in time and has free connections (--kv-max-connections; its log says when it refuses some), and that both allow a common --kv-transport; mode auto works without",
 			prefill, decode, sentence(why), decode, prefill, decode)}
 }
 

@@ -53,7 +53,7 @@ func TestBrokenPathIsLeftAlone(t *testing.T) {
 	if d.Decode.ID != "d1" || d.Decision.GetMode() != agg || !d.Fallback || !strings.Contains(reason, "p1 to d1") || !strings.Contains(reason, nobodyThere) {
 		t.Errorf("%v", d)
 	}
-	if c := d.Decision.GetCandidates(); len(c) != 2 || !strings.Contains(c[1].GetExcluded(), "KV does not get from it to d1") {
+	if c := d.Decision.GetCandidates(); len(c) != 2 || !strings.Contains(c[1].GetExcluded(), "KV cannot be sent from it to d1") {
 		t.Errorf("candidates %v", c)
 	}
 	b.do(routing.Ended{ID: d.ID})

@@ -60,7 +60,7 @@ func (rt *Router) refusal(e *entry, c *candidates, what string) Refusal {
 			largest = max(largest, int(c.worker.record.GetCapacity().GetBlocks())*int(c.worker.record.GetCapacity().GetBlockTokens()))
 		}
 		return Refusal{Code: codes.InvalidArgument, Reason: api.ReasonNeverFits, Field: "max_tokens",
-			Message: fmt.Sprintf("prompt and completion take %d tokens of KV, and the largest %s holds %d; ask for fewer tokens",
+			Message: fmt.Sprintf("prompt and completion need %d tokens of KV, but the largest %s holds %d; ask for fewer tokens",
 				positions(&e.request, e.pool), what, largest)}
 	case unreachable:
 		var again time.Duration
@@ -110,7 +110,7 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 	switch {
 	case !e.request.Deadline.IsZero() && !now.Before(e.request.Deadline):
 		return Refusal{Code: codes.DeadlineExceeded, Reason: api.ReasonDeadline,
-			Message: fmt.Sprintf("the request's deadline came after %s in the queue", waited)}
+			Message: fmt.Sprintf("the request's deadline passed after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
 		return rt.nobody(e, api.Name(e.pool)+" worker")
 	case e.request.TTFT > 0 && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:

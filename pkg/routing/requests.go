@@ -27,19 +27,19 @@ func (d *dispatched) workers() []*worker {
 // arrived queues a request or refuses it at once.
 func (rt *Router) arrived(now time.Time, r Request) {
 	if rt.queue.ids[r.ID] != nil || rt.running[r.ID] != nil {
-		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request of this name waits or runs already"})
+		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request with this id is already waiting or running"})
 		return
 	}
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
 		if limit := rt.TenantLimit(); rt.tenants.Full(r.Tenant, limit) {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
-				fmt.Sprintf("tenant %q has %d requests, as many as it may; retry when one has ended", r.Tenant, limit), time.Second})
+				fmt.Sprintf("tenant %q already has %d requests, its limit; retry when one has ended", r.Tenant, limit), time.Second})
 			return
 		}
 		if len(rt.queue.entries) >= rt.config.QueueLimit {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonQueueFull, "",
-				fmt.Sprintf("%d requests wait already, as many as may; retry later", len(rt.queue.entries)), rt.queueHint(now)})
+				fmt.Sprintf("%d requests are already waiting, the limit; retry later", len(rt.queue.entries)), rt.queueHint(now)})
 			return
 		}
 	}

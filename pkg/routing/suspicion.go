@@ -64,7 +64,7 @@ func (rt *Router) hung(now time.Time, w *worker) {
 		return // those that it had together fall silent together
 	}
 	w.hangs++
-	rt.suspect(now, w, true, silentKept, "it was silent in a request for too long, and nothing shows that it goes on")
+	rt.suspect(now, w, true, silentKept, "it was silent for too long in a request, and has shown no progress since")
 }
 
 // contradicted takes in that others served a request that a worker failed.
@@ -78,7 +78,7 @@ func (rt *Router) contradicted(now time.Time, e Contradicted) {
 	}
 	w.contradictedAt = now
 	if w.contradictions++; w.contradictions >= maxContradictions {
-		rt.suspect(now, w, false, doubling(contradictedLeast, w.contradictions-maxContradictions, contradictedMost), "others serve what it fails: "+sentence(e.Why))
+		rt.suspect(now, w, false, doubling(contradictedLeast, w.contradictions-maxContradictions, contradictedMost), "other workers serve requests that it fails: "+sentence(e.Why))
 	}
 }
 

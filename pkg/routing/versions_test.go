@@ -286,7 +286,7 @@ func TestForeignWorkerIsExplained(t *testing.T) {
 			why = c.GetExcluded()
 		}
 	}
-	if !strings.Contains(why, "other weights or arithmetic, b (1), than are served of model fable: a (1)") {
+	if !strings.Contains(why, "its weights or arithmetic are b (1), but model fable is served with a (1)") {
 		t.Errorf("excluded %q", why)
 	}
 	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})

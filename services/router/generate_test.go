@@ -28,8 +28,8 @@ func TestModes(t *testing.T) {
 		reason        string
 		prefill, deco string
 	}{
-		{"disaggregated", dis, 4, dis, "disaggregated mode was asked for", "p1", "d1"},
-		{"aggregated", agg, 100, agg, "aggregated mode was asked for", "d1", "d1"},
+		{"disaggregated", dis, 4, dis, "the request asks for disaggregated mode", "p1", "d1"},
+		{"aggregated", agg, 100, agg, "the request asks for aggregated mode", "d1", "d1"},
 		{"auto short", auto, 10, agg, "10 uncached tokens on d1 are fewer than 64", "d1", "d1"},
 		{"auto long", auto, 100, dis, "100 uncached tokens on d1 are at least 64: prefill on p1", "p1", "d1"},
 		{"unspecified", 0, 100, dis, "100 uncached tokens", "p1", "d1"},

@@ -214,7 +214,7 @@ func TestBudgetInAConfigurationFile(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	write("budget:\n  ttft: 500ms\n  queue: 200ms\n  prefill: 400ms\n")
-	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--budget-ttft is 500ms, and its stages add up to 600ms: raise it or lower one of budget-queue 200ms, budget-prefill 400ms")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--budget-ttft is 500ms, but its stages add up to 600ms: raise it or lower one of budget-queue 200ms, budget-prefill 400ms")
 	write("budget:\n  quee: 200ms\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `unknown key "budget.quee": did you mean "budget.queue"?`)
 	write("budget:\n  queue: 200\n")
