@@ -48,7 +48,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		logger.ErrorContext(ctx, "handler panicked", slog.String("request_id", RequestID(ctx)),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-		return Error(codes.Internal, api.ReasonPanic, "the server failed on this request: its log says why", 0)
+		return Error(codes.Internal, api.ReasonPanic, "the server failed on this request: see its log", 0)
 	})
 	unary := []grpc.UnaryServerInterceptor{
 		contextUnaryServer,

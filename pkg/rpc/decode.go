@@ -109,7 +109,7 @@ const problemOversize = "oversize"
 const footprintFactor = 4
 
 // problemFootprint is of a message with too many values, or too deep ones.
-const problemFootprint = "has too many values, or values too deep in one another: send fewer"
+const problemFootprint = "has too many values, or values nested too deeply: send fewer"
 
 // decoder turns messages that do not decode into INVALID_ARGUMENT.
 type decoder struct {

@@ -69,11 +69,11 @@ func TestListenExplains(t *testing.T) {
 	for address, want := range map[string]string{
 		taken.Addr().String():                          "already in use",
 		"unix://" + socket:                             "already in use",
-		"unix://" + file:                               "is no socket and was left alone",
+		"unix://" + file:                               "the path exists and is not a socket",
 		"unix://relative":                              "absolute",
 		"unix:///" + strings.Repeat("x", 200):          "107",
 		"7070":                                         "host:port",
-		"203.0.113.1:0":                                "no such address",
+		"203.0.113.1:0":                                "does not have that address",
 		"unix://" + filepath.Join(file, "deep"):        "listen on",
 		"unix://" + filepath.Join(folder, "none", "s"): "mkdir -p " + filepath.Join(folder, "none") + ")",
 	} {

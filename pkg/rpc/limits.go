@@ -182,7 +182,7 @@ func (l *limiter) relieve() {
 	l.relieving.Lock()
 	defer l.relieving.Unlock()
 	full := Error(codes.ResourceExhausted, api.ReasonReceiveMemory,
-		fmt.Sprintf("requests that are being received fill the %d MiB that are set aside for them: try again", l.limits.ReceiveBytes>>20), time.Second)
+		fmt.Sprintf("the %d MiB for incoming requests are full: try again", l.limits.ReceiveBytes>>20), time.Second)
 	for l.receiving.Load() > l.limits.ReceiveBytes {
 		c := l.most(func(c *meteredConn) int64 { return c.receiving })
 		if c == nil || !c.endLargest(full) {

@@ -40,18 +40,18 @@ func listenUnix(address, path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %q: the path must be absolute, as in unix:///run/tandem.sock", address)
 	}
 	if len(path) > maxUnixPath {
-		return nil, fmt.Errorf("listen on %q: the path of a socket has at most %d bytes, choose a shorter one", address, maxUnixPath)
+		return nil, fmt.Errorf("listen on %q: a socket's path has at most %d bytes: choose a shorter one", address, maxUnixPath)
 	}
 	listener, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) && isStaleSocket(path) {
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("listen on %s: remove the socket that a dead process left: %w", address, err)
+			return nil, fmt.Errorf("listen on %s: remove the socket of a dead process: %w", address, err)
 		}
 		listener, err = net.Listen("unix", path)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if info, statErr := os.Lstat(path); statErr == nil && info.Mode()&os.ModeSocket == 0 {
-			return nil, explained{fmt.Sprintf("listen on %s: what is there is no socket and was left alone: remove it, or choose another path", address), err}
+			return nil, explained{fmt.Sprintf("listen on %s: the path exists and is not a socket: remove it, or choose another path", address), err}
 		}
 	}
 	if err != nil {
@@ -81,9 +81,9 @@ func explainListen(address string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		return explained{fmt.Sprintf("listen on %s: not allowed: choose a port above 1023 or a folder that you may write to", address), err}
 	case errors.Is(err, syscall.ENOENT):
-		return explained{fmt.Sprintf("listen on %s: its folder is not there: make it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, api.UnixScheme))), err}
+		return explained{fmt.Sprintf("listen on %s: its folder does not exist: create it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, api.UnixScheme))), err}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return explained{fmt.Sprintf("listen on %s: this machine has no such address: choose one that it has, or 0.0.0.0", address), err}
+		return explained{fmt.Sprintf("listen on %s: this machine does not have that address: choose one of its own, or 0.0.0.0", address), err}
 	}
 	return fmt.Errorf("listen on %s: %w", address, err)
 }

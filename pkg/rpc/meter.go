@@ -378,11 +378,11 @@ func (m *meteredCall) check() {
 		return
 	case !m.received:
 		c.limiter.metrics.endedSlow.Inc()
-		m.end(Errorf(codes.DeadlineExceeded, api.ReasonReceiveTimeout, "the request did not come within %s: send it faster", limits.ReceiveTimeout))
+		m.end(Errorf(codes.DeadlineExceeded, api.ReasonReceiveTimeout, "the request did not arrive within %s: send it faster", limits.ReceiveTimeout))
 		return
 	case m.outBytes > 0 && !m.moved:
 		c.limiter.metrics.endedUnread.Inc()
-		m.end(Errorf(codes.ResourceExhausted, api.ReasonNotRead, "the client has read nothing for %s: read the answer as it comes", limits.SendTimeout))
+		m.end(Errorf(codes.ResourceExhausted, api.ReasonNotRead, "the client has read nothing for %s: read the answer as it arrives", limits.SendTimeout))
 		return
 	}
 	m.moved = false

@@ -318,7 +318,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	case <-broken:
 		return fmt.Errorf("stop: calls were cut off: %w", ctx.Err())
 	case <-timer.C:
-		return fmt.Errorf("stop: handlers still run %s after their connections were broken: %w", hardStopGrace, ctx.Err())
+		return fmt.Errorf("stop: handlers still run %s after their connections were closed: %w", hardStopGrace, ctx.Err())
 	}
 }
 
@@ -333,7 +333,7 @@ func (s *Server) endWithServer(server any, stream grpc.ServerStream, info *grpc.
 	defer context.AfterFunc(s.stopping, cancel)()
 	err := handler(server, &endingStream{&middleware.WrappedServerStream{ServerStream: stream, WrappedContext: ctx}})
 	if s.stopping.Err() != nil && stream.Context().Err() == nil {
-		return Error(codes.Unavailable, "STOPPING", "the server stops: connect again", 0)
+		return Error(codes.Unavailable, "STOPPING", "the server is stopping: connect again", 0)
 	}
 	return err
 }

@@ -71,7 +71,7 @@ func (s *Scheduler) restoring() (arriving, spare int) {
 func (s *Scheduler) restored(q *sequence, from string) {
 	s.pool.Arrived(q.private())
 	if q.unshared {
-		s.finish(q, Failed, errors.New("scheduler: approximate KV was restored; fetch it as it was computed"))
+		s.finish(q, Failed, errors.New("scheduler: restored KV is approximate; fetch it unencoded"))
 		return
 	}
 	q.computed = len(q.request.Tokens)

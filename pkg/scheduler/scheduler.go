@@ -192,7 +192,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	s.came(q, e.From)
 	q.computed = len(q.request.Tokens)
 	if len(e.Sampled) == 0 { // nor is the KV of such a sender shared
-		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender has to commit at least one"))
+		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender must commit at least one"))
 		return
 	}
 	s.publish(q)

@@ -113,7 +113,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 	}
 	c.nats = connection
 	if !connection.IsConnected() {
-		c.log.Warn("NATS does not answer: going on without its signals until it does")
+		c.log.Warn("NATS does not answer: continuing without its signals until it does")
 	}
 	c.sender.Go(c.send)
 	return c, nil
@@ -122,13 +122,13 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 // Validate checks a configuration.
 func (cfg Config) Validate() error {
 	if len(cfg.URLs) == 0 {
-		return errors.New("no NATS server is configured: give at least one, like nats://127.0.0.1:4222")
+		return errors.New("no NATS server is configured: give at least one, such as nats://127.0.0.1:4222")
 	}
 	schemes := []string{"nats", "tls", "ws", "wss"}
 	for _, address := range cfg.URLs {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) || strings.Contains(address, ",") {
-			return fmt.Errorf("NATS server %q is not a URL like nats://127.0.0.1:4222", address)
+			return fmt.Errorf("NATS server %q is not a URL such as nats://127.0.0.1:4222", address)
 		}
 	}
 	return nil
@@ -214,7 +214,7 @@ func (c *Conn) down(err error) {
 	if err != nil {
 		attributes = append(attributes, slog.Any("error", err))
 	}
-	c.log.Warn("NATS is away: going on without its signals until it is back", attributes...)
+	c.log.Warn("NATS is away: continuing without its signals until it is back", attributes...)
 }
 
 // failed is told of what goes wrong in the background.
@@ -222,7 +222,7 @@ func (c *Conn) failed(subscription *nats.Subscription, err error) {
 	if errors.Is(err, nats.ErrSlowConsumer) {
 		c.metrics.slow.Inc()
 		if c.slow.CompareAndSwap(false, true) && subscription != nil {
-			c.log.Warn("signals come faster than they are read: some are dropped; said once",
+			c.log.Warn("signals arrive faster than they are read, and some are dropped; logged once",
 				slog.String("subject", subscription.Subject))
 		}
 		return

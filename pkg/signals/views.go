@@ -58,7 +58,7 @@ func (c *Conn) AnswerViews(view func() *controlv1.MembershipView) (func(), error
 			c.metrics.dropped.WithLabelValues(kindView, "too_large").Inc()
 			if !complained {
 				complained = true
-				c.log.Warn("the view of the membership is too large to be sent to another router: it needs a view of its own on disk; said once",
+				c.log.Warn("the view of the membership is too large to send to another router, which needs its own view on disk; logged once",
 					slog.Int("bytes", len(payload)), slog.Int64("most", most))
 			}
 			return

@@ -51,11 +51,11 @@ type TracingConfig struct {
 // RegisterFlags adds the flags, with defaults that work.
 func (c *TracingConfig) RegisterFlags(fs *pflag.FlagSet) {
 	c.FileBytes = DefaultTraceFileBytes
-	fs.StringVar(&c.Endpoint, "trace-endpoint", "", "OTLP/gRPC address of a collector for OpenTelemetry spans, host:port (default: what OTEL_EXPORTER_OTLP_ENDPOINT says); none: no collector")
-	fs.StringVar(&c.File, "trace-file", "", "file for OpenTelemetry spans, as lines of OTLP's JSON; empty: none")
-	fs.Var(&c.FileBytes, "trace-file-size", "size at which the trace file is renamed to FILE.1 and begun again")
-	fs.Float64Var(&c.Share, "trace-sample", 0.01, "share of the requests to trace, 0 to 1; a caller's traceparent decides for its own")
-	fs.BoolVar(&c.Tenant, "trace-tenant", false, "let spans name the tenant of a request")
+	fs.StringVar(&c.Endpoint, "trace-endpoint", "", "OTLP/gRPC address of a collector for OpenTelemetry spans, as host:port, or none (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
+	fs.StringVar(&c.File, "trace-file", "", "file for OpenTelemetry spans, as lines of OTLP JSON; empty: none")
+	fs.Var(&c.FileBytes, "trace-file-size", "size at which the trace file is renamed to FILE.1 and a new one begins")
+	fs.Float64Var(&c.Share, "trace-sample", 0.01, "share of requests to trace, 0 to 1; a caller's traceparent overrides it")
+	fs.BoolVar(&c.Tenant, "trace-tenant", false, "record the tenant of a request in its spans")
 }
 
 // Environment variables of OpenTelemetry that say where spans go.
@@ -90,7 +90,7 @@ func (c TracingConfig) FromEnvironment(environment func(string) string) TracingC
 // Validate says what is wrong with it.
 func (c TracingConfig) Validate() error {
 	if !(c.Share >= 0 && c.Share <= 1) { // so that NaN is refused too
-		return fmt.Errorf("--trace-sample: %v is not a share: give 0 to 1, like 0.01 for one request of a hundred", c.Share)
+		return fmt.Errorf("--trace-sample: %v is not a share: give 0 to 1, such as 0.01 for one request in a hundred", c.Share)
 	}
 	if _, err := endpointOptions(c.Endpoint); err != nil {
 		if c.variable != "" {
@@ -109,7 +109,7 @@ func endpointOptions(address string) ([]otlptracegrpc.Option, error) {
 	if address == "" || address == NoEndpoint {
 		return nil, nil
 	}
-	wrong := fmt.Errorf("trace endpoint %q is neither HOST:PORT nor a URL like http://HOST:PORT: give the OTLP/gRPC port of a collector, often 4317", address)
+	wrong := fmt.Errorf("trace endpoint %q is neither HOST:PORT nor a URL such as http://HOST:PORT: give the OTLP/gRPC port of a collector, often 4317", address)
 	if strings.Contains(address, "://") {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" || strings.Trim(parsed.Path, "/") != "" {

@@ -64,14 +64,14 @@ func (o *outlet) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan)
 		o.counts.WithLabelValues(o.kind, "sent").Add(float64(len(spans)))
 		if o.failing {
 			o.failing = false
-			o.log.Info("spans are taken again", slog.String("exporter", o.kind), slog.String("to", o.where))
+			o.log.Info("spans are exported again", slog.String("exporter", o.kind), slog.String("to", o.where))
 		}
 		return nil
 	}
 	o.counts.WithLabelValues(o.kind, "lost").Add(float64(len(spans)))
 	if now := time.Now(); !o.failing || now.Sub(o.complained) >= complainEvery {
 		o.failing, o.complained = true, now
-		o.log.Warn("spans are lost: requests go on without them", slog.String("exporter", o.kind),
+		o.log.Warn("spans cannot be exported and are lost: requests are not affected", slog.String("exporter", o.kind),
 			slog.String("to", o.where), slog.Int("spans", len(spans)), slog.Any("error", err))
 	}
 	return nil

@@ -203,7 +203,7 @@ func TestCollectorAway(t *testing.T) {
 			} else if again := tracing.Close(ctx); !errors.Is(again, err) {
 				t.Error("the second Close says something else")
 			}
-			if !strings.Contains(log.String(), "spans are lost") || strings.Count(log.String(), "\n") != 1 {
+			if !strings.Contains(log.String(), "are lost") || strings.Count(log.String(), "\n") != 1 {
 				t.Errorf("log: %s", &log)
 			}
 		})

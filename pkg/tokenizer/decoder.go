@@ -108,7 +108,7 @@ func (d *decoder) component(path string, data json.RawMessage, depth int) error 
 		return d.strip(path, data, fused)
 	}
 	if fused {
-		return fmt.Errorf("%s: %s where all tokens are one is not supported", path, kind)
+		return fmt.Errorf("%s: %s after Fuse or ByteFallback is not supported", path, kind)
 	}
 	switch kind {
 	case "ByteLevel":
@@ -116,7 +116,7 @@ func (d *decoder) component(path string, data json.RawMessage, depth int) error 
 			return err
 		}
 		if len(d.steps) > 0 {
-			return fmt.Errorf("%s: ByteLevel behind a decoder other than Replace and Strip is not supported", path)
+			return fmt.Errorf("%s: ByteLevel after a decoder other than Replace and Strip is not supported", path)
 		}
 		d.steps = append(d.steps, decodeStep{kind: stepBytes})
 		return nil
@@ -169,11 +169,11 @@ func (d *decoder) replace(path string, data json.RawMessage, fused bool) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Pattern.String == nil || r.Pattern.Regex != nil || *r.Pattern.String == "" {
-		return fmt.Errorf("%s: a pattern that is no String, or an empty one, is not supported", path)
+		return fmt.Errorf("%s: the pattern must be a String that is not empty", path)
 	}
 	text := *r.Pattern.String
 	if fused && utf8.RuneCountInString(text) > 1 {
-		return fmt.Errorf("%s: a pattern of several characters where all tokens are one is not supported", path)
+		return fmt.Errorf("%s: a pattern of several characters after Fuse or ByteFallback is not supported", path)
 	}
 	if err := d.growth.replace(path, len(text), len(r.Content)); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (d *decoder) strip(path string, data json.RawMessage, fused bool) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if utf8.RuneCountInString(s.Content) != 1 || s.Start < 0 || s.Stop < 0 || s.Start > maxStrip || s.Stop > maxStrip {
-		return fmt.Errorf("%s: want one character of content, start and stop from 0 to %d", path, maxStrip)
+		return fmt.Errorf("%s: want content of one character, and start and stop from 0 to %d", path, maxStrip)
 	}
 	step := decodeStep{kind: stepStrip, content: s.Content, start: s.Start, stop: s.Stop, fused: fused}
 	d.perToken(step.stripped, step)

@@ -140,7 +140,7 @@ func (e *encoding) piece(piece string) error {
 			return err
 		}
 		if len(piece) > longestPiece {
-			return fmt.Errorf("encode: %d bytes without a place to cut: %w", len(piece), ErrTooLong)
+			return fmt.Errorf("encode: %d bytes without a place to split: %w", len(piece), ErrTooLong)
 		}
 	}
 	ids, err := e.t.model.appendPiece(e.work, e.ids, piece, e.check)

@@ -17,7 +17,7 @@ type growth int
 // replace counts a Replace of a text of so many bytes.
 func (g *growth) replace(path string, from, content int) error {
 	if content > maxGrowth*max(from, 1) {
-		return fmt.Errorf("%s: replaces %d bytes by %d: more than %d times as many are not supported", path, from, content, maxGrowth)
+		return fmt.Errorf("%s: replaces %d bytes by %d: growth of more than %d times is not supported", path, from, content, maxGrowth)
 	}
 	factor := growth((content + from - 1) / max(from, 1))
 	*g = max(*g, 1) * max(factor, 1)

@@ -123,7 +123,7 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 		})
 	case "Prepend":
 		if len(c.Prepend) > maxPrepend {
-			return fmt.Errorf("%s: prepends %d bytes: more than %d are not supported", path, len(c.Prepend), maxPrepend)
+			return fmt.Errorf("%s: prepends %d bytes: the limit is %d", path, len(c.Prepend), maxPrepend)
 		}
 		n.add(1, func(s string, _ func() error) (string, error) {
 			if s == "" {
@@ -148,7 +148,7 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 		}
 		// In place of one character, what replaces it begins where that began.
 		if c.Content == "" || c.Pattern.String == nil || utf8.RuneCountInString(*c.Pattern.String) > 1 {
-			n.cuts(path, "Replace of several characters, or by none")
+			n.cuts(path, "Replace of several characters, or by nothing")
 		}
 		n.add(shrink, replace)
 	}

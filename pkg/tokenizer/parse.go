@@ -38,7 +38,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 		Decoder       json.RawMessage `json:"decoder"`
 	}
 	if err := decodeStrict(data, &file); err != nil {
-		return nil, fmt.Errorf("not a tokenizer.json that is understood: %w", err)
+		return nil, fmt.Errorf("cannot understand this tokenizer.json: %w", err)
 	}
 	if at := loneSurrogate(data); at >= 0 {
 		return nil, fmt.Errorf("not a tokenizer.json: half a surrogate pair at offset %d", at)
@@ -81,7 +81,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 func (t *Tokenizer) checkFirst() error {
 	for _, s := range t.stages {
 		if s.prefixing == onlyFirst && t.normalizer.cutsStart != "" {
-			return fmt.Errorf("%s, which may take away the start of a text, before a Metaspace with prepend_scheme \"first\" is not supported", t.normalizer.cutsStart)
+			return fmt.Errorf("%s, which may remove the start of a text, is not supported before a Metaspace with prepend_scheme \"first\"", t.normalizer.cutsStart)
 		}
 	}
 	return nil
@@ -127,7 +127,7 @@ func (t *Tokenizer) parseAddedTokens(data json.RawMessage) error {
 		// It is looked for as the normalizer makes it.
 		token.Content, _ = t.normalizer.apply(token.Content, carryOn)
 		if token.Content == "" {
-			return fmt.Errorf("added_tokens[%d]: nothing is left of it by the normalizer", i)
+			return fmt.Errorf("added_tokens[%d]: the normalizer removes all of it", i)
 		}
 		t.longestToken = max(t.longestToken, len(token.Content))
 		late = append(late, token)
@@ -155,7 +155,7 @@ func decodeStrict(data []byte, into any) error {
 		return jsonError(err, len(data))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("malformed JSON: something follows the value at offset %d", d.InputOffset())
+		return fmt.Errorf("malformed JSON: unexpected data after the value at offset %d", d.InputOffset())
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func parseMetaspace(path string, data json.RawMessage) (m metaspaceFields, schem
 		return m, never, fmt.Errorf("%s: %w", path, err)
 	}
 	if utf8.RuneCountInString(m.Replacement) != 1 || m.Replacement == " " {
-		return m, never, fmt.Errorf("%s: replacement %q is not supported: want one character that is no space", path, m.Replacement)
+		return m, never, fmt.Errorf("%s: replacement %q is not supported: want one character that is not a space", path, m.Replacement)
 	}
 	name := "always"
 	switch {

@@ -91,7 +91,7 @@ func (t *Tokenizer) templateProcessing(path string, data json.RawMessage) error 
 		}
 	}
 	if texts != 1 {
-		return fmt.Errorf("%s.single: has the Sequence A %d times: only once is supported", path, texts)
+		return fmt.Errorf("%s.single: contains the Sequence A %d times: only once is supported", path, texts)
 	}
 	// In a Sequence each template goes around what the one before made.
 	t.template.before = append(before, t.template.before...)

@@ -41,7 +41,7 @@ func (d *Driver) stepRan() {
 	d.running = runningStep{}
 	d.mu.Unlock()
 	if ran.said {
-		d.cfg.Logger.Warn("the step that ran for far too long has ended", slog.Duration("running", time.Since(ran.since)))
+		d.cfg.Logger.Warn("the step that ran far too long has ended", slog.Duration("running", time.Since(ran.since)))
 	}
 }
 
@@ -55,7 +55,7 @@ func (d *Driver) complain() {
 	d.running.said = step.said || long
 	d.mu.Unlock()
 	if long {
-		d.cfg.Logger.Error("a step of the engine runs for far longer than its steps do: if that goes on, the engine hangs and the worker has to be started again",
+		d.cfg.Logger.Error("an engine step is running far longer than usual: if it does not end, the engine hangs; restart the worker",
 			slog.Duration("running", running), slog.Duration("predicted", step.predicted), slog.Int("sequences", step.sequences))
 	}
 }

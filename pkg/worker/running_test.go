@@ -102,11 +102,11 @@ func TestAStepThatHangsIsSaid(t *testing.T) {
 		if at := running(); at < 19 || at > 20 {
 			t.Errorf("running for %v s after 20", at)
 		}
-		if n := log.count("runs for far longer"); n != 1 {
+		if n := log.count("running far longer"); n != 1 {
 			t.Errorf("said %d times: %s", n, log.text.String())
 		}
 		time.Sleep(20 * time.Second)
-		if running() != 0 || log.count("has ended") != 1 || log.count("runs for far longer") != 1 {
+		if running() != 0 || log.count("has ended") != 1 || log.count("running far longer") != 1 {
 			t.Errorf("running for %v after its end; log %s", running(), log.text.String())
 		}
 	})

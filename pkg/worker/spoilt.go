@@ -32,7 +32,7 @@ func (e *NotFiniteError) Error() string {
 func (e *NotFiniteError) Unwrap() error { return e.NotFiniteError }
 
 // ErrNotFinite is what a worker leaves with whose own arithmetic gives what is not finite.
-var ErrNotFinite = errors.New("the engine's logits were not finite, of several prompts: its device or the weights in memory are at fault; restart the worker, and if it comes back check the model's files")
+var ErrNotFinite = errors.New("the engine's logits were not finite for several prompts: its device or the weights in memory are at fault; restart the worker, and if this happens again check the model's files")
 
 // A worker leaves when ownFailures prompts within ownWindow had logits that were not
 // finite, by its own computing. One prompt counts once, however often it is tried: some
@@ -139,7 +139,7 @@ func (d *Driver) findOut(id scheduler.SequenceID, prompt []int32, spoilt *schedu
 	d.cfg.Metrics.notFinite(found.Origin != "")
 	d.cfg.Logger.Error("the logits of a sequence are not finite", "sequence", uint64(id), "layer", found.Layer, "position", found.Position, "kv_of", found.Origin, "error", found)
 	if found.Origin == "" && d.fault.add(time.Now(), prompt) {
-		d.cfg.Logger.Error("this worker leaves", "error", ErrNotFinite)
+		d.cfg.Logger.Error("this worker is leaving", "error", ErrNotFinite)
 		d.lose(ErrNotFinite)
 	}
 	return found

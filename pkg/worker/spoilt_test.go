@@ -183,7 +183,7 @@ func TestMemberThatComputesWronglyEnds(t *testing.T) {
 				if c.ends {
 					r.check(t, registered, draining)
 				}
-				if strings.Contains(logged.String(), "this worker leaves") != c.ends {
+				if strings.Contains(logged.String(), "this worker is leaving") != c.ends {
 					t.Errorf("logged:\n%s", logged.String())
 				}
 			})

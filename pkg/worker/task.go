@@ -32,14 +32,14 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	}
 	if task.GetModelDigest() != spec.Digest {
 		return none, rpc.Error(codes.FailedPrecondition, api.ReasonModelMismatch,
-			fmt.Sprintf("this worker serves %s with digest %s, the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
+			fmt.Sprintf("this worker serves %s with digest %s, but the request is for digest %s: wait until the router has the worker's new record", spec.Name, spec.Digest, task.GetModelDigest()), 0)
 	}
 	ids := task.GetTokenIds()
 	if len(ids) == 0 {
 		return none, rpc.InvalidArgument("task.token_ids", "is empty")
 	}
 	if len(ids) >= spec.ContextTokens {
-		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens fill a context of %d", len(ids), spec.ContextTokens))
+		return none, rpc.InvalidArgument("task.token_ids", fmt.Sprintf("%d tokens leave no room in a context of %d", len(ids), spec.ContextTokens))
 	}
 	tokens := make([]int32, len(ids))
 	for i, id := range ids {
@@ -98,7 +98,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 func RefusedError(reason scheduler.RefuseReason) error {
 	switch reason {
 	case scheduler.Draining:
-		return rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "this worker leaves: send the request to another one", time.Second)
+		return rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "this worker is leaving: send the request to another one", time.Second)
 	case scheduler.NeverFits:
 		return rpc.InvalidArgument("task.token_ids", "the request needs more KV blocks than this worker has: give it more, or ask for fewer tokens")
 	case scheduler.Invalid:

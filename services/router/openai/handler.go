@@ -161,7 +161,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the client is told.
 func (h *Handler) panicked(ctx context.Context, p any) error {
 	h.log.ErrorContext(ctx, "handler panicked", slog.String("request_id", rpc.RequestID(ctx)), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-	return &Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: its log says why", Type: typeServer, Code: "panic"}
+	return &Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: see its log", Type: typeServer, Code: "panic"}
 }
 
 // route finds what serves a path; nil if nothing does.
