@@ -36,13 +36,13 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.IntVar(&c.ChunkTokens, "decode-chunk-tokens", 256, "most prompt tokens that a decode worker computes in one step; a multiple of the block size")
-	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "most sequences that may wait on a decode worker")
-	fs.DurationVar(&c.StepBudget, "decode-step-budget", 50*time.Millisecond, "how much longer the prompts that a decode worker computes itself may make a step, and with it the gap between the tokens of those that it decodes; a block of a prompt is computed in any case; 0 for no bound but --decode-chunk-tokens")
-	fs.Float64Var(&c.OutputShare, "decode-output-share", 1, "which share of its max_tokens a request is expected to generate until some have ended, above 0 and at most 1: what a decode worker keeps KV blocks free for; with less more run at a time, and some may have to give way and be computed again")
+	fs.IntVar(&c.ChunkTokens, "decode-chunk-tokens", 256, "maximum prompt tokens that a decode worker computes in one step; a multiple of the block size")
+	fs.IntVar(&c.MaxWaiting, "decode-max-waiting", 256, "maximum sequences that wait on a decode worker")
+	fs.DurationVar(&c.StepBudget, "decode-step-budget", 50*time.Millisecond, "how much a decode worker's own prompts may lengthen a step, and so the gap between tokens; 0: only --decode-chunk-tokens limits them")
+	fs.Float64Var(&c.OutputShare, "decode-output-share", 1, "share of max_tokens that a decode worker reserves KV blocks for until some requests have ended, above 0 and at most 1; a lower share runs more requests at once, but may preempt some")
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", 10*time.Second, "how long a KV reservation lives without a sign of life from its sender")
-	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a decode worker on one connection of a prefill worker (--kv-connections)")
-	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "how prefill workers are asked to send KV: native, as it was computed, or int8, in half the bytes of bf16, which costs sameness: tokens may be others than with native, such requests say that they are not reproducible, and their KV is not shared through the prefix cache")
+	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a decode worker on one connection of a prefill worker (--kv-connections)")
+	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "encoding in which prefill workers send KV: native (as computed) or int8 (half the bytes of bf16, but tokens may differ, and requests are marked as not reproducible)")
 }
 
 // Validate checks ranges.
@@ -53,7 +53,7 @@ func (c *Config) Validate(blockTokens int) error {
 	case c.MaxWaiting <= 0:
 		return fmt.Errorf("decode-max-waiting: %d is not above 0", c.MaxWaiting)
 	case c.StepBudget < 0:
-		return fmt.Errorf("decode-step-budget: %v is under 0", c.StepBudget)
+		return fmt.Errorf("decode-step-budget: %v is negative", c.StepBudget)
 	case !(c.OutputShare > 0 && c.OutputShare <= 1):
 		return fmt.Errorf("decode-output-share: %v is not above 0 and at most 1", c.OutputShare)
 	case c.TransferLease < time.Second:

@@ -120,7 +120,7 @@ func (s *Service) offerTo(c *cache, prefix inventory.Prefix) admitted {
 // prefix, before another layout can take its place. Only who has to replace calls it.
 func (s *Service) replace(old *cache, layout kvcache.Layout, prefix inventory.Prefix) (admitted, error) {
 	if old != nil {
-		s.deps.Logger.Info("store gives up blocks of one model for those of another",
+		s.deps.Logger.Info("store drops the blocks of one model for those of another",
 			"was", modelName(old.layout.ModelDigest), "becomes", modelName(layout.ModelDigest))
 		old.clear(s.deps.Logger)
 	}
@@ -144,7 +144,7 @@ func (s *Service) replace(old *cache, layout kvcache.Layout, prefix inventory.Pr
 // mismatch refuses blocks of another layout than the cache's.
 func mismatch(c *cache, other string) error {
 	return rpc.Errorf(codes.FailedPrecondition, api.ReasonLayoutMismatch,
-		"this store holds blocks of %s, and none of %s: use another store, restart this one, or wait until those are not used any more",
+		"this store holds blocks of %s and takes none of %s: use another store, restart this one, or wait until its blocks are no longer used",
 		layoutName(c.layout, c.digest), other)
 }
 

@@ -56,7 +56,7 @@ func blocksOf(memoryBytes int64, layout kvcache.Layout) int {
 }
 
 // errNoMemory is why there is no cache: the memory for its pages cannot be had.
-var errNoMemory = errors.New("no place for blocks")
+var errNoMemory = errors.New("no space for blocks")
 
 // newCache is an empty cache whose receiver runs. One block of layout fits at least.
 func (s *Service) newCache(layout kvcache.Layout) (*cache, error) {
@@ -115,7 +115,7 @@ func (c *cache) clear(logger *slog.Logger) {
 		logger.Error("kv receiver ends", slog.Any("error", c.err))
 	}
 	if err := c.pages.Close(); err != nil {
-		logger.Error("memory is not given back", slog.Any("error", err))
+		logger.Error("memory is not released", slog.Any("error", err))
 	}
 }
 
@@ -151,12 +151,12 @@ func parseLayout(m *kvtransferv1.Layout) (layout kvcache.Layout, problem string)
 		{"tokens of a block", m.GetBlockTokens(), maxBlockTokens}, {"bytes of a slice", m.GetSliceBytes(), maxSliceBytes},
 	} {
 		if n.value == 0 || n.value > n.most {
-			return layout, fmt.Sprintf("has %d %s: 1 to %d make sense", n.value, n.what, n.most)
+			return layout, fmt.Sprintf("has %d %s: want 1 to %d", n.value, n.what, n.most)
 		}
 	}
 	for _, text := range []string{m.GetModelDigest(), m.GetArithmeticClass(), m.GetElementType(), m.GetOrder()} {
 		if len(text) > maxNameBytes {
-			return layout, fmt.Sprintf("has a name of %d bytes: %d are enough", len(text), maxNameBytes)
+			return layout, fmt.Sprintf("has a name of %d bytes: the limit is %d", len(text), maxNameBytes)
 		}
 	}
 	return kvcache.Layout{

@@ -34,20 +34,20 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.Var(&c.Memory, "store-memory", "memory of a block store, such as 16GiB; auto: 4GiB, less where the memory is short; what is never used costs nothing")
-	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps blocks of one layout that nobody uses when a worker offers blocks of another")
-	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a block store reserves blocks without a sign of life from its sender")
-	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "most KV bytes that may be on their way to a block store on one connection of a worker (--kv-connections)")
-	fs.IntVar(&c.MaxPuts, "store-max-puts", 256, "most transfers into a block store at a time")
-	fs.IntVar(&c.MaxFetches, "store-max-fetches", 64, "most transfers out of a block store at a time")
-	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "how long a transfer out of a block store may take if its caller does not say")
+	fs.Var(&c.Memory, "store-memory", "memory of a block store, such as 16GiB; auto: 4GiB, or less if memory is short")
+	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps unused blocks of one layout when a worker offers blocks of another")
+	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a reservation in a block store lives without a sign of life from its sender")
+	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a block store on one connection of a worker (--kv-connections)")
+	fs.IntVar(&c.MaxPuts, "store-max-puts", 256, "maximum transfers into a block store at a time")
+	fs.IntVar(&c.MaxFetches, "store-max-fetches", 64, "maximum transfers out of a block store at a time")
+	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "time limit of a transfer out of a block store, if its caller sets none")
 }
 
 // Validate checks ranges.
 func (c *Config) Validate() error {
 	switch {
 	case c.memoryBytes() < LeastMemoryBytes:
-		return fmt.Errorf("store-memory: %d bytes hold no block of any model: %d bytes are the least, and a block of 32 tokens takes 64 times layers × KV heads × head size × bytes of an element",
+		return fmt.Errorf("store-memory: %d bytes hold no block of any model: pass at least %d bytes; a block of 32 tokens takes 64 × layers × KV heads × head size × bytes of an element",
 			c.Memory, LeastMemoryBytes)
 	case c.LayoutIdle < 0:
 		return fmt.Errorf("store-layout-idle: %v is negative", c.LayoutIdle)
@@ -81,7 +81,7 @@ func (c *Config) Fit(stores int, free memory.Left) error {
 		c.Memory = min(autoMemory, bytesize.Size(each/2))
 	}
 	if c.Memory <= 0 || int64(c.Memory) > each {
-		return fmt.Errorf("store-memory: %s for each of %d block stores and %s for the rest of the process are more than it may take, %s (%s): pass %s or less",
+		return fmt.Errorf("store-memory: %s for each of %d block stores and %s for the rest of the process exceed what the process may use, %s (%s): pass %s or less",
 			c.Memory.String(), stores, bytesize.Text(memory.ProcessBytes), bytesize.Text(free.Bytes), free.By, bytesize.Text(each))
 	}
 	return nil
@@ -91,7 +91,7 @@ func (c *Config) Fit(stores int, free memory.Left) error {
 // store would never hold anything.
 func (c *Config) CheckLayout(layout kvcache.Layout) error {
 	if least := BlockBytes(layout); c.memoryBytes() < least {
-		return fmt.Errorf("store-memory: %s does not hold one block of %d tokens of this model: %d bytes do; pass that or more", c.Memory.String(), layout.BlockTokens, least)
+		return fmt.Errorf("store-memory: %s does not hold one block of %d tokens of this model: pass %d bytes or more", c.Memory.String(), layout.BlockTokens, least)
 	}
 	return nil
 }

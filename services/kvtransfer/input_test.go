@@ -210,7 +210,7 @@ func TestStoreThatCannotReceiveIsNotFull(t *testing.T) {
 		go func() { ran <- service.Run(ctx) }()
 		<-said.began
 		err = service.Offer(t.Context(), offerOf(layout(), 1, 2))
-		if status.Code(err) != codes.Internal || rpc.Reason(err) != "" || !strings.Contains(err.Error(), "addresses: at least one is needed") {
+		if status.Code(err) != codes.Internal || rpc.Reason(err) != "" || !strings.Contains(err.Error(), "addresses: give at least one") {
 			t.Errorf("%v (reason %q)", err, rpc.Reason(err))
 		}
 		cancel()

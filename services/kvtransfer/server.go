@@ -37,7 +37,7 @@ const (
 const busyRetry = 100 * time.Millisecond
 
 // errCut is why what is left of a drain ends.
-var errCut = errors.New("the store leaves")
+var errCut = errors.New("the store is leaving")
 
 // server is the BlockStore gRPC service.
 type server struct {
@@ -79,7 +79,7 @@ func parsePrefix(m *kvtransferv1.Prefix) ([]int32, error) {
 	tokens := make([]int32, len(ids))
 	for i, id := range ids {
 		if id > math.MaxInt32 {
-			return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("token %d at index %d is no token", id, i))
+			return nil, rpc.InvalidArgument("prefix.token_ids", fmt.Sprintf("token %d at index %d is out of range", id, i))
 		}
 		tokens[i] = int32(id)
 	}
@@ -107,7 +107,7 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	}
 	digest := layout.Digest()
 	if claimed := request.GetPrefix().GetLayoutDigest(); claimed != digest {
-		return nil, rpc.InvalidArgument("prefix.layout_digest", fmt.Sprintf("is %#x, the layout's is %#x", claimed, digest))
+		return nil, rpc.InvalidArgument("prefix.layout_digest", fmt.Sprintf("is %#x, but the layout's is %#x", claimed, digest))
 	}
 	if err := checkWhole(len(tokens), layout.BlockTokens); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	case total == 0:
 		s.logTooSmall(layout)
 		return nil, rpc.Errorf(codes.FailedPrecondition, api.ReasonStoreTooSmall,
-			"no block of this model fits: one takes %d bytes, the store has %d in all: give it more (--store-memory), or use another store",
+			"no block of this model fits: one takes %d bytes, but the store has %d in all: raise --store-memory, or use another store",
 			BlockBytes(layout), s.cfg.memoryBytes())
 	case asked > total:
 		return nil, offerError(inventory.TooLarge, asked, total)
@@ -146,7 +146,7 @@ func (s *Service) logTooSmall(layout kvcache.Layout) {
 	}
 	s.mu.Unlock()
 	if due {
-		s.deps.Logger.Error("store holds nothing of a model whose blocks are larger than its memory",
+		s.deps.Logger.Error("store cannot hold blocks of a model: one block is larger than its memory",
 			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
 	}
 }
@@ -154,15 +154,15 @@ func (s *Service) logTooSmall(layout kvcache.Layout) {
 func offerError(verdict inventory.Verdict, asked, total int) error {
 	switch verdict {
 	case inventory.Held:
-		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store has all these blocks", 0)
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store already has all these blocks", 0)
 	case inventory.Arriving:
-		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker puts these blocks at the moment", 0)
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker is putting these blocks", 0)
 	case inventory.PartlyArriving:
-		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker puts the first of these blocks at the moment: offer the others later", time.Second)
+		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks: offer the others later", time.Second)
 	case inventory.TooLarge:
-		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has %d blocks in all, these are %d: offer fewer", total, asked)
+		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has only %d blocks in all, but %d are offered: offer fewer", total, asked)
 	case inventory.Full:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "too much is being written and read: offer again later", time.Second)
+		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "the store is busy with other transfers: offer again later", time.Second)
 	default:
 		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers into this store at once: offer again later", busyRetry)
 	}
@@ -252,11 +252,11 @@ func checkTicket(ticket *kvtransferv1.Ticket, prefix *kvtransferv1.Prefix) error
 	case ticket == nil:
 		return rpc.InvalidArgument("ticket", "is missing: reserve blocks first")
 	case len(ticket.GetAddresses()) == 0:
-		return rpc.InvalidArgument("ticket.addresses", "is empty: nobody can be sent to")
+		return rpc.InvalidArgument("ticket.addresses", "is empty: give the receiver's addresses")
 	case ticket.GetLayoutDigest() != prefix.GetLayoutDigest():
-		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, the prefix's is %#x", ticket.GetLayoutDigest(), prefix.GetLayoutDigest()))
+		return rpc.InvalidArgument("ticket.layout_digest", fmt.Sprintf("is %#x, but the prefix's is %#x", ticket.GetLayoutDigest(), prefix.GetLayoutDigest()))
 	case int64(ticket.GetBlocks()) > int64(len(prefix.GetTokenIds())): // a block has one token at least
-		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d tokens: reserve for the same prefix", ticket.GetBlocks(), len(prefix.GetTokenIds())))
+		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, but the prefix has %d tokens: reserve for the same prefix", ticket.GetBlocks(), len(prefix.GetTokenIds())))
 	case ticket.GetHeldBlocks() > ticket.GetBlocks():
 		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
 	}
@@ -289,7 +289,7 @@ func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut c
 		s.metrics.missed(blocks - held)
 		return nil, inventory.Reading{}, storeclient.MissingStatus(held, blocks)
 	default:
-		return nil, inventory.Reading{}, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute", busyRetry)
+		return nil, inventory.Reading{}, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute the prompt", busyRetry)
 	}
 	s.metrics.hits.Add(float64(blocks - int(ticket.GetHeldBlocks())))
 	s.fetches[reading.ID] = cut
@@ -318,7 +318,7 @@ func (s *Service) cacheFor(request *kvtransferv1.FetchRequest, tokens int) (*cac
 		return nil, err
 	}
 	if blocks := tokens / c.layout.BlockTokens; int64(asked) != int64(blocks) {
-		return nil, rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the prefix has %d: reserve for the same prefix", asked, blocks))
+		return nil, rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, but the prefix has %d: reserve for the same prefix", asked, blocks))
 	}
 	return c, nil
 }

@@ -22,10 +22,10 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.IntVar(&c.ChunkTokens, "prefill-chunk-tokens", 512, "most prompt tokens that a prefill worker computes in one step; a multiple of the block size")
-	fs.IntVar(&c.MaxWaiting, "prefill-max-waiting", 256, "most prompts that may wait on a prefill worker")
-	fs.IntVar(&c.StorePuts, "prefill-store-puts", 2, "most cached prefixes that a prefill worker puts into block stores at a time, before they are evicted; 0: none")
-	fs.IntVar(&c.FetchBandwidth, "prefill-fetch-bandwidth", 1_000_000_000, "bytes a second that a block store is believed to give until it was measured; 0: a prefill worker fetches nothing")
+	fs.IntVar(&c.ChunkTokens, "prefill-chunk-tokens", 512, "maximum prompt tokens that a prefill worker computes in one step; a multiple of the block size")
+	fs.IntVar(&c.MaxWaiting, "prefill-max-waiting", 256, "maximum prompts that wait on a prefill worker")
+	fs.IntVar(&c.StorePuts, "prefill-store-puts", 2, "maximum cached prefixes that a prefill worker puts into block stores at a time, before it evicts them; 0: none")
+	fs.IntVar(&c.FetchBandwidth, "prefill-fetch-bandwidth", 1_000_000_000, "assumed bandwidth of a block store until it is measured, in bytes per second; 0: fetch nothing")
 }
 
 // Validate checks ranges.

@@ -63,7 +63,7 @@ func (p *putter) begin(save scheduler.Save) {
 			saved = p.put(ctx, save)
 		} else {
 			p.metrics.put(putSpoilt, 0)
-			p.logger.Error("kv blocks are not finite, and are not put", slog.Int("blocks", len(save.Blocks)))
+			p.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))
 		}
 		cancel(nil)
 		p.mu.Lock()
@@ -115,7 +115,7 @@ func (p *putter) put(ctx context.Context, save scheduler.Save) bool {
 	if err == nil || errors.Is(err, storeclient.ErrHeld) {
 		return true
 	}
-	p.logger.Info("kv blocks were not put", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
+	p.logger.Info("kv blocks were not put into a store", slog.String("store", to.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
 	return false
 }
 

@@ -130,7 +130,7 @@ func TestReceiversThatTakeNoConnection(t *testing.T) {
 			request.Ticket.Addresses = []string{"busy:1"}
 			a := g.run(t.Context(), request)
 			wantError(t, "request", a.err, codes.Unavailable, api.ReasonTransferUnreachable)
-			if !strings.Contains(a.err.Error(), "no transfer to the decode worker could begin") {
+			if !strings.Contains(a.err.Error(), "cannot start a transfer to the decode worker") {
 				t.Error(a.err)
 			}
 			g.idle()

@@ -116,11 +116,11 @@ func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) err
 	case ticket == nil:
 		return rpc.InvalidArgument("ticket", "is missing: reserve blocks on a decode worker first")
 	case len(ticket.GetAddresses()) == 0:
-		return rpc.InvalidArgument("ticket.addresses", "is empty: nobody can be sent to")
+		return rpc.InvalidArgument("ticket.addresses", "is empty: give the decode worker's addresses")
 	case ticket.GetLease().AsDuration() <= 0:
 		return rpc.InvalidArgument("ticket.lease", "is not above 0")
 	case int64(ticket.GetBlocks()) != int64(blocks):
-		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, the task's %d tokens fill %d: reserve for the same task", ticket.GetBlocks(), promptTokens, blocks))
+		return rpc.InvalidArgument("ticket.blocks", fmt.Sprintf("is %d, but the task's %d tokens fill %d: reserve for the same task", ticket.GetBlocks(), promptTokens, blocks))
 	case ticket.GetHeldBlocks() > ticket.GetBlocks():
 		return rpc.InvalidArgument("ticket.held_blocks", fmt.Sprintf("%d of %d blocks cannot be held", ticket.GetHeldBlocks(), ticket.GetBlocks()))
 	}
@@ -147,7 +147,7 @@ func openError(err error) error {
 	if _, isBroken := errors.AsType[*kvtransfer.BrokenError](err); isBroken {
 		reason = api.ReasonTransferUnreachable
 	}
-	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("no transfer to the decode worker could begin: %v", err), 0)
+	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err), 0)
 }
 
 // mismatch reports that a refusal is not of this transfer but of all between these

@@ -68,32 +68,32 @@ func DefaultConfig() Config {
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.KeptMemory, c.ReceiveMemory, c.UnreadMemory, c.UnreadRequest = 64<<20, 128<<20, 64<<20, 16<<20
 	c.Budget = latencybudget.DefaultConfig()
-	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "most requests that wait for workers")
-	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "how long a request waits for workers at most, and then in a worker's own queue")
-	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "most requests of one tenant at a time")
+	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
+	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
+	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
 	// 64 tokens are two blocks: such a prompt is one chunk that fits beside a decode step,
 	// while a transfer costs two more round trips and a reservation.
-	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
-	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", 3, "most tries of a request when workers fail")
-	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits when there is no worker")
-	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long a worker is kept that etcd answers without listing it, while its connection works")
-	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after the first worker of a model it may still change which version of the model is served, unless a request is sent before")
-	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age from which on load reports are not used")
-	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long a worker may be full by its load reports alone before it is asked with a request")
-	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "what a KV transfer is taken to move")
-	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "how long a worker may take from token to token at most before its requests go to another; less where its own steps say so and there is another")
-	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "how long a worker may take to compute a prompt at most before its request goes to another; less where its own steps say so and there is another")
-	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", 10*time.Minute, "longest time of a request; its own deadline may be earlier")
-	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", time.Second, "how long one address of a worker is tried")
-	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "where the sampling comes from that a request leaves out: model, for the model's generation_config.json, or none")
-	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "most finished requests that can still be resumed")
-	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed: the oldest are forgotten first")
-	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, over gRPC and over HTTP each")
-	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "how long a request may take to come")
-	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and as much for those in gRPC's connections")
-	fs.Var(&c.UnreadRequest, prefix+"unread-request", "most memory of one request's answer that was not read yet, or that can be resumed")
-	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing of its answer")
-	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "most connections of clients, over gRPC and over HTTP each; the longest idle makes way for a new one")
+	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
+	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", 3, "maximum tries of a request if workers fail")
+	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
+	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
+	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after a model's first worker appears its served version may still change, unless a request is sent before")
+	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age at which load reports are ignored")
+	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
+	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "assumed bandwidth of a KV transfer, in bytes per second")
+	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
+	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")
+	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", 10*time.Minute, "maximum time of a request; its own deadline may be earlier")
+	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", time.Second, "time limit for connecting to one address of a worker")
+	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
+	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
+	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
+	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")
+	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")
+	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and the same again inside gRPC's connections")
+	fs.Var(&c.UnreadRequest, prefix+"unread-request", "maximum memory of one request's unread or resumable answer")
+	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing before its call ends")
+	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "maximum client connections, for gRPC and HTTP each; a new one replaces the longest idle")
 }
 
 // Validate checks ranges; its error names every field that is wrong.
@@ -101,7 +101,7 @@ func (c Config) Validate() error {
 	var errs []error
 	positive := func(name string, ok bool, value any) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("%s is %v: it has to be above 0", name, value))
+			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
 		}
 	}
 	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)
@@ -131,14 +131,14 @@ func (c Config) Validate() error {
 		{"unread-memory", c.UnreadMemory, c.UnreadRequest}, {"receive-memory", c.ReceiveMemory, 16 << 20},
 	} {
 		if size.value < size.least {
-			errs = append(errs, fmt.Errorf("%s is %s: it has to be %s at least", size.name, size.value.String(), size.least.String()))
+			errs = append(errs, fmt.Errorf("%s is %s: it must be at least %s", size.name, size.value.String(), size.least.String()))
 		}
 	}
 	if err := c.ValidateGenerationConfig(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.DisaggregateMinTokens < 0 {
-		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it may not be negative", c.DisaggregateMinTokens))
+		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it must not be negative", c.DisaggregateMinTokens))
 	}
 	if err := c.Budget.Validate(); err != nil {
 		errs = append(errs, err)
@@ -149,7 +149,7 @@ func (c Config) Validate() error {
 // ValidateGenerationConfig checks the one field whose flag has no prefix.
 func (c Config) ValidateGenerationConfig() error {
 	if c.GenerationConfig != preprocess.GenerationConfigModel && c.GenerationConfig != preprocess.GenerationConfigNone {
-		return fmt.Errorf("generation-config is %q: it has to be %s or %s", c.GenerationConfig, preprocess.GenerationConfigModel, preprocess.GenerationConfigNone)
+		return fmt.Errorf("generation-config is %q: it must be %s or %s", c.GenerationConfig, preprocess.GenerationConfigModel, preprocess.GenerationConfigNone)
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func TestBadConversations(t *testing.T) {
 		"too long":            {conversation(said("user", strings.Repeat("dog ", window))), "conversation", "context length is 256"},
 		"refused":             {conversation(said("critic", "b")), "conversation", "refuses it: no critics"},
 		"broken":              {conversation(said("broken", "b")), "conversation", "test.jinja line 1: a string has no attribute 'nothing'"},
-		"a reserved argument": {&inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{Messages: []*inferencev1.Message{said("user", "a")}, TemplateArguments: object(t, map[string]any{"messages": 1.0})}}, "conversation.template_arguments.messages", "field of its own"},
+		"a reserved argument": {&inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{Messages: []*inferencev1.Message{said("user", "a")}, TemplateArguments: object(t, map[string]any{"messages": 1.0})}}, "conversation.template_arguments.messages", "the request's own field"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMesh(t, nil, func(t *testing.T, m *mesh) {

@@ -38,9 +38,9 @@ func TestRecordsOfNobody(t *testing.T) {
 			}
 			switch i % 3 {
 			case 0:
-				fake.Addresses, wrong[fake.GetId()] = []string{"stranger:1"}, "somebody else answers there: no worker"
+				fake.Addresses, wrong[fake.GetId()] = []string{"stranger:1"}, "another process answers at its address: not a worker"
 			case 1:
-				fake.Addresses, wrong[fake.GetId()] = []string{"d1:1"}, `somebody else answers there: worker "d1"`
+				fake.Addresses, wrong[fake.GetId()] = []string{"d1:1"}, `another worker answers at its address: "d1"`
 			case 2:
 				wrong[fake.GetId()] = "connect to " + fake.GetAddresses()[0]
 			}
@@ -75,7 +75,7 @@ func TestRecordsOfNobody(t *testing.T) {
 		if seen < 200 {
 			t.Errorf("%d of 300 are shown", seen)
 		}
-		if lines := strings.Count(m.log.String(), "worker is in etcd and is not connected"); lines == 0 || lines > 40 {
+		if lines := strings.Count(m.log.String(), "worker is in etcd but not connected"); lines == 0 || lines > 40 {
 			t.Errorf("%d lines were logged", lines)
 		}
 	})

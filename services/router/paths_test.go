@@ -25,7 +25,7 @@ func astray(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage wor
 	if stage != workertest.Start {
 		return nil
 	}
-	return rpc.Error(codes.Unavailable, api.ReasonTransferUnreachable, "no transfer to the decode worker could begin: nobody there", 0)
+	return rpc.Error(codes.Unavailable, api.ReasonTransferUnreachable, "cannot start a transfer to the decode worker: nobody there", 0)
 }
 
 // value is what a counter or gauge without labels says.
@@ -121,7 +121,7 @@ func TestNoWayIsSaidNowAndThen(t *testing.T) {
 		said := func() (lines []string) {
 			synctest.Wait() // nobody logs meanwhile
 			for line := range strings.Lines(m.log.String()) {
-				if strings.Contains(line, "kv does not get from") {
+				if strings.Contains(line, "kv cannot be sent from") {
 					lines = append(lines, line)
 				}
 			}

@@ -42,10 +42,10 @@ func TestImpostors(t *testing.T) {
 		impostor
 		want string
 	}{
-		{"another id", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Id = "d9" })}, `somebody else answers there: worker "d9"`},
-		{"another epoch", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Epoch = 9 })}, "somebody else answers there"},
-		{"another role", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Role = controlv1.Role_ROLE_PREFILL })}, "somebody else answers there"},
-		{"no record", impostor{}, "somebody else answers there"},
+		{"another id", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Id = "d9" })}, `another worker answers at its address: "d9"`},
+		{"another epoch", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Epoch = 9 })}, "another start of this worker answers at its address"},
+		{"another role", impostor{record: other(func(r *controlv1.WorkerRecord) { r.Role = controlv1.Role_ROLE_PREFILL })}, "another worker answers at its address"},
+		{"no record", impostor{}, "answers at its address"},
 		{"a long error in letters of two bytes", impostor{err: status.Error(codes.Internal, strings.Repeat("é", 3000))}, "éé"},
 		{"the same, one byte on", impostor{err: status.Error(codes.Internal, "e"+strings.Repeat("é", 3000))}, "eéé"},
 	} {
@@ -137,7 +137,7 @@ func TestTooManyRecords(t *testing.T) {
 			m.members.set(true, records...)
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(m.log.String(), "more workers in etcd than the router keeps track of"); n != 1 {
+		if n := strings.Count(m.log.String(), "too many workers in etcd"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 	})

@@ -93,7 +93,7 @@ func TestForeignWorkers(t *testing.T) {
 				why = c.GetExcluded()
 			}
 		}
-		if !strings.Contains(why, "fedcba987654 (test/1), than are served of model fable: 0123456789ab (test/1)") {
+		if !strings.Contains(why, "its weights or arithmetic are fedcba987654 (test/1), but model fable is served with 0123456789ab (test/1)") {
 			t.Errorf("explained by %q", why)
 		}
 	})

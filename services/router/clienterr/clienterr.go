@@ -49,7 +49,7 @@ func Status(err error) error {
 
 // DeadlineExceeded is the status of a request whose deadline came.
 func DeadlineExceeded() error {
-	return rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's deadline came; the tokens so far stand", 0)
+	return rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's deadline passed; the tokens so far are valid", 0)
 }
 
 // Gone is the status of a request whose client is gone, or was let go.
@@ -65,7 +65,7 @@ func Gone(ctx context.Context) error {
 
 // ShuttingDown is the status of what a router that stops does not take.
 func ShuttingDown() error {
-	return rpc.Error(codes.Unavailable, api.ReasonRouterShutdown, "this router shuts down; send the request to another one", time.Second)
+	return rpc.Error(codes.Unavailable, api.ReasonRouterShutdown, "this router is shutting down; send the request to another one", time.Second)
 }
 
 // Shorten keeps what a client sent from filling messages and logs.
@@ -82,5 +82,5 @@ func Shorten(text string) string {
 // there are.
 func NotYours(id, what string) error {
 	return rpc.Error(codes.NotFound, api.ReasonRequestNotFound,
-		fmt.Sprintf("no request %q of this secret is known to this router, %s: give the id and the secret of its first event", Shorten(id), what), 0)
+		fmt.Sprintf("no request %q with this secret is known to this router, %s: give the id and the secret of its first event", Shorten(id), what), 0)
 }

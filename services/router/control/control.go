@@ -72,7 +72,7 @@ func (c *Server) ListWorkers(_ context.Context, q *controlv1.ListWorkersRequest)
 
 func checkRole(role controlv1.Role) error {
 	if _, ok := controlv1.Role_name[int32(role)]; !ok {
-		return rpc.InvalidArgument("role", fmt.Sprintf("%d is no role", role))
+		return rpc.InvalidArgument("role", fmt.Sprintf("%d is not a role", role))
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (c *Server) Explain(_ context.Context, q *controlv1.ExplainRequest) (*contr
 func (c *Server) explainSlowest(q *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 	by, percentile := q.GetSlowest().GetBy(), q.GetSlowest().GetPercentile()
 	if q.GetRequestId() != "" {
-		return nil, rpc.InvalidArgument("slowest", "is set beside request_id: set one of them")
+		return nil, rpc.InvalidArgument("slowest", "is set together with request_id: set only one")
 	}
 	if !(percentile > 0 && percentile <= 100) { // so that NaN is refused too
 		return nil, rpc.InvalidArgument("slowest.percentile", fmt.Sprintf("%v is not above 0 and at most 100", percentile))
@@ -146,15 +146,15 @@ func (c *Server) explainSlowest(q *controlv1.ExplainRequest) (*controlv1.Explain
 	case controlv1.RankBy_RANK_BY_E2E:
 		total = latency.TotalE2E
 	default:
-		return nil, rpc.InvalidArgument("slowest.by", fmt.Sprintf("%d is no latency", by))
+		return nil, rpc.InvalidArgument("slowest.by", fmt.Sprintf("%d is not a latency", by))
 	}
 	slowest, place, of := latencybudget.Slowest(c.deps.Records.Finished(time.Time{}), total, percentile)
 	if of == 0 {
-		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound, "no request has ended well at this router yet", 0)
+		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound, "no request has succeeded at this router yet", 0)
 	}
 	out := c.deps.Records.Get(slowest.ID)
 	if out == nil || out.GetTimings() == nil { // pushed out meanwhile
-		return nil, rpc.Error(codes.Unavailable, api.ReasonRequestNotFound, "requests come so fast that this one was forgotten meanwhile; ask again", time.Second)
+		return nil, rpc.Error(codes.Unavailable, api.ReasonRequestNotFound, "too many newer requests pushed this one out meanwhile; ask again", time.Second)
 	}
 	out.Rank, out.Ranked = uint32(place), uint32(of)
 	return out, nil

@@ -68,7 +68,7 @@ const (
 // checkPolicy says which field of a policy may not be as it is.
 func checkPolicy(policy *controlv1.Policy) error {
 	if policy != nil && policy.TenantMaxRequests != nil && policy.GetTenantMaxRequests() == 0 {
-		return rpc.InvalidArgument("policy.tenant_max_requests", "0 lets nobody in; give 1 at least")
+		return rpc.InvalidArgument("policy.tenant_max_requests", "0 refuses every request; give at least 1")
 	}
 	return checkVersions(policy.GetVersions())
 }
@@ -87,11 +87,11 @@ func checkVersions(versions []*controlv1.ModelVersion) error {
 		case strings.Trim(v.GetModelDigest(), "0123456789abcdef") != "":
 			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("%q is not hexadecimal", clienterr.Shorten(v.GetModelDigest())))
 		case v.Weight != nil && (v.GetWeight() == 0 || v.GetWeight() > maxWeight):
-			return rpc.InvalidArgument(field("weight"), fmt.Sprintf("%d is outside 1 to %d; leave a version out that is to get nothing", v.GetWeight(), maxWeight))
+			return rpc.InvalidArgument(field("weight"), fmt.Sprintf("%d is outside 1 to %d; to send nothing to a version, leave it out", v.GetWeight(), maxWeight))
 		}
 		for _, other := range versions[:i] {
 			if other.GetModel() == v.GetModel() && other.GetModelDigest() == v.GetModelDigest() && other.GetArithmeticClass() == v.GetArithmeticClass() {
-				return rpc.InvalidArgument(field("model_digest"), "is there twice")
+				return rpc.InvalidArgument(field("model_digest"), "appears twice")
 			}
 		}
 	}
@@ -126,13 +126,13 @@ func (c *Server) resolveVersions(policy *controlv1.Policy) error {
 			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("no worker of model %q has weights with digest %s: start one first, see 'tandem workers'", v.GetModel(), clienterr.Shorten(v.GetModelDigest())))
 		case 1:
 		default:
-			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("%s is the beginning of %d digests that workers have: give more of it", v.GetModelDigest(), len(classes)))
+			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("%s begins %d digests of workers: give more of it", v.GetModelDigest(), len(classes)))
 		}
 		for digest, there := range classes {
 			v.ModelDigest = digest
 			if class := v.GetArithmeticClass(); class != "" && !slices.Contains(there, class) {
 				slices.Sort(there)
-				return rpc.InvalidArgument(field("arithmetic_class"), fmt.Sprintf("no worker with this digest computes as %q; there is %s", clienterr.Shorten(class), strings.Join(slices.Compact(there), ", ")))
+				return rpc.InvalidArgument(field("arithmetic_class"), fmt.Sprintf("no worker with this digest has arithmetic class %q; there is %s", clienterr.Shorten(class), strings.Join(slices.Compact(there), ", ")))
 			}
 		}
 	}

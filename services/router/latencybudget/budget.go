@@ -40,21 +40,21 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	}
 	for stage, usage := range [api.NumStages]string{
 		"checking a request and turning its text into tokens", "waiting for workers and in the worker's queue", "choosing the workers",
-		"reserving KV blocks", "computing the prompt", "the part of the KV transfer that nothing hides", "decoding, for each token after the first",
+		"reserving KV blocks", "computing the prompt", "the exposed part of the KV transfer", "decoding, for each token after the first",
 	} {
 		add(&c.Declared.Stages[stage], api.Stage(stage).String(), usage)
 	}
 	for total, usage := range [latency.NumTotals]string{"time to the first token", "time for each token after the first", "the whole request"} {
 		add(&c.Declared.Totals[total], latency.Total(total).String(), usage)
 	}
-	fs.DurationVar(&c.Window, prefix+"window", c.Window, "how far back the latency budget is measured")
+	fs.DurationVar(&c.Window, prefix+"window", c.Window, "window over which latencies are compared with the budget")
 }
 
 // Validate checks ranges and that stages fit into their totals. Its error begins
 // with a flag's name.
 func (c Config) Validate() error {
 	if c.Window < time.Second || c.Window > 24*time.Hour {
-		return fmt.Errorf("budget-window is %v: it has to be from 1s to 24h", c.Window)
+		return fmt.Errorf("budget-window is %v: it must be from 1s to 24h", c.Window)
 	}
 	return c.Declared.Validate()
 }

@@ -31,7 +31,7 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Mod
 		if m.ChatError != nil {
 			problem = m.ChatError
 		}
-		return "", rpc.InvalidArgument("conversation", fmt.Sprintf("%s cannot chat: %v; a prompt can be completed", m.Spec.Name, problem))
+		return "", rpc.InvalidArgument("conversation", fmt.Sprintf("%s cannot chat: %v; ask for the completion of a prompt instead", m.Spec.Name, problem))
 	}
 	conversation, err := conversationOf(c)
 	if err != nil {
@@ -41,7 +41,7 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Mod
 	var problem *chat.Error
 	switch {
 	case err == nil && prompt == "":
-		return "", rpc.InvalidArgument("conversation", "the model's chat template makes an empty prompt of it")
+		return "", rpc.InvalidArgument("conversation", "the model's chat template turns it into an empty prompt")
 	case err == nil:
 		return prompt, nil
 	case ctx.Err() != nil:

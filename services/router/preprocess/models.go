@@ -68,7 +68,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 		m.encodes = encodes
 		var err error
 		if m.sampling, err = samplingDefaults(generationConfig, m.Spec); err != nil {
-			return nil, fmt.Errorf("generation_config.json of model %q: %w; correct it, or do without it by --generation-config=%s", m.Spec.Name, err, GenerationConfigNone)
+			return nil, fmt.Errorf("generation_config.json of model %q: %w; correct it, or ignore it with --generation-config=%s", m.Spec.Name, err, GenerationConfigNone)
 		}
 	}
 	return s, nil

@@ -73,9 +73,9 @@ func samplingOf(in, defaults *inferencev1.Sampling, spec model.Spec) (*inference
 func checkSampling(s *inferencev1.Sampling, spec model.Spec) error {
 	switch {
 	case s.GetTopP() == 0:
-		return &sampler.FieldError{Field: "top_p", Problem: "0 keeps no token; give a share above 0 to 1"}
+		return &sampler.FieldError{Field: "top_p", Problem: "0 keeps no token; give a share above 0, at most 1"}
 	case s.GetRepetitionPenalty() == 0:
-		return &sampler.FieldError{Field: "repetition_penalty", Problem: fmt.Sprintf("0 cannot divide; give 1 for none, or another number above 0 to %d", sampler.MaxRepetitionPenalty)}
+		return &sampler.FieldError{Field: "repetition_penalty", Problem: fmt.Sprintf("0 cannot divide; give 1 for none, or a number above 0, at most %d", sampler.MaxRepetitionPenalty)}
 	}
 	_, err := sampler.Parse(s, spec.VocabSize)
 	return err

@@ -103,16 +103,16 @@ func (d *Dispatcher) handleLocked(event routing.Event) {
 		case routing.Forget:
 			d.pool.Remove(a.Worker)
 		case routing.DuplicateID:
-			d.log.Warn("two workers have one id and only one is used: give the other another id",
+			d.log.Warn("two workers have the same id and only one is used: give each its own id",
 				slog.String("worker", a.ID), slog.String("role", a.Roles[0].String()), slog.String("other_role", a.Roles[1].String()))
 		case routing.TooManyWorkers:
-			d.log.Error("there are more workers in etcd than the router keeps track of, and new ones may be left out: delete the records of those that do not exist",
+			d.log.Error("too many workers in etcd, and new ones may be ignored: delete the records of workers that no longer exist",
 				slog.Int("ignored", a.Ignored))
 		case routing.ListBlocks:
 			d.pool.ListBlocks(a.Worker)
 		case routing.PathLost:
 			if unsaid, due := d.lost.Due(began); due {
-				d.log.Warn("kv does not get from a prefill worker to a decode worker, and the two are not paired for a while: see that the --kv-advertise of the decode worker leads there and that their --kv-transport have one in common",
+				d.log.Warn("kv cannot be sent from a prefill worker to a decode worker, and the two are not paired for a while: check that the --kv-advertise of the decode worker is reachable and that both allow a common --kv-transport",
 					slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why), slog.Int("unsaid", unsaid))
 			}
 		case routing.Distrusted:
@@ -129,7 +129,7 @@ func (d *Dispatcher) handleLocked(event routing.Event) {
 				cause = "silent"
 			}
 			d.suspicions.WithLabelValues(cause).Inc()
-			d.log.Warn("worker is suspected and gets requests only where there is no other: look at it",
+			d.log.Warn("worker is suspected and gets requests only if there is no other: check it",
 				slog.String("worker", a.Worker.ID), slog.String("error", a.Why), slog.Duration("wait", a.Wait))
 		case routing.Dispatch:
 			d.answer(a.ID, func(attempt int) joining.Event {

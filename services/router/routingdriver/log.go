@@ -44,7 +44,7 @@ func (d *Dispatcher) excluded(now time.Time, a routing.Foreign) {
 		log.Warn("worker gets requests again: its version of the model is served now")
 		return
 	}
-	log.Warn("worker gets no requests: its weights or arithmetic are others than are served of this model; give it the same, or list its version with 'tandem policy set --version'",
+	log.Warn("worker gets no requests: its weights or arithmetic differ from those served for this model; give it the same, or list its version with 'tandem policy set --version'",
 		slog.String("served", routing.VersionsText(a.Served)))
 }
 
@@ -55,9 +55,9 @@ func (d *Dispatcher) distrusted(now time.Time, a routing.Distrusted) {
 	if !due {
 		return
 	}
-	message := "load reports of worker are not believed for a while: two senders use its name; see who may publish to NATS"
+	message := "load reports of worker are ignored for a while: two senders use its name; check who may publish to NATS"
 	if a.Why == routing.DistrustRefuted {
-		message = "load reports of worker are not believed for a while: they said that it is full, and it took a request at once"
+		message = "load reports of worker are ignored for a while: they said that it is full, but it took a request at once"
 	}
 	d.log.Warn(message, slog.String("worker", a.Worker.ID), slog.Duration("wait", a.Wait), slog.Int("unsaid", unsaid))
 }

@@ -71,7 +71,7 @@ func (a *account) relieve() {
 		}
 		a.ended.WithLabelValues("all").Inc()
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-			fmt.Sprintf("answers that clients have not read fill the %s that are set aside for them, and this one has most of it: read answers as they come", size(a.most)), time.Second))
+			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(a.most)), time.Second))
 	}
 }
 
@@ -95,7 +95,7 @@ func (a *account) largest() *eventLog {
 // tooMuch is the status of a request whose log takes more than one may.
 func (a *account) tooMuch() error {
 	return rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-		fmt.Sprintf("what is not read of this answer, or kept to be resumed, takes more than %s: read it as it comes, or ask for less of it", size(a.perLog)), 0)
+		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(a.perLog)), 0)
 }
 
 func size(bytes int64) string {

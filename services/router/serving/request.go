@@ -221,7 +221,7 @@ func (r *request) tell(event routing.Event) {
 	switch e := event.(type) {
 	case routing.Contradicted:
 		r.requests.metrics.wronged.Inc()
-		r.log.Warn("a worker failed in request what others do", slog.String("worker", e.Worker.ID), slog.String("error", e.Why))
+		r.log.Warn("worker failed a request that others serve", slog.String("worker", e.Worker.ID), slog.String("error", e.Why))
 	case routing.Fetched:
 		r.requests.metrics.fetchedFrom(e.Verdict)
 	}

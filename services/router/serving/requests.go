@@ -146,7 +146,7 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, sen
 	}
 	if n := r.events.generated(); q.GetOffset() > uint64(n) {
 		r.detach(nil)
-		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is more than the %d tokens there are", q.GetOffset(), n))
+		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is past the %d tokens so far", q.GetOffset(), n))
 	}
 	return follow(ctx, r, q.GetOffset(), send)
 }
@@ -314,7 +314,7 @@ func (s *Requests) find(id, secret string) (*request, error) {
 	case !hash.Proves(secret):
 		return nil, clienterr.NotYours(id, "or it cannot be resumed any more")
 	case !r.attach():
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, fmt.Sprintf("%d clients read this request already; retry when one has ended", maxReaders), time.Second)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, fmt.Sprintf("%d clients are already reading this request; retry when one has ended", maxReaders), time.Second)
 	}
 	return r, nil
 }

@@ -45,7 +45,7 @@ func (p *Pool) complain(log *slog.Logger, ref routing.Ref, met bool, err error) 
 	unsaid, due := p.unmet.Due(time.Now())
 	p.mu.Unlock()
 	if due {
-		log.Warn("worker is in etcd and is not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
+		log.Warn("worker is in etcd but not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
 	}
 }
 
@@ -95,13 +95,13 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 	record, err := identify(ctx, conn)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		return nil, errors.New("somebody else answers there: no worker, or one of an earlier version")
+		return nil, errors.New("another process answers at its address: not a worker, or one of an earlier version")
 	case err != nil:
-		return nil, fmt.Errorf("it does not say who it is: %w", err)
+		return nil, fmt.Errorf("it does not identify itself: %w", err)
 	case record.GetId() == ref.ID && record.GetRole() == role && record.GetEpoch() != ref.Epoch:
-		return nil, errors.New("somebody else answers there: another start of this worker than the record is of")
+		return nil, errors.New("another start of this worker answers at its address than the record names")
 	case record.GetId() != ref.ID || record.GetRole() != role:
-		return nil, fmt.Errorf("somebody else answers there: worker %q", clienterr.Shorten(record.GetId()))
+		return nil, fmt.Errorf("another worker answers at its address: %q", clienterr.Shorten(record.GetId()))
 	}
 	found := &meeting{conn: conn, record: record}
 	blocks, err := listBlocks(ctx, conn)

@@ -154,7 +154,7 @@ func TestExplainSlowest(t *testing.T) {
 			return nil, rpc.InvalidArgument("slowest", "is not set")
 		}
 		if asked.GetPercentile() == 50 {
-			return nil, rpc.Error(codes.NotFound, "REQUEST_NOT_FOUND", "no request has ended well at this router yet", 0)
+			return nil, rpc.Error(codes.NotFound, "REQUEST_NOT_FOUND", "no request has succeeded at this router yet", 0)
 		}
 		return &controlv1.ExplainResponse{
 			RequestId: "slow", Arrived: timestamppb.New(time.Unix(0, 0)), Status: "OK", Rank: 2, Ranked: 150,
