@@ -17,7 +17,7 @@ func parseChat(f *fields) (*call, error) {
 	chatLogprobs(f, c, q)
 	modalities(f)
 	tools(f)
-	f.notSupported("is the server's to choose: start it with --chat-template FILE, and leave this out; chat_template_kwargs gives that template variables", "chat_template")
+	f.notSupported("is chosen by the server: start it with --chat-template FILE, and leave this out; pass that template's variables in chat_template_kwargs", "chat_template")
 	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
 	goOn, err := continues(f)
@@ -65,7 +65,7 @@ func tools(f *fields) {
 		raw, given := f.raw(name)
 		return given && string(raw) == `"none"`
 	}
-	const what = "calls of tools are not read out of the answer in this version"
+	const what = "tool calls are not extracted from the answer in this version"
 	if len(f.list("tools")) > 0 && !none("tool_choice") {
 		f.wrong(unsupported("tools", what+`; pass "tool_choice": "none", or leave tools out`))
 	}
@@ -189,7 +189,7 @@ func (f *fields) content(role string) string {
 func (f *fields) calls(role string) []*structpb.Struct {
 	list := f.list("tool_calls")
 	if len(list) > 0 && role != "assistant" {
-		f.wrong(invalid(f.at+"tool_calls", "only an assistant's message can have them"))
+		f.wrong(invalid(f.at+"tool_calls", "only an assistant's message can have tool calls"))
 	}
 	var out []*structpb.Struct
 	for i, raw := range list {
@@ -216,7 +216,7 @@ func (f *fields) calls(role string) []*structpb.Struct {
 		}
 		made, err := structpb.NewStruct(map[string]any{"id": call.text("id"), "type": "function", "function": read})
 		if err != nil || call.bad != nil {
-			f.wrong(invalid(f.at+at, "is no call of a function"))
+			f.wrong(invalid(f.at+at, "is not a function call"))
 			return nil
 		}
 		out = append(out, made)

@@ -13,10 +13,10 @@ func parseCompletion(f *fields) (*call, error) {
 	c := new(call)
 	q := c.common(f)
 	if suffix := f.text("suffix"); suffix != "" {
-		f.wrong(unsupported("suffix", "filling in is not supported; leave it out"))
+		f.wrong(unsupported("suffix", "text after the completion is not supported; leave it out"))
 	}
 	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
-		f.wrong(unsupported("best_of", fmt.Sprintf("choosing among answers is not supported: leave it out or make it n, %d", c.n)))
+		f.wrong(unsupported("best_of", fmt.Sprintf("choosing among answers is not supported: leave it out or set it to n, %d", c.n)))
 	}
 	if top := f.integerIn("logprobs", 0, maxLogprobs); top != nil {
 		c.logprobs = true
@@ -42,12 +42,12 @@ func parseCompletion(f *fields) (*call, error) {
 // echo keeps the prompts, to be said before the answers.
 func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
 	if c.logprobs {
-		f.wrong(unsupported("echo", "together with logprobs is not supported: how likely the prompt was is not computed"))
+		f.wrong(unsupported("echo", "together with logprobs is not supported: the log probabilities of the prompt are not computed"))
 		return
 	}
 	for _, q := range prompts {
 		if q.GetTokenIds() != nil {
-			f.wrong(unsupported("echo", "needs prompts of text, not of token ids"))
+			f.wrong(unsupported("echo", "needs text prompts, not token ids"))
 			return
 		}
 		c.echoes = append(c.echoes, q.GetPrompt())

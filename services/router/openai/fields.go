@@ -51,9 +51,9 @@ func parse(body []byte) (*fields, error) {
 	case errors.As(err, &syntax) && syntax.Error() == "unexpected end of JSON input":
 		return nil, malformed("the body ends in the middle of its JSON")
 	case errors.As(err, &syntax):
-		return nil, malformed(fmt.Sprintf("the body is no valid JSON: %s at %s", syntax, position(body, syntax.Offset-1)))
+		return nil, malformed(fmt.Sprintf("the body is not valid JSON: %s at %s", syntax, position(body, syntax.Offset-1)))
 	case err != nil || f.members == nil:
-		return nil, malformed("the body is no JSON object")
+		return nil, malformed("the body is not a JSON object")
 	}
 	return f, nil
 }

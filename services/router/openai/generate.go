@@ -78,7 +78,7 @@ func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
 	case errors.Is(err, errFull):
 		return nil, full()
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) || e.request.Context().Err() != nil:
-		return nil, &Failure{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "incomplete_body", Message: "the body did not come in time, or not to its end"}
+		return nil, &Failure{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "incomplete_body", Message: "the body did not arrive completely in time"}
 	case err != nil:
 		return nil, &Failure{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_body", Message: "the body cannot be read: " + err.Error()}
 	}

@@ -57,6 +57,6 @@ func (h *holding) Read(p []byte) (int, error) {
 func full() error {
 	return &Failure{
 		Status: http.StatusServiceUnavailable, Type: typeServer, Code: "overloaded", RetryAfter: time.Second,
-		Message: "requests that wait to be admitted, and answers that are not streamed, fill the memory that is set aside for them; send the request again",
+		Message: "waiting requests and unstreamed answers fill the memory set aside for them; send the request again",
 	}
 }

@@ -168,7 +168,7 @@ func biases(f *fields) map[uint32]float32 {
 		}
 		id, err := strconv.ParseUint(name, 10, 32)
 		if err != nil {
-			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is no token id", shorten(name))))
+			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is not a token id", shorten(name))))
 			return nil
 		}
 		out[uint32(id)] = *bias

@@ -61,7 +61,7 @@ func tooMany(c *call, most int) error {
 	if c.n == 1 {
 		name = "prompt"
 	}
-	return invalid(name, fmt.Sprintf("%d answers are more than this server gives at a time, %d; ask for fewer", len(c.choices), most))
+	return invalid(name, fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
 }
 
 // prepare makes tokens of each prompt, once for all its answers and one prompt after
