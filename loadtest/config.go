@@ -74,11 +74,11 @@ const SweepAuto = "auto"
 
 // RegisterFlags adds all flags.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.Float64Var(&c.Rate, "rate", 0, "open loop: requests a second")
-	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: keep this many requests running")
+	fs.Float64Var(&c.Rate, "rate", 0, "open loop: requests per second")
+	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: requests to keep running at a time")
 	fs.StringVar(&c.Sweep, "sweep", "", "measure one rate after the other: --sweep around the server's capacity, or --sweep=1,2,4")
 	fs.Lookup("sweep").NoOptDefVal = SweepAuto
-	fs.BoolVar(&c.FindMax, "find-max", false, "search for the highest rate that is stable and meets --slo, beginning at --rate or half of the server's capacity; steps last until their percentiles can be told, at most 20 minutes")
+	fs.BoolVar(&c.FindMax, "find-max", false, "find the highest rate that is stable and meets --slo, starting at --rate or half of the server's capacity; a step lasts until its percentiles are known, at most 20 minutes")
 	c.RegisterRunFlags(fs)
 }
 
@@ -88,12 +88,12 @@ func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+search.PresetNames())
 	fs.StringVar(&c.SLO, "slo", "", "objectives, such as ttft:p99<500ms,tpot:p99<30ms")
 	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
-	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long requests are sent in one run (default for a trace: to its end)")
-	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "time before that, whose requests do not count (default for a trace with times: none)")
-	fs.IntVar(&c.MinRequests, "min-requests", 0, "make a run longer that would send fewer requests")
-	fs.DurationVar(&c.RequestTimeout, "request-timeout", 2*time.Minute, "longest time of one request")
-	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long to wait at the end of a run for requests that are running")
-	fs.IntVar(&c.InFlightLimit, "max-in-flight", drive.DefaultInFlightLimit, "most requests at one time; what is due above it counts as not sent")
+	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long to send requests in one run (default for a trace: to its end)")
+	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "warm-up before that, whose requests do not count (default for a trace with times: none)")
+	fs.IntVar(&c.MinRequests, "min-requests", 0, "lengthen a run that would send fewer requests")
+	fs.DurationVar(&c.RequestTimeout, "request-timeout", 2*time.Minute, "maximum time of one request")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "how long to wait for running requests at the end of a run")
+	fs.IntVar(&c.InFlightLimit, "max-in-flight", drive.DefaultInFlightLimit, "maximum requests at one time; those due above it count as not sent")
 	c.Workload.RegisterFlags(fs)
 }
 
@@ -124,7 +124,7 @@ func (c *Config) Validate() error {
 	case !closed && !searches && c.Rate == 0 && !c.Workload.OwnTimes():
 		return errors.New("say how much load: --rate R, --concurrency N, --sweep, --find-max or --trace FILE")
 	case c.Workload.Arrival == workload.Ramp && searches:
-		return errors.New("--arrival ramp passes through all rates in one run: with --sweep and --find-max, which measure one rate at a time, leave it out")
+		return errors.New("--arrival ramp passes through all rates in one run: leave it out with --sweep and --find-max, which measure one rate at a time")
 	}
 	rates, err := c.rates()
 	if err != nil {

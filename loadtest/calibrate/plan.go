@@ -52,7 +52,7 @@ func (p Plan) Validate() error {
 	case p.PromptTokens < 1 || p.PromptTokens > 100_000:
 		return fmt.Errorf("%d tokens a prompt: give 1 to 100000", p.PromptTokens)
 	case p.length() <= 0:
-		return errors.New("TTFT and ITL of 0: give a stream some length")
+		return errors.New("TTFT and ITL are both 0: set at least one of them")
 	case p.tokens() > maxTokens:
 		return fmt.Errorf("%.0f tokens in all: give fewer streams or a shorter duration, for at most %d", p.tokens(), maxTokens)
 	}

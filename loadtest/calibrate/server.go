@@ -64,7 +64,7 @@ func Serve(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	case <-ctx.Done():
 	case err := <-failed:
 		stop() // what it has taken so far
-		return errors.Join(errors.New("the fake server cannot go on serving"), err)
+		return errors.Join(errors.New("the fake server stopped serving"), err)
 	}
 	used, _ := processor.CPUSeconds(os.Getpid()) // 0 where the system does not say
 	stop()

@@ -83,10 +83,10 @@ func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Model, "openai-model", c.Model, "model to ask for (default: the first that the server lists)")
 	fs.StringVar(&c.APIKey, "openai-key", c.APIKey, "API key (default: $OPENAI_API_KEY, which other users of the machine cannot see)")
 	fs.StringArrayVar(&c.Headers, "openai-header", c.Headers, `"Name: value" to send with each request; may be repeated`)
-	fs.StringVar(&c.Body, "openai-body", c.Body, `JSON object to merge into each request, as in '{"top_p":0.9}'; null leaves a member out`)
+	fs.StringVar(&c.Body, "openai-body", c.Body, `JSON object to merge into each request, as in '{"top_p":0.9}'; null removes a member`)
 	fs.BoolVar(&c.TokenIDs, "openai-token-ids", c.TokenIDs, "send prompts as token ids; needs completions and --openai-vocabulary")
-	fs.IntVar(&c.VocabularySize, "openai-vocabulary", c.VocabularySize, "how many token ids the model has")
-	fs.BoolVar(&c.MaxCompletionTokens, "openai-max-completion-tokens", c.MaxCompletionTokens, "say max_completion_tokens instead of max_tokens")
+	fs.IntVar(&c.VocabularySize, "openai-vocabulary", c.VocabularySize, "size of the model's vocabulary, for --openai-token-ids")
+	fs.BoolVar(&c.MaxCompletionTokens, "openai-max-completion-tokens", c.MaxCompletionTokens, "send max_completion_tokens instead of max_tokens")
 	fs.BoolVar(&c.ContinuousUsage, "openai-continuous-usage", c.ContinuousUsage, "ask for the count of tokens with each message (vLLM, SGLang)")
 	fs.BoolVar(&c.Insecure, "openai-insecure", c.Insecure, "do not check the server's certificate")
 }
@@ -115,7 +115,7 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 	}
 	if cfg.TokenIDs {
 		if s.cfg.API == ChatAPI {
-			return s, fmt.Errorf("chats take no token ids: use --openai-api %s, or leave --openai-token-ids away", CompletionsAPI)
+			return s, fmt.Errorf("chats take no token ids: use --openai-api %s, or leave out --openai-token-ids", CompletionsAPI)
 		}
 		if cfg.VocabularySize < 1 || cfg.VocabularySize > math.MaxInt32 {
 			return s, fmt.Errorf("vocabulary of %d token ids: pass --openai-vocabulary with the model's vocab_size", cfg.VocabularySize)
@@ -181,12 +181,12 @@ func baseURL(text string) (*url.URL, error) {
 	case u.Hostname() == "":
 		return nil, fmt.Errorf("URL %q has no host: give one like http://127.0.0.1:8000", text)
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("URL %q: leave away what follows the path", text)
+		return nil, fmt.Errorf("URL %q: remove what follows the path", text)
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	u.RawPath = ""
 	if strings.HasSuffix(u.Path, "/completions") || strings.HasSuffix(u.Path, "/models") {
-		return nil, fmt.Errorf("URL %q: give it up to /v1, and choose with --openai-api", text)
+		return nil, fmt.Errorf("URL %q: give the URL up to /v1, and choose the API with --openai-api", text)
 	}
 	if !versioned.MatchString(u.Path) {
 		u.Path += "/v1"

@@ -63,7 +63,7 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 			// A gateway that does not list models is no reason not to measure one.
 			return d, nil
 		}
-		return d, fmt.Errorf("%s is not there (HTTP %d): see whether %s is the URL of an OpenAI server up to /v1; if it lists no models, pass --openai-model",
+		return d, fmt.Errorf("%s does not exist (HTTP %d): check that %s is the URL of an OpenAI server up to /v1; if it lists no models, pass --openai-model",
 			where, response.StatusCode, t.base)
 	default:
 		return d, t.refused(where, response)
@@ -76,7 +76,7 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 		Data []modelCard `json:"data"`
 	}
 	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil || len(data) > maxModelsBytes {
-		return d, fmt.Errorf("%s answered with %s that is no list of models: see whether it is an OpenAI server",
+		return d, fmt.Errorf("%s answered with %s, which is not a list of models: check that it is an OpenAI server",
 			where, cmp.Or(response.Header.Get("Content-Type"), "something"))
 	}
 	model, err := t.choose(list.Data)
@@ -121,9 +121,9 @@ func (t *openAI) refused(where string, response *http.Response) error {
 		if t.cfg.APIKey == "" {
 			return fmt.Errorf("the server at %s wants an API key: set OPENAI_API_KEY (HTTP %d: %s)", t.base, status, said)
 		}
-		return fmt.Errorf("the server at %s does not take the API key: see OPENAI_API_KEY and --openai-key (HTTP %d: %s)", t.base, status, said)
+		return fmt.Errorf("the server at %s rejects the API key: check OPENAI_API_KEY and --openai-key (HTTP %d: %s)", t.base, status, said)
 	case status >= 300 && status < 400:
-		return fmt.Errorf("%s redirects to %s: pass the URL where the server is (HTTP %d)", where, response.Header.Get("Location"), status)
+		return fmt.Errorf("%s redirects to %s: pass the server's own URL (HTTP %d)", where, response.Header.Get("Location"), status)
 	default:
 		return fmt.Errorf("%s answered with HTTP %d: %s", where, status, said)
 	}
@@ -138,17 +138,17 @@ func (t *openAI) noAnswer(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case ctx.Err() != nil:
-		return fmt.Errorf("no answer from %s within %s: see whether it runs and is an OpenAI server", t.base, describeTimeout)
+		return fmt.Errorf("no answer from %s within %s: check that it runs and is an OpenAI server", t.base, describeTimeout)
 	case untrusted:
-		return fmt.Errorf("the certificate of %s is not trusted: install its authority's, or pass --openai-insecure (%w)", t.base, rootCause(err))
+		return fmt.Errorf("the certificate of %s is not trusted: install its authority's certificate, or pass --openai-insecure (%w)", t.base, rootCause(err))
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Errorf("%s does not speak TLS: pass a URL with http:// (%w)", t.base, rootCause(err))
 	case unnamed:
-		return fmt.Errorf("host of %s not found: see whether its name is right (%w)", t.base, rootCause(err))
+		return fmt.Errorf("host of %s not found: check its name (%w)", t.base, rootCause(err))
 	case refused && refusal.Op == "dial":
-		return fmt.Errorf("cannot reach %s: start the server, or pass --openai with where it is (%w)", t.base, rootCause(err))
+		return fmt.Errorf("cannot reach %s: start the server, or pass its URL with --openai (%w)", t.base, rootCause(err))
 	}
-	return fmt.Errorf("%s did not answer as an HTTP server does: see whether it is an OpenAI server, and http or https (%w)", t.base, rootCause(err))
+	return fmt.Errorf("%s did not answer as an HTTP server: check that it is an OpenAI server, and whether to use http or https (%w)", t.base, rootCause(err))
 }
 
 // rootCause is an error of net/http without the method and the URL before it.

@@ -86,7 +86,7 @@ func end(ctx context.Context, err error, r *record.Record) {
 	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
 		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		r.Code, r.Error = codeTimeout, "no whole answer in the time that a request has"
+		r.Code, r.Error = codeTimeout, "the answer was not complete within the request's time limit"
 	case ctx.Err() != nil: // what that made of the connection says less
 		r.Code, r.Error = codeConnection, ctx.Err().Error()
 	default:
@@ -141,7 +141,7 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) error {
 	model := t.model.Load()
 	if model == nil {
-		return &failure{CodeClient, "no model is known: call Describe before, or set one"}
+		return &failure{CodeClient, "no model is known: call Describe first, or set one"}
 	}
 	body, err := t.body(*model, q)
 	if err != nil {
@@ -290,7 +290,7 @@ func chunkFailure(e *chunk.Error) error {
 	if status, err := strconv.Atoi(e.Code); err == nil && status >= 400 && status < 600 {
 		code = "HTTP " + e.Code
 	}
-	message := cmp.Or(e.Message, e.Type, "the server says that it failed, and not why")
+	message := cmp.Or(e.Message, e.Type, "the server reported a failure without a reason")
 	return &failure{code, shortened(strings.Join(strings.Fields(message), " "))}
 }
 

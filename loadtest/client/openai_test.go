@@ -201,7 +201,7 @@ func TestOpenAIDescribeFindsOut(t *testing.T) {
 		{"nobody", free(t), "start the server"},
 		{"certificate", secure.URL, "--openai-insecure"},
 		{"http for https", strings.Replace(plain.URL, "http", "https", 1), "http://"},
-		{"another protocol", "http://" + other.Addr().String(), "as an HTTP server does"},
+		{"another protocol", "http://" + other.Addr().String(), "did not answer as an HTTP server"},
 	}
 	for _, c := range cases {
 		subject, err := client.NewOpenAI(client.OpenAIConfig{URL: c.url})

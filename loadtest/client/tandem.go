@@ -193,7 +193,7 @@ func (t *tandem) unreachable(err error) error {
 	case codes.Unimplemented:
 		return fmt.Errorf("the server at %s does not know Tandem's API: is it a router? For an OpenAI server pass its URL (%s)", t.cfg.Address, shortened(s.Message()))
 	case codes.DeadlineExceeded:
-		return fmt.Errorf("no answer from %s within %s: see whether it runs and is a router", t.cfg.Address, describeTimeout)
+		return fmt.Errorf("no answer from %s within %s: check that it runs and is a router", t.cfg.Address, describeTimeout)
 	}
 	return fmt.Errorf("ask the router at %s for its models: %w", t.cfg.Address, err)
 }

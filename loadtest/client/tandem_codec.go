@@ -47,7 +47,7 @@ func (eventCodec) Marshal(v any) (mem.BufferSlice, error) {
 func (eventCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	e, ok := v.(*event)
 	if !ok {
-		return fmt.Errorf("decode into %T: this codec knows events only", v)
+		return fmt.Errorf("decode into %T: this codec decodes only events", v)
 	}
 	e.at = e.clock.Now()
 	e.tokens, e.ids, e.text, e.accepted, e.finished = 0, e.ids[:0], nil, nil, nil

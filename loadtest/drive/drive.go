@@ -118,13 +118,13 @@ func (o Options) validate() error {
 	case o.Client == nil || o.Source == nil:
 		return errors.New("a run needs a client and a source")
 	case o.Concurrency < 0 || o.InFlightLimit < 0 || o.MemoryLimit < 0:
-		return errors.New("concurrency and limits count from 0")
+		return errors.New("concurrency and limits must not be negative")
 	case o.Concurrency > o.InFlightLimit:
 		return fmt.Errorf("a concurrency of %d is above the limit of %d requests in flight: raise the limit or lower the concurrency", o.Concurrency, o.InFlightLimit)
 	case o.Warmup < 0 || o.Duration < 0 || o.RequestTimeout < 0 || o.DrainTimeout < 0:
-		return errors.New("a run's times are not negative")
+		return errors.New("a run's times must not be negative")
 	case math.IsNaN(o.Offered) || math.IsInf(o.Offered, 0) || o.Offered < 0:
-		return fmt.Errorf("a rate of %v requests a second: give a number from 0", o.Offered)
+		return fmt.Errorf("a rate of %v requests per second: give 0 or more", o.Offered)
 	}
 	if need := o.Offered * (o.Warmup + o.Duration).Seconds() * recordBytes; need > float64(o.MemoryLimit) {
 		return fmt.Errorf("%.0f requests/s for %s are %.0f requests, whose records need %.1f GiB, more than the %.1f GiB allowed: lower the rate or the duration",

@@ -398,10 +398,10 @@ func TestOptions(t *testing.T) {
 			want   string
 		}{
 			{func(o *drive.Options) { o.Source = nil }, "a source"},
-			{func(o *drive.Options) { o.Concurrency = -1 }, "count from 0"},
+			{func(o *drive.Options) { o.Concurrency = -1 }, "must not be negative"},
 			{func(o *drive.Options) { o.Concurrency = 1 << 20 }, "raise the limit"},
-			{func(o *drive.Options) { o.Duration = -1 }, "not negative"},
-			{func(o *drive.Options) { o.Offered = -1 }, "give a number"},
+			{func(o *drive.Options) { o.Duration = -1 }, "must not be negative"},
+			{func(o *drive.Options) { o.Offered = -1 }, "give 0 or more"},
 		}
 		for _, c := range cases {
 			o := fine

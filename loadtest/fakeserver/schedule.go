@@ -58,10 +58,10 @@ func (s Shape) Validate() error {
 		end = f.At + f.For
 	}
 	if s.TokensPerMessage < 0 || s.Coalesce < 0 || s.Slots < 0 || s.Queue < 0 {
-		return errors.New("tokens per message, coalescing, slots and queue count from 0")
+		return errors.New("tokens per message, coalescing, slots and queue must not be negative")
 	}
 	if bad := func(share float64) bool { return !(share >= 0 && share <= 1) }; bad(s.RejectShare) || bad(s.FailShare) {
-		return errors.New("shares are from 0 to 1")
+		return errors.New("shares must be from 0 to 1")
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func parseTerm(text string) (t Term, err error) {
 		return t, fmt.Errorf("expected a duration with its unit (500ms, 1.5s), found %.40q", parts[4])
 	}
 	if t.Bound <= 0 || t.Bound > maxBound {
-		return t, fmt.Errorf("a bound of %v: it is above 0 and at most %v", t.Bound, maxBound)
+		return t, fmt.Errorf("a bound of %v: it must be above 0 and at most %v", t.Bound, maxBound)
 	}
 	return t, nil
 }
@@ -137,7 +137,7 @@ func parsePercentile(text string) (float64, error) {
 	case v > 0 && v < 100:
 		return v, nil
 	case strings.HasPrefix(digits, "99") && fraction == "":
-		return 0, fmt.Errorf("%.40s is no percentile: it is above 0 and below 100; write p99.%.40s", text, digits[2:])
+		return 0, fmt.Errorf("%.40s is not a percentile: it must be above 0 and below 100; write p99.%.40s", text, digits[2:])
 	}
-	return 0, fmt.Errorf("%.40s is no percentile: it is above 0 and below 100", text)
+	return 0, fmt.Errorf("%.40s is not a percentile: it must be above 0 and below 100", text)
 }

@@ -52,13 +52,13 @@ func TestParseSLOErrors(t *testing.T) {
 		"ttft:99<500ms":             `objective "ttft:99<500ms": expected a percentile (p50, p99, p99.9, … or max), found "99"`,
 		"ttft:p9.9.9<500ms":         `expected a percentile (p50, p99, p99.9, … or max), found "p9.9.9"`,
 		"ttft:pinf<500ms":           `expected a percentile (p50, p99, p99.9, … or max), found "pinf"`,
-		"ttft:p999<500ms":           `p999 is no percentile: it is above 0 and below 100; write p99.9`,
-		"ttft:p0<500ms":             `p0 is no percentile`,
+		"ttft:p999<500ms":           `p999 is not a percentile: it must be above 0 and below 100; write p99.9`,
+		"ttft:p0<500ms":             `p0 is not a percentile`,
 		"ttft:mean<500ms":           `expected a percentile`,
 		"ttft:p99>500ms":            `objective "ttft:p99>500ms": expected a latency, a percentile and a duration`,
 		"ttft:p99<500":              `expected a duration with its unit (500ms, 1.5s), found "500"`,
 		"ttft:p99<":                 `expected a duration with its unit (500ms, 1.5s), found ""`,
-		"ttft:p99<0s":               `a bound of 0s: it is above 0 and at most 1h0m0s`,
+		"ttft:p99<0s":               `a bound of 0s: it must be above 0 and at most 1h0m0s`,
 		"ttft:p99<-5ms":             `a bound of -5ms`,
 		"ttft:p99<5ms tpot:p99<1ms": `expected a duration with its unit (500ms, 1.5s), found "5ms tpot:p99<1ms"`,
 		"ttft:p99<5ms,ttft:p99<6ms": `objective "ttft:p99<6ms": a second bound for ttft:p99: keep one`,
@@ -66,7 +66,7 @@ func TestParseSLOErrors(t *testing.T) {
 		"ttft:p99.1234567<5ms":      `a percentile with more than 6 digits`,
 		strings.Repeat(",", 3):      `objective "": expected a latency, a percentile and a duration`,
 		"ttft:p99<5ms,  é:p99<6ms":  `objective "é:p99<6ms": expected a latency`,
-		"ttft:p" + strings.Repeat("1", 99) + "<1s": `is no percentile`,
+		"ttft:p" + strings.Repeat("1", 99) + "<1s": `is not a percentile`,
 	} {
 		_, err := measure.ParseSLO(text)
 		if err == nil || !strings.Contains(err.Error(), want) {

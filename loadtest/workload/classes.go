@@ -30,7 +30,7 @@ func (c *classes) Set(text string) error {
 		return fmt.Errorf("%q: %w: write %s", text, err, classForm)
 	}
 	if slices.ContainsFunc(*c, func(other class) bool { return other.name == parsed.name }) {
-		return fmt.Errorf("%q: there is a class %s already", text, parsed.name)
+		return fmt.Errorf("%q: class %s already exists", text, parsed.name)
 	}
 	if len(*c) == maxClasses {
 		return fmt.Errorf("%q: more than %d classes", text, maxClasses)
@@ -81,7 +81,7 @@ func parseClass(text string) (class, error) {
 	}
 	var err error
 	if c.weight, err = strconv.ParseFloat(strings.TrimSpace(weight), 64); err != nil || !(c.weight >= minWeight && c.weight <= maxWeight) {
-		return c, fmt.Errorf("the weight %q is no number from %g to %g", weight, minWeight, maxWeight)
+		return c, fmt.Errorf("the weight %q is not a number from %g to %g", weight, minWeight, maxWeight)
 	}
 	for _, setting := range settings[1:] {
 		key, value, _ := strings.Cut(setting, "=")
@@ -93,7 +93,7 @@ func parseClass(text string) (class, error) {
 		case "priority":
 			priority, problem := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
 			if problem != nil {
-				return c, fmt.Errorf("the priority %q is no whole number", value)
+				return c, fmt.Errorf("the priority %q is not a whole number", value)
 			}
 			c.priority = new(int32(priority))
 		default:

@@ -161,14 +161,14 @@ func (u unit) parseDistribution(text string) (Distribution, error) {
 	case "empirical":
 		return fail("empirical takes no parameters")
 	default:
-		return fail("there is no distribution %q", name)
+		return fail("no distribution is called %q", name)
 	}
 	parts := []string{values}
 	if separator != "" {
 		parts = strings.Split(values, separator)
 	}
 	if want := strings.Count(form, separator) + 1; separator != "" && len(parts) != want {
-		return fail("%s has %d parameters and takes %s:%s", name, len(parts), name, form)
+		return fail("%s has %d parameters, but takes %s:%s", name, len(parts), name, form)
 	}
 	for i, part := range parts {
 		part = strings.TrimSpace(part)
@@ -186,14 +186,14 @@ func (u unit) parseDistribution(text string) (Distribution, error) {
 	switch d.shape {
 	case uniform:
 		if u.least >= 1 && (d.a != math.Trunc(d.a) || d.b != math.Trunc(d.b)) {
-			return fail("the ends of uniform are whole numbers")
+			return fail("the ends of uniform must be whole numbers")
 		}
 		if d.b < d.a {
 			return fail("%s is more than %s", strings.TrimSpace(parts[0]), strings.TrimSpace(parts[1]))
 		}
 	case lognormal:
 		if d.a == 0 {
-			return fail("the mean of lognormal is more than 0")
+			return fail("the mean of lognormal must be above 0")
 		}
 		// Of a lognormal variable with mean m and standard deviation s:
 		// σ² = ln(1 + s²/m²), µ = ln m − σ²/2.

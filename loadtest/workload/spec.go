@@ -79,32 +79,32 @@ type lengths struct{ prompt, output int }
 
 // RegisterFlags adds the flags, and with them the defaults.
 func (s *Spec) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Arrival, "arrival", Poisson, "arrival process in open loop: poisson, gamma, constant, or ramp (from --ramp-from to the rate, linearly over the duration)")
-	fs.Float64Var(&s.Burstiness, "burstiness", 1, "shape of --arrival gamma, as of vLLM's flag of this name: 1 is Poisson, less comes in bursts, more is regular")
-	fs.Float64Var(&s.RampFrom, "ramp-from", 0, "rate at which --arrival ramp begins, requests a second")
-	fs.Var(distributionFlag{&s.PromptTokens, ParseLengths, "LENGTHS"}, "prompt-tokens", "tokens of a prompt, of each turn in conversations: 512, uniform:100-900, normal:MEAN,SD, lognormal:MEAN,SD, exp:MEAN, or empirical: drawn from --trace, at the rate (default 512)")
+	fs.StringVar(&s.Arrival, "arrival", Poisson, "arrival process in open loop: poisson, gamma, constant, or ramp (linear over the duration, from --ramp-from to the rate)")
+	fs.Float64Var(&s.Burstiness, "burstiness", 1, "shape of --arrival gamma, as vLLM's flag of this name: 1 is Poisson, less is burstier, more is more regular")
+	fs.Float64Var(&s.RampFrom, "ramp-from", 0, "start rate of --arrival ramp, in requests per second")
+	fs.Var(distributionFlag{&s.PromptTokens, ParseLengths, "LENGTHS"}, "prompt-tokens", "tokens of a prompt, or of each turn of a conversation: 512, uniform:100-900, normal:MEAN,SD, lognormal:MEAN,SD, exp:MEAN, or empirical (drawn from --trace and sent at the rate) (default 512)")
 	fs.Var(distributionFlag{&s.OutputTokens, ParseLengths, "LENGTHS"}, "output-tokens", "tokens of an answer, in the same forms (default 128)")
-	fs.StringVar(&s.PromptKind, "prompt-kind", "", "what prompts are made of: ids (uniform over the vocabulary) or text (default: ids, if the server takes them and its vocabulary is known)")
-	fs.StringVar(&s.TextFile, "text-file", "", "file that text prompts are cut out of (default: sentences of common words)")
-	fs.Float64Var(&s.CharsPerToken, "chars-per-token", 4, "bytes of text that a token is taken to have; what the server counts is in the report")
-	fs.IntVar(&s.SharedPrefixTokens, "shared-prefix-tokens", 0, "tokens of a system prompt, before the prompt's own, that many requests share")
+	fs.StringVar(&s.PromptKind, "prompt-kind", "", "content of prompts: ids (uniform over the vocabulary) or text (default: ids, if the server takes them and its vocabulary is known)")
+	fs.StringVar(&s.TextFile, "text-file", "", "file from which text prompts are cut (default: sentences of common words)")
+	fs.Float64Var(&s.CharsPerToken, "chars-per-token", 4, "assumed bytes of text per token; the report shows what the server counted")
+	fs.IntVar(&s.SharedPrefixTokens, "shared-prefix-tokens", 0, "tokens of a system prompt that many requests share, before each prompt's own")
 	fs.IntVar(&s.SharedPrefixes, "shared-prefixes", 1, "number of different system prompts, each equally likely")
-	fs.Var(distributionFlag{&s.Turns, ParseTurns, "NUMBERS"}, "turns", "turns of a conversation: 4, uniform:1-8, normal:MEAN,SD, lognormal:MEAN,SD or exp:MEAN; the rate counts conversations (default 1; of recorded ones all)")
+	fs.Var(distributionFlag{&s.Turns, ParseTurns, "NUMBERS"}, "turns", "turns of a conversation: 4, uniform:1-8, normal:MEAN,SD, lognormal:MEAN,SD or exp:MEAN; the rate counts conversations (default 1, or all turns of a recorded one)")
 	fs.Var(distributionFlag{&s.Think, ParseTimes, "DURATIONS"}, "think", "time from an answer to the user's next turn: 2s, uniform:1s-10s, normal:MEAN,SD, lognormal:MEAN,SD or exp:MEAN (default none)")
-	fs.StringVar(&s.Trace, "trace", "", "recorded traffic to replay: a file of one of --trace-format")
-	fs.StringVar(&s.TraceFormat, "trace-format", string(trace.Auto), "auto, azure (CSV), mooncake (JSON lines with hash ids) or sharegpt (JSON; has no times: comes at the rate)")
-	fs.Float64Var(&s.Speed, "speed", 1, "how many times faster than recorded to replay a trace")
-	fs.IntVar(&s.TraceLimit, "trace-limit", 0, "use only so many of the trace's first requests, or conversations; 0: all")
-	fs.Float64Var(&s.TraceScale, "trace-scale-lengths", 1, "multiply the trace's lengths, and the blocks that its prompts share, to fit a smaller model")
+	fs.StringVar(&s.Trace, "trace", "", "file of recorded traffic to replay, in a format of --trace-format")
+	fs.StringVar(&s.TraceFormat, "trace-format", string(trace.Auto), "format of --trace: auto, azure (CSV), mooncake (JSON lines with hash ids) or sharegpt (JSON without times, sent at the rate)")
+	fs.Float64Var(&s.Speed, "speed", 1, "speed at which to replay a trace, as a multiple of the recorded one")
+	fs.IntVar(&s.TraceLimit, "trace-limit", 0, "maximum requests or conversations to use, from the start of the trace; 0: all")
+	fs.Float64Var(&s.TraceScale, "trace-scale-lengths", 1, "factor for the trace's lengths and shared blocks, to fit a smaller model")
 	fs.Var(&s.classes, "class", "a class of requests, repeated for each: "+classForm)
 	fs.Float32Var(&s.Temperature, "temperature", 0, "sampling temperature; 0: always the likeliest token")
-	fs.Int32Var(&s.Priority, "priority", 0, "priority of requests, where the server knows them")
-	fs.StringVar(&s.Tenant, "tenant", "", "tenant of requests, where the server knows them")
-	fs.StringVar(&s.CacheSalt, "cache-salt", "", "share prefixes only with requests of this salt, where the server knows salts")
-	fs.BoolVar(&s.Exact, "exact", true, "generate the output tokens wanted even if the model would stop before")
-	fs.Uint64Var(&s.Seed, "seed", 0, "seed of arrivals, lengths and prompts; the same one repeats a run, and finds its prompts cached (default: a new one, which the report names)")
-	fs.IntVar(&s.VocabularySize, "vocabulary-size", 0, "make prompts of ids below this (default: the server's vocabulary)")
-	fs.IntVar(&s.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together (default: the server's context)")
+	fs.Int32Var(&s.Priority, "priority", 0, "priority of requests, if the server knows priorities")
+	fs.StringVar(&s.Tenant, "tenant", "", "tenant of requests, if the server knows tenants")
+	fs.StringVar(&s.CacheSalt, "cache-salt", "", "share prefixes only among requests with this salt, if the server knows salts")
+	fs.BoolVar(&s.Exact, "exact", true, "generate all output tokens wanted, even if the model would stop earlier")
+	fs.Uint64Var(&s.Seed, "seed", 0, "random seed of arrivals, lengths and prompts; the same seed repeats a run, and finds its prompts cached (default: a new seed, which the report names)")
+	fs.IntVar(&s.VocabularySize, "vocabulary-size", 0, "size of the vocabulary for prompts of ids (default: the server's)")
+	fs.IntVar(&s.ContextTokens, "context-tokens", 0, "maximum tokens of a prompt and its answer together (default: the server's context)")
 }
 
 // Validate checks ranges and what does not go together, finds out what the trace
@@ -125,7 +125,7 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	if s.Think.IsSet() && !s.Turns.IsSet() && !s.conversations() {
-		return errors.New("--think is the time between the turns of a conversation, and each has one turn: add --turns, or leave it out")
+		return errors.New("--think is the time between the turns of a conversation, but each has only one turn: add --turns, or leave it out")
 	}
 	for s.Seed == 0 {
 		s.Seed = rand.Uint64()
@@ -201,7 +201,7 @@ func (s *Spec) validateTrace() error {
 	}
 	if !s.replays() {
 		if s.Speed != 1 {
-			return errors.New("--speed is for a trace that is replayed: with empirical lengths requests come at the rate")
+			return errors.New("--speed is for a replayed trace: with empirical lengths, requests come at the rate")
 		}
 		return nil
 	}
@@ -211,17 +211,17 @@ func (s *Spec) validateTrace() error {
 	}
 	switch {
 	case given:
-		return errors.New("a trace that is replayed has lengths of its own: leave out --prompt-tokens and --output-tokens, also of classes, or make one of them empirical to draw lengths from the trace")
+		return errors.New("a replayed trace has its own lengths: leave out --prompt-tokens and --output-tokens, also in classes, or make one of them empirical to draw lengths from the trace")
 	case s.SharedPrefixTokens > 0:
-		return errors.New("--shared-prefix-tokens does not go with a trace that is replayed: its prompts are as they were")
+		return errors.New("--shared-prefix-tokens does not go with a replayed trace: its prompts stay as recorded")
 	case s.format.Timed() && (s.Arrival != Poisson || s.Turns.IsSet() || s.Think.IsSet()):
-		return fmt.Errorf("--arrival, --turns and --think do not go with a trace of %s's: its requests come when they came, each alone", s.format)
+		return fmt.Errorf("--arrival, --turns and --think do not go with a replayed %s trace: its requests keep their recorded times and have one turn each", s.format)
 	case s.format == trace.ShareGPT && s.Speed != 1:
-		return errors.New("--speed does not go with a trace of sharegpt's: it has no times, give the rate")
+		return errors.New("--speed does not go with a sharegpt trace: it has no times; give the rate")
 	case s.format == trace.ShareGPT && s.PromptKind == KindIDs:
-		return errors.New("--prompt-kind ids does not go with a trace of sharegpt's, which is text: leave it out")
+		return errors.New("--prompt-kind ids does not go with a sharegpt trace, which is text: leave it out")
 	case s.format == trace.ShareGPT && s.TextFile != "":
-		return errors.New("--text-file does not go with a trace of sharegpt's, which has text: leave it out")
+		return errors.New("--text-file does not go with a sharegpt trace, which has text: leave it out")
 	case s.format == trace.Mooncake && s.TextFile != "":
 		return errors.New("--text-file does not go with a mooncake trace: its prompts are made from the trace's block ids, so that equal blocks are equal text; leave it out")
 	case s.format == trace.Mooncake && s.blockTokens() < minBlock:

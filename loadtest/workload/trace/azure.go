@@ -71,7 +71,7 @@ func (a *azure) Next() (Entry, error) {
 		case a.timestamp:
 			moment, ok := parseMoment(text)
 			if !ok {
-				return Entry{}, a.lines.fail(column, "%s is no time: expected one like 2023-11-16 18:15:46.6805900", quoted(text))
+				return Entry{}, a.lines.fail(column, "%s is not a time: expected one such as 2023-11-16 18:15:46.6805900", quoted(text))
 			}
 			if entry.At, err = a.clock.at(moment); err != nil {
 				return Entry{}, a.lines.fail(column, "%v", err)
@@ -79,7 +79,7 @@ func (a *azure) Next() (Entry, error) {
 		case a.context, a.generated:
 			tokens, err := strconv.Atoi(text)
 			if err != nil || tokens < 0 || tokens > maxTokens {
-				return Entry{}, a.lines.fail(column, "%s is no number of tokens: expected a whole number from 0 to 2^30", quoted(text))
+				return Entry{}, a.lines.fail(column, "%s is not a number of tokens: expected a whole number from 0 to 2^30", quoted(text))
 			}
 			if i == a.context {
 				entry.PromptTokens = tokens

@@ -103,7 +103,7 @@ func (f *File) Close() error { return f.file.Close() }
 // read, for each run anew, which a pipe cannot be.
 func Open(path string, format Format) (*File, error) {
 	if about, err := os.Stat(path); err == nil && !about.Mode().IsRegular() {
-		return nil, fmt.Errorf("open the trace: %s is no regular file: save the trace to one first", path)
+		return nil, fmt.Errorf("open the trace: %s is not a regular file: save the trace to one first", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -133,7 +133,7 @@ func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		if format = detect(head, name); format == "" {
-			return nil, &SyntaxError{name, 1, 1, `the format cannot be told: expected a CSV header "TIMESTAMP,ContextTokens,GeneratedTokens" (azure), lines of {"timestamp": …, "input_length": …} (mooncake), or an array of {"conversations": […]} (sharegpt)`}
+			return nil, &SyntaxError{name, 1, 1, `cannot tell the format: expected a CSV header "TIMESTAMP,ContextTokens,GeneratedTokens" (azure), lines of {"timestamp": …, "input_length": …} (mooncake), or an array of {"conversations": […]} (sharegpt)`}
 		}
 	}
 	switch format {
@@ -144,7 +144,7 @@ func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 	case ShareGPT:
 		return &shareGPT{objects: &objects{in: buffered, name: name, line: 1, column: 1}}, nil
 	default:
-		return nil, fmt.Errorf("%q is no format of traces: choose auto, azure, mooncake or sharegpt", format)
+		return nil, fmt.Errorf("%q is not a trace format: choose auto, azure, mooncake or sharegpt", format)
 	}
 }
 
@@ -181,7 +181,7 @@ func (c *clock) at(moment time.Time) (time.Duration, error) {
 	}
 	since := moment.Sub(c.first)
 	if since < c.last {
-		return 0, fmt.Errorf("this request came %s before the one above: expected the oldest first, sort the file by time", c.last-since)
+		return 0, fmt.Errorf("this request came %s before the one above: sort the file by time, the oldest first", c.last-since)
 	}
 	c.last = since
 	return since, nil

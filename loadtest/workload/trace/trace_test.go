@@ -87,16 +87,16 @@ func TestMalformed(t *testing.T) {
 		text   string
 		want   string
 	}{
-		{"auto, empty", trace.Auto, "", "t:1:1: the format cannot be told: expected a CSV header"},
-		{"auto, something else", trace.Auto, "hello\n", "t:1:1: the format cannot be told"},
+		{"auto, empty", trace.Auto, "", "t:1:1: cannot tell the format: expected a CSV header"},
+		{"auto, something else", trace.Auto, "hello\n", "t:1:1: cannot tell the format"},
 		{"azure, empty", trace.Azure, "", "t:1:1: the file is empty: expected the header"},
 		{"azure, header", trace.Azure, "TIMESTAMP,ContextTokens\n", "t:1:1: the header has no column GeneratedTokens"},
-		{"azure, time", trace.Azure, header + "yesterday,1,2\n", `t:2:1: "yesterday" is no time: expected one like`},
-		{"azure, number", trace.Azure, header + "2023-11-16 18:15:46,1,2\n\n2023-11-16 18:15:46, 1,2x\n", `t:4:24: "2x" is no number of tokens`},
-		{"azure, negative", trace.Azure, header + "2023-11-16 18:15:46,-1,2\n", `t:2:21: "-1" is no number of tokens`},
+		{"azure, time", trace.Azure, header + "yesterday,1,2\n", `t:2:1: "yesterday" is not a time: expected one such as`},
+		{"azure, number", trace.Azure, header + "2023-11-16 18:15:46,1,2\n\n2023-11-16 18:15:46, 1,2x\n", `t:4:24: "2x" is not a number of tokens`},
+		{"azure, negative", trace.Azure, header + "2023-11-16 18:15:46,-1,2\n", `t:2:21: "-1" is not a number of tokens`},
 		{"azure, few fields", trace.Azure, header + "2023-11-16 18:15:46,1", `t:2:22: the line has 2 fields: expected 3`},
 		{"azure, many fields", trace.Azure, header + "2023-11-16 18:15:46,1,2,3", `t:2:24: the line has more than 3 fields`},
-		{"azure, order", trace.Azure, header + "2023-11-16 18:15:46,1,2\n2023-11-16 18:15:44.5,1,2\n", `t:3:1: this request came 1.5s before the one above: expected the oldest first`},
+		{"azure, order", trace.Azure, header + "2023-11-16 18:15:46,1,2\n2023-11-16 18:15:44.5,1,2\n", `t:3:1: this request came 1.5s before the one above: sort the file by time, the oldest first`},
 		{"azure, long line", trace.Azure, header + long, "t:2:1048577: the line is longer than 1 MiB"},
 		{"mooncake, syntax", trace.Mooncake, `{"timestamp": 1, "input_length": x}`, `t:1:34: invalid character 'x'`},
 		{"mooncake, cut off", trace.Mooncake, `{"timestamp": 1`, `t:1:15: unexpected end`},
@@ -140,7 +140,7 @@ func TestMalformed(t *testing.T) {
 	if _, err := trace.Open(filepath.Join(t.TempDir(), "none"), trace.Auto); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
 	}
-	if _, err := trace.Open(t.TempDir(), trace.Auto); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := trace.Open(t.TempDir(), trace.Auto); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("folder: %v", err)
 	}
 }
