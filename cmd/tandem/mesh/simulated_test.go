@@ -25,7 +25,7 @@ func TestUpRefusesProfileAndTrouble(t *testing.T) {
 		set  func(*engines.Config)
 	}{
 		{"no such file", func(e *engines.Config) { e.Profile = filepath.Join(t.TempDir(), "none.json") }},
-		{"ends in the middle", func(e *engines.Config) { e.Profile = broken }},
+		{"the file is truncated", func(e *engines.Config) { e.Profile = broken }},
 		{"no worker of this process is called decode-9", func(e *engines.Config) { e.Simulated.Slow = []string{"decode-9=2"} }},
 		{"does not hold one block", func(e *engines.Config) { e.KVMemory = 1 }},
 	} {

@@ -175,7 +175,7 @@ func TestExplainSlowest(t *testing.T) {
 	if got.status != 0 || asked.GetPercentile() != 100 || asked.GetBy() != controlv1.RankBy_RANK_BY_E2E || !strings.Contains(got.stdout, `"rank":2,"ranked":150`) {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p50", "--control", addr), 1, "no request has ended well")
+	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p50", "--control", addr), 1, "no request has succeeded")
 	for _, c := range []struct {
 		args []string
 		want string

@@ -125,7 +125,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"up", "--kv-transport=pigeon"}, `--kv-transport: "pigeon" is none of auto, tcp and unix: see`},
 		{[]string{"up", "--kv-connections=9"}, `--kv-connections: 9 is outside 1 to 8: see`},
 		{[]string{"up", "--kv-socket=/run/kv.sock"}, `--kv-socket: give auto or off`},
-		{[]string{"up", "--kv-socket=off", "--kv-transport=unix"}, `--kv-socket: off leaves nothing`},
+		{[]string{"up", "--kv-socket=off", "--kv-transport=unix"}, `--kv-socket: off contradicts --kv-transport=unix`},
 		{[]string{"up", "--store-max-puts=-1"}, `--store-max-puts`},
 		{[]string{"serve"}, `--target: "" is none of router, prefill, decode and kvtransfer: see 'tandem serve --help'`},
 		{[]string{"serve", "--target=decode", "--kv-socket=relative"}, `--kv-socket: "relative" is neither auto nor off nor an absolute path: see`},
