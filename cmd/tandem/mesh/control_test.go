@@ -151,7 +151,7 @@ func TestRouterEndsUnderOperatorsCalls(t *testing.T) {
 	for ended == nil {
 		_, ended = watch.Recv()
 	}
-	if errors.Is(ended, io.EOF) || !strings.Contains(ended.Error(), "shuts down") {
+	if errors.Is(ended, io.EOF) || !strings.Contains(ended.Error(), "shutting down") {
 		t.Errorf("the watch ended with %v", ended)
 	}
 	_ = conn.Close()

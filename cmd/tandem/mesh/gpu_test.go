@@ -54,7 +54,7 @@ func TestNoGPU(t *testing.T) {
 			o.Engine.CUDA.Products, o.Engine.CUDA.CublasLt = cuda.CublasLt, "/nowhere/libcublasLt.so.12"
 		}},
 		{"copies that crawl", "--gpu-copy-rate", func(o *mesh.UpOptions) { o.Engine.CUDA.CopyRate = 1000 }},
-		{"copies of no GPU", "--gpu-copy-rate: no GPU", func(o *mesh.UpOptions) {
+		{"copies of no GPU", "--gpu-copy-rate: needs a GPU", func(o *mesh.UpOptions) {
 			o.Engine.Device, o.Engine.CUDA.CopyRate = engines.DeviceCPU, cuda.LeastCopyRate
 		}},
 		{"more than there is", "--gpu-memory", func(o *mesh.UpOptions) { o.Engine.CUDA.Memory = 1 << 40 }},

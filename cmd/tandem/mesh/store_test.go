@@ -109,7 +109,7 @@ func TestBlockStoreOfLessThanABlock(t *testing.T) {
 	}
 	// What the message names is enough.
 	var least int
-	if _, scanErr := fmt.Sscanf(err.Error()[strings.LastIndex(err.Error(), "model: ")+len("model: "):], "%d", &least); scanErr != nil {
+	if _, scanErr := fmt.Sscanf(err.Error()[strings.LastIndex(err.Error(), "model: pass ")+len("model: pass "):], "%d", &least); scanErr != nil {
 		t.Fatal(scanErr)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

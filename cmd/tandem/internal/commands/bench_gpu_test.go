@@ -162,8 +162,8 @@ func TestBenchGPURefuses(t *testing.T) {
 	}{
 		{"--device gpu", 2, "--device"},
 		{"--device auto", 2, "--device"},
-		{"--device cuda:0 --threads 2", 2, "--threads: applies to the CPU engine only"},
-		{"--device cuda:0 --dtype int8", 2, "--dtype: applies to the CPU engine only"},
+		{"--device cuda:0 --threads 2", 2, "--threads is of the CPU engine"},
+		{"--device cuda:0 --dtype int8", 2, "--dtype is of the CPU engine"},
 		{"--device cuda:0 --cuda-products mine", 2, "--cuda-products"},
 		{"--cublaslt x", 2, "--cublaslt is of a GPU"},
 		{"--cuda-weights bf16", 2, "--cuda-weights is of a GPU"},

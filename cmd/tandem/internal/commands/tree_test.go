@@ -93,7 +93,7 @@ func TestHelpOnSockets(t *testing.T) {
 		help := run(t.Context(), "", nil, command, "--help-all").stdout
 		_, line, _ := strings.Cut(help, "--kv-socket ")
 		line, _, _ = strings.Cut(line, "\n")
-		if strings.Contains(line, "a path") != path || !strings.Contains(line, "auto") || !strings.Contains(line, "off") {
+		if strings.Contains(line, "absolute path") != path || !strings.Contains(line, "auto") || !strings.Contains(line, "off") {
 			t.Errorf("%s says %q", command, line)
 		}
 	}
