@@ -237,7 +237,7 @@ func (m *Member) Undrain(ctx context.Context) error {
 func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 	m.LeaveForGood()
 	if err := m.cfg.Idle(ctx); err != nil {
-		m.cfg.Logger.Warn("drain ended before all work did: cutting off the rest", "error", err)
+		m.cfg.Logger.Warn("drain ended with work left: cutting it off", "error", err)
 		m.cfg.Cut()
 	}
 	m.mu.Lock()

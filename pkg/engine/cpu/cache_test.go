@@ -150,7 +150,7 @@ func TestCacheUnusable(t *testing.T) {
 		t.Fatal(err)
 	}
 	w, warned := loadWith(t, openModel(t, fableDir), cpu.Config{Threads: 1, WeightCache: file})
-	if w.FromCache() || !strings.Contains(warned, "next start packs them again") {
+	if w.FromCache() || !strings.Contains(warned, "next start will pack them again") {
 		t.Errorf("cached %t, warned of %q", w.FromCache(), warned)
 	}
 }

@@ -138,7 +138,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	}
 	switch {
 	case c.Threads < 1 || c.Threads > threads:
-		return c, fmt.Errorf("%d threads: use %d, as the weights were loaded with", c.Threads, threads)
+		return c, fmt.Errorf("%d threads: use the %d that the weights were loaded with", c.Threads, threads)
 	case c.BlockTokens < kernels.Lanes || c.BlockTokens%kernels.Lanes != 0 || kernels.SplitTokens%c.BlockTokens != 0:
 		return c, fmt.Errorf("blocks of %d tokens: use 16, 32, 64, 128 or 256", c.BlockTokens)
 	case c.MaxBatchTokens < 1 || c.MaxBatchTokens > 1<<20:
@@ -148,7 +148,7 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 	case c.Blocks < 0 || c.KVBytes < 0:
 		return c, errors.New("the number of blocks and the KV memory must not be negative")
 	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set a number of blocks or of bytes")
+		return c, errors.New("no KV memory: set the number of blocks or of bytes")
 	}
 	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {

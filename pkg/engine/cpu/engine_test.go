@@ -27,7 +27,7 @@ func TestConfigErrors(t *testing.T) {
 		{"absurd blocks", cpu.Config{Blocks: math.MaxInt}, "too many"},
 		{"odd block size", cpu.Config{Blocks: 4, BlockTokens: 24}, "blocks of 24 tokens"},
 		{"negative block size", cpu.Config{Blocks: 4, BlockTokens: -16}, "blocks of -16 tokens"},
-		{"more threads than loaded", cpu.Config{Blocks: 4, Threads: 3}, "loaded with 2"},
+		{"more threads than loaded", cpu.Config{Blocks: 4, Threads: 3}, "use the 2 that"},
 		{"negative batch", cpu.Config{Blocks: 4, MaxBatchTokens: -1}, "batches of -1"},
 		{"more sequences than tokens", cpu.Config{Blocks: 4, MaxBatchTokens: 2, MaxSequences: 3}, "3 sequences"},
 		{"unknown type of KV", cpu.Config{Blocks: 4, KV: "fp8"}, "use bf16 or int8"},

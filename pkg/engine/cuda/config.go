@@ -191,7 +191,7 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 	case c.Blocks < 0 || c.KVBytes < 0:
 		return c, errors.New("the number of blocks and the KV memory must not be negative")
 	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set a number of blocks or of bytes")
+		return c, errors.New("no KV memory: set the number of blocks or of bytes")
 	}
 	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
 	if c.Blocks == 0 {

@@ -50,7 +50,7 @@ type Config struct {
 
 // RegisterFlags adds the flags of all engines, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Name, "engine", Auto, "engine that runs the model: auto (cpu or cuda, by --device), cpu, cuda, or simulated (computes no model, only takes its time)")
+	fs.StringVar(&c.Name, "engine", Auto, "engine that runs the model: auto (cpu or cuda, by --device), cpu, cuda, or simulated (takes the time of a real engine, but computes nothing)")
 	fs.StringVar(&c.Device, "device", DeviceAuto, "device that runs the model: auto (the first GPU, or else the CPU), cpu, or a GPU such as cuda:0")
 	fs.Var(&c.KVMemory, "kv-memory", "memory for the KV cache of each worker, such as 4GiB; auto: on the CPU 1GiB (less if memory is short, but at least one full context), on a GPU what --gpu-memory leaves")
 	fs.IntVar(&c.BlockTokens, "block-tokens", 32, "tokens per KV block: 16, 32, 64, 128 or 256 (simulated engine: 1 to 1024)")

@@ -126,7 +126,7 @@ func (c *Server) resolveVersions(policy *controlv1.Policy) error {
 			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("no worker of model %q has weights with digest %s: start one first, see 'tandem workers'", v.GetModel(), clienterr.Shorten(v.GetModelDigest())))
 		case 1:
 		default:
-			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("%s begins %d digests of workers: give more of it", v.GetModelDigest(), len(classes)))
+			return rpc.InvalidArgument(field("model_digest"), fmt.Sprintf("%s is the start of %d different digests: give more of it", v.GetModelDigest(), len(classes)))
 		}
 		for digest, there := range classes {
 			v.ModelDigest = digest

@@ -57,7 +57,7 @@ func (f Folder) read(ctx context.Context, file *os.File, id Identity, s stream, 
 		err := s.each(i, func(piece []byte, at int64) error {
 			if _, err := file.ReadAt(piece, start+at); err != nil {
 				if errors.Is(err, io.EOF) {
-					return errors.New("another process is truncating it")
+					return errors.New("it became shorter while it was read")
 				}
 				return err
 			}
