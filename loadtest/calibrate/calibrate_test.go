@@ -136,7 +136,7 @@ func TestPlan(t *testing.T) {
 		{func(p *calibrate.Plan) { p.Duration = 0 }, "give 1s to 1h"},
 		{func(p *calibrate.Plan) { p.TokensPerStream = 1 }, "tokens a stream"},
 		{func(p *calibrate.Plan) { p.PromptTokens = 0 }, "tokens a prompt"},
-		{func(p *calibrate.Plan) { p.TTFT, p.ITL = fakeserver.Delay{}, fakeserver.Delay{} }, "some length"},
+		{func(p *calibrate.Plan) { p.TTFT, p.ITL = fakeserver.Delay{}, fakeserver.Delay{} }, "at least one of them"},
 		{func(p *calibrate.Plan) { p.TTFT.Jitter = time.Hour }, "jitter"},
 		{func(p *calibrate.Plan) { p.Streams, p.Duration = 100_000, time.Hour }, "fewer streams"},
 	}
