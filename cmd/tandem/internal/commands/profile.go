@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/cmd/tandem/profile"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -153,9 +154,11 @@ func (f *profileFlags) convert() (*profileReport, error) {
 }
 
 func (f *profileFlags) measure(ctx context.Context, stderr io.Writer) (report *profileReport, err error) {
-	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
-	if f.preset != "" {
-		m.name = ""
+	m := measuredModel{shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
+	if f.preset == "" {
+		if m.name, err = modeldir.Find(f.model); err != nil {
+			return nil, err
+		}
 	}
 	err = m.measure(ctx, stderr, func(weights *cpu.Weights, said func(stage string, done, total int64)) error {
 		report, err = f.with(ctx, weights, said)

@@ -78,6 +78,18 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// Without --model and --preset the bundled model is measured.
+func TestProfileOfTheBundledModel(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "fable.json")
+	got := run(t.Context(), "", nil, "profile", "--threads", "1", "--duration", "1s", "--max-context", "64", "--max-chunk", "16", "--max-sequences", "2", "--out", out)
+	if got.status != 0 {
+		t.Fatalf("status %d: %s", got.status, got.stderr)
+	}
+	if p := readProfile(t, out); p.Model != "fable" {
+		t.Errorf("measured %s", p.Model)
+	}
+}
+
 func TestProfileFromDistServe(t *testing.T) {
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, "d.json"), filepath.Join(dir, "p.json")
