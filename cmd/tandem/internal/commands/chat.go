@@ -22,13 +22,20 @@ own chat template makes prompts of the conversation. A backslash at the end of a
 line goes on with the next one; """ begins and ends a text of several lines. Text
 is UTF-8.
 
+At a terminal you can edit the line, and the arrow keys bring back the last hundred;
+they are kept in memory only. Lines that you paste together are one text: Enter
+sends it.
+
+An answer ends where the model ends it, and after --max-tokens at the latest. The
+bundled model continues tales, and hardly ever ends one.
+
 After each answer a line on standard error says what it cost: the time to the first
 token and its parts, tokens a second, how much of the prompt was in a prefix cache,
 and which workers were used.
 
-Ctrl-C stops an answer and keeps what came of it; between answers, Ctrl-C or Ctrl-D
-leaves. A turn that fails is not part of the conversation. /help lists the commands
-there are.
+Ctrl-C stops an answer and keeps what came of it, or empties the line; at an empty
+line, Ctrl-C or Ctrl-D leaves. A turn that fails is not part of the conversation.
+/help lists the commands there are.
 
 Where standard input is no terminal, each line is a turn; a failed one ends it. With
 --json each answer is one object with the keys of the result of 'tandem generate'.`,
@@ -56,7 +63,7 @@ func (c *chatFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&c.arguments, "template-argument", nil, "variable of the chat template, such as enable_thinking=false; may be repeated")
 	fs.BoolVar(&c.noStats, "no-stats", false, "do not say what answers cost")
 	fs.BoolVar(&c.json, "json", false, "print one JSON object for each answer")
-	c.requestFlags.add(cmd, false, "of an answer", "an answer")
+	c.requestFlags.add(cmd, false, "of an answer (default: an eighth of the context, 2048 at most)", "an answer")
 	onlyOnCommandLine(cmd, "system", "template-argument", "no-stats")
 }
 

@@ -95,7 +95,9 @@ func (s *chatSession) save(path string) error {
 	return nil
 }
 
-func (s *chatSession) cost(r resultJSON) {
+// cost says what an answer cost that was to have bound tokens at most; 0: as many as
+// the context holds.
+func (s *chatSession) cost(r resultJSON, bound uint32) {
 	t := r.TimingMs
 	ms := func(value float64) string {
 		d := time.Duration(value * float64(time.Millisecond))
@@ -116,8 +118,11 @@ func (s *chatSession) cost(r resultJSON) {
 		fmt.Fprintf(&out, "; %.1f tokens/s", 1000/t.Tpot)
 	}
 	fmt.Fprintf(&out, "; prompt %d tokens, %d cached; answer %d", r.Usage.PromptTokens, r.Usage.CachedTokens, r.Usage.CompletionTokens)
-	if r.FinishReason == "length" {
-		out.WriteString(", cut")
+	switch {
+	case r.FinishReason == "length" && r.Usage.CompletionTokens == bound:
+		out.WriteString(", cut there by --max-tokens")
+	case r.FinishReason == "length":
+		out.WriteString(", cut there by the end of the context")
 	}
 	where := r.Route.Decode
 	if r.Route.Prefill != r.Route.Decode && r.Route.Prefill != "" {

@@ -49,23 +49,32 @@ func interruptsOf(ctx context.Context) (_ context.Context, interrupts <-chan os.
 	}
 }
 
+// input is where a conversation comes from.
+type input interface {
+	// next asks for a line; the channel gives one, or is closed after the last.
+	next(prompt string) <-chan line
+	// stop ends it; nothing is asked for any more.
+	stop()
+}
+
 // lines reads lines for as long as they are asked for.
 type lines struct {
-	next chan line
-	done chan struct{}
+	read    chan line
+	done    chan struct{}
+	prompts io.Writer
 }
 
 type line struct {
 	text string
-	err  error // io.EOF: there are no more, and next is closed
+	err  error // io.EOF: there are no more
 }
 
 // readLines starts the goroutine that reads. Nothing ends a read from a terminal
 // but the end of the process: it outlives the command by no more than that.
-func readLines(r io.Reader) *lines {
-	l := &lines{next: make(chan line), done: make(chan struct{})}
+func readLines(r io.Reader, prompts io.Writer) *lines {
+	l := &lines{read: make(chan line), done: make(chan struct{}), prompts: prompts}
 	go func() {
-		defer close(l.next)
+		defer close(l.read)
 		scanner := bufio.NewScanner(r)
 		scanner.Buffer(nil, maxPromptBytes)
 		for {
@@ -76,7 +85,7 @@ func readLines(r io.Reader) *lines {
 				next.err = err
 			}
 			select {
-			case l.next <- next:
+			case l.read <- next:
 			case <-l.done:
 				return
 			}
@@ -86,6 +95,11 @@ func readLines(r io.Reader) *lines {
 		}
 	}()
 	return l
+}
+
+func (l *lines) next(prompt string) <-chan line {
+	_, _ = io.WriteString(l.prompts, prompt)
+	return l.read
 }
 
 func (l *lines) stop() { close(l.done) }

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -25,9 +27,10 @@ type chatSession struct {
 	flags      *chatFlags
 	base       *inferencev1.GenerateRequest
 	conn       *grpc.ClientConn
-	input      *lines
+	input      input
 	interrupts <-chan os.Signal
-	terminal   bool // somebody types
+	terminal   bool    // somebody types
+	bound      *uint32 // tokens of an answer, unless --max-tokens says it
 	out, stats io.Writer
 	dim        bool
 	system     string
@@ -54,15 +57,19 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 		out: cmd.OutOrStdout(), stats: cmd.ErrOrStderr(), dim: isTerminal(cmd.ErrOrStderr()),
 	}
 	ctx := cmd.Context()
+	model, err := s.meet(ctx)
+	if err != nil {
+		return routerFailure(err, flags.addr, false)
+	}
 	if s.terminal || processOf(ctx).Interrupts != nil {
 		var stop func()
 		ctx, s.interrupts, stop = interruptsOf(ctx)
 		defer stop()
 	}
-	s.input = readLines(cmd.InOrStdin())
+	s.open(cmd)
 	defer s.input.stop()
 	if s.terminal {
-		fmt.Fprintln(s.stats, "Say something; /help lists commands, Ctrl-D leaves.")
+		fmt.Fprintf(s.stats, "Say something to %s; /help lists commands, Ctrl-D leaves.\n", model)
 	}
 	for {
 		text, err := s.listen(ctx)
@@ -83,24 +90,63 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	}
 }
 
+// meet asks the router for its model, so that a router that is not there is said
+// before anything is typed, and bounds answers where --max-tokens does not: some
+// models, such as the bundled one, hardly ever end a text.
+func (s *chatSession) meet(ctx context.Context) (model string, _ error) {
+	const toAnswer, atMost, share = 10 * time.Second, 2048, 8
+	ctx, cancel := context.WithTimeout(ctx, toAnswer)
+	defer cancel()
+	served, err := inferencev1.NewInferenceClient(s.conn).ListModels(ctx, &inferencev1.ListModelsRequest{})
+	if err != nil {
+		return "", err
+	}
+	model = cmp.Or(s.base.GetModel(), "the model")
+	for _, m := range served.GetModels() {
+		if s.base.GetModel() == "" || s.base.GetModel() == m.GetName() {
+			model = m.GetName()
+			s.bound = new(min(max(m.GetContextTokens()/share, 1), atMost))
+			break
+		}
+	}
+	if s.base.MaxTokens != nil {
+		s.bound = nil
+	}
+	return model, nil
+}
+
+// open begins to read what is said.
+func (s *chatSession) open(cmd *cobra.Command) {
+	if e := newEditor(cmd.InOrStdin(), s.stats, processOf(cmd.Context()).Environ); e != nil {
+		s.input = e
+		return
+	}
+	prompts := io.Discard
+	if s.terminal {
+		prompts = s.stats
+	}
+	s.input = readLines(cmd.InOrStdin(), prompts)
+}
+
 func (s *chatSession) listen(ctx context.Context) (string, error) {
 	first, err := s.line(ctx, "> ")
 	if err != nil {
 		return "", err
 	}
-	return turn(first, func() (string, error) { return s.line(ctx, "… ") })
+	text, err := turn(first, func() (string, error) { return s.line(ctx, "… ") })
+	if errors.Is(err, errInterrupted) { // gives up this text
+		return "", nil
+	}
+	return text, err
 }
 
 func (s *chatSession) line(ctx context.Context, prompt string) (string, error) {
-	if s.terminal {
-		fmt.Fprint(s.stats, prompt)
-	}
 	select {
-	case l, more := <-s.input.next:
+	case l, more := <-s.input.next(prompt):
 		if !more {
 			return "", io.EOF
 		}
-		if l.err != nil && !errors.Is(l.err, io.EOF) {
+		if l.err != nil && !errors.Is(l.err, io.EOF) && !errors.Is(l.err, errInterrupted) {
 			return "", fmt.Errorf("read from standard input: %w", l.err)
 		}
 		return l.text, l.err
@@ -173,6 +219,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 		c.Messages = append(c.Messages, &inferencev1.Message{Role: "system", Content: s.system})
 	}
 	c.Messages = append(c.Messages, s.messages...)
+	request.MaxTokens = cmp.Or(request.MaxTokens, s.bound)
 	out := bufio.NewWriter(s.out)
 	if s.flags.json {
 		out = bufio.NewWriter(io.Discard)
@@ -180,6 +227,10 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 	g := &generation{flags: &generateFlags{requestFlags: requestFlags{addr: s.flags.addr}}, out: out}
 	g.result.TokenIDs = []uint32{}
 	interrupted, err := s.follow(ctx, g, request)
+	if s.bound != nil && rpc.Reason(err) == api.ReasonContextLengthExceeded { // with so many tokens; fewer may fit
+		request.MaxTokens = nil
+		interrupted, err = s.follow(ctx, g, request)
+	}
 	var failed error
 	if err != nil {
 		failed = g.failure(err)
@@ -200,7 +251,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 		return g.result.Text, failed
 	}
 	if !s.flags.noStats {
-		s.cost(g.result)
+		s.cost(g.result, request.GetMaxTokens())
 	}
 	return g.result.Text, nil
 }

@@ -55,7 +55,7 @@ func chatWith(t *testing.T, k *talker, stdin string, args ...string) outcome {
 }
 
 const goldenCost = "[first token 15ms: tokenize 1ms, queue 2ms, decide 3ms, reserve 4ms, prefill 5ms; second 8ms later, transfer exposed 6ms; 285.7 tokens/s; " +
-	"prompt 5 tokens, 2 cached; answer 2, cut; disaggregated on p to d]\n"
+	"prompt 5 tokens, 2 cached; answer 2, cut there by the end of the context; disaggregated on p to d]\n"
 
 func TestChat(t *testing.T) {
 	k := new(talker)
@@ -86,6 +86,40 @@ func TestChatRequest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, k.asked[0], protocmp.Transform()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Answers end also where the model does not end them. With less of the context left
+// than that, they have what is left.
+func TestChatBoundsAnswers(t *testing.T) {
+	full := rpc.ContextLength("max_tokens", "the context holds 4096 tokens")
+	for name, c := range map[string]struct {
+		args  []string
+		fails func(turn int) error
+		want  []uint32 // max_tokens of the requests; 0: none
+	}{
+		"an eighth of the context": {nil, nil, []uint32{512}},
+		"what is left":             {nil, func(turn int) error { return map[int]error{1: full}[turn] }, []uint32{512, 0}},
+		"as many as are asked for": {[]string{"--max-tokens=600"}, nil, []uint32{600}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &talker{fails: c.fails}
+			if got := chatWith(t, k, "a\n", append(c.args, "--no-stats")...); got.status != 0 || got.stderr != "" {
+				t.Fatalf("got %+v", got)
+			}
+			var asked []uint32
+			for _, r := range k.asked {
+				asked = append(asked, r.GetMaxTokens())
+			}
+			if diff := cmp.Diff(c.want, asked); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	k := &talker{fails: func(int) error { return full }}
+	checkFailure(t, chatWith(t, k, "a\n", "--max-tokens=600"), 1, "the context holds 4096 tokens")
+	if len(k.asked) != 1 {
+		t.Errorf("asked %d times", len(k.asked))
 	}
 }
 

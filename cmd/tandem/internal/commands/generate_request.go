@@ -38,7 +38,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain', which the router adds to if another request has it (default: one that the router makes)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
-	g.requestFlags.add(cmd, true, "to generate", "the generation")
+	g.requestFlags.add(cmd, true, "to generate (default: as many as the context holds)", "the generation")
 	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
 

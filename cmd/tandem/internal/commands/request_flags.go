@@ -24,7 +24,7 @@ type requestFlags struct {
 }
 
 // add adds all but --json. greedy: without --temperature the likeliest token is taken;
-// tokens and text say what --max-tokens and --stop bound.
+// tokens and text say what --max-tokens and --stop bound, tokens the default too.
 func (r *requestFlags) add(cmd *cobra.Command, greedy bool, tokens, text string) {
 	fs := cmd.Flags()
 	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
@@ -32,7 +32,7 @@ func (r *requestFlags) add(cmd *cobra.Command, greedy bool, tokens, text string)
 	// Not TANDEM_MODEL: that names a directory.
 	fs.StringVar(&r.model, "model", "", "name of the model (default: the only one that is served)")
 	fs.StringVar(&r.tenant, "tenant", "", "tenant to be counted under")
-	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens+" (default: as many as the context holds)")
+	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens)
 	fs.StringArrayVar(&r.stop, "stop", nil, "text that ends "+text+" and is not printed; may be repeated")
 	r.sampling.add(cmd, greedy)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
