@@ -1,0 +1,175 @@
+package integration_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/integration/docstest"
+	"github.com/tandem-serving/tandem/pkg/longtest"
+)
+
+// pagesOfUsers are the pages whose commands somebody copies who uses what is here.
+func pagesOfUsers(t *testing.T, root string) (pages []string) {
+	t.Helper()
+	pages, err := fs.Glob(os.DirFS(root), "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"docs", "deploy", "examples"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".md") {
+				var page string
+				if page, err = filepath.Rel(root, path); err == nil {
+					pages = append(pages, page)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pages
+}
+
+// TestCommandsOfThePages runs what the pages print. Blocks of one page follow one
+// another in one folder, so that one may use what another has written.
+func TestCommandsOfThePages(t *testing.T) {
+	root := checkoutRoot(t)
+	tandem := clustertest.Build(t).Tandem
+	blocks := 0
+	for _, page := range pagesOfUsers(t, root) {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := docstest.Blocks(page, string(text))
+		if blocks += len(found); len(found) == 0 {
+			continue
+		}
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t, root, tandem)
+			for _, b := range found {
+				where := fmt.Sprintf("%s:%d", page, b.Line)
+				if b.Fault != "" {
+					t.Errorf("%s: %s", where, b.Fault)
+					continue
+				}
+				c.check(t, where, b.Text, b.Run && (!b.Long || longtest.Wanted()))
+			}
+		})
+	}
+	if blocks < 20 {
+		t.Errorf("the pages have only %d blocks of commands", blocks)
+	}
+}
+
+// examples are those of the commands' help that are not run, or only where tests may
+// take long, by what they begin with.
+var examples = []struct {
+	begins, reason string
+	long           bool
+}{
+	{"tandem bench client", "takes both cores for a minute", false},
+	{"tandem bench compare", "fails if the machine was busier meanwhile", false},
+	{"tandem bench engine", "takes half a minute, or a GPU", false},
+	{"tandem bench engine --model models/fable", "takes 12 s", true},
+	{"tandem bench handover", "takes minutes", false},
+	{"tandem bench modes", "takes an hour", false},
+	{"tandem bench scheduler --scenario long-prompt", "needs a profile of a larger model, or takes minutes", false},
+	{"tandem bench serve", "takes from half a minute to an hour, or another server", false},
+	{"tandem bench simulated", "takes minutes", false},
+	{"tandem bench tokenizer", "takes 6 s", false},
+	{"cat docs/*.md | tandem bench tokenizer", "takes 6 s", true},
+	{"tandem bench tracing", "takes minutes", false},
+	{"tandem bench transfer", "takes minutes and gigabytes", false},
+	{"tandem completion fish", "writes to where the shell looks", false},
+	{"tandem completion zsh", "writes to where the shell looks", false},
+	{"tandem drain", "names a worker", false},
+	{"tandem policy set --version", "names weights that no worker has", false},
+	{"tandem probe --service", "needs a worker at a path of its own", false},
+	{"tandem profile", "takes a minute", false},
+	{"tandem profile --threads 1", "takes a minute", true},
+	{"tandem profile --preset", "takes five minutes", false},
+	{"tandem profile --from-distserve", "needs a file that DistServe publishes", false},
+	{"tandem serve", "runs until it is stopped", false},
+	{"tandem undrain", "names a worker", false},
+	{"tandem workers --watch", "runs until it is stopped", false},
+}
+
+// TestExamplesOfTheHelp runs the examples of every command.
+func TestExamplesOfTheHelp(t *testing.T) {
+	root := checkoutRoot(t)
+	tandem := clustertest.Build(t).Tandem
+	seen := make([]bool, len(examples))
+	commands := commandsOf(t, tandem)
+	if len(commands) < 30 {
+		t.Errorf("found only the commands %q", commands)
+	}
+	c := newClone(t, root, tandem)
+	done := make(map[string]bool)
+	for _, command := range commands {
+		lines := examplesOf(t, tandem, command)
+		if len(lines) == 0 {
+			t.Errorf("tandem %s has no examples", command)
+		}
+		for _, line := range lines {
+			if done[line] {
+				continue
+			}
+			done[line] = true
+			run := true
+			for i, e := range examples { // the last one that fits
+				if strings.HasPrefix(line, e.begins) {
+					seen[i], run = true, e.long && longtest.Wanted()
+				}
+			}
+			c.check(t, "tandem "+command+" --help", line, run)
+		}
+	}
+	for i, e := range examples {
+		if !seen[i] {
+			t.Errorf("no example begins with %q any more", e.begins)
+		}
+	}
+}
+
+// commandsOf are the commands of a binary, of all levels.
+func commandsOf(t *testing.T, tandem string, above ...string) (paths []string) {
+	t.Helper()
+	out, err := exec.Command(tandem, append(append([]string{"__complete"}, above...), "")...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		name, about, is := strings.Cut(strings.TrimSpace(line), "\t")
+		if !is || about == "" || strings.HasPrefix(name, "-") || len(above) > 0 && above[0] == "help" {
+			continue
+		}
+		path := append(append([]string{}, above...), name)
+		paths = append(append(paths, strings.Join(path, " ")), commandsOf(t, tandem, path...)...)
+	}
+	return paths
+}
+
+// examplesOf are the lines of examples that a command's help prints.
+func examplesOf(t *testing.T, tandem, command string) (lines []string) {
+	t.Helper()
+	out, err := exec.Command(tandem, append(strings.Fields(command), "--help")...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(out), "\nExamples:\n")
+	section, _, _ = strings.Cut(section, "\n\n")
+	for line := range strings.Lines(section) {
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return lines
+}
