@@ -1,0 +1,163 @@
+package integration_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// answered is what an example prints of an answer.
+var answered = regexp.MustCompile(`(?s)^.+\n\[8 prompt tokens, [1-6]?\d in the answer\]\n$`)
+
+// TestExamples runs each program of examples/ as its page says: it prints an answer and
+// what it used, comes back where it is refused at first, and says what is wrong with a
+// request.
+func TestExamples(t *testing.T) {
+	root := checkoutRoot(t)
+	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
+		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").Ready(t)
+	openai := "OPENAI_BASE_URL=" + refusesFirst(t, address(up.Field(t, "http"))) + "/v1"
+	tandem := "TANDEM_ADDR=" + refusesFirstCall(t, up.Field(t, "grpc"))
+	for name, c := range map[string]struct {
+		needs []string
+		where string
+		run   []string
+	}{
+		"Go, OpenAI": {[]string{"go"}, openai, []string{goExample(t, root, "openai")}},
+		"Go, gRPC":   {[]string{"go"}, tandem, []string{goExample(t, root, "grpc")}},
+		"Python":     {[]string{"python3"}, openai, []string{"python3", "examples/chat.py"}},
+		"JavaScript": {[]string{"node"}, openai, []string{"node", "examples/chat.mjs"}},
+		"curl":       {[]string{"bash", "curl", "jq"}, openai, []string{"bash", "examples/chat.sh"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, program := range c.needs {
+				if _, err := exec.LookPath(program); err != nil {
+					t.Skipf("%s is not here", program)
+				}
+			}
+			run := func(prompt string) (string, error) {
+				cmd := exec.CommandContext(t.Context(), c.run[0], append(c.run[1:], prompt)...)
+				cmd.Dir, cmd.Env = root, append(os.Environ(), c.where)
+				out, err := cmd.CombinedOutput()
+				return string(out), err
+			}
+			out, err := run("Tell me of a king.")
+			if err != nil || !answered.MatchString(out) {
+				t.Errorf("%v: %s", err, out)
+			}
+			if out, err := run(strings.Repeat("king ", 4000)); err == nil || !strings.Contains(out, "maximum context length is 2048 tokens") {
+				t.Errorf("a prompt over the context: %v: %.300s", err, out)
+			}
+		})
+	}
+}
+
+// goExample builds a program of examples/.
+func goExample(t *testing.T, root, name string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./examples/"+name)
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// refusesFirst is the URL of a server that hands each second request on to the one at an
+// address, and refuses those between as a router that is full does.
+func refusesFirst(t *testing.T, to string) (base string) {
+	t.Helper()
+	var requests atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: to})
+	proxy.FlushInterval = -1
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Go's proxy reads a body to its end only after the answer may have begun, when
+		// Go's server has closed it.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if requests.Add(1)%2 == 0 {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Retry-After-Ms", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"error":{"message":"the queue is full","type":"server_error","code":"queue_full"}}`+"\n")
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// refusesFirstCall is refusesFirst over gRPC.
+func refusesFirstCall(t *testing.T, to string) (addr string) {
+	t.Helper()
+	conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	inferencev1.RegisterInferenceServer(server, &refusingServer{to: inferencev1.NewInferenceClient(conn)})
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	})
+	return listener.Addr().String()
+}
+
+type refusingServer struct {
+	inferencev1.UnimplementedInferenceServer
+	to       inferencev1.InferenceClient
+	requests atomic.Int64
+}
+
+func (s *refusingServer) Generate(q *inferencev1.GenerateRequest, out grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+	if s.requests.Add(1)%2 == 1 {
+		return status.Error(codes.ResourceExhausted, "the queue is full")
+	}
+	in, err := s.to.Generate(out.Context(), q)
+	for err == nil {
+		var event *inferencev1.GenerateEvent
+		if event, err = in.Recv(); err == nil {
+			err = out.Send(event)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
