@@ -17,6 +17,15 @@ type Template interface {
 	Render(ctx context.Context, c Conversation) (string, error)
 }
 
+// Ending is a Template that knows how answers end.
+type Ending interface {
+	Template
+	// EndToken is the text of the token that ends an answer, eos_token of the
+	// tokenizer's configuration; empty: there is none. config.json may name another
+	// one, which only ends a text.
+	EndToken() string
+}
+
 // Error is a template that cannot be used, or that refuses a conversation.
 type Error struct {
 	// File and Name say which template: Name is empty where the file holds one.
@@ -70,6 +79,13 @@ type set struct {
 	tokens         *jinja.Dict
 	options        Options
 	usual, forTool *named
+}
+
+// EndToken implements Ending.
+func (s *set) EndToken() string {
+	token, _ := s.tokens.Get("eos_token")
+	text, _ := token.(string)
+	return text
 }
 
 type named struct {

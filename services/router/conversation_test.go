@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -35,7 +36,11 @@ func chatOf(served model.Spec) (chat.Template, error) {
 	if served.Name == "stuck" {
 		return stuck{}, nil
 	}
-	return chat.Parse("test.jinja", testTemplate, map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{})
+	tokens := map[string]string{"bos_token": "<|begin_of_text|>"}
+	if served.Name == "turns" {
+		tokens["eos_token"] = "<|pad|>"
+	}
+	return chat.Parse("test.jinja", testTemplate, tokens, chat.Options{})
 }
 
 // stuck is a template that takes all the time there is.
@@ -128,6 +133,34 @@ func TestBadConversations(t *testing.T) {
 				r := m.generate(t.Context(), &inferencev1.GenerateRequest{Input: c.conversation})
 				if status.Code(r.err) != codes.InvalidArgument || rpc.Field(r.err) != c.field || !strings.Contains(r.err.Error(), c.says) {
 					t.Errorf("field %q, error %v", rpc.Field(r.err), r.err)
+				}
+			})
+		})
+	}
+}
+
+// An answer ends with the token that ends a turn by the template's configuration, also
+// where the model's own ends only texts.
+func TestAnswersEndWithTheTurn(t *testing.T) {
+	served := spec()
+	served.Name = "turns"
+	const turn = 4095
+	for name, c := range map[string]struct {
+		request *inferencev1.GenerateRequest
+		want    []uint32
+	}{
+		"a conversation": {&inferencev1.GenerateRequest{Input: conversation(said("user", "Once"))}, []uint32{eos, turn}},
+		"a text":         {&inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once"}}, []uint32{eos}},
+		"on and on":      {&inferencev1.GenerateRequest{Input: conversation(said("user", "Once")), IgnoreEos: true}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inMeshOf(t, served, nil, func(t *testing.T, m *mesh) {
+				d := m.start(nil, decodeRecord("d1"))[0]
+				if r := m.generate(t.Context(), c.request); r.err != nil {
+					t.Fatal(r.err)
+				}
+				if diff := cmp.Diff(c.want, d.Tasks()[0].GetStopTokenIds(), cmpopts.EquateEmpty()); diff != "" {
+					t.Error(diff)
 				}
 			})
 		})

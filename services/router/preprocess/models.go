@@ -37,6 +37,7 @@ type Model struct {
 
 	encodes  chan struct{}         // a place for each long text that is made into tokens
 	sampling *inferencev1.Sampling // the defaults
+	endTurn  []int32               // ends answers of a conversation, beside Spec.EOS; or none
 }
 
 // Models are the models that can be asked for. They are safe for concurrent use.
@@ -63,6 +64,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 			}
 		}
 		if m.Chat != nil {
+			m.endTurn = endTurn(m)
 			m.Chat = boundedChat{m.Chat, renders}
 		}
 		m.encodes = encodes
@@ -72,6 +74,20 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 		}
 	}
 	return s, nil
+}
+
+// endTurn is the token that ends a turn by the model's chat template, if its
+// configuration does not have it already.
+func endTurn(m *Model) []int32 {
+	template, knows := m.Chat.(chat.Ending)
+	if !knows || m.Tokenizer == nil {
+		return nil
+	}
+	id, is := m.Tokenizer.TokenID(template.EndToken())
+	if !is || slices.Contains(m.Spec.EOS, id) {
+		return nil
+	}
+	return []int32{id}
 }
 
 // Named is the model with a name; nil: there is none.

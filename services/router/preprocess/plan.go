@@ -130,6 +130,9 @@ func stopTokensOf(q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
 	var out []int32
 	if !q.GetIgnoreEos() {
 		out = append(out, m.Spec.EOS...)
+		if q.GetConversation() != nil {
+			out = append(out, m.endTurn...)
+		}
 	}
 	given, err := tokensOf(q.GetStopTokenIds(), "stop_token_ids", m)
 	return append(out, given...), err
