@@ -1,3 +1,3 @@
 module github.com/tandem-serving/tandem/tools/record
 
-go 1.26
+go 1.26.0
