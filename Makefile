@@ -27,7 +27,7 @@ integration: images ## Run the integration suite over containers
 
 demo: build ## Record docs/images/demo.svg, the moving picture of the README
 	cd tools/record && GOWORK=off go build -o $(BIN)/record . && \
-	PATH=$(BIN):$$PATH TANDEM_MODEL=$(CURDIR)/models/fable $(BIN)/record --script demo.sh --out $(CURDIR)/docs/images/demo.svg
+	PATH=$(BIN):$$PATH $(BIN)/record --script demo.sh --out $(CURDIR)/docs/images/demo.svg
 
 picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
 	bash tools/record/report.sh

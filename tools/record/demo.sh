@@ -1,4 +1,4 @@
-#! rm -rf /tmp/tandem-demo; mkdir /tmp/tandem-demo; cd /tmp/tandem-demo
+#! models=$PWD/../../models; rm -rf /tmp/tandem; mkdir /tmp/tandem; cd /tmp/tandem; ln -s $models models
 # The whole mesh: a router, a prefill and a decode worker, etcd and NATS.
 tandem up 2> up.err | tee up.log &
 #until ready

@@ -50,8 +50,8 @@ func layout(chunks []Chunk) (lines [][]span, starts []time.Duration) {
 				}
 				fresh = true
 				continue
-			case r == '\t':
-				r = ' '
+			case r == '\t', r == ' ':
+				r = '\u00a0' // not every viewer keeps spaces side by side
 			case r < ' ':
 				continue
 			}
@@ -83,7 +83,7 @@ func Draw(chunks []Chunk) string {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace" font-size="%d">
 <rect width="100%%" height="100%%" rx="8" fill="%s"/><path d="M0 %g v-18 a8 8 0 0 1 8 -8 h%g a8 8 0 0 1 8 8 v18 z" fill="%s"/>
 <circle cx="18" cy="13" r="5" fill="#e0605a"/><circle cx="36" cy="13" r="5" fill="#e2b73c"/><circle cx="54" cy="13" r="5" fill="#55b95c"/>
-<svg y="%g" height="%g"><g xml:space="preserve">
+<svg y="%g" height="%g"><g>
 `, width, height, fontSize, background, title, width-16, barColour, title, height-title)
 	// The lines move up when one more than fit begins.
 	if moves := len(lines) - rows; moves > 0 {
