@@ -11,7 +11,7 @@ package blaslt
 
 /*
 #cgo CFLAGS: -std=c11
-#cgo !asan CFLAGS: -O2
+#cgo !asan CFLAGS: -O2 -g0
 #cgo asan CFLAGS: -O1
 #cgo linux LDFLAGS: -ldl
 #include <stdlib.h>

@@ -18,7 +18,7 @@ package driver
 
 /*
 #cgo CFLAGS: -std=c11
-#cgo !asan CFLAGS: -O2
+#cgo !asan CFLAGS: -O2 -g0
 #cgo asan CFLAGS: -O1
 #cgo linux LDFLAGS: -ldl
 #include <stdlib.h>
