@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -72,57 +71,4 @@ func Handler(registerer prometheus.Registerer, gatherer prometheus.Gatherer) htt
 		Timeout:             10 * time.Second,
 		EnableOpenMetrics:   true,
 	})
-}
-
-// Build says what the running binary was made from.
-type Build struct {
-	// Version is the module's version, or "devel" for a build from a checkout.
-	Version string `json:"version"`
-	// Revision is the commit, with "-dirty" if there were changes on top of it;
-	// empty if the binary was built without version control.
-	Revision string `json:"revision,omitempty"`
-	// Go is the version of the Go release.
-	Go string `json:"go"`
-}
-
-// ReadBuild reads what the Go linker left in the binary.
-func ReadBuild() Build {
-	build := Build{Version: "devel"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return build
-	}
-	build.Go = info.GoVersion
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		build.Version = v
-	}
-	modified := false
-	for _, setting := range info.Settings {
-		switch setting.Key {
-		case "vcs.revision":
-			build.Revision = setting.Value
-		case "vcs.modified":
-			modified = setting.Value == "true"
-		}
-	}
-	if modified && build.Revision != "" {
-		build.Revision += "-dirty"
-	}
-	return build
-}
-
-// String is one line for people: the version, the first twelve digits of the
-// commit, and the Go release.
-func (b Build) String() string {
-	var s strings.Builder
-	s.WriteString(b.Version)
-	if b.Revision != "" {
-		revision, dirty, _ := strings.Cut(b.Revision, "-")
-		s.WriteString(" (" + revision[:min(12, len(revision))])
-		if dirty != "" {
-			s.WriteString("-" + dirty)
-		}
-		s.WriteString(")")
-	}
-	return s.String() + " " + b.Go
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -46,6 +47,32 @@ func TestHandler(t *testing.T) {
 	for _, want := range []string{"tandem_build_info{", "go_goroutines", "go_gc_pauses_seconds_bucket", "process_resident_memory_bytes", "go_sched_latencies_seconds_bucket"} {
 		if !strings.Contains(recorder.Body.String(), want) {
 			t.Errorf("there is no %s", want)
+		}
+	}
+}
+
+func TestBuildOf(t *testing.T) {
+	const revision = "0123456789abcdef0123456789abcdef01234567"
+	stamp := func(version string, settings ...string) *debug.BuildInfo {
+		info := &debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: version}}
+		for i := 0; i < len(settings); i += 2 {
+			info.Settings = append(info.Settings, debug.BuildSetting{Key: settings[i], Value: settings[i+1]})
+		}
+		return info
+	}
+	for name, c := range map[string]struct {
+		info *debug.BuildInfo
+		want telemetry.Build
+	}{
+		"go run":             {stamp("(devel)"), telemetry.Build{Version: "devel"}},
+		"an installed one":   {stamp("v1.2.3"), telemetry.Build{Version: "v1.2.3"}},
+		"a clone":            {stamp("(devel)", "vcs.revision", revision, "vcs.time", "2026-11-24T00:24:12Z", "vcs.modified", "false"), telemetry.Build{Version: "v0.0.0-20261124002412-0123456789ab", Revision: revision}},
+		"a changed clone":    {stamp("(devel)", "vcs.revision", revision, "vcs.time", "2026-11-24T01:24:12+01:00", "vcs.modified", "true"), telemetry.Build{Version: "v0.0.0-20261124002412-0123456789ab+dirty", Revision: revision + "-dirty"}},
+		"a time that is bad": {stamp("", "vcs.revision", revision, "vcs.time", "yesterday"), telemetry.Build{Version: "devel", Revision: revision}},
+	} {
+		c.want.Go = "go1.26.8"
+		if got := telemetry.BuildOf(c.info); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
 }

@@ -29,7 +29,7 @@ type Places struct {
 
 // Find returns the directory that flag names, else the one that TANDEM_MODEL
 // names, else models/fable in the working directory or one of its parents, else
-// beside the executable: ../models/fable, ../share/tandem/models/fable. A
+// beside the executable: models/fable, ../models/fable, ../share/tandem/models/fable. A
 // directory that was named but holds no model is an error, never passed over.
 func Find(flag string) (string, error) {
 	places := Places{Environment: os.Getenv(Environment)}
@@ -74,8 +74,9 @@ func (p Places) candidates() []string {
 		}
 	}
 	if p.Executable != "" {
-		prefix := filepath.Dir(filepath.Dir(p.Executable))
-		dirs = append(dirs, filepath.Join(prefix, bundled), filepath.Join(prefix, "share", "tandem", bundled))
+		beside := filepath.Dir(p.Executable)
+		prefix := filepath.Dir(beside)
+		dirs = append(dirs, filepath.Join(beside, bundled), filepath.Join(prefix, bundled), filepath.Join(prefix, "share", "tandem", bundled))
 	}
 	return dirs
 }

@@ -40,6 +40,7 @@ func TestFind(t *testing.T) {
 		{"then the working directory", modeldir.Places{WorkingDir: at("checkout"), Executable: at("opt/bin/tandem")}, "", "checkout/models/fable", ""},
 		{"or a parent", modeldir.Places{WorkingDir: at("checkout/services/router")}, "", "checkout/models/fable", ""},
 		{"then beside the executable", modeldir.Places{WorkingDir: at("empty"), Executable: at("opt/bin/tandem")}, "", "opt/models/fable", ""},
+		{"or right beside it", modeldir.Places{WorkingDir: at("empty"), Executable: at("checkout/tandem")}, "", "checkout/models/fable", ""},
 		{"or in share", modeldir.Places{WorkingDir: at("empty"), Executable: at("usr/bin/tandem")}, "", "usr/share/tandem/models/fable", ""},
 		{"nowhere", modeldir.Places{WorkingDir: at("empty")}, "", "", "pass --model DIR or set TANDEM_MODEL"},
 		{"flag without a model", modeldir.Places{WorkingDir: at("checkout")}, at("empty"), "", "--model names"},
