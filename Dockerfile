@@ -1,7 +1,7 @@
 # The image for those who have a registry. Without one, `make images` builds the
 # same out of what Go builds on the machine: deploy/images.
 #
-#   docker build -t tandem:dev .
+#   docker build -t tandem:dev --build-arg VERSION=$(tools/version) --build-arg REVISION=$(tools/version --revision) .
 #
 # It builds with the builder of any engine since 17.09, with and without BuildKit.
 # The base images are arguments, for mirrors and for other releases of Go and Debian;
@@ -29,8 +29,13 @@ COPY pkg pkg
 COPY services services
 COPY loadtest loadtest
 COPY cmd cmd
+# What the binary says of itself; the context has no .git to ask.
+ARG VERSION=devel
+ARG REVISION
 # The Go resolver and no glibc one, which would open further libraries by name.
-RUN cd cmd/tandem && go build -trimpath -ldflags="-s -w" -tags=netgo,osusergo -o /out/bin/tandem .
+RUN cd cmd/tandem && \
+    flags="-X github.com/tandem-serving/tandem/pkg/telemetry.version=${VERSION} -X github.com/tandem-serving/tandem/pkg/telemetry.revision=${REVISION}" && \
+    go build -trimpath -ldflags="-s -w ${flags}" -tags=netgo,osusergo -o /out/bin/tandem .
 COPY models /out/models
 COPY LICENSE NOTICE /out/
 RUN mkdir -m 700 /state

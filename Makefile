@@ -5,13 +5,13 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo picture soak release lint generate kernels gpu-check tidy servers tools ci
+.PHONY: help build test race images integration demo picture soak release tags lint generate kernels gpu-check tidy servers tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the tandem binary into .bin/
-	go build -o $(BIN)/tandem ./cmd/tandem
+	go build -ldflags "$$(tools/version --ldflags)" -o $(BIN)/tandem ./cmd/tandem
 
 test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also those that take long)
 	TANDEM_LONG=$(LONG) go test work
@@ -35,7 +35,11 @@ picture: ## Sweep the bundled model and make docs/images/report.png of the repor
 soak: ## Break a mesh of processes at random for ten minutes, every token compared (FOR=1h, SEED=7)
 	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1)
 
-release: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then push the tags
+release: ## Build archives for downloading, with checksums, into .bin/release/ (VERSION=v1.2.3)
+	rm -rf $(BIN)/release
+	VERSION=$(VERSION) bash deploy/archives/build $(BIN)/release
+
+tags: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then push the tags
 	cd tools/release && GOWORK=off go run . --version $(VERSION) --tag
 
 lint: $(BIN)/.checkers ## Run the linters over Go and proto
