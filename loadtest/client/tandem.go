@@ -185,7 +185,7 @@ func (t *tandem) choose(models []*inferencev1.Model) (*inferencev1.Model, error)
 func (t *tandem) unreachable(err error) error {
 	s := status.Convert(err)
 	if s.Code() == codes.Unavailable && strings.Contains(s.Message(), "looked like an HTTP/1.1 header") {
-		return fmt.Errorf("the server at %s speaks HTTP, and not gRPC: pass the router's gRPC address, or to measure an OpenAI-compatible server --openai http://%s", t.cfg.Address, t.cfg.Address)
+		return fmt.Errorf("the server at %s speaks HTTP, not gRPC: pass the router's gRPC address or, to measure an OpenAI-compatible server, --openai http://%s", t.cfg.Address, t.cfg.Address)
 	}
 	switch s.Code() {
 	case codes.Unavailable:

@@ -109,7 +109,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 		return nil, explainData(cfg, config.Dir, err)
 	case err = <-server.Err():
 	case <-server.Server.StopNotify():
-		err = errors.New("it stopped while it started")
+		err = errors.New("it stopped before it was ready")
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timeout.C:

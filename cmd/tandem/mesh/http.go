@@ -99,7 +99,7 @@ func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
 // they tell of its drain, and before they begin.
 func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if p.api == nil {
-		http.Error(w, "not found: this process has no router; there are /healthz, /readyz, /health, /version and /metrics", http.StatusNotFound)
+		http.Error(w, "not found: this process has no router; it serves /healthz, /readyz, /health, /version and /metrics", http.StatusNotFound)
 		return
 	}
 	p.api.ServeHTTP(w, r)

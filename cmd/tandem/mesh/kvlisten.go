@@ -88,7 +88,7 @@ func (p *process) listenKV(place kvPlace) (*kvEndpoint, error) {
 		case needed:
 			return nil, fmt.Errorf("--kv-socket: %w", err)
 		default:
-			p.logger.Info("kv is received over tcp alone: there is no place for a socket", slog.Any("error", err))
+			p.logger.Info("kv is received over tcp only: no folder for a unix socket", slog.Any("error", err))
 		}
 	}
 	if o.Transport == kvtransfer.TransportUnix {
@@ -146,10 +146,10 @@ func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.Clien
 		path, isUnix := strings.CutPrefix(address, api.UnixScheme)
 		switch {
 		case isUnix && wanted == kvtransfer.TransportTCP, !isUnix && wanted == kvtransfer.TransportUnix:
-			return nil, fmt.Errorf("passed over, since --kv-transport is %s", wanted)
+			return nil, fmt.Errorf("not tried, because --kv-transport is %s", wanted)
 		case isUnix:
 			if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
-				return nil, fmt.Errorf("passed over, since this host has no such socket")
+				return nil, fmt.Errorf("not tried, because this host has no such socket")
 			}
 		}
 		return rpc.Dial(address, cfg)
@@ -159,7 +159,7 @@ func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.Clien
 // checkKVPlace refuses what --kv-listen and --kv-advertise cannot mean.
 func checkKVPlace(listen, advertise string) error {
 	if strings.HasPrefix(listen, api.UnixScheme) {
-		return errors.New("--kv-listen: give host:port; the Unix socket is --kv-socket")
+		return errors.New("--kv-listen: give host:port; --kv-socket is for the Unix socket")
 	}
 	if listen != "" {
 		if _, _, err := net.SplitHostPort(listen); err != nil {
@@ -167,7 +167,7 @@ func checkKVPlace(listen, advertise string) error {
 		}
 	}
 	if strings.HasPrefix(advertise, api.UnixScheme) {
-		return errors.New("--kv-advertise: give host:port; the Unix socket is --kv-socket")
+		return errors.New("--kv-advertise: give host:port; --kv-socket is for the Unix socket")
 	}
 	return checkAdvertise("--kv-advertise", advertise)
 }

@@ -20,7 +20,7 @@ func (p *process) rememberView(id string, cfg membership.LastViewConfig) {
 	if folder := cfg.Folder(os.Getenv); folder != "" {
 		cfg.File = membership.ViewFile(folder, p.options.Membership.Endpoints)
 	} else {
-		p.logger.Info("no folder is known for this router's state: while etcd is away it starts from another router's view only; name one with --router-state-dir")
+		p.logger.Info("this router has no folder for its state: without etcd it can start only from another router's view; set one with --router-state-dir")
 	}
 	p.lastView = membership.NewLastView(p.members, cfg, p.logger.With(slog.String("router", id)))
 }

@@ -61,9 +61,9 @@ type Options struct {
 // RegisterFlags adds the flags of everything but where the process itself listens, with
 // defaults that work.
 func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish when the process is asked to stop")
+	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish once the process is told to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to wait for etcd at the start before giving up; 0: until it answers")
-	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "show the metrics that dashboards for vLLM expect under their names, vllm:…, as well")
+	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "also serve metrics under vLLM's names (vllm:…), for dashboards made for vLLM")
 	o.Membership.RegisterFlags(fs)
 	o.Signals.RegisterFlags(fs)
 	o.Trace.RegisterFlags(fs)
@@ -78,7 +78,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
 	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
-	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of prompt and answer together, if fewer than the model has; the KV memory that one sequence can take follows from it")
+	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together; bounds the KV memory of a sequence; 0: the model's context")
 	o.Engine.RegisterFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -117,9 +117,9 @@ func (o *Options) validateModel() error {
 	}
 	switch kv := o.Engine.CPU.KV; {
 	case kv != cpu.KVBF16 && o.Decode.KVEncoding == "int8":
-		return fmt.Errorf("--decode-kv-encoding: with --cpu-kv %s KV is small already and is sent as it is: leave out one of the two", kv)
+		return fmt.Errorf("--decode-kv-encoding: with --cpu-kv %s KV is small already and is sent unchanged: leave out one of the two", kv)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:
-		return fmt.Errorf("--context-tokens: %d holds no prompt and answer: pass 2 or more, or 0 for all that the model has", o.ContextTokens)
+		return fmt.Errorf("--context-tokens: %d is too few for a prompt and an answer: pass 2 or more, or 0 for the model's context", o.ContextTokens)
 	}
 	for _, alias := range o.ModelAliases {
 		if err := preprocess.CheckAlias(alias); err != nil {

@@ -46,9 +46,9 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Target, "target", "", "the part to run: router, prefill, decode, or kvtransfer, a block store")
 	fs.StringVar(&o.ID, "id", "", "id of this part, unique in the mesh (default: made of target and host)")
 	fs.StringVar(&o.Listen, "listen", "", "where to serve gRPC (default: 127.0.0.1:7070 for a router, a free port of 127.0.0.1 for a worker)")
-	fs.StringVar(&o.Advertise, "advertise", "", "address that the other parts are told (default: what is listened on, or this host's address)")
+	fs.StringVar(&o.Advertise, "advertise", "", "address at which other parts reach this one (default: the listen address, or this host's address)")
 	fs.StringVar(&o.KVListen, "kv-listen", "", "where a worker receives KV over TCP (default: a free port of the host in --listen)")
-	fs.StringVar(&o.KVAdvertise, "kv-advertise", "", "address that senders of KV are told (default: the host in --advertise with that port, or what is listened on)")
+	fs.StringVar(&o.KVAdvertise, "kv-advertise", "", "address at which senders of KV reach this worker (default: the host in --advertise with the KV port, or the listen address)")
 	fs.StringVar(&o.HTTP, "http", "", "where to serve HTTP (health, and OpenAI's API of a router); empty: nowhere")
 	o.registerControl(fs)
 	o.registerRouterFlags(fs)
@@ -56,7 +56,7 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 }
 
 func (o *Options) registerControl(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC: an address that clients do not reach, or unix:///path, since it asks nobody who they are; empty: nowhere")
+	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC, without authentication: an address that clients cannot reach, or unix:///path; empty: nowhere")
 }
 
 // DefaultControl is where a router serves operators unless told otherwise.
@@ -65,7 +65,7 @@ const DefaultControl = "127.0.0.1:7090"
 // registerRouterFlags adds what only a router looks at, but for its configuration.
 func (o *ServeOptions) registerRouterFlags(fs *pflag.FlagSet) {
 	o.LastView.RegisterFlags(fs)
-	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "further names that a router knows the model by, * for any characters, as in gpt-*")
+	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "more names for the model at a router; * stands for any characters, as in gpt-*")
 }
 
 // CheckTarget refuses flags of a block store that mean nothing to it: it has no model
@@ -83,7 +83,7 @@ func (o *ServeOptions) CheckTarget(given func(flag string) bool) error {
 	var err error
 	fs.VisitAll(func(f *pflag.Flag) {
 		if err == nil && given(f.Name) {
-			err = fmt.Errorf("--%s means nothing to a block store, which loads no model and computes nothing: leave it out, or give it to the workers or the router", f.Name)
+			err = fmt.Errorf("--%s does not apply to a block store: leave it out, or pass it to the workers or the router", f.Name)
 		}
 	})
 	return err
@@ -99,7 +99,7 @@ func (o *ServeOptions) role() controlv1.Role {
 func (o *ServeOptions) Validate() error {
 	switch {
 	case o.role() == controlv1.Role_ROLE_UNSPECIFIED:
-		return fmt.Errorf("--target: %q is none of router, prefill, decode and kvtransfer", o.Target)
+		return fmt.Errorf("--target: %q is not router, prefill, decode or kvtransfer", o.Target)
 	case len(o.Membership.Endpoints) == 0:
 		return errors.New("--etcd: name at least one address")
 	case len(o.Signals.URLs) == 0:
@@ -131,7 +131,7 @@ func checkAdvertise(flag, address string) error {
 		return fmt.Errorf("%s: %q is neither HOST:PORT nor unix:///PATH", flag, address)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return fmt.Errorf("%s: %s is every interface, which nobody can connect to: name one of this host's addresses", flag, address)
+		return fmt.Errorf("%s: nobody can connect to %s, which means every interface: name one of this host's addresses", flag, address)
 	}
 	return nil
 }

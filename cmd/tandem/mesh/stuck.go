@@ -50,7 +50,7 @@ func (s *stuck) once(made engine.Losing, most time.Duration) {
 	go func() {
 		select {
 		case <-made.Lost():
-			s.within(most, fmt.Errorf("%w: a call of its driver does not return", engine.ErrDeviceLost))
+			s.within(most, fmt.Errorf("%w: a call to its driver hangs", engine.ErrDeviceLost))
 		case <-s.ended:
 		}
 	}()

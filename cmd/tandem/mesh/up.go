@@ -30,14 +30,14 @@ type UpOptions struct {
 // RegisterFlags adds all flags.
 func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.Options.RegisterFlags(fs)
-	fs.Lookup("kv-socket").Usage = "Unix sockets on which workers receive KV: auto (in a private folder that goes with the process) or off"
+	fs.Lookup("kv-socket").Usage = "Unix sockets for receiving KV: auto (in a private temporary folder) or off"
 	fs.IntVar(&o.PrefillWorkers, "prefill", 1, "number of prefill workers")
 	fs.IntVar(&o.DecodeWorkers, "decode", 1, "number of decode workers")
 	fs.IntVar(&o.KVStores, "kvstore", 0, "number of block stores, which keep KV that does not fit into prefill workers")
 	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "where the router serves gRPC")
 	o.registerControl(fs)
 	fs.StringVar(&o.HTTP, "http", "127.0.0.1:8080", "where the router serves HTTP (OpenAI's API, health); empty: nowhere")
-	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "further names of the model, * for any characters, so that programs with a name built in find one; empty: none")
+	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "more names for the model, for programs with a model name built in; * stands for any characters; empty: none")
 	fs.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "where Prometheus metrics are served; empty: nowhere")
 	fs.StringVar(&o.DataDir, "data-dir", "", "folder for the embedded etcd's data (default: a temporary one)")
 	embeds(fs.Lookup("etcd"), &o.Membership.Endpoints, "addresses of an etcd to use instead of the embedded one")

@@ -30,7 +30,7 @@ func (r *Result) fit() error {
 		}
 	}
 	if len(phases[Prefill]) == 0 || len(phases[Decode]) == 0 {
-		return errors.New("profile: the time did not suffice for one step of each kind: pass a longer --duration")
+		return errors.New("profile: too little time for one step of each kind: pass a longer --duration")
 	}
 	profile := &latency.Profile{Version: latency.ProfileVersion, Errors: make(map[string]latency.FitError)}
 	var err error
@@ -54,7 +54,7 @@ func (r *Result) fit() error {
 		profile.Jitter = math.Round(min(rank(spreads, 0.5), latency.MaxJitter)*1e4) / 1e4
 	}
 	if err := profile.Validate(); err != nil {
-		return fmt.Errorf("what was measured makes no profile: %w", err)
+		return fmt.Errorf("cannot fit a profile to the measurements: %w", err)
 	}
 	r.Profile = profile
 	return nil

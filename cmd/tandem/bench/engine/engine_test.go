@@ -291,7 +291,7 @@ func TestWhichRunsAreValid(t *testing.T) {
 	}{
 		{"quiet", "avx512bf16", 2, [2]latency.Limits{quick, quick}, ""},
 		{"others had processors", "avx2", 2, [2]latency.Limits{shared, quick}, "in 1 of 2 measurements of the limits"},
-		{"reads apart", "avx2", 2, [2]latency.Limits{slow, quick}, "reading to 82% of the best"},
+		{"reads apart", "avx2", 2, [2]latency.Limits{slow, quick}, "reads to 82% of the best"},
 		{"slow all the time", "avx512bf16", 2, [2]latency.Limits{half, half}, "900 GFLOP/s"},
 		{"slow memory all the time", "avx512bf16", 2, [2]latency.Limits{slow, slow}, "36 GB/s"},
 		{"one core", "avx512bf16", 1, [2]latency.Limits{half, half}, ""},

@@ -138,7 +138,7 @@ func (r *Result) judge(measured []latency.Limits) {
 				busy++
 			}
 		}
-		reasons = append(reasons, fmt.Sprintf("something else had the machine: in %d of %d measurements of the limits, before each round and after the last, for more than a tenth of the time, and between them the peak fell to %.0f%% and reading to %.0f%% of the best",
+		reasons = append(reasons, fmt.Sprintf("the machine was disturbed: something else used it for more than a tenth of the time in %d of %d measurements of the limits; the peak fell to %.0f%% and reads to %.0f%% of the best",
 			busy, len(measured), 100*least(measured, func(l latency.Limits) float64 { return l.FLOPsPerSecond }), 100*least(measured, func(l latency.Limits) float64 { return l.ReadBytesPerSecond })))
 	}
 	if r.ISA == "avx512bf16" && r.Threads == 2 && (r.PeakGFLOPS < leastPeakGFLOPS || r.ReadGBytes < leastReadGBytes) {

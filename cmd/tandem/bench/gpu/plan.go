@@ -42,9 +42,9 @@ func (p Plan) Validate() error {
 	case p.DecodeSteps < 1 || p.DecodeSteps > mostTokens:
 		return fmt.Errorf("--decode: %d is outside 1 to %d", p.DecodeSteps, mostTokens)
 	case len(p.Batches) == 0:
-		return errors.New("--batch: name one batch at least")
+		return errors.New("--batch: pass at least one value")
 	case len(p.ContextTokens) == 0:
-		return errors.New("--context: name one context at least")
+		return errors.New("--context: pass at least one value")
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
@@ -54,7 +54,7 @@ func (p Plan) Validate() error {
 	case p.KV.Validate() != nil:
 		return fmt.Errorf("--cuda-kv: %w", p.KV.Validate())
 	case p.Weights != cuda.BF16 && p.Products == cuda.CublasLt:
-		return fmt.Errorf("--cuda-weights: cuBLASLt's products take %s only: leave out --cuda-products %s, or this", cuda.BF16, p.Products)
+		return fmt.Errorf("--cuda-weights: cuBLASLt supports only %s: leave out --cuda-products %s or --cuda-weights", cuda.BF16, p.Products)
 	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {

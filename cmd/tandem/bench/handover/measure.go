@@ -88,10 +88,10 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 			return nil, errors.Join(err, mesh.Failed())
 		}
 		if r.CachedTokens != 0 {
-			return nil, fmt.Errorf("the request to compare with found %d tokens in a prefix cache and says nothing: this is a bug", r.CachedTokens)
+			return nil, fmt.Errorf("the request to compare with found %d tokens in a prefix cache, so it proves nothing: this is a bug", r.CachedTokens)
 		}
 		if !slices.Equal(tokens, again) {
-			return nil, fmt.Errorf("served apart a prompt gives the tokens %v, on one worker %v: this is a bug", tokens, again)
+			return nil, fmt.Errorf("a prompt gives the tokens %v on two workers, and %v on one: this is a bug", tokens, again)
 		}
 		way.Checked++
 	}

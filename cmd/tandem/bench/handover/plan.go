@@ -83,7 +83,7 @@ func (r *Result) judge() {
 	for _, way := range r.Ways {
 		if spread := way.TTFT.P90/way.TTFT.P50 - 1; spread > maxSpread {
 			*r.Valid = false
-			r.Reason += fmt.Sprintf("%s: nine of ten first tokens took up to %.0f%% longer than the middle one: something else had the machine. ", way.Transport, 100*spread)
+			r.Reason += fmt.Sprintf("%s: the p90 of TTFT is %.0f%% above the median: something else used the machine. ", way.Transport, 100*spread)
 		}
 	}
 	r.Reason = strings.TrimSpace(r.Reason)

@@ -81,7 +81,7 @@ func (p *process) said() string {
 	if text := strings.TrimSpace(p.stderr.String()); text != "" {
 		return text
 	}
-	return "it said nothing"
+	return "it printed nothing"
 }
 
 func (p *process) read(stdout io.Reader) {

@@ -147,7 +147,7 @@ func (m *Mesh) Failed() error {
 	return nil
 }
 
-var errEnded = errors.New("it should have gone on")
+var errEnded = errors.New("it should have kept running")
 
 // Stop ends everything, the router first, and waits for it.
 func (m *Mesh) Stop() error {

@@ -95,13 +95,13 @@ func (p Plan) Validate() error {
 	case p.BlockTokens < 1 || p.BlockTokens > 1<<16:
 		return fmt.Errorf("--block-tokens: %d is outside 1 to %d", p.BlockTokens, 1<<16)
 	case p.BatchTokens < p.BlockTokens || p.BatchTokens > mostTokens:
-		return fmt.Errorf("--batch-tokens: %d is outside %d, a block, to %d", p.BatchTokens, p.BlockTokens, mostTokens)
+		return fmt.Errorf("--batch-tokens: %d is outside %d (one block) to %d", p.BatchTokens, p.BlockTokens, mostTokens)
 	case p.Sequences < 1 || p.Sequences > p.BatchTokens:
-		return fmt.Errorf("--sequences: %d is outside 1 to %d, the tokens of a step", p.Sequences, p.BatchTokens)
+		return fmt.Errorf("--sequences: %d is outside 1 to %d (--batch-tokens)", p.Sequences, p.BatchTokens)
 	case p.leastBlocks() > mostBlocks:
-		return fmt.Errorf("--long-prompt, --short-prompt, --decodes, --before and --max-tokens: %d blocks are needed, more than %d: make them less", p.leastBlocks(), mostBlocks)
+		return fmt.Errorf("--long-prompt, --short-prompt, --decodes, --before and --max-tokens: together they need %d blocks, more than %d: lower them", p.leastBlocks(), mostBlocks)
 	case p.Blocks > mostBlocks || p.blocks() < p.leastBlocks():
-		return fmt.Errorf("--blocks: %d is outside %d, which the longest request needs, to %d", p.Blocks, p.leastBlocks(), mostBlocks)
+		return fmt.Errorf("--blocks: %d is outside %d (the longest request) to %d", p.Blocks, p.leastBlocks(), mostBlocks)
 	}
 	if n := len(p.Policies); n < 1 || n > MaxPolicies {
 		return fmt.Errorf("--step-budget, --chunk-tokens and --output-share: together %d policies: give 1 to %d", n, MaxPolicies)
@@ -109,7 +109,7 @@ func (p Plan) Validate() error {
 	for _, policy := range p.Policies {
 		switch {
 		case policy.StepBudget < 0 || policy.StepBudget > time.Hour:
-			return fmt.Errorf("--step-budget: %v is outside 0s, for none, to 1h", policy.StepBudget)
+			return fmt.Errorf("--step-budget: %v is outside 0s (none) to 1h", policy.StepBudget)
 		case policy.ChunkTokens < p.BlockTokens || policy.ChunkTokens%p.BlockTokens != 0 || policy.ChunkTokens > mostTokens:
 			return fmt.Errorf("--chunk-tokens: %d is not a multiple of the block size, %d, up to %d", policy.ChunkTokens, p.BlockTokens, mostTokens)
 		case !(policy.OutputShare > 0 && policy.OutputShare <= 1):
@@ -124,13 +124,13 @@ func (p Plan) validateScenario() error {
 	case p.Scenario == LongPrompt:
 		switch {
 		case p.Decodes < 1 || p.Decodes > p.Sequences-1:
-			return fmt.Errorf("--decodes: %d is outside 1 to %d, --sequences less the long one", p.Decodes, p.Sequences-1)
+			return fmt.Errorf("--decodes: %d is outside 1 to %d, one less than --sequences", p.Decodes, p.Sequences-1)
 		case p.BeforeSteps < 1 || p.BeforeSteps > mostSteps:
 			return fmt.Errorf("--before: %d is outside 1 to %d", p.BeforeSteps, mostSteps)
 		}
 		return nil
 	case p.Scenario != Mix:
-		return fmt.Errorf("--scenario: %q is none: choose %s or %s", p.Scenario, Mix, LongPrompt)
+		return fmt.Errorf("--scenario: %q is not a scenario: choose %s or %s", p.Scenario, Mix, LongPrompt)
 	case p.Requests < 1 || p.Requests > mostRequests:
 		return fmt.Errorf("--requests: %d is outside 1 to %d", p.Requests, mostRequests)
 	case !(p.Rate > 0 && p.Rate <= 1e6):
@@ -140,7 +140,7 @@ func (p Plan) validateScenario() error {
 	case p.OutputTokens < 1 || p.OutputTokens > mostTokens:
 		return fmt.Errorf("--output: %d is outside 1 to %d", p.OutputTokens, mostTokens)
 	case p.MaxTokens < most(p.OutputTokens) || p.MaxTokens > mostTokens:
-		return fmt.Errorf("--max-tokens: %d is outside %d, the longest output, to %d", p.MaxTokens, most(p.OutputTokens), mostTokens)
+		return fmt.Errorf("--max-tokens: %d is outside %d (the longest output) to %d", p.MaxTokens, most(p.OutputTokens), mostTokens)
 	}
 	return nil
 }

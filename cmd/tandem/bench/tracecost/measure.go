@@ -116,7 +116,7 @@ func (s *side) cpuSeconds() (float64, error) {
 		sum += seconds
 	}
 	if len(parts) != 3 {
-		return 0, fmt.Errorf("the CPU time of %d of 3 processes is known", len(parts))
+		return 0, fmt.Errorf("the CPU time of only %d of 3 processes is known", len(parts))
 	}
 	return sum, nil
 }
@@ -163,7 +163,7 @@ func Measure(ctx context.Context, o Options) (_ *Result, err error) {
 	}
 	result.Spans = spans.spans.Load()
 	if o.Share > 0 && result.Spans == 0 {
-		return nil, errors.New("no span came: send more --requests, or raise --sample")
+		return nil, errors.New("no span arrived: send more --requests, or raise --sample")
 	}
 	return result, nil
 }

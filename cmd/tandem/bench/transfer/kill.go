@@ -61,7 +61,7 @@ const (
 
 func (b *Bench) kills(ctx context.Context, r *Result) error {
 	if b.child.Binary == "" {
-		return fmt.Errorf("no program is named to be killed")
+		return fmt.Errorf("kill: no program to start and kill is given")
 	}
 	free, err := b.unopened(ctx)
 	if err != nil {
@@ -311,7 +311,7 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 	}
 	line, err := in.ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("this command is for 'tandem bench transfer', which gives it a ticket: %w", err)
+		return fmt.Errorf("only 'tandem bench transfer' runs this command, and gives it a ticket: %w", err)
 	}
 	phase, text, _ := strings.Cut(line, " ")
 	ticket, err := readTicket(text)

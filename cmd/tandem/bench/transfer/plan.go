@@ -71,9 +71,9 @@ const maxBytes = 1 << 40
 func (p Plan) Validate() error {
 	switch {
 	case p.Transport == "shm":
-		return fmt.Errorf("--transport: shm is not there: pages are not shared between processes in this version; pass %s or %s", TCP, Unix)
+		return fmt.Errorf("--transport: shm is not supported in this version: pass %s or %s", TCP, Unix)
 	case p.Transport != TCP && p.Transport != Unix:
-		return fmt.Errorf("--transport: %q is none of %s and %s", p.Transport, TCP, Unix)
+		return fmt.Errorf("--transport: %q is neither %s nor %s", p.Transport, TCP, Unix)
 	case p.Connections < 1 || p.Connections > MaxConnections:
 		return fmt.Errorf("--connections: %d is outside 1 to %d", p.Connections, MaxConnections)
 	case p.BlockTokens < 1 || p.BlockTokens > 256:
@@ -81,7 +81,7 @@ func (p Plan) Validate() error {
 	case p.PromptTokens < 1 || p.PromptTokens > 1<<17:
 		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, 1<<17)
 	case p.Rounds < 2 || p.Rounds > 1000:
-		return fmt.Errorf("--rounds: %d is outside 2 to 1000: one alone says nothing of its spread", p.Rounds)
+		return fmt.Errorf("--rounds: %d is outside 2 to 1000: one round alone shows no spread", p.Rounds)
 	case p.Samples < 1 || p.Samples > 10_000:
 		return fmt.Errorf("--samples: %d is outside 1 to 10000", p.Samples)
 	case p.Large < 1 || p.Large > 1000:

@@ -110,7 +110,7 @@ func (b *Bench) ours(l *link, transport string) contestant {
 		},
 		check: func() error {
 			if !bytes.Equal(first(b.from, blocks), first(b.to, blocks)) {
-				return errors.New("what arrived is not what was sent")
+				return errors.New("the pages that arrived differ from those that were sent")
 			}
 			return nil
 		},

@@ -76,7 +76,7 @@ func (r *Result) setRates(rates []Rate) {
 	var reasons []string
 	for _, rate := range []*Rate{rawTCP, rawUnix} {
 		if rate != nil && rate.Spread > maxSpread {
-			reasons = append(reasons, fmt.Sprintf("%s: the middle round is %.0f%% below the best: something else had the machine", rate.Name, 100*rate.Spread))
+			reasons = append(reasons, fmt.Sprintf("%s: the median round is %.0f%% below the best: something else used the machine", rate.Name, 100*rate.Spread))
 		}
 	}
 	r.Valid, r.Reason = new(len(reasons) == 0), strings.Join(reasons, "; ")

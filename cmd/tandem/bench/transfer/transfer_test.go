@@ -181,7 +181,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		want   string
 		change func(*transfer.Plan)
 	}{
-		{"--transport: shm is not there", func(p *transfer.Plan) { p.Transport = "shm" }},
+		{"--transport: shm is not supported", func(p *transfer.Plan) { p.Transport = "shm" }},
 		{"--transport: \"udp\"", func(p *transfer.Plan) { p.Transport = "udp" }},
 		{"--connections: 0", func(p *transfer.Plan) { p.Connections = 0 }},
 		{"--connections: 9", func(p *transfer.Plan) { p.Connections = 9 }},

@@ -17,7 +17,7 @@ import (
 func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure servers, engines and this program's own instruments",
+		Short: "Measure servers, engines and Tandem's own parts",
 		Example: `  tandem bench serve --rate 10 --duration 30s
   tandem bench serve --sweep --slo "ttft:p99<500ms,tpot:p99<30ms" --report sweep.html
   tandem bench client --streams 2000`,
@@ -127,7 +127,7 @@ func planArgument(plan any) string {
 // parsePlan reads what planArgument wrote for a part of command.
 func parsePlan[P any](command, text string) (plan P, err error) {
 	if err := json.Unmarshal([]byte(text), &plan); err != nil {
-		return plan, fmt.Errorf("this command is for 'tandem %s', which gives it a plan: %w", command, err)
+		return plan, fmt.Errorf("only 'tandem %s' runs this command, and gives it a plan: %w", command, err)
 	}
 	return plan, nil
 }

@@ -18,14 +18,14 @@ import (
 func newBenchClientCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "client",
-		Short: "Measure the load generator itself: its own error and how much it can hold",
-		Long: `Starts a fake server, which computes nothing and sends tokens at moments
-laid down before, and a load generator, each as a process with a core of its own
-where there are two. What the generator reports is held against what the fake server
-was told to send and when it did.
+		Short: "Measure the load generator: its own error and how many streams it can hold",
+		Long: `Starts a fake server and a load generator, each in a process of its own, and on a
+core of its own if the machine has two. The fake server computes nothing: it sends
+tokens at planned times. The command compares what the generator reports with what
+the fake server was told to send, and with when it sent it.
 
---find-max raises the number of streams until the dispatch delay, from when a
-request is due to when it is sent, reaches a millisecond at p99.`,
+--find-max raises the number of streams until the dispatch delay (from when a request
+is due to when it is sent) reaches a millisecond at p99.`,
 		Example: `  tandem bench client --streams 2000
   tandem bench client --streams 100 --ttft 200ms --itl 100ms --json
   tandem bench client --streams 1000 --find-max`,
@@ -33,8 +33,8 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 	}
 	flags := new(benchClientFlags)
 	flags.add(cmd.Flags())
-	findMax := cmd.Flags().Bool("find-max", false, "look for the most streams that are held")
-	asJSON := addBenchJSON(cmd, "print one JSON object a measurement")
+	findMax := cmd.Flags().Bool("find-max", false, "find the most streams that the generator can hold")
+	asJSON := addBenchJSON(cmd, "print one JSON object for each measurement")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		p, err := flags.complete()
 		if err != nil {
@@ -64,12 +64,12 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		best, all, err := calibrate.FindMax(cmd.Context(), p, measure)
 		if err != nil {
 			if cmd.Context().Err() != nil && len(all) > 0 {
-				return &exitError{status: exitInterrupted, message: "interrupted: what is printed was measured to the end, the most streams were not found", cause: err}
+				return &exitError{status: exitInterrupted, message: "interrupted before the most streams were found: the measurements printed so far are complete", cause: err}
 			}
 			return interruptedOr(cmd.Context(), err)
 		}
 		if best == nil {
-			return fmt.Errorf("not even %d streams were held: pass fewer --streams, or see what else runs on this machine", p.Streams)
+			return fmt.Errorf("the generator could not hold even %d streams: pass fewer --streams, or stop other programs on this machine", p.Streams)
 		}
 		if !*asJSON {
 			fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %d streams of %.3g tokens a second on %d core(s), dispatch delay p99 %.3f ms\n",
@@ -77,11 +77,11 @@ request is due to when it is sent, reaches a millisecond at p99.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(newBenchClientPart("server PLAN", "Be the fake server of 'bench client'",
+	cmd.AddCommand(newBenchClientPart("server PLAN", "Run the fake server of 'bench client'",
 		func(cmd *cobra.Command, p calibrate.Plan, _ []string) error {
 			return calibrate.Serve(cmd.Context(), p, cmd.InOrStdin(), cmd.OutOrStdout())
 		}, "the PLAN"))
-	cmd.AddCommand(newBenchClientPart("load ADDRESS PLAN", "Be the generator of 'bench client'",
+	cmd.AddCommand(newBenchClientPart("load ADDRESS PLAN", "Run the load generator of 'bench client'",
 		func(cmd *cobra.Command, p calibrate.Plan, args []string) error {
 			return calibrate.Load(cmd.Context(), p, args[0], cmd.OutOrStdout())
 		}, "the ADDRESS", "the PLAN"))
@@ -115,18 +115,18 @@ type benchClientFlags struct {
 }
 
 func (f *benchClientFlags) add(fs *pflag.FlagSet) {
-	fs.IntVar(&f.plan.Streams, "streams", 2000, "streams to hold at a time, on average")
-	fs.DurationVar(&f.plan.Duration, "duration", 20*time.Second, "how long to hold them, after the time in which their number rises")
-	fs.IntVar(&f.plan.TokensPerStream, "tokens", 100, "tokens of a stream")
-	fs.IntVar(&f.plan.PromptTokens, "prompt-tokens", 256, "tokens of a prompt")
-	fs.Float64Var(&f.tokenRate, "token-rate", 10, "tokens a second of a stream, unless --itl is given")
-	fs.DurationVar(&f.plan.TTFT.Mean, "ttft", 200*time.Millisecond, "time to the first token that the fake server injects")
-	fs.DurationVar(&f.plan.TTFT.Jitter, "ttft-jitter", 50*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.plan.ITL.Mean, "itl", 0, "time between tokens that the fake server injects; 0: from --token-rate")
-	fs.DurationVar(&f.plan.ITL.Jitter, "itl-jitter", 20*time.Millisecond, "how far it is from that at most")
-	fs.DurationVar(&f.plan.Coalesce, "coalesce", 0, "how long the fake server may keep a token to send more together: with thousands of streams it has no time for each")
+	fs.IntVar(&f.plan.Streams, "streams", 2000, "mean number of streams at a time")
+	fs.DurationVar(&f.plan.Duration, "duration", 20*time.Second, "how long to hold the streams, once their number has risen")
+	fs.IntVar(&f.plan.TokensPerStream, "tokens", 100, "tokens in each stream")
+	fs.IntVar(&f.plan.PromptTokens, "prompt-tokens", 256, "tokens in each prompt")
+	fs.Float64Var(&f.tokenRate, "token-rate", 10, "tokens per second in each stream, unless --itl is given")
+	fs.DurationVar(&f.plan.TTFT.Mean, "ttft", 200*time.Millisecond, "time to the first token at the fake server")
+	fs.DurationVar(&f.plan.TTFT.Jitter, "ttft-jitter", 50*time.Millisecond, "largest difference of a stream from --ttft")
+	fs.DurationVar(&f.plan.ITL.Mean, "itl", 0, "time between tokens at the fake server; 0: set by --token-rate")
+	fs.DurationVar(&f.plan.ITL.Jitter, "itl-jitter", 20*time.Millisecond, "largest difference of a gap from --itl")
+	fs.DurationVar(&f.plan.Coalesce, "coalesce", 0, "how long the fake server may hold tokens back to send several in one message")
 	fs.IntVar(&f.plan.Connections, "connections", 0, "connections to spread the streams over; 0: the default of 'bench serve'")
-	fs.BoolVar(&f.plan.HTTP, "http", false, "by OpenAI's HTTP API instead of gRPC")
+	fs.BoolVar(&f.plan.HTTP, "http", false, "use OpenAI's HTTP API instead of gRPC")
 	fs.Uint64Var(&f.plan.Seed, "seed", 1, "seed of arrivals and jitter")
 }
 
@@ -134,7 +134,7 @@ func (f *benchClientFlags) complete() (calibrate.Plan, error) {
 	p := f.plan
 	if p.ITL.Mean == 0 {
 		if !(f.tokenRate > 0 && f.tokenRate <= 1e6) {
-			return p, fmt.Errorf("--token-rate %v: give tokens a second above 0", f.tokenRate)
+			return p, fmt.Errorf("--token-rate: %v is not above 0", f.tokenRate)
 		}
 		p.ITL.Mean = time.Duration(float64(time.Second) / f.tokenRate)
 	}
@@ -144,12 +144,12 @@ func (f *benchClientFlags) complete() (calibrate.Plan, error) {
 
 func printBenchClient(out io.Writer, r *calibrate.Result) error {
 	p := r.Plan
-	fmt.Fprintf(out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a rise of %s\n",
+	fmt.Fprintf(out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a ramp-up of %s\n",
 		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
-	fmt.Fprintf(out, "%d of %d requests completed, %d tokens, %d streams at most; %.0f%% of %d core(s), %.1f%% of that collecting, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
+	fmt.Fprintf(out, "%d of %d requests completed, %d tokens, at most %d streams at a time; the generator used %.0f%% of %d core(s), %.1f%% of that for garbage collection, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
 		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
 	if !r.Pinned {
-		fmt.Fprintln(out, "generator and fake server share their cores: the figures are worse than with a core each")
+		fmt.Fprintln(out, "the generator and the fake server share cores: the figures are worse than with a core each")
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "ms\tp50\tp99\tmax\t")
@@ -166,13 +166,13 @@ func printBenchClient(out io.Writer, r *calibrate.Result) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "own error, reported less injected: TTFT p50 %+.3f ms, p99 %+.3f ms; ITL p50 %+.3f ms, p99 %+.3f ms\n",
+	fmt.Fprintf(out, "error of the generator (reported minus injected): TTFT p50 %+.3f ms, p99 %+.3f ms; ITL p50 %+.3f ms, p99 %+.3f ms\n",
 		r.TTFT.P50, r.TTFT.P99, r.ITL.P50, r.ITL.P99)
 	if r.Failure != "" {
 		fmt.Fprintf(out, "a request failed: %s\n", r.Failure)
 	}
 	if r.Bottleneck != "" {
-		fmt.Fprintf(out, "the client's side was the limit: %s\n", r.Bottleneck)
+		fmt.Fprintf(out, "the client was the bottleneck: %s\n", r.Bottleneck)
 	}
 	return nil
 }

@@ -13,19 +13,21 @@ import (
 func newBenchCompareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE AFTER",
-		Short: "Say what changed between two reports, and fail if something got worse",
-		Long: `Compares two reports that 'bench serve --out FILE' wrote. A change counts if it is
-larger than --threshold and the 95% confidence intervals do not overlap, each as much
-wider as it takes for all comparisons to hold together. The exit status is 1 if a
-figure that decides got worse by that measure: the median or p99 of TTFT, ITL, TPOT or
-E2E, goodput, attainment, the highest rate, or the verdict; or if a rate fell to 0.
-Others are only told. It is 1 too if a report holds no completed requests.`,
+		Short: "Compare two reports, and fail if a figure got significantly worse",
+		Long: `Compares two reports that 'bench serve --out FILE' wrote. A change is significant if
+it is larger than --threshold and the 95% confidence intervals do not overlap. The
+intervals are widened so that they hold for all comparisons together.
+
+The exit status is 1 if one of these got significantly worse: the median or p99 of
+TTFT, ITL, TPOT or E2E, goodput, attainment, the highest rate, or the verdict. It is
+also 1 if a rate fell to 0, or if a report holds no completed requests. Changes of
+other figures are only printed.`,
 		Example: `  tandem bench serve --rate 20 --out before.json
   tandem bench serve --rate 20 --out after.json
   tandem bench compare before.json after.json --threshold 0.1`,
 		Args: exactly("the report from before", "the report from after"),
 	}
-	threshold := cmd.Flags().Float64("threshold", compare.DefaultThreshold, "least relative change that counts: 0.05 is 5%")
+	threshold := cmd.Flags().Float64("threshold", compare.DefaultThreshold, "smallest relative change that counts: 0.05 is 5%")
 	asJSON := addJSON(cmd, "print the comparison as JSON")
 	onlyOnCommandLine(cmd, "threshold")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -31,32 +31,35 @@ func newBenchEngineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Measure the CPU or CUDA engine beside what the machine can do",
-		Long: `Computes a prompt and decodes tokens with the CPU engine, in this process and without
-a scheduler, again and again. In the same rounds, on the same threads, it measures the
-limits: multiply-adds of the instruction set in use, in registers alone, and reading
-memory. prefill_of_peak is the share of the first that prefill reaches;
-prefill_of_peak_computed does not count what the engine need not compute of the last
-layer. The peak is that of floating point for int8 and int4 too. Figures are those of the
-best rounds; the middle ones and how far they are below stand beside.
+		Long: `Computes a prompt and decodes tokens with the CPU engine, again and again, in this
+process and without a scheduler. Each round also measures the limits of the machine,
+on the same threads: multiply-adds in registers, with the instruction set in use, and
+reads from memory.
 
-Within a round decode and reading memory take turns every 50 ms (every fifth of --limits,
-if that is less). decode_of_read is how fast decode reads as a share of reading just
-before and after it, the median over all decode_pairs of such windows, so that it holds
-where others use memory too. decode_of_best_read is the best round's decode as a share of
-the best reading, which need not have seen the same machine.
+prefill_of_peak is prefill's share of the multiply-add peak. prefill_of_peak_computed
+leaves out what the engine need not compute of the last layer. The peak is that of
+floating point, for int8 and int4 too. Figures are those of the best rounds. Beside
+them stand the median rounds, and how far these are below.
 
-A run whose limits were disturbed says "valid": false, and why.
+Within a round, decode and memory reads take turns every 50 ms, or every fifth of
+--limits if that is less. decode_of_read compares decode with the reads just before
+and after it. It is the median over all decode_pairs such windows, so it holds even
+if other programs use memory. decode_of_best_read compares the best round of decode
+with the best reads, which may come from different moments.
 
-Without --model, one of random weights is made first and removed at the end.
+If something disturbed the limits, the result says "valid": false, and why.
 
-With --device cuda:0 it is the CUDA engine, beside what that GPU can do, measured in the
-same rounds: copying its memory, reading weights, a large product, copies from and to the
-host, launches in a graph. --batch and --context then take several values, each batch
-with each context. decode_of_floor is the time that reading weights and KV takes at the
-higher of the first two limits, as a share of a step; attention_gbytes_per_s follows from
-steps behind a short and a long context. Pages of the prompt are copied to the host alone
-and beside decode. docs/gpu.md has more. Random weights are in memory alone here, and
-start says how long it takes from there to the first step.`,
+Without --model, the command makes a model with random weights and removes it at the end.
+
+With --device cuda:0 it measures the CUDA engine, and the limits of that GPU in the
+same rounds: copies of its memory, reads of weights, a large product, copies from and
+to the host, and launches in a graph. --batch and --context then take several values;
+each batch is measured with each context. decode_of_floor is the shortest time in which
+weights and KV can be read, at the higher of the first two limits, as a share of a step.
+attention_gbytes_per_s is derived from steps with a short and a long context. The command
+also copies pages of the prompt to the host, alone and beside decode. Random weights
+exist only in memory here, and start is the time from there to the first step. See
+docs/gpu.md for more.`,
 		Example: `  tandem bench engine
   tandem bench engine --prompt 4096 --rounds 3 --json
   tandem bench engine --dtype int8
@@ -66,19 +69,19 @@ start says how long it takes from there to the first step.`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.model, "model", "", "directory of the model (default: one of --preset is made)")
-	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the model that is made: "+strings.Join(presets, ", "))
+	fs.StringVar(&f.model, "model", "", "directory of the model (default: a random model of --preset)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the random model: "+strings.Join(presets, ", "))
 	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
 	fs.StringVar((*string)(&f.plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
-	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
-	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens of the prompt")
-	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "steps of decode in a round")
-	fs.IntSliceVar(&f.batches, "batch", []int{1}, "sequences that decode at a time; on a GPU several such numbers")
-	fs.IntSliceVar(&f.contexts, "context", []int{64}, "tokens behind each of them when a round begins; on a GPU several such numbers")
+	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that caches packed weights (default: none; weights are packed at each start)")
+	fs.IntVar(&f.plan.PromptTokens, "prompt", 512, "tokens in the prompt")
+	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "decode steps in a round")
+	fs.IntSliceVar(&f.batches, "batch", []int{1}, "sequences that decode at a time; a GPU takes several values")
+	fs.IntSliceVar(&f.contexts, "context", []int{64}, "context tokens of each sequence when a round begins; a GPU takes several values")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best one here)")
-	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds of prefill, decode and limits in turn")
-	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, which is enough to try the command (on a GPU: only that)")
+	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best that this CPU has)")
+	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds to measure; each has prefill, decode and the limits")
+	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, enough to try the command (a GPU takes no other value)")
 	f.gpu.register(cmd)
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
@@ -101,7 +104,7 @@ start says how long it takes from there to the first step.`,
 
 func (f *benchEngineFlags) check(presetGiven bool) error {
 	if len(f.batches) != 1 || len(f.contexts) != 1 {
-		return errors.New("--batch and --context: the CPU engine is measured with one of each: pass one number, or a GPU with --device")
+		return errors.New("--batch and --context: the CPU engine takes one value of each: pass one, or choose a GPU with --device")
 	}
 	f.plan.Batch, f.plan.ContextTokens = f.batches[0], f.contexts[0]
 	if f.threads < 0 || f.threads > 1023 {
@@ -117,7 +120,7 @@ func (f *benchEngineFlags) checkModel(presetGiven bool, plan interface {
 }) error {
 	if f.model != "" {
 		if presetGiven {
-			return errors.New("--model and --preset are both given: one is measured")
+			return errors.New("--model and --preset are both given: pass one of them")
 		}
 		return plan.Validate()
 	}
@@ -144,7 +147,7 @@ func (f *benchEngineFlags) load(m *model.Model) (cpu.Config, error) {
 }
 
 func printBenchEngine(out io.Writer, r *engine.Result) error {
-	fmt.Fprintf(out, "%s, %s weights of %s, KV in %s, %s, threads %d; rounds %d, in turns with the limits\n\n",
+	fmt.Fprintf(out, "%s, %s weights of %s, KV in %s, %s, threads %d; rounds %d, each with the limits\n\n",
 		r.Model, r.DType, bytesText(r.WeightBytes), r.KV, r.ISA, r.Threads, r.Rounds)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tbest\tmedian\tbelow the best\t\t")
@@ -154,23 +157,23 @@ func printBenchEngine(out io.Writer, r *engine.Result) error {
 		unit                 string
 	}{
 		{fmt.Sprintf("prefill of %d tokens", r.PromptTokens), r.PrefillTokens, r.Median.PrefillTokens, r.Spread.PrefillTokens, "tokens/s"},
-		{fmt.Sprintf("decode of %d after %d", r.Batch, r.ContextTokens), r.DecodeTokens, r.Median.DecodeTokens, r.Spread.DecodeTokens, "tokens/s"},
+		{fmt.Sprintf("decode, batch %d, context %d", r.Batch, r.ContextTokens), r.DecodeTokens, r.Median.DecodeTokens, r.Spread.DecodeTokens, "tokens/s"},
 		{"limit: multiply-adds", r.PeakGFLOPS, r.Median.PeakGFLOPS, r.Spread.PeakGFLOPS, "GFLOP/s"},
-		{"limit: reading memory", r.ReadGBytes, r.Median.ReadGBytes, r.Spread.ReadGBytes, "GB/s"},
+		{"limit: memory reads", r.ReadGBytes, r.Median.ReadGBytes, r.Spread.ReadGBytes, "GB/s"},
 	} {
 		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.0f%%\t%s\t\n", row.name, row.best, row.median, 100*row.spread, row.unit)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nprefill  %.1f GFLOP/s of %.1f: %.2f of peak, %.2f by what is computed (of the last layer, only what becomes logits)\n",
+	fmt.Fprintf(out, "\nprefill  %.1f GFLOP/s of %.1f: %.2f of peak, %.2f without what need not be computed of the last layer\n",
 		r.PrefillGFLOPS, r.PeakGFLOPS, r.PrefillOfPeak, r.PrefillOfPeakComputed)
-	fmt.Fprintf(out, "decode   %.2f of reading in the same moments, the median of pairs: %d; steps of %s\n", r.DecodeOfRead, r.DecodePairs, bytesText(int64(r.DecodeStepBytes)))
-	fmt.Fprintf(out, "         %.1f GB/s at best of %.1f at best: %.2f\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfBestRead)
-	fmt.Fprintf(out, "step     %.2f ms at best, %.2f ms in the middle; %.1f allocations of %.0f bytes together\n",
+	fmt.Fprintf(out, "decode   %.2f of memory reads at the same moments (median of %d pairs); each step reads %s\n", r.DecodeOfRead, r.DecodePairs, bytesText(int64(r.DecodeStepBytes)))
+	fmt.Fprintf(out, "         best %.1f GB/s, best reads %.1f GB/s: %.2f\n", r.DecodeGBytes, r.ReadGBytes, r.DecodeOfBestRead)
+	fmt.Fprintf(out, "step     best %.2f ms, median %.2f ms; %.1f allocations, %.0f bytes in all\n",
 		r.DecodeStepMs.Min, r.DecodeStepMs.P50, r.AllocsPerStep, r.AllocBytesPerStep)
 	fmt.Fprintf(out, "barrier  %.0f ns\n", r.BarrierNs)
-	verdict := "valid: the limits agree and had the machine"
+	verdict := "valid: the limits agree, and nothing else used the machine"
 	if !r.Valid {
 		verdict = "NOT VALID: " + r.Reason
 	}

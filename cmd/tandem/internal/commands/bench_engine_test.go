@@ -61,7 +61,7 @@ func TestBenchEngine(t *testing.T) {
 		t.Errorf("%s", got.stdout)
 	}
 	if got := run(t.Context(), "", nil, append(args, "--isa", "portable")...); got.status != 0 || !strings.Contains(got.stdout, "of peak") ||
-		!strings.Contains(got.stdout, " of reading in the same moments, the median of pairs: 4; steps of ") ||
+		!strings.Contains(got.stdout, " of memory reads at the same moments (median of 4 pairs); each step reads ") ||
 		!strings.Contains(got.stdout, ", portable, threads 1") || !strings.Contains(strings.ToLower(got.stdout), "valid: ") {
 		t.Errorf("for people: %+v", got)
 	}

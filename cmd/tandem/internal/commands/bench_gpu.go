@@ -26,14 +26,14 @@ type benchGPUFlags struct {
 
 func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&g.device, "device", engines.DeviceCPU, "what is measured: cpu, or a GPU, such as cuda:0")
-	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "file of the CUDA driver's library (default: libcuda.so.1, where the system finds it)")
-	fs.IntVar(&g.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: tokens of the prompt that a step computes at most")
-	fs.BoolVar(&g.plan.NoGraphs, "no-graphs", false, "GPU: launch every kernel of a decode step by itself")
-	fs.StringVar((*string)(&g.plan.Products), "cuda-products", string(cuda.Own), "GPU: what computes products of more than 64 rows: own or cublaslt")
-	fs.StringVar(&g.options.CublasLt, "cublaslt", "", "GPU: file of the cuBLASLt library 12 or 13, or a folder that has it; given, its product is a limit too (default: libcublasLt.so, where the system finds it, with --cuda-products cublaslt)")
-	fs.StringVar((*string)(&g.plan.Weights), "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights in its memory: bf16, int8 or fp8")
-	fs.StringVar((*string)(&g.plan.KV), "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values in its memory: bf16 or fp8")
+	fs.StringVar(&g.device, "device", engines.DeviceCPU, "device to measure: cpu, or a GPU such as cuda:0")
+	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "path of the CUDA driver's library (default: the system's libcuda.so.1)")
+	fs.IntVar(&g.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: most prompt tokens in a step")
+	fs.BoolVar(&g.plan.NoGraphs, "no-graphs", false, "GPU: launch the kernels of a decode step one by one, without a graph")
+	fs.StringVar((*string)(&g.plan.Products), "cuda-products", string(cuda.Own), "GPU: kernels for products of more than 64 rows: own or cublaslt")
+	fs.StringVar(&g.options.CublasLt, "cublaslt", "", "GPU: path of cuBLASLt 12 or 13, or of its folder; adds its product to the limits (default: the system's libcublasLt.so, with --cuda-products cublaslt)")
+	fs.StringVar((*string)(&g.plan.Weights), "cuda-weights", string(cuda.BF16), "GPU: type of the layers' weights: bf16, int8 or fp8")
+	fs.StringVar((*string)(&g.plan.KV), "cuda-kv", string(cuda.KVBF16), "GPU: type of keys and values: bf16 or fp8")
 	oneOf(cmd, "cuda-weights", texts(cuda.WeightTypes())...)
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
@@ -47,7 +47,7 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 		return false, err
 	}
 	if number < 0 && f.gpu.device != engines.DeviceCPU {
-		return false, fmt.Errorf("--device: %q: name what is measured, %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
+		return false, fmt.Errorf("--device: %q is not a device: pass %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
 	}
 	f.gpu.options.Load.Device = number
 	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
@@ -56,11 +56,11 @@ func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
 	}
 	for _, name := range strange {
 		if fs.Changed(name) {
-			return false, fmt.Errorf("--%s is of %s: leave it out, or choose another --device", name, of)
+			return false, fmt.Errorf("--%s is for %s only: leave it out, or choose another --device", name, of)
 		}
 	}
 	if number >= 0 && fs.Changed("limits") && f.plan.LimitsFor != 0 {
-		return false, fmt.Errorf("--limits: %v: on a GPU they take as long as they take: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
+		return false, fmt.Errorf("--limits: %v: a GPU's limits take a fixed time: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
 	}
 	return number >= 0, nil
 }
@@ -113,51 +113,51 @@ func (f *benchEngineFlags) modelForGPU(ctx context.Context, p *progress) (*model
 }
 
 func printBenchGPU(out io.Writer, r *gpu.Result) error {
-	graphs := "decode by graphs"
+	graphs := "decode with graphs"
 	if r.NoGraphs {
 		graphs = "decode without graphs"
 	}
-	fmt.Fprintf(out, "%s, weights of %s in %s, KV in %s, %s, driver for CUDA %s, %s; rounds %d, in turns with the limits\n\n",
+	fmt.Fprintf(out, "%s, weights of %s in %s, KV in %s, %s, driver for CUDA %s, %s; rounds %d, each with the limits\n\n",
 		r.Model, bytesText(r.WeightBytes), r.Weights, r.KV, r.Device, r.DriverCUDA, graphs, r.Rounds)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tbest\tmedian\t\t")
 	row := func(name string, f gpu.Figure, unit string) {
 		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%s\t\n", name, f.Best, f.Median, unit)
 	}
-	row("limit: copying device memory", r.Limits.CopyGBytes, "GB/s")
-	row("limit: reading weights", r.Limits.ReadGBytes, "GB/s")
-	row("limit: our product of many rows", r.Limits.ProductGFLOPS, "GFLOP/s")
+	row("limit: device memory copies", r.Limits.CopyGBytes, "GB/s")
+	row("limit: weight reads", r.Limits.ReadGBytes, "GB/s")
+	row("limit: product of many rows, own kernels", r.Limits.ProductGFLOPS, "GFLOP/s")
 	if by := r.Limits.CublasLtGFLOPS; by != nil {
-		row("limit: the same by cuBLASLt", *by, "GFLOP/s")
+		row("limit: product of many rows, cuBLASLt", *by, "GFLOP/s")
 	}
 	row("limit: host to device", r.Limits.HostToDeviceGBytes, "GB/s")
 	row("limit: device to host", r.Limits.DeviceToHostGBytes, "GB/s")
 	row("limit: an empty kernel in a graph", r.Limits.GraphKernelUs, "µs")
-	row(fmt.Sprintf("prefill of %d by %d", r.PromptTokens, r.ChunkTokens), r.Prefill.Tokens, "tokens/s")
+	row(fmt.Sprintf("prefill of %d, %d a step", r.PromptTokens, r.ChunkTokens), r.Prefill.Tokens, "tokens/s")
 	row("prefill", r.Prefill.GFLOPS, "GFLOP/s")
 	for _, d := range r.Decode {
-		row(fmt.Sprintf("decode of %d after %d", d.Batch, d.ContextTokens), d.Tokens, "tokens/s")
+		row(fmt.Sprintf("decode, batch %d, context %d", d.Batch, d.ContextTokens), d.Tokens, "tokens/s")
 	}
 	for _, k := range r.KVRead {
 		row(fmt.Sprintf("KV to the host, readers %d", k.Readers), k.Alone, "GB/s")
-		row("the same beside decode", k.Beside, "GB/s")
+		row("KV to the host, beside decode", k.Beside, "GB/s")
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\nprefill  %.2f of a product of many rows\n", r.Prefill.OfProduct)
 	for _, d := range r.Decode {
-		fmt.Fprintf(out, "decode   %d after %d: step %.3f ms (p99 %.3f), %.2f of the floor of %s, %.1f µs of it the host's",
+		fmt.Fprintf(out, "decode   batch %d, context %d: step %.3f ms (p99 %.3f), %.2f of the floor for %s, %.1f µs on the host",
 			d.Batch, d.ContextTokens, d.StepMs.P50, d.StepMs.P99, d.OfFloor, bytesText(int64(d.StepBytes)), d.HostUs)
 		if d.AttentionGBytes > 0 {
-			fmt.Fprintf(out, "; attention %.1f GB/s, %.2f of the floor", d.AttentionGBytes, d.AttentionOfFloor)
+			fmt.Fprintf(out, "; attention %.1f GB/s, %.2f of its floor", d.AttentionGBytes, d.AttentionOfFloor)
 		}
 		fmt.Fprintln(out)
 	}
 	for _, k := range r.KVRead {
-		fmt.Fprintf(out, "copying  readers %d: a step takes %.2f times as long\n", k.Readers, k.DecodeWhileCopying)
+		fmt.Fprintf(out, "copying  readers %d: a decode step takes %.2f times as long\n", k.Readers, k.DecodeWhileCopying)
 	}
-	_, err := fmt.Fprintf(out, "start    %.2f s to the first step: %.2f weights, %.2f engine, %.2f the step\n",
+	_, err := fmt.Fprintf(out, "start    %.2f s to the end of the first step: weights %.2f, engine %.2f, step %.2f\n",
 		r.Start.TotalSeconds, r.Start.LoadSeconds, r.Start.EngineSeconds, r.Start.FirstStepSeconds)
 	return err
 }

@@ -136,7 +136,7 @@ func TestBenchGPUForPeople(t *testing.T) {
 	if got.status != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, line := range []string{"tiny, weights of ", "decode without graphs", "limit: copying device memory", "decode of 1 after 5", "of the floor of ", "readers 4: a step takes ", "to the first step"} {
+	for _, line := range []string{"tiny, weights of ", "decode without graphs", "limit: device memory copies", "decode, batch 1, context 5", "of the floor for ", "readers 4: a decode step takes ", "to the end of the first step"} {
 		if !strings.Contains(got.stdout, line) {
 			t.Errorf("no %q in:\n%s", line, got.stdout)
 		}
@@ -162,16 +162,16 @@ func TestBenchGPURefuses(t *testing.T) {
 	}{
 		{"--device gpu", 2, "--device"},
 		{"--device auto", 2, "--device"},
-		{"--device cuda:0 --threads 2", 2, "--threads is of the CPU engine"},
-		{"--device cuda:0 --dtype int8", 2, "--dtype is of the CPU engine"},
+		{"--device cuda:0 --threads 2", 2, "--threads is for the CPU engine only"},
+		{"--device cuda:0 --dtype int8", 2, "--dtype is for the CPU engine only"},
 		{"--device cuda:0 --cuda-products mine", 2, "--cuda-products"},
-		{"--cublaslt x", 2, "--cublaslt is of a GPU"},
-		{"--cuda-weights bf16", 2, "--cuda-weights is of a GPU"},
-		{"--cuda-kv bf16", 2, "--cuda-kv is of a GPU"},
+		{"--cublaslt x", 2, "--cublaslt is for a GPU only"},
+		{"--cuda-weights bf16", 2, "--cuda-weights is for a GPU only"},
+		{"--cuda-kv bf16", 2, "--cuda-kv is for a GPU only"},
 		{"--device cuda:0 --cuda-weights int3", 2, "--cuda-weights: "},
 		{"--device cuda:0 --cuda-kv int3", 2, "--cuda-kv: "},
-		{"--device cuda:0 --cuda-weights int8 --cuda-products cublaslt", 2, "take bf16 only"},
-		{"--no-graphs", 2, "--no-graphs is of a GPU"},
+		{"--device cuda:0 --cuda-weights int8 --cuda-products cublaslt", 2, "supports only bf16"},
+		{"--no-graphs", 2, "--no-graphs is for a GPU only"},
 		{"--batch 1,2", 2, "--batch and --context: the CPU engine"},
 		{"--device cuda:0 --limits 1s", 2, "--limits"},
 		{"--device cuda:0 --batch 0", 2, "--batch"},

@@ -21,32 +21,36 @@ func newBenchHandoverCommand() *cobra.Command {
 	var arguments []string
 	cmd := &cobra.Command{
 		Use:   "handover",
-		Short: "Measure the whole path of KV between a prefill and a decode worker",
-		Long: `Starts a mesh of a router, a prefill and a decode worker, each a process of its own,
-and serves prompts that share nothing, one at a time. For each transport it says how
-long after the last layer the KV was committed, what of that the client could see
-(transfer_exposed, second_token), and the time to the first token beside it. From last
-layer to first token the model's head and sampling take: the commit carries the token.
-Some prompts are served again by one worker that computes all anew: the tokens have to
-be the same. A run in which first tokens take unlike long says "valid": false, and why.
+		Short: "Measure the path of KV from a prefill worker to a decode worker",
+		Long: `Starts a mesh of a router, a prefill worker and a decode worker, each in a process of
+its own. It serves prompts that share nothing, one at a time.
 
-Without --model, one of random weights is made first and removed at the end.`,
+For each transport it prints the time from the last layer to the committed KV, the part
+of it that the client sees (transfer_exposed, second_token), and the time to the first
+token. The model's head and sampling run between the last layer and the first token: the
+commit carries the token.
+
+Some prompts run again on one worker, which computes everything itself. The tokens must
+be the same. If the times to the first token differ too much, the result says
+"valid": false, and why.
+
+Without --model, the command makes a model with random weights and removes it at the end.`,
 		Example: `  tandem bench handover
   tandem bench handover --transport tcp --requests 50 --json
   tandem bench handover --model ./bench-200m --prompt 4096`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&dir, "model", "", "directory of the model (default: one of --preset is made)")
-	fs.StringVar(&preset, "preset", "bench-200m", "shape of the model that is made")
-	fs.StringSliceVar(&plan.Transports, "transport", []string{"tcp", "unix"}, "what KV goes over, each measured in a mesh of its own")
-	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens of a prompt")
-	fs.IntVar(&plan.OutputTokens, "output", 8, "tokens of an answer")
-	fs.IntVar(&plan.Requests, "requests", 20, "requests over each transport")
-	fs.IntVar(&plan.Warmup, "warmup", 2, "requests before them that are not counted")
-	fs.IntVar(&plan.Checked, "check", 2, "how many are served again by one worker, to compare the tokens")
+	fs.StringVar(&dir, "model", "", "directory of the model (default: a random model of --preset)")
+	fs.StringVar(&preset, "preset", "bench-200m", "shape of the random model")
+	fs.StringSliceVar(&plan.Transports, "transport", []string{"tcp", "unix"}, "transports of KV to measure, each in a mesh of its own")
+	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens in each prompt")
+	fs.IntVar(&plan.OutputTokens, "output", 8, "tokens in each answer")
+	fs.IntVar(&plan.Requests, "requests", 20, "requests to measure with each transport")
+	fs.IntVar(&plan.Warmup, "warmup", 2, "requests before these, to warm up; they do not count")
+	fs.IntVar(&plan.Checked, "check", 2, "requests to run again on one worker, to compare the tokens")
 	fs.Uint64Var(&plan.Seed, "seed", 1, "seed of the prompts")
-	fs.StringArrayVar(&arguments, "worker-flag", nil, "a further flag of both workers, such as --worker-flag=--kv-memory=2GiB")
+	fs.StringArrayVar(&arguments, "worker-flag", nil, "extra flag for both workers, such as --worker-flag=--kv-memory=2GiB")
 	oneOf(cmd, "transport", "tcp", "unix")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -106,7 +110,7 @@ func printHandover(w io.Writer, r *handover.Result) error {
 			of   handover.Spread
 		}{
 			{"last layer to committed", way.Tail}, {"last layer to first token", way.Head}, {"transfer exposed", way.Exposed}, {"second token", way.SecondToken},
-			{"first token", way.TTFT}, {"transfer, hidden part too", way.Transfer},
+			{"first token", way.TTFT}, {"whole transfer", way.Transfer},
 		} {
 			fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t\n", row.name, row.of.P50, row.of.P90, row.of.Max)
 		}
@@ -114,7 +118,7 @@ func printHandover(w io.Writer, r *handover.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%d of them were served again by one worker, with the same tokens\n", r.Ways[0].Checked*len(r.Ways))
+	_, err := fmt.Fprintf(w, "one worker served %d of them again, with the same tokens\n", r.Ways[0].Checked*len(r.Ways))
 	if r.Valid != nil && !*r.Valid {
 		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)
 	}

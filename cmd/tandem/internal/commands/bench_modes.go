@@ -30,25 +30,24 @@ func newBenchModesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "modes",
 		Short: "Compare disaggregated with aggregated serving on this machine, at equal cores",
-		Long: `Starts two meshes, each part in a process of its own: one with a prefill and a
-decode worker, one with two workers that do both. All workers have the same number
-of threads. Both meshes then get the same load, in turns, at rates from idle to past
-the breaking point of either.
+		Long: `Starts two meshes, each part in a process of its own. One has a prefill worker and a
+decode worker, the other two workers that do both. All workers have the same number
+of threads. Both meshes get the same load, in turns, at rates from idle to past the
+breaking point of either.
 
-etcd and NATS are embedded in this process, which also sends the load: on a small
-machine its share of the cores is part of what is measured, for both alike. The
-report says how much each part used.`,
+This process sends the load and embeds etcd and NATS. On a small machine, the cores that
+it uses affect both results alike. The report says how much each part used.`,
 		Example: `  tandem bench modes --prompt-tokens 256 --output-tokens 64 --report modes.html
   tandem bench modes --rates 5,10,20,40 --duration 60s --markdown latency.md`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
 	load.RegisterRunFlags(fs)
-	fs.StringVar(&rates, "rates", "", "rates to measure, with commas between (default: around the larger capacity of the two)")
+	fs.StringVar(&rates, "rates", "", "rates to measure in requests per second, such as 5,10,20 (default: around the larger of both capacities)")
 	fs.StringVar(&model, "model", "", "directory of the model (default: the bundled one)")
 	fs.IntVar(&threads, "threads", 1, "compute threads of each worker")
-	fs.IntVar(&rounds, "rounds", 1, "how often to measure every rate")
-	fs.StringVar(&html, "report", "", "write a page of HTML with plots of both to this file")
+	fs.IntVar(&rounds, "rounds", 1, "times to measure each rate")
+	fs.StringVar(&html, "report", "", "write an HTML page with plots of both to this file")
 	fs.StringVar(&markdown, "markdown", "", "write the tables as Markdown to this file")
 	fs.StringVar(&out, "out", "", "write both reports as JSON to this file")
 	asJSON := addJSON(cmd, "print both reports as JSON instead of a table")
@@ -62,7 +61,7 @@ report says how much each part used.`,
 			}
 		}
 		if threads < 1 || rounds < 1 {
-			return usageError(cmd, "--threads and --rounds have to be at least 1")
+			return usageError(cmd, "--threads and --rounds must be at least 1")
 		}
 		if err := load.ValidateRun(); err != nil {
 			return usageError(cmd, err.Error())
@@ -111,7 +110,7 @@ report says how much each part used.`,
 			return err
 		}
 		if result.Interrupted {
-			return &exitError{status: exitInterrupted, message: "interrupted: the report is of the rates that were measured until then"}
+			return &exitError{status: exitInterrupted, message: "interrupted: the report has the rates measured so far"}
 		}
 		return nil
 	}

@@ -40,23 +40,24 @@ func newBenchSchedulerCommand() *cobra.Command {
 	presets := presetNames()
 	cmd := &cobra.Command{
 		Use:   "scheduler",
-		Short: "Measure what the scheduler does to short requests beside long ones",
-		Long: `Runs long and short prompts on one worker that computes prompts and decodes, under one
+		Short: "Measure how the scheduler treats short requests beside long ones",
+		Long: `Runs long and short prompts on one worker that does both prefill and decode, under one
 policy after the other: every combination of --step-budget, --chunk-tokens and
---output-share. It says how long first tokens and the gaps between tokens took, how
-long those that decode were stalled by the prompts of others, by how much prompts made
-steps longer than the budget allows, and what was preempted and computed again.
+--output-share. It prints the times to the first token and between tokens, how long
+prompts stalled the sequences that decode, how far prompts lengthened steps beyond the
+budget, and what was preempted and computed again.
 
-The scenario mix is a stream of requests by a Poisson process. In long-prompt some
-sequences decode, and then one long prompt comes: the gaps of those that decode, before
-and while it is computed, stand side by side.
+The scenario mix is a stream of requests with Poisson arrivals. In long-prompt, some
+sequences decode, and then one long prompt arrives. The result compares the gaps between
+their tokens before the prompt and during it.
 
-On virtual time, the default, the worker's scheduler is driven alone, and steps take
-what --profile says, or base-ms + per-token-ms·T + per-square-ms·Σ(end²−start²) +
-per-context-token-ms·Σend: about what a model of 8 billion parameters takes on a GPU of
-200 TFLOP/s and 1.5 TB/s. The same seed gives the same figures, but for the scheduler's
-own time. With --engine the CPU engine computes, in this process and in real time, and
-what decodes would have taken without prompts is fitted to the steps that had none.`,
+By default the scheduler runs alone, on virtual time. A step takes what --profile says, or
+base-ms + per-token-ms·T + per-square-ms·Σ(end²−start²) + per-context-token-ms·Σend. The
+defaults are about right for a model of 8 billion parameters on a GPU of 200 TFLOP/s and
+1.5 TB/s. The same seed gives the same figures, except for the scheduler's own time.
+
+With --engine the CPU engine computes, in this process and in real time. The steps
+without prompts then predict what other steps would have taken without their prompts.`,
 		Example: `  tandem bench scheduler
   tandem bench scheduler --step-budget 0s,20ms,50ms --chunk-tokens 512,2048 --json
   tandem bench scheduler --blocks 600 --output-share 1,0.25
@@ -66,40 +67,40 @@ what decodes would have taken without prompts is fitted to the steps that had no
 	}
 	p := &f.plan
 	fs := cmd.Flags()
-	fs.StringVar(&p.Scenario, "scenario", scheduler.Mix, "what comes: mix or long-prompt")
+	fs.StringVar(&p.Scenario, "scenario", scheduler.Mix, "load to run: mix or long-prompt")
 	fs.Uint64Var(&p.Seed, "seed", 1, "seed of arrivals, lengths and tokens")
-	fs.DurationSliceVar(&f.budgets, "step-budget", []time.Duration{0, 50 * time.Millisecond}, "how much longer prompts may make a step of those that decode; 0s: no bound")
-	fs.IntSliceVar(&f.chunks, "chunk-tokens", nil, "most prompt tokens of a step (default: --batch-tokens)")
-	fs.Float64SliceVar(&f.shares, "output-share", []float64{1}, "share of --max-tokens that a request is expected to generate until some have ended")
-	fs.IntVar(&p.Requests, "requests", 2000, "mix: requests (with --engine 20)")
-	fs.Float64Var(&p.Rate, "rate", 8, "mix: requests a second (with --engine 0.5)")
-	fs.Float64Var(&p.LongShare, "long-share", 0.05, "mix: share of requests with long prompts (with --engine 0.15)")
-	fs.IntVar(&p.ShortTokens, "short-prompt", 256, "tokens of a short prompt: in a mix the mean (with --engine 64), in long-prompt of each that decodes")
-	fs.IntVar(&p.LongTokens, "long-prompt", 8192, "tokens of a long prompt: in a mix the mean (with --engine 1024), in long-prompt of the one (16384)")
-	fs.IntVar(&p.OutputTokens, "output", 128, "mix: mean of the tokens that a request generates (with --engine 32)")
-	fs.IntVar(&p.MaxTokens, "max-tokens", 512, "mix: tokens that a request may generate")
-	fs.IntVar(&p.Decodes, "decodes", 8, "long-prompt: sequences that decode")
-	fs.IntVar(&p.BeforeSteps, "before", 200, "long-prompt: steps of all of them before the prompt comes")
-	fs.IntVar(&p.Blocks, "blocks", 4096, "KV blocks (with --engine 512; long-prompt: as many as it needs)")
+	fs.DurationSliceVar(&f.budgets, "step-budget", []time.Duration{0, 50 * time.Millisecond}, "how much prompts may lengthen a step with decoding sequences; 0s: no bound")
+	fs.IntSliceVar(&f.chunks, "chunk-tokens", nil, "most prompt tokens in a step (default: --batch-tokens)")
+	fs.Float64SliceVar(&f.shares, "output-share", []float64{1}, "share of --max-tokens that the scheduler expects of a request, until some have ended")
+	fs.IntVar(&p.Requests, "requests", 2000, "mix: number of requests (default with --engine: 20)")
+	fs.Float64Var(&p.Rate, "rate", 8, "mix: requests per second (default with --engine: 0.5)")
+	fs.Float64Var(&p.LongShare, "long-share", 0.05, "mix: share of requests with long prompts (default with --engine: 0.15)")
+	fs.IntVar(&p.ShortTokens, "short-prompt", 256, "tokens in a short prompt; in mix, the mean (default with --engine: 64)")
+	fs.IntVar(&p.LongTokens, "long-prompt", 8192, "tokens in a long prompt; in mix, the mean (default with --engine: 1024; with long-prompt: 16384)")
+	fs.IntVar(&p.OutputTokens, "output", 128, "mix: mean tokens that a request generates (default with --engine: 32)")
+	fs.IntVar(&p.MaxTokens, "max-tokens", 512, "mix: most tokens that a request may generate")
+	fs.IntVar(&p.Decodes, "decodes", 8, "long-prompt: number of decoding sequences")
+	fs.IntVar(&p.BeforeSteps, "before", 200, "long-prompt: decode steps before the prompt arrives")
+	fs.IntVar(&p.Blocks, "blocks", 4096, "number of KV blocks (default with --engine: 512; with long-prompt: as many as it needs)")
 	fs.IntVar(&p.BlockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
-	fs.IntVar(&p.BatchTokens, "batch-tokens", 2048, "most tokens of a step (with --engine 512)")
-	fs.IntVar(&p.Sequences, "sequences", 128, "most sequences of a step (with --engine 64)")
+	fs.IntVar(&p.BatchTokens, "batch-tokens", 2048, "most tokens in a step (default with --engine: 512)")
+	fs.IntVar(&p.Sequences, "sequences", 128, "most sequences in a step (default with --engine: 64)")
 
-	fs.BoolVar(&f.virtual, "virtual", false, "on virtual time, as without --engine")
-	fs.StringVar(&f.profile, "profile", "", "virtual time: step times, as 'tandem profile --out' wrote them")
-	fs.Float64Var(&f.terms.BaseMs, "base-ms", 10.7, "virtual time: milliseconds of a step")
-	fs.Float64Var(&f.terms.PerTokenMs, "per-token-ms", 0.08, "virtual time: milliseconds of each token computed")
-	fs.Float64Var(&f.terms.PerSquareMs, "per-square-ms", 1.3e-6, "virtual time: milliseconds times the square of a chunk's end less that of its start")
-	fs.Float64Var(&f.terms.PerContextTokenMs, "per-context-token-ms", 8.7e-5, "virtual time: milliseconds of each token of context")
-	fs.Float64Var(&f.jitter, "jitter", 0, "virtual time: spread of steps, the standard deviation of their time over its mean")
+	fs.BoolVar(&f.virtual, "virtual", false, "run on virtual time (the default without --engine)")
+	fs.StringVar(&f.profile, "profile", "", "virtual time: file with step times, from 'tandem profile --out'")
+	fs.Float64Var(&f.terms.BaseMs, "base-ms", 10.7, "virtual time: milliseconds for each step")
+	fs.Float64Var(&f.terms.PerTokenMs, "per-token-ms", 0.08, "virtual time: milliseconds for each token computed")
+	fs.Float64Var(&f.terms.PerSquareMs, "per-square-ms", 1.3e-6, "virtual time: milliseconds for each unit of end²−start², over chunks")
+	fs.Float64Var(&f.terms.PerContextTokenMs, "per-context-token-ms", 8.7e-5, "virtual time: milliseconds for each token of context")
+	fs.Float64Var(&f.jitter, "jitter", 0, "virtual time: standard deviation of step times, as a share of their mean")
 
 	fs.BoolVar(&f.engine, "engine", false, "compute with the CPU engine, in real time")
-	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: one of --preset is made)")
-	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the model that is made: "+strings.Join(presets, ", "))
-	fs.IntVar(&f.layers, "layers", 0, "engine: layers of the model that is made, where those of --preset take too long (default: as many as it has)")
+	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: a random model of --preset)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the random model: "+strings.Join(presets, ", "))
+	fs.IntVar(&f.layers, "layers", 0, "engine: layers of the random model; fewer make it faster (default: all of --preset)")
 	fs.IntVar(&f.threads, "threads", 0, "engine: compute threads (default: as many as the process may use)")
-	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best one here)")
-	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time of one policy; one that takes longer is an error")
+	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best that this CPU has)")
+	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time for one policy; a longer run is an error")
 	oneOf(cmd, "scenario", scheduler.Mix, scheduler.LongPrompt)
 	oneOf(cmd, "preset", presets...)
 	asJSON := addBenchJSON(cmd, "print one JSON object")
@@ -162,9 +163,9 @@ func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 		problem string
 		names   []string
 	}{
-		{f.engine, "is for virtual time, and --engine is real: leave one out", []string{"virtual", "profile", "base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms", "jitter"}},
+		{f.engine, "is for virtual time, and --engine runs in real time: leave one of them out", []string{"virtual", "profile", "base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms", "jitter"}},
 		{!f.engine, "is for the CPU engine: give --engine, or leave it out", []string{"model", "preset", "layers", "threads", "isa", "limit"}},
-		{f.profile != "", "is said by --profile: leave one out", []string{"base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms"}},
+		{f.profile != "", "is set by --profile: leave one of them out", []string{"base-ms", "per-token-ms", "per-square-ms", "per-context-token-ms"}},
 		{f.plan.Scenario == scheduler.LongPrompt, "is for --scenario mix: leave it out", []string{"requests", "rate", "long-share", "output", "max-tokens"}},
 		{f.plan.Scenario == scheduler.Mix, "is for --scenario long-prompt: leave it out", []string{"decodes", "before"}},
 	} {
@@ -189,7 +190,7 @@ func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 	case f.limit <= 0 || f.limit > 24*time.Hour:
 		return fmt.Errorf("--limit: %v is not above 0s and at most 24h", f.limit)
 	case f.model != "" && (fs.Changed("preset") || fs.Changed("layers")):
-		return errors.New("--model and --preset or --layers are both given: one is measured")
+		return errors.New("--model does not go with --preset or --layers, which are for a random model: leave one out")
 	case f.model != "":
 		return f.plan.Validate()
 	}
@@ -231,7 +232,7 @@ func (f *benchSchedulerFlags) shape() (model.Shape, error) {
 	}
 	switch {
 	case f.layers < 0 || f.layers > shape.Layers:
-		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0, for all, to the %d of %s", f.layers, shape.Layers, shape.Name)
+		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0 (all) to %d, the layers of %s", f.layers, shape.Layers, shape.Name)
 	case f.layers > 0 && f.layers < shape.Layers:
 		shape.Name, shape.Layers = fmt.Sprintf("%s-%d-layers", shape.Name, f.layers), f.layers
 	}
@@ -256,7 +257,7 @@ func (f *benchSchedulerFlags) load(m *model.Model) (cpu.Config, error) {
 // printBenchScheduler writes the result for people: tables of one row a policy.
 func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	if r.Scenario == scheduler.LongPrompt {
-		fmt.Fprintf(out, "%d sequences decode after prompts of %d tokens; after %d steps a prompt of %d comes", r.Decodes, r.ShortTokens, r.BeforeSteps, r.LongTokens)
+		fmt.Fprintf(out, "%d sequences decode after prompts of %d tokens; after %d steps a prompt of %d arrives", r.Decodes, r.ShortTokens, r.BeforeSteps, r.LongTokens)
 	} else {
 		fmt.Fprintf(out, "%d requests, %g a second; prompts of about %d tokens, %g%% of about %d; outputs of about %d", r.Requests, r.Rate, r.ShortTokens, 100*r.LongShare, r.LongTokens, r.OutputTokens)
 	}

@@ -21,20 +21,19 @@ func newBenchServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Measure latency under load, of this mesh or of any OpenAI-compatible server",
-		Long: `Sends requests and measures what their users would see. In open loop (--rate,
---sweep, --find-max, --trace) a request goes out when it is due, whatever the
-server does, and every latency counts from that moment: time that a request had to
-wait, here or there, is part of it. In closed loop (--concurrency) the next request
-waits for the last one's end.
+		Long: `Sends requests and measures what their users would see.
 
-A percentile is given only if the sample can carry it, with its 95% confidence
-interval. If this client or the machine that it runs on was the limit there is no
-verdict, and it says which.
-With a server that sends latency budgets, as Tandem's does, the tail is explained
-stage by stage.
+In open loop (--rate, --sweep, --find-max, --trace) a request goes out when it is due,
+whatever the server does. Every latency counts from that moment, so it includes the
+time that a request waited in the client or the server. In closed loop (--concurrency)
+the next request goes out when an earlier one ends.
 
-Ctrl-C ends the run with the report of what was measured; the exit status is then
-130.`,
+A percentile is printed only if there are enough samples for it, with its 95%
+confidence interval. If this client or its machine was the bottleneck, the report gives
+no verdict and says which it was. If the server sends latency budgets, as Tandem does,
+the report explains the tail stage by stage.
+
+Ctrl-C ends the run and reports what was measured; the exit status is then 130.`,
 		Example: `  tandem bench serve --rate 10 --duration 30s
   tandem bench serve --sweep --slo "ttft:p99<500ms,tpot:p99<30ms" --report sweep.html
   tandem bench serve --find-max --slo "ttft:p99<200ms" --prompt-tokens 256 --output-tokens 64
@@ -42,7 +41,7 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
   tandem bench serve --openai http://127.0.0.1:8000 --concurrency 8`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && cmd.Flags().Changed("sweep") {
-				return usageError(cmd, fmt.Sprintf("rates belong to the flag: write --sweep=%s", strings.Join(args, ",")))
+				return usageError(cmd, fmt.Sprintf("pass the rates in the same argument: --sweep=%s", strings.Join(args, ",")))
 			}
 			return exactly()(cmd, args)
 		},
@@ -94,9 +93,9 @@ Ctrl-C ends the run with the report of what was measured; the exit status is the
 func benchResult(r *report.Report) error {
 	switch {
 	case r.Interrupted:
-		return &exitError{status: exitInterrupted, message: "interrupted: the report is of what was measured until then"}
+		return &exitError{status: exitInterrupted, message: "interrupted: the report has what was measured so far"}
 	case r.Requests == 0:
-		return errors.New("no request was due in the measured window: let it last longer or offer more")
+		return errors.New("no request was due in the measured window: raise --duration or the rate")
 	case r.Completed == 0:
 		return fmt.Errorf("no request of %d was completed: the report says what the server answered", r.Requests)
 	}

@@ -161,7 +161,7 @@ func TestBenchServeInterrupted(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &f); err != nil || got.status != 130 || !f.Interrupted || f.Completed == 0 {
 		t.Errorf("%v: %+v", err, got)
 	}
-	if !strings.Contains(got.stderr, "interrupted: the report is of what was measured") {
+	if !strings.Contains(got.stderr, "interrupted: the report has what was measured") {
 		t.Errorf("it says %q", got.stderr)
 	}
 }
@@ -211,7 +211,7 @@ func TestBenchMistakes(t *testing.T) {
 		{serve("--addr", addr, "--trace", mooncake), 1, "mooncake.jsonl:2:"},
 		{serve("--trace", mooncake, "--rate=3"), 2, "--speed"},
 		{serve("--rate=1", "--send-slo", "--slo=e2e:p99<1s"), 2, "no bound to send"},
-		{serve("--openai=http://y", "--rate=1", "--send-slo", "--slo=ttft:p99<1s"), 2, "OpenAI's API has no place"},
+		{serve("--openai=http://y", "--rate=1", "--send-slo", "--slo=ttft:p99<1s"), 2, "OpenAI's API cannot carry an SLO"},
 		{serve("--rate=1", "--report", filepath.Join(dir, "no", "r.html")), 1, "make it first"},
 		{serve("--rate=1", "--out", dir), 1, "name a file"},
 		{[]string{"bench", "compare", report}, 2, "needs the report from after"},

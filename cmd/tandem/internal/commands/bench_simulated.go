@@ -24,15 +24,15 @@ func newBenchSimulatedCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "simulated",
-		Short: "Compare the simulated engine with the real one that its profile was taken of",
-		Long: `Starts two meshes of one worker with one thread, or with --mode disaggregated of
-one prefill and one decode worker: one with the CPU engine, one with the simulated
-engine and --profile. Both get the same load in turns, at a share of the real one's
-capacity, and the percentiles of both stand side by side.
+		Short: "Compare the simulated engine with the real one that its profile describes",
+		Long: `Starts two meshes: one with the CPU engine, one with the simulated engine and --profile.
+Each has one worker with one thread or, with --mode disaggregated, a prefill and a
+decode worker. Both get the same load in turns, at a share of the real engine's capacity.
+The result shows the percentiles of both side by side.
 
-A simulated worker computes nothing and so leaves more of the machine to the rest of
-its mesh than a real one. With --pin the difference is less: each worker has one of
-the cores that this process may use to itself, and the router the others.`,
+A simulated worker computes nothing, so it leaves more of the machine to the rest of its
+mesh than a real one does. --pin makes this difference smaller: of the cores that this
+process may use, it gives one to each worker and the others to the router.`,
 		Example: `  tandem profile --threads 1 --out fable.json
   tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64`,
 		Args: exactly(),
@@ -40,22 +40,22 @@ the cores that this process may use to itself, and the router the others.`,
 	fs := cmd.Flags()
 	load.RegisterRunFlags(fs)
 	fs.StringVar(&model, "model", "", "directory of the model (default: the bundled one)")
-	fs.StringVar(&profile, "profile", "", "step times of the real engine, as 'tandem profile --out' wrote them")
+	fs.StringVar(&profile, "profile", "", "file with the real engine's step times, from 'tandem profile --out'")
 	fs.StringVar(&mode, "mode", "aggregated", "where the phases run: aggregated or disaggregated")
 	oneOf(cmd, "mode", "aggregated", "disaggregated")
-	fs.Float64Var(&share, "load", 0.7, "rate, as a share of the capacity of the real engine")
+	fs.Float64Var(&share, "load", 0.7, "request rate, as a share of the real engine's capacity")
 	fs.BoolVar(&pin, "pin", false, "bind each worker to a core of its own, and the router to the others")
-	fs.IntVar(&rounds, "rounds", 5, "how often to measure each")
+	fs.IntVar(&rounds, "rounds", 5, "times to measure each engine")
 	asJSON := addJSON(cmd, "print one JSON object")
 	onlyOnCommandLine(cmd, "profile")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case profile == "":
-			return usageError(cmd, "--profile is missing: take one with 'tandem profile --out FILE'")
+			return usageError(cmd, "--profile is missing: make one with 'tandem profile --out FILE'")
 		case !(share > 0 && share <= 2):
 			return usageError(cmd, fmt.Sprintf("--load: %v is outside 0 to 2", share))
 		case rounds < 1:
-			return usageError(cmd, "--rounds has to be at least 1")
+			return usageError(cmd, "--rounds must be at least 1")
 		}
 		if _, err := os.Stat(profile); err != nil {
 			return fmt.Errorf("--profile: %w", err)
@@ -106,12 +106,12 @@ func printSimulated(w io.Writer, result *pair.Result, share float64, asJSON bool
 			"rate": rate, "capacity_rps": result.Capacity, "differences": result.Differences(), "interrupted": result.Interrupted,
 		})
 	} else {
-		fmt.Fprintf(w, "%.3g requests a second, %.0f%% of the %.3g that the CPU engine completed with 64 kept running (simulated: %.3g)\n\n",
+		fmt.Fprintf(w, "%.3g requests a second, %.0f%% of the %.3g that the CPU engine completed with 64 requests running (simulated: %.3g)\n\n",
 			rate, 100*share, result.Capacity[0], result.Capacity[1])
 		err = result.WriteDifferences(w)
 	}
 	if err == nil && result.Interrupted {
-		err = &exitError{status: exitInterrupted, message: "interrupted: the figures are of the rounds that were whole"}
+		err = &exitError{status: exitInterrupted, message: "interrupted: the figures cover the complete rounds"}
 	}
 	return err
 }

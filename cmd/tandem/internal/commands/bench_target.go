@@ -33,7 +33,7 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.StringVar(&b.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
-	fs.BoolVar(&b.sendSLO, "send-slo", false, "tell the router the bounds that --slo or --preset has for ttft and tpot, with each request")
+	fs.BoolVar(&b.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
 	b.openai.RegisterFlags(fs)
 	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
 }
@@ -44,7 +44,7 @@ func (b *benchTarget) promise(config loadtest.Config) error {
 		return nil
 	}
 	if b.openai.URL != "" {
-		return errors.New("--send-slo is for a router: OpenAI's API has no place for an SLO")
+		return errors.New("--send-slo needs a router at --addr: OpenAI's API cannot carry an SLO")
 	}
 	var slo measure.SLO
 	if config.Preset != "" {
@@ -99,5 +99,5 @@ func benchMode(name string) (inferencev1.Mode, error) {
 	if mode, ok := api.Parse[inferencev1.Mode](name); ok {
 		return mode, nil
 	}
-	return 0, fmt.Errorf("--mode: %q is none of auto, disaggregated and aggregated", name)
+	return 0, fmt.Errorf("--mode: %q is not auto, disaggregated or aggregated", name)
 }

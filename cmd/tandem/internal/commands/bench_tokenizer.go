@@ -19,28 +19,28 @@ const maxBenchTextBytes = 256 << 20
 func newBenchTokenizerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tokenizer",
-		Short: "Measure a model's tokenizer: tokens a second of one core",
-		Long: `Encodes and decodes a text with the tokenizer.json of a model, over and over, in
-parts of 16 KiB, on each of the threads. Beside it the same core reads the same text
-character by character and asks a table for the class of each: encode_of_scan is the
-rate of encoding as a share of that.
+		Short: "Measure a model's tokenizer, in tokens per second on one core",
+		Long: `Encodes and decodes a text with a model's tokenizer.json, over and over, in parts of
+16 KiB, on each thread. For comparison, the same core scans the text: it reads every
+character and looks up its class in a table. encode_of_scan is the rate of encoding as
+a share of the rate of that scan.
 
-Seconds are of processor time on Linux, so that what else runs does not count.`,
+On Linux, seconds are processor time, so other programs do not count.`,
 		Example: `  tandem bench tokenizer
   tandem bench tokenizer --model models/fable --text README.md --json
   cat docs/*.md | tandem bench tokenizer --text -`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	model := fs.String("model", "", "directory with a tokenizer.json; the bundled model's if not given")
-	text := fs.String("text", "", "file of the text, or - for standard input; some English prose if not given")
+	model := fs.String("model", "", "directory with a tokenizer.json (default: the bundled model's)")
+	text := fs.String("text", "", "file with the text, or - for standard input (default: some English prose)")
 	plan := tokenrate.Plan{}
 	fs.DurationVar(&plan.Duration, "duration", 6*time.Second, "how long to measure")
-	fs.IntVar(&plan.Threads, "threads", 1, "threads that encode at a time")
+	fs.IntVar(&plan.Threads, "threads", 1, "number of threads that encode")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if plan.Threads < 1 || plan.Duration <= 0 {
-			return usageError(cmd, "--threads and --duration: give more than 0")
+			return usageError(cmd, "--threads and --duration must be above 0")
 		}
 		dir := *model
 		if dir == "" {

@@ -49,7 +49,7 @@ func TestBenchTokenizer(t *testing.T) {
 		{"for people", text, []string{"--model", dir, "--text", "-", "--duration", "50ms"}, 0, "M tokens/s"},
 		{"no tokenizer", text, []string{"--model", t.TempDir(), "--text", "-"}, 1, "there is no tokenizer: fetch tokenizer.json"},
 		{"no text", "", []string{"--model", dir, "--text", "-"}, 1, "the text is empty"},
-		{"no time", text, []string{"--duration", "0s"}, 2, "give more than 0"},
+		{"no time", text, []string{"--duration", "0s"}, 2, "must be above 0"},
 	} {
 		got := run(t.Context(), c.stdin, nil, append([]string{"bench", "tokenizer"}, c.args...)...)
 		if got.status != c.status || !strings.Contains(got.stdout+got.stderr, c.says) {

@@ -13,12 +13,12 @@ import (
 func newBenchTracingCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tracing",
-		Short: "Measure what tracing costs: CPU time a request with it and without",
-		Long: `Starts two meshes of processes with simulated engines, one of which traces a share
-of its requests to a collector, and sends both the same requests in turns. Prints
-the CPU time that router and workers spend on a request, and by how much the two
-are apart, with the 95% confidence interval over the pairs. --sample 0 shows what
-the measurement itself is worth: then nothing is traced in either.`,
+		Short: "Measure what tracing costs in CPU time per request",
+		Long: `Starts two meshes of processes with simulated engines. One traces a share of its
+requests to a collector. Both get the same requests, in turns. The result is the CPU
+time that router and workers spend on a request in each mesh, and the difference, with
+its 95% confidence interval over the pairs. With --sample 0 neither mesh traces: the
+difference then shows the error of the measurement itself.`,
 		Example: `  tandem bench tracing
   tandem bench tracing --pairs 30 --sample 0.01 --json`,
 		Args: exactly(),
@@ -26,12 +26,12 @@ the measurement itself is worth: then nothing is traced in either.`,
 	var o tracecost.Options
 	cmd.Flags().StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	cmd.Flags().Float64Var(&o.Share, "sample", 0.01, "share of the requests that one mesh traces, 0 to 1")
-	cmd.Flags().IntVar(&o.Pairs, "pairs", 20, "pairs of blocks, 6 at least")
+	cmd.Flags().IntVar(&o.Pairs, "pairs", 20, "pairs of blocks of requests to measure, at least 6")
 	cmd.Flags().IntVar(&o.Requests, "requests", 400, "requests in a block")
 	cmd.Flags().IntVar(&o.Concurrency, "concurrency", 8, "requests at a time")
-	cmd.Flags().IntVar(&o.PromptTokens, "prompt", 128, "tokens of a prompt")
-	cmd.Flags().IntVar(&o.OutputTokens, "output", 32, "tokens of an answer")
-	cmd.Flags().Float64Var(&o.StepMs, "step-ms", 1, "milliseconds of a step of the simulated engines")
+	cmd.Flags().IntVar(&o.PromptTokens, "prompt", 128, "tokens in each prompt")
+	cmd.Flags().IntVar(&o.OutputTokens, "output", 32, "tokens in each answer")
+	cmd.Flags().Float64Var(&o.StepMs, "step-ms", 1, "step time of the simulated engines, in milliseconds")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.Validate(); err != nil {

@@ -18,36 +18,36 @@ func newBenchTransferCommand() *cobra.Command {
 	bytes := bytesize.Size(2 << 30)
 	cmd := &cobra.Command{
 		Use:   "transfer",
-		Short: "Measure the KV transfer, beside plain copies over the same connections",
-		Long: `Moves KV pages of a model from a sender to a receiver of this process, over real
-sockets and with every check on, and in turns copies as many bytes plainly out of the
-same pages into the same pages. What is compared stands in one run.
+		Short: "Measure the KV transfer beside plain copies over the same connections",
+		Long: `Moves KV pages of a model from a sender to a receiver in this process, over real
+sockets and with every check on. In turns it makes plain copies of as many bytes, from
+and to the same pages, so that both are measured in the same run.
 
-  rate         payload bytes a second beside the best plain TCP copy
-  unix         the same over a Unix socket, beside TCP
-  allocations  objects allocated in Tandem's own code for each chunk
-  behind       a transfer of one block behind large ones, beside alone
-  exposed      what a prefill of twice the transfer's time does not hide of it
+  rate         payload bytes per second, compared with the best plain TCP copy
+  unix         the same over a Unix socket, compared with TCP
+  allocations  objects that Tandem's own code allocates for each chunk
+  behind       time of a one-block transfer behind large ones, compared with one alone
+  exposed      part of a transfer that a prefill of twice its time does not hide
   kill         how long blocks are held after one side was killed
 
-A run in which the plain copies differ much says "valid": false, and why. One without
-rate and unix has none to judge by and says neither.`,
+If the plain copies differ too much, the result says "valid": false, and why. With
+neither rate nor unix there are no plain copies, and the result has no "valid".`,
 		Example: `  tandem bench transfer
   tandem bench transfer --bytes 2GiB --transport unix --connections 2 --json
   tandem bench transfer --only rate,unix --preset bench-8b --rounds 9`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	fs.Var(&bytes, "bytes", "payload of one round of a rate, such as 2GiB")
-	fs.StringVar(&plan.Transport, "transport", transfer.TCP, "what the bytes go over: tcp or unix")
-	fs.IntVar(&plan.Connections, "connections", 1, "connections that join sender and receiver, 1 to 8")
-	fs.StringVar(&plan.Preset, "preset", "bench-200m", "shape of the model whose KV is moved: bench-200m, bench-1b or bench-8b")
+	fs.Var(&bytes, "bytes", "payload of one round of rate or unix, such as 2GiB")
+	fs.StringVar(&plan.Transport, "transport", transfer.TCP, "transport: tcp or unix")
+	fs.IntVar(&plan.Connections, "connections", 1, "connections between sender and receiver, 1 to 8")
+	fs.StringVar(&plan.Preset, "preset", "bench-200m", "shape of the model whose KV moves: bench-200m, bench-1b or bench-8b")
 	fs.IntVar(&plan.BlockTokens, "block-tokens", 32, "tokens in a KV block")
-	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens of the prompts whose KV one transfer moves")
-	fs.IntVar(&plan.Rounds, "rounds", 5, "how often each rate is measured, in turns")
-	fs.IntVar(&plan.Samples, "samples", 30, "how often every other time is measured")
-	fs.IntVar(&plan.Large, "large", 100, "large transfers that the one of 'behind' is behind")
-	fs.DurationVar(&plan.Lease, "lease", 10*time.Second, "how long a receiver holds blocks for a sender that is silent, for 'kill'")
+	fs.IntVar(&plan.PromptTokens, "prompt", 2048, "tokens in a prompt; one transfer moves its KV")
+	fs.IntVar(&plan.Rounds, "rounds", 5, "times to measure each rate, in turns")
+	fs.IntVar(&plan.Samples, "samples", 30, "times to measure each other figure")
+	fs.IntVar(&plan.Large, "large", 100, "for 'behind': number of large transfers ahead of the small one")
+	fs.DurationVar(&plan.Lease, "lease", 10*time.Second, "for 'kill': how long a receiver holds blocks for a silent sender")
 	fs.StringSliceVar(&plan.Only, "only", nil, "figures to measure, such as rate,exposed (default: all)")
 	oneOf(cmd, "transport", transfer.TCP, transfer.Unix)
 	oneOf(cmd, "preset", "bench-200m", "bench-1b", "bench-8b")
@@ -87,7 +87,7 @@ rate and unix has none to judge by and says neither.`,
 // newBenchTransferPart is one side, in a process that is to be killed.
 func newBenchTransferPart() *cobra.Command {
 	return &cobra.Command{
-		Use: "part SIDE PLAN", Short: "Be a side of 'bench transfer' that is killed", Hidden: true,
+		Use: "part SIDE PLAN", Short: "Run the side of 'bench transfer' that is killed", Hidden: true,
 		Args: exactly("the SIDE", "the PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := parsePlan[transfer.Plan]("bench transfer", args[1])
@@ -115,9 +115,9 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 			fmt.Fprintf(t, "%s\t%s\t\n", name, fmt.Sprintf(format, args...))
 		}
 	}
-	row(r.Ratio > 0, "of plain TCP", "%.2f (median of the rounds %.2f)", r.Ratio, r.RatioMedian)
-	row(r.CPUOverRaw > 0, "CPU of a plain copy's", "%.2f", r.CPUOverRaw)
-	row(r.UnixOverTCP > 0, "unix against tcp", "%.2f (of a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
+	row(r.Ratio > 0, "share of plain TCP", "%.2f (median of the rounds %.2f)", r.Ratio, r.RatioMedian)
+	row(r.CPUOverRaw > 0, "CPU time, relative to a plain copy", "%.2f", r.CPUOverRaw)
+	row(r.UnixOverTCP > 0, "unix, relative to tcp", "%.2f (relative to a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
 	if a := r.Allocations; a != nil {
 		row(true, "allocations a chunk", "%.3f in Tandem's code, %.2f in all (%d chunks)", a.PerChunk, a.AllPerChunk, a.Chunks)
 		for _, site := range a.Sites {
@@ -125,7 +125,7 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 		}
 	}
 	if b := r.Behind; b != nil {
-		row(true, "one block behind large ones", "%.2f times: %.3f ms (p90 %.3f, worst %.3f), alone %.3f (p90 %.3f)", b.Ratio, b.BehindMs, b.BehindP90Ms, b.WorstMs, b.AloneMs, b.AloneP90Ms)
+		row(true, "one block behind large ones", "%.2f times as long: %.3f ms (p90 %.3f, worst %.3f), alone %.3f (p90 %.3f)", b.Ratio, b.BehindMs, b.BehindP90Ms, b.WorstMs, b.AloneMs, b.AloneP90Ms)
 	}
 	if e := r.Exposed; e != nil {
 		row(true, "exposed transfer", "%.3f: %.3f ms (p90 %.3f) of %.3f (p90 %.3f), prefill %.1f ms", e.Ratio, e.ExposedMs, e.ExposedP90Ms, e.AfterMs, e.AfterP90Ms, e.PrefillMs)

@@ -71,23 +71,23 @@ type budgetOverrunJSON struct {
 func newBudgetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "budget",
-		Short: "Compare what requests spent with the latency budget, and name the stage that broke it",
-		Long: `Prints, for each stage of a request and for the totals that the stages add up to,
-what is declared and what the requests of the last minutes spent; beside them, of
-requests that fetched KV from a block store, the part of prefill that this took. A
-request over
-its budget counts once, for the stage that broke it: of the totals that it exceeded
-(ttft, tpot, e2e), the stage furthest over what is declared for it.
+		Short: "Compare recent requests with the latency budget, and name the stage that broke it",
+		Long: `Prints the declared budget and what the requests of the last minutes spent, for each
+stage of a request and for the totals (ttft, tpot, e2e). For requests that fetched KV
+from a block store, it also prints the part of prefill that the fetch took.
 
-A budget is declared to the router: --budget-ttft 500ms --budget-queue 50ms …, or
-in its configuration file
+A request over its budget counts once, for the stage that broke it. That is the stage
+furthest over its declared time, among the stages of the totals that were exceeded.
+
+Declare a budget to the router, with flags such as --budget-ttft 500ms --budget-queue
+50ms, or in its configuration file:
 
   budget:
     ttft: 500ms
     queue: 50ms
 
-decode and tpot are times for each token after the first. A percentile of too few
-requests is a dash: p99 takes 368 of them, p99.9 3,688.`,
+decode and tpot are times for each token after the first. A dash stands for a
+percentile of too few requests: p99 takes 368 of them, p99.9 takes 3,688.`,
 		Example: "  tandem budget\n  tandem budget --json",
 		Args:    exactly(),
 	}
@@ -167,7 +167,7 @@ func overrunText(o budgetOverrunJSON, count uint64) string {
 	}
 	text += fmt.Sprintf(": %s %s", spaced(o.Stage), msText(o.StageSpentMs))
 	if o.StageDeclaredMs == nil {
-		return text + ", for which nothing is declared"
+		return text + ", which has no declared limit"
 	}
 	return text + " of " + msText(*o.StageDeclaredMs)
 }

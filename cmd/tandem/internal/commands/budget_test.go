@@ -56,7 +56,7 @@ func TestBudget(t *testing.T) {
 -: too few samples to tell that percentile: p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
 
 p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain r1)
-p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, for which nothing is declared (tandem explain r2)
+p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, which has no declared limit (tandem explain r2)
 slowest reserve 31.5 ms of 30.0 ms (tandem explain r3)
 `
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
@@ -180,9 +180,9 @@ func TestExplainSlowest(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--slowest", "p101"}, `--slowest: "p101" is no percentile: write p50, p99, p99.9 or max`},
-		{[]string{"--slowest", "p0"}, "is no percentile"},
-		{[]string{"--slowest", "pNaN"}, "is no percentile"},
+		{[]string{"--slowest", "p101"}, `--slowest: "p101" is not a percentile: write p50, p99, p99.9 or max`},
+		{[]string{"--slowest", "p0"}, "is not a percentile"},
+		{[]string{"--slowest", "pNaN"}, "is not a percentile"},
 		{[]string{"--slowest", "p99", "r1"}, `takes no argument "r1"`},
 		{[]string{"--slowest", "p99", "--by", "tpot"}, `"tpot" is neither ttft nor e2e`},
 		{[]string{"r1", "--by", "e2e"}, "pass --slowest p99 too"},

@@ -21,13 +21,16 @@ func newCompletionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a script that completes commands, flags and worker ids in a shell",
-		Long: `Prints a script for a shell, which completes what follows the word tandem. The
-script calls tandem for that, so that it has to be on the PATH: a binary, not
-'go run'.
+		Long: `Prints a script that completes the commands, flags and worker ids of tandem in your
+shell. The script calls tandem, so a tandem binary must be on the PATH; 'go run' does
+not work.
 
-bash needs version 4.2 or later and the package bash-completion, loaded before; zsh
-needs compinit ('autoload -Uz compinit; compinit'), loaded before; fish and
-PowerShell need nothing. A script that lacks something says so when it is loaded.`,
+Load these before the script. It says so if one is missing:
+
+  bash        the package bash-completion, in bash 4.2 or later
+  zsh         compinit ('autoload -Uz compinit; compinit')
+  fish        nothing
+  PowerShell  nothing`,
 		Example: `  source <(tandem completion bash)
   tandem completion zsh > "${fpath[1]}/_tandem"
   tandem completion fish > ~/.config/fish/completions/tandem.fish`,

@@ -30,8 +30,8 @@ func newConfigPrintCommand(build []func() *cobra.Command) *cobra.Command {
 		Use:   "print COMMAND [flags of COMMAND]",
 		Short: "Print the configuration a command would run with, and where each value comes from",
 		Long: `Prints the configuration that COMMAND would run with, given the same flags,
-environment and --config FILE: as YAML that can be used as such a file, each line
-with the source of its value.`,
+environment and --config FILE. The output is YAML, and can be used as a configuration
+file. A comment on each line names the source of the value.`,
 		Example: "  tandem config print serve --config tandem.yaml",
 	}
 	asGroup(cmd)
@@ -77,17 +77,17 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a configuration file without starting anything",
-		Long: `Checks that every key of FILE is a flag of the command that it is for, and every
-value one that the command starts with. What FILE leaves out has its default; a
-file for 'serve' may leave the target to the command line.
+		Long: `Checks that every key of FILE is a flag of its command, and that the command would
+start with every value. Keys that FILE leaves out have their defaults. A file for
+'serve' may leave the target to the command line.
 
-Which command that is follows from the keys, unless --for says it: only 'serve' has
-a target, and only 'up' has a number of decode workers. A file can be for both.`,
+Without --for, the keys decide which command FILE is for: only 'serve' has a target,
+and only 'up' has a number of decode workers. A file can be for both.`,
 		Example:     "  tandem config validate tandem.yaml\n  tandem config validate --for serve tandem.yaml",
 		Annotations: map[string]string{annotationVariables: variablesIgnore},
 		Args:        exactly("FILE, a configuration file"),
 	}
-	command := cmd.Flags().String("for", "", "command that the file is for: "+strings.Join(names, " or ")+" (default: what its keys are of)")
+	command := cmd.Flags().String("for", "", "command that the file is for: "+strings.Join(names, " or ")+" (default: decided by its keys)")
 	oneOf(cmd, "for", names...)
 	asJSON := addJSON(cmd, "print one JSON object: file, valid, for, error")
 	onlyOnCommandLine(cmd, "for")

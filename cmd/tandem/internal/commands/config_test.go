@@ -51,7 +51,7 @@ func TestConfig(t *testing.T) {
 	}
 	// Values are checked as the command checks them.
 	for _, c := range []struct{ target, text, want string }{
-		{"serve", "target: \"\"\n", "--target: \"\" is none of router, prefill, decode and kvtransfer"},
+		{"serve", "target: \"\"\n", "--target: \"\" is not router, prefill, decode or kvtransfer"},
 		{"serve", "target: decode\nlease-ttl: 1ms\n", "tandem: " + file + ":2: --lease-ttl: 1ms is under 1s"},
 		{"serve", "block-tokens: 33\n", "--block-tokens"},
 		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},
@@ -69,7 +69,7 @@ func TestConfig(t *testing.T) {
 		{"decode: 0\n", "", "--decode: 0 is outside 1 to 256"},
 		{"target: router\ndecode: 2\nadvertise: a:1\n", "", ":2: unknown key \"decode\""},
 		{"decode: 2\nprefill: 1\ntraget: router\n", "", ":3: unknown key \"traget\""},
-		{"target: cook\n", "", "--target: \"cook\" is none of"},
+		{"target: cook\n", "", "--target: \"cook\" is not router"},
 	} {
 		write(c.text)
 		got := run(t.Context(), "", nil, "config", "validate", "--json", file)

@@ -23,17 +23,17 @@ type drainJSON struct {
 func newDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain ID",
-		Short: "Let a worker finish what it has and leave",
-		Long: `Tells the worker ID to take nothing new, and waits until what it has is done.
-Ctrl-C ends the wait, not the drain; 'tandem undrain' takes it back. The last worker
-of a role that serves is drained with --force only.`,
+		Short: "Let a worker finish its requests and leave",
+		Long: `Tells worker ID to take no new requests, and waits until those that it has are done.
+Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
+serving worker of a role is drained only with --force.`,
 		Example: `  tandem drain decode-2f9c
   tandem drain decode-2f9c --grace 30s`,
 		Args: exactly("the ID of a worker, see 'tandem workers'"),
 	}
 	router := addControl(cmd)
 	cmd.ValidArgsFunction = completeWorker(router)
-	grace := cmd.Flags().Duration("grace", 0, "start what still runs after this long again elsewhere; 0: wait until it is done")
+	grace := cmd.Flags().Duration("grace", 0, "restart requests that still run after this long on other workers; 0: wait until they are done")
 	asJSON := addJSON(cmd, "print one JSON object a line: worker, sequences, transfers, drained")
 	force := cmd.Flags().Bool("force", false, "drain it even if no other worker of its role serves")
 	onlyOnCommandLine(cmd, "grace", "force")
@@ -88,10 +88,10 @@ type undrainJSON struct {
 func newUndrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain ID",
-		Short: "Let a worker that drains, or has drained, take requests again",
-		Long: `Takes back 'tandem drain ID': the worker takes requests again and says so to the
-mesh; what runs there goes on. It works until the worker's process ends, also for one
-that has finished what it had and is listed no more, at a router that has seen it drain.`,
+		Short: "Let a draining or drained worker take requests again",
+		Long: `Undoes 'tandem drain ID': the worker takes requests again and tells the mesh so.
+Requests that run there go on. A worker can be undrained until its process ends. Once
+it is drained it is no longer listed; then ask a router that has seen it drain.`,
 		Example: "  tandem undrain decode-2f9c",
 		Args:    exactly("the ID of a worker, see 'tandem workers'"),
 	}

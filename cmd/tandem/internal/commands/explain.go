@@ -63,17 +63,17 @@ type candidateJSON struct {
 func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID | --slowest PERCENTILE",
-		Short: "Say how a request was routed, and where its time went",
-		Long: `Prints the router's record of a request: every worker that was looked at, with
-each term of its cost, and the stages that its latency is made of. The router
-keeps the last few thousand requests.
+		Short: "Explain how a request was routed, and where its time went",
+		Long: `Prints the router's record of a request: every worker that it considered, with each
+term of the worker's cost, and the stages of the request's latency. The router keeps
+the last few thousand requests.
 
-Operators ask the router's --control. Who made a request asks where clients do, at
---addr, with the secret that stands beside the id: in the last line of
-'generate --json', over HTTP in the header X-Tandem-Secret.
+Operators ask the router at its --control address. The client that made a request can
+ask at --addr, with the request's secret. The secret stands beside the id: in the last
+line of 'generate --json', or in the header X-Tandem-Secret over HTTP.
 
-With --slowest it is the request at a percentile of those that ended well: of p99
-the one that 99 of 100 were not slower than, of max the slowest.`,
+--slowest explains the request at a percentile of those that ended well: p99 is the
+request that 99 of 100 were not slower than, max is the slowest.`,
 		Example: `  tandem explain 4f1c2a90d3
   tandem explain 4f1c2a90d3 --secret 0f9be2… --addr router:7070
   tandem explain --slowest p99
@@ -81,11 +81,11 @@ the one that 99 of 100 were not slower than, of max the slowest.`,
 	}
 	router := addControl(cmd)
 	addr := cmd.Flags().Lookup("addr")
-	addr.Usage = "with --secret, gRPC address of the router (default " + defaultAddr + "); without, deprecated: as --control"
-	secret := cmd.Flags().String("secret", "", "what proves that the request is yours: ask as its caller, at --addr")
+	addr.Usage = "with --secret, gRPC address of the router (default " + defaultAddr + "); without --secret, the old name of --control"
+	secret := cmd.Flags().String("secret", "", "secret of the request, with which its client may ask at --addr")
 	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
-	by := cmd.Flags().String("by", "ttft", "with --slowest, what is compared: ttft or e2e")
+	by := cmd.Flags().String("by", "ttft", "latency that --slowest compares: ttft or e2e")
 	oneOf(cmd, "by", "ttft", "e2e")
 	onlyOnCommandLine(cmd, "slowest", "by", "secret")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -116,10 +116,10 @@ the one that 99 of 100 were not slower than, of max the slowest.`,
 // explainOwn asks as who made the request.
 func explainOwn(cmd *cobra.Command, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
 	if request.GetSlowest() != nil {
-		return nil, usageError(cmd, "--secret is of one request, and --slowest looks at all: leave one of them out")
+		return nil, usageError(cmd, "--secret is for one request, and --slowest looks at all of them: leave one of them out")
 	}
 	if onCommandLine(cmd, "control") {
-		return nil, usageError(cmd, "--control is for operators, who need no secret: leave one of them out")
+		return nil, usageError(cmd, "--control is for operators, who need no --secret: leave one of them out")
 	}
 	conn, err := dial(addr)
 	if err != nil {
@@ -161,7 +161,7 @@ func parsePercentile(text string) (float64, error) {
 	}
 	percentile, err := strconv.ParseFloat(strings.TrimPrefix(text, "p"), 64)
 	if err != nil || !(percentile > 0 && percentile <= 100) { // so that NaN is refused too
-		return 0, fmt.Errorf("%q is no percentile: write p50, p99, p99.9 or max", text)
+		return 0, fmt.Errorf("%q is not a percentile: write p50, p99, p99.9 or max", text)
 	}
 	return percentile, nil
 }
@@ -210,7 +210,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 			fmt.Fprintf(w, "KV went over %s\n", d.Transport)
 		}
 		if d.Source != "" {
-			fmt.Fprintf(w, "block store %s announced %d blocks of the prompt, and %s was told so\n", d.Source, d.SourceBlocks, d.Prefill)
+			fmt.Fprintf(w, "block store %s had announced %d blocks of the prompt; the router told %s\n", d.Source, d.SourceBlocks, d.Prefill)
 		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")

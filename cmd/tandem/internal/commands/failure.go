@@ -55,7 +55,7 @@ func interruptedOr(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	return &exitError{status: exitInterrupted, message: "interrupted: nothing was measured to the end", cause: err}
+	return &exitError{status: exitInterrupted, message: "interrupted before a measurement was complete", cause: err}
 }
 
 // loadFailure is the error of a load test with the exit status that it deserves.
@@ -150,13 +150,13 @@ func routerFailure(err error, addr string, answered bool) error {
 	case s.Code() == codes.Canceled:
 		return fail(exitInterrupted, "cancelled")
 	case rpc.AnsweredHTTP(err):
-		return fail(exitFailed, "the server at %s speaks HTTP, and not gRPC: pass the router's gRPC address, its --listen, %s unless it was told another", addr, defaultAddr)
+		return fail(exitFailed, "the server at %s speaks HTTP, not gRPC: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
 		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":
 		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", addr)
 	case s.Code() == codes.Unimplemented:
-		return fail(exitFailed, "the server at %s does not know this call: is it a router, and of this version?", addr)
+		return fail(exitFailed, "the server at %s does not know this call: check that it is a router of this version", addr)
 	case s.Code() == codes.DeadlineExceeded && rpc.Reason(err) == "":
 		return fail(exitFailed, "no answer from %s in time: pass a longer --timeout", addr)
 	}

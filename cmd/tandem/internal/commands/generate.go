@@ -24,13 +24,13 @@ func newGenerateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Continue a prompt",
-		Long: `Sends a prompt to the router and prints the text as it comes. The prompt is
-taken to the byte, from standard input too: a line break at its end is part of it.
+		Long: `Sends a prompt to the router and prints the answer as it arrives. The prompt is used
+byte for byte, from standard input too: a line break at its end is part of it.
 
-With --json each token is a line, and the last line is the result: finish_reason,
-text, token_ids, usage, route and timing_ms, whose stages add up to its total.
-With --logprobs each token's line also says how likely it was: the natural logarithm of
-its probability, before temperature, penalties and biases.
+With --json each line is a token, and the last line is the result: finish_reason,
+text, token_ids, usage, route and timing_ms. The stages in timing_ms add up to its total.
+With --logprobs each token's line also has the natural logarithm of the token's
+probability, before temperature, penalties and biases.
 
 Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		Example: `  tandem generate --prompt "Once upon a time" --max-tokens 60

@@ -28,14 +28,14 @@ type generateFlags struct {
 
 func (g *generateFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&g.prompt, "prompt", "", "text to continue; without it and --token-ids, standard input is read")
-	fs.StringVar(&g.tokenIDs, "token-ids", "", "tokens to continue instead, such as 1,2,3, taken as they are: no start token is added")
-	fs.Int64Var(&g.logprobs, "logprobs", 0, "with --json, say how likely each token was, beside this many of the likeliest ones: 0 to 20")
-	fs.DurationVar(&g.timeout, "timeout", 0, "longest time for the whole request; 0: none")
+	fs.StringVar(&g.prompt, "prompt", "", "text to continue (default: standard input, unless --token-ids is given)")
+	fs.StringVar(&g.tokenIDs, "token-ids", "", "token ids to continue instead, such as 1,2,3; no start token is added")
+	fs.Int64Var(&g.logprobs, "logprobs", 0, "with --json, print each token's log probability, and those of this many likeliest tokens, 0 to 20")
+	fs.DurationVar(&g.timeout, "timeout", 0, "time limit for the whole request; 0: none")
 	fs.Int64Var(&g.priority, "priority", 0, "-100 to 100; higher is served first")
 	fs.StringVar(&g.cacheSalt, "cache-salt", "", "share cached prefixes only with requests of the same salt")
-	fs.BoolVar(&g.ignoreEOS, "ignore-eos", false, "go on after the model's end-of-sequence tokens")
-	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain', which the router adds to if another request has it (default: one that the router makes)")
+	fs.BoolVar(&g.ignoreEOS, "ignore-eos", false, "continue past the model's end-of-sequence tokens")
+	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain'; the router extends an id that is taken (default: the router makes one)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
 	g.requestFlags.add(cmd, true, "to generate (default: as many as the context holds)", "the generation")
@@ -53,7 +53,7 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 	request.IgnoreEos, request.NoSpecialTokens = g.ignoreEOS, g.noSpecial
 	request.Priority, request.CacheSalt = int32(g.priority), g.cacheSalt
 	if cmd.Flags().Changed("logprobs") && !g.json {
-		return nil, rpc.InvalidArgument("logprobs", "text has no place for log probabilities: pass --json too")
+		return nil, rpc.InvalidArgument("logprobs", "text output cannot show log probabilities: pass --json too")
 	}
 	if request.Logprobs, err = givenCount(cmd, "logprobs", "logprobs", g.logprobs, 0, 20); err != nil {
 		return nil, err

@@ -212,7 +212,7 @@ func TestGenerateRefusesSampling(t *testing.T) {
 		{"--logit-bias=17", "17=2.5"},
 		{"--logit-bias=17=x", "17=2.5"},
 		{"--logit-bias=-1=2", "17=2.5"},
-		{"--logit-bias=17=1,17=2", "token 17 is there twice"},
+		{"--logit-bias=17=1,17=2", "token 17 is given twice"},
 		{"--logprobs=21", "outside 0 to 20"},
 		{"--logprobs=-1", "outside 0 to 20"},
 		{"--top-k=-1", "outside 0 to"},
@@ -405,15 +405,15 @@ func TestRouterAtItsHTTPAddress(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"generate", "--prompt=x"}, "pass the router's gRPC address, its --listen, 127.0.0.1:7070 unless"},
+		{[]string{"generate", "--prompt=x"}, "pass the router's gRPC address (its --listen, by default 127.0.0.1:7070)"},
 		{[]string{"chat"}, "pass the router's gRPC address"},
-		{[]string{"workers"}, "pass --control with the address that the router has for operators, 127.0.0.1:7090 of"},
+		{[]string{"workers"}, "pass --control with the router's address for operators (by default 127.0.0.1:7090 on"},
 		{[]string{"drain", "w"}, "pass --control"},
 		{[]string{"probe", "--timeout=20s", addr}, "ask http://" + addr + "/readyz"},
-		{[]string{"bench", "serve", "--rate=1"}, "pass the router's gRPC address, or to measure an OpenAI-compatible server --openai http://" + addr},
+		{[]string{"bench", "serve", "--rate=1"}, "pass the router's gRPC address or, to measure an OpenAI-compatible server, --openai http://" + addr},
 	} {
 		got := run(t.Context(), "hello\n", []string{"TANDEM_ADDR=" + addr, "TANDEM_CONTROL=" + addr}, c.args...)
-		checkFailure(t, got, 1, "the server at "+addr+" speaks HTTP, and not gRPC: ")
+		checkFailure(t, got, 1, "the server at "+addr+" speaks HTTP, not gRPC: ")
 		checkFailure(t, got, 1, c.want)
 	}
 }

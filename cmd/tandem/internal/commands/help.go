@@ -20,7 +20,7 @@ const mostFlags = 15
 // addHelp gives the commands below root their help, and --help-all.
 func addHelp(root *cobra.Command) {
 	all := new(helpAll)
-	root.PersistentFlags().Var(all, helpAllName, "print the help with all flags, by what they are about")
+	root.PersistentFlags().Var(all, helpAllName, "print the help with all flags, grouped by topic")
 	root.PersistentFlags().Lookup(helpAllName).NoOptDefVal = "true"
 	_ = settings.CommandLineOnly(root.PersistentFlags(), helpAllName)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
@@ -135,7 +135,7 @@ func writeFlags(text *strings.Builder, cmd *cobra.Command, all bool, columns int
 		}
 	}
 	section("Flags", append(shown, &pflag.Flag{
-		Name: helpAllName, Usage: fmt.Sprintf("print the help with all %d flags, by what they are about", len(flags)),
+		Name: helpAllName, Usage: fmt.Sprintf("print the help with all %d flags, grouped by topic", len(flags)),
 		Value: new(helpAll), DefValue: "false", NoOptDefVal: "true",
 	}))
 }

@@ -103,7 +103,7 @@ type samplingJSON struct {
 func newModelInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect [DIR]",
-		Short: "Check a model's directory and say what it is and what it needs",
+		Short: "Check a model's directory, and print the model's shape and memory needs",
 		Long: `Reads all of the model in DIR (default: the bundled one), as a worker would, and
 prints its shape, its digest and the memory it needs.`,
 		Example: "  tandem model inspect models/fable --json",
@@ -309,7 +309,7 @@ func (s samplingJSON) String() string {
 		parts = append(parts, fmt.Sprintf("top-k %d", *s.TopK))
 	}
 	if parts == nil {
-		return "the model asks for nothing"
+		return "none set by the model"
 	}
 	return strings.Join(parts, ", ")
 }

@@ -24,10 +24,10 @@ func newModelSynthCommand() *cobra.Command {
 	names := presetNames()
 	cmd := &cobra.Command{
 		Use:   "synth --preset NAME --out DIR",
-		Short: "Write a model of random weights, to measure speed with or to try a family",
-		Long: `Writes a model of random weights in a well-known shape, or a tiny one of a family
-(tiny-…): the same bytes for the same preset and seed, on any machine. DIR must be
-empty or not exist.`,
+		Short: "Write a model with random weights, to measure speed or to try a model family",
+		Long: `Writes a model with random weights, in a well-known shape or as a tiny model of a
+family (tiny-…). The same preset and seed give the same bytes on any machine. DIR must
+be empty or not exist.`,
 		Example: `  tandem model synth --preset bench-200m --out /var/tmp/bench-200m
   tandem model synth --preset tiny-qwen3 --out /tmp/tiny-qwen3`,
 		Args: exactly(),

@@ -102,7 +102,7 @@ func TestModelInspectFamilies(t *testing.T) {
 		"tiny-mistral":    {map[string]any{"family": "mistral", "window_tokens": 48.0, "window_layers": 2.0, "rope_scaling": nil}, []string{"2 of 2 layers see 48 tokens", "not scaled"}},
 		"tiny-qwen2":      {map[string]any{"family": "qwen2", "qkv_bias": true, "window_layers": 2.0}, []string{"2 of 3 layers see 40 tokens, biases of Q, K and V", "repetition penalty 1.05", "top-k 20"}},
 		"tiny-qwen3":      {map[string]any{"family": "qwen3", "qk_norm": true, "window_tokens": 0.0}, []string{"every layer sees all, norms of Q and K", "temperature 0.6, top-p 0.95"}},
-		"tiny-qwen3-yarn": {map[string]any{"context_tokens": 512.0}, []string{"512 tokens, RoPE base 1e+06, scaled by yarn: 4 times from 128 tokens", "asks for nothing"}},
+		"tiny-qwen3-yarn": {map[string]any{"context_tokens": 512.0}, []string{"512 tokens, RoPE base 1e+06, scaled by yarn: 4 times from 128 tokens", "none set by the model"}},
 		"tiny-llama3":     {map[string]any{"family": "llama"}, []string{"scaled by llama3: 8 times from 128 tokens"}},
 	} {
 		dir := filepath.Join(t.TempDir(), preset)

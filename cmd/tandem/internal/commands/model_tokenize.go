@@ -17,7 +17,7 @@ func newModelTokenizeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tokenize [DIR]",
 		Short: "Turn text on standard input into token ids",
-		Long: `Reads text from standard input, to the byte, and prints its token ids, by the
+		Long: `Reads text from standard input, byte for byte, and prints its token ids. It uses the
 tokenizer.json in DIR (default: the bundled model's).`,
 		Example: `  printf 'Once upon a time' | tandem model tokenize models/fable --json`,
 		Args:    atMostOne("directory"),

@@ -64,7 +64,7 @@ func TestWorkers(t *testing.T) {
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `no role of a worker is called "cook"`)
+	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `"cook" is not a role of a worker`)
 }
 
 // A list that etcd does not stand for any more says how old it is and who made it.
@@ -76,8 +76,8 @@ func TestWorkersOfAnOldView(t *testing.T) {
 	}{
 		{0, "", "etcd has not answered this router yet\n", `"old_view":{"age_ms":null,"source":""}`},
 		{90 * time.Second, "", "etcd has not answered for 1m30s: workers may have come and gone since\n", `"old_view":{"age_ms":90000,"source":""}`},
-		{time.Hour, "file", "etcd does not answer: these are the workers of 1h0m0s ago, which this router had kept\n", `"old_view":{"age_ms":3600000,"source":"file"}`},
-		{time.Second, "peer", "etcd does not answer: these are the workers of 1s ago, which another router told\n", `"old_view":{"age_ms":1000,"source":"peer"}`},
+		{time.Hour, "file", "etcd does not answer: this list is 1h0m0s old and comes from this router's own copy\n", `"old_view":{"age_ms":3600000,"source":"file"}`},
+		{time.Second, "peer", "etcd does not answer: this list is 1s old and comes from another router\n", `"old_view":{"age_ms":1000,"source":"peer"}`},
 	} {
 		list := twoWorkers()
 		if list.Old, list.Source = true, c.source; c.age > 0 {
@@ -170,7 +170,7 @@ func TestExplain(t *testing.T) {
 	}
 	got = run(t.Context(), "", nil, "explain", "r1", "--control", addr)
 	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
-		"block store s1 announced 9 blocks of the prompt, and p1 was told so", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
+		"block store s1 had announced 9 blocks of the prompt; the router told p1", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
 		}

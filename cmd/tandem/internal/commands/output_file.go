@@ -185,8 +185,8 @@ type benchOutputs struct {
 
 func (o *benchOutputs) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&o.name, "name", "", "what to call this run in reports")
-	fs.StringVar(&o.html, "report", "", "write a page of HTML with plots to this file")
+	fs.StringVar(&o.name, "name", "", "name of this run in reports")
+	fs.StringVar(&o.html, "report", "", "write an HTML page with plots to this file")
 	fs.StringVar(&o.out, "out", "", "write the report as JSON to this file, for bench compare")
 	fs.StringVar(&o.csv, "csv", "", "write a row for each request to this file")
 	fs.StringVar(&o.hdr, "hdr", "", "write the histograms to this file, as HdrHistogram's tools read them")

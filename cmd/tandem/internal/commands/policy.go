@@ -39,13 +39,13 @@ type versionJSON struct {
 func newPolicyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "Show or change what routers go by: the versions of models, limits",
-		Long: `Prints the policy: what operators have set, and what the router goes by. All
-routers share one policy, in etcd.
+		Short: "Show or change the policy of the routers: model versions and limits",
+		Long: `Prints the policy: what operators have set, and what the router uses. All routers
+share one policy, in etcd.
 
-A model is served in versions: weights, by their digest, and the arithmetic that
-they are computed with. Without a version in the policy it is the one that most of
-its workers had when the router began. Workers of others get no requests.`,
+A version of a model is the digest of its weights, and the arithmetic that computes
+them. If the policy names no version, the router serves the one that most workers of
+the model had when the router started. Workers with other versions get no requests.`,
 		Example: `  tandem policy
   tandem policy set --version fable=0123456789ab --version fable=fedcba987654:9
   tandem policy reset`,
@@ -67,18 +67,18 @@ its workers had when the router began. Workers of others get no requests.`,
 func newPolicySetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
-		Short: "Change parts of the policy in every router",
-		Long: `Changes what its flags name and leaves the rest. The versions that are given of a
-model replace all that the policy had of it; several share its requests by weight, 1
-unless it is said. A digest may be the beginning of one that workers have, as
+		Short: "Change parts of the policy of all routers",
+		Long: `Changes what its flags name, and nothing else. The versions given for a model replace
+all versions that the policy had for it. Several versions share the model's requests
+by weight, which is 1 by default. A digest may be shortened to its beginning, as
 'tandem workers' shows it.`,
 		Example: `  tandem policy set --version fable=0123456789ab --version fable=fedcba987654/cpu/bf16/3:9
   tandem policy set --tenant-max-requests 64`,
 		Args: exactly(),
 	}
 	router := addControl(cmd)
-	versions := cmd.Flags().StringArray("version", nil, "serve a model in this version: MODEL=DIGEST[/ARITHMETIC-CLASS][:WEIGHT]; may be repeated")
-	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, prompts with fewer uncached tokens are computed on the decode worker")
+	versions := cmd.Flags().StringArray("version", nil, "version of a model to serve: MODEL=DIGEST[/ARITHMETIC-CLASS][:WEIGHT]; may be repeated")
+	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
 	tenant := cmd.Flags().Uint32("tenant-max-requests", 0, "most requests of one tenant at a time")
 	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
 	onlyOnCommandLine(cmd, "version", "disaggregate-min-tokens", "tenant-max-requests")
@@ -93,7 +93,7 @@ unless it is said. A digest may be the beginning of one that workers have, as
 		}
 		flags := cmd.Flags()
 		if len(named) == 0 && !flags.Changed("disaggregate-min-tokens") && !flags.Changed("tenant-max-requests") {
-			return usageError(cmd, "nothing is to be set: pass --version, --disaggregate-min-tokens or --tenant-max-requests")
+			return usageError(cmd, "nothing to set: pass --version, --disaggregate-min-tokens or --tenant-max-requests")
 		}
 		return router.changePolicy(cmd, *asJSON, func(policy *controlv1.Policy) {
 			if flags.Changed("disaggregate-min-tokens") {
@@ -113,9 +113,9 @@ unless it is said. A digest may be the beginning of one that workers have, as
 func newPolicyResetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset",
-		Short: "Take the policy back: routers go by their configuration again",
-		Long: `Takes all of the policy back. A model without a version in the policy is served in
-the one that most of its workers have at that moment.`,
+		Short: "Remove the policy, so that routers use their configuration again",
+		Long: `Removes the whole policy. Each model is then served in the version that most of its
+workers have at that moment.`,
 		Example: `  tandem policy reset`,
 		Args:    exactly(),
 	}
@@ -139,7 +139,7 @@ func parseVersion(text string) (*controlv1.ModelVersion, error) {
 	if j := strings.LastIndex(rest, ":"); j >= 0 {
 		weight, err := strconv.ParseUint(rest[j+1:], 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no weight: %s", rest[j+1:], form)
+			return nil, fmt.Errorf("%q is not a weight: %s", rest[j+1:], form)
 		}
 		v.Weight, rest = proto.Uint32(uint32(weight)), rest[:j]
 	}

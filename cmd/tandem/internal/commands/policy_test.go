@@ -48,12 +48,12 @@ func TestPolicy(t *testing.T) {
 		{"--version=fable", `"fable" names no model`, 2},
 		{"--version==01", `"=01" names no model`, 2},
 		{"--version=fable=", `names no digest`, 2},
-		{"--version=fable=01:x", `"x" is no weight`, 2},
+		{"--version=fable=01:x", `"x" is not a weight`, 2},
 		{"--tenant-max-requests=7", "policy.tenant_max_requests: 7 is none", 1},
 	} {
 		checkFailure(t, policy("set", test.arg), test.status, test.says)
 	}
-	checkFailure(t, policy("set"), 2, "nothing is to be set")
+	checkFailure(t, policy("set"), 2, "nothing to set")
 }
 
 // squeeze makes one space of several.

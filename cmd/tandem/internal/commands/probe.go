@@ -28,11 +28,11 @@ type probeResult struct {
 func newProbeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe [ADDR]",
-		Short: "Ask a server for its health: the health check of containers",
+		Short: "Check the health of a server, as containers do",
 		Long: `Asks the server at ADDR (default ` + defaultAddr + `) by the gRPC health protocol, which
-etcd speaks too; if ADDR is an http URL, by a GET. The exit status is 0 only if it
-says that it serves: a router that it could serve a request now, as its /readyz, and
-with --service server that it runs, whatever workers there are.`,
+etcd speaks too, or by a GET if ADDR is an http URL. The exit status is 0 only if the
+server answers that it is serving. A router is serving if it could serve a request now,
+as with /readyz. With --service server it is enough that the router runs.`,
 		Example: `  tandem probe 127.0.0.1:7070
   tandem probe --service tandem.worker.v1.Decode unix:///run/tandem/decode.sock
   tandem probe http://127.0.0.1:9090/readyz`,
@@ -92,11 +92,11 @@ func probe(ctx context.Context, addr, service string, timeout time.Duration) (pr
 		return result, fmt.Errorf("the server at %s does not speak the gRPC health protocol: is the address right?", addr)
 	case rpc.AnsweredHTTP(err):
 		result.Status = "unknown"
-		return result, fmt.Errorf("the server at %s speaks HTTP, and not gRPC: ask http://%s/readyz", addr, addr)
+		return result, fmt.Errorf("the server at %s speaks HTTP, not gRPC: ask http://%s/readyz", addr, addr)
 	case code == codes.Canceled:
 		return result, routerFailure(err, addr, false)
 	default:
-		return result, fmt.Errorf("no answer from %s within %s: see that it runs and listens there", addr, timeout)
+		return result, fmt.Errorf("no answer from %s within %s: check that it runs and listens there", addr, timeout)
 	}
 	result.Status = strings.ToLower(response.GetStatus().String())
 	if response.GetStatus() != healthv1.HealthCheckResponse_SERVING {
@@ -110,7 +110,7 @@ func probe(ctx context.Context, addr, service string, timeout time.Duration) (pr
 func probeHTTP(ctx context.Context, addr, _ string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Status: "unreachable"}
 	if parsed, err := url.Parse(addr); err != nil || parsed.Host == "" {
-		return result, fmt.Errorf("%q is no address: give host:port, unix:///path or http://host:port/path", addr)
+		return result, fmt.Errorf("%q is not an address: give host:port, unix:///path or http://host:port/path", addr)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -123,7 +123,7 @@ func probeHTTP(ctx context.Context, addr, _ string, timeout time.Duration) (prob
 	began := time.Now()
 	response, err := client.Do(request)
 	if err != nil {
-		return result, fmt.Errorf("no answer from %s within %s: see that it runs and listens there", addr, timeout)
+		return result, fmt.Errorf("no answer from %s within %s: check that it runs and listens there", addr, timeout)
 	}
 	defer response.Body.Close()
 	// A line is enough: /readyz says why it is not ready.

@@ -22,7 +22,7 @@ func TestProbeByHTTP(t *testing.T) {
 		{server.URL + "/late", "not_serving", `is not serving: "not ready: the model loads"`},
 		{server.URL + "/nowhere", "unknown", "404"},
 		{"http://127.0.0.1:1/", "unreachable", "no answer from http://127.0.0.1:1/ within"},
-		{"http://", "unreachable", "is no address"},
+		{"http://", "unreachable", "is not an address"},
 	} {
 		got := run(t.Context(), "", nil, "probe", c.addr, "--json")
 		checkFailure(t, got, 1, c.says)

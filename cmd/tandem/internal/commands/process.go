@@ -24,8 +24,8 @@ type processFlags struct{ format, level *string }
 func addProcessFlags(cmd *cobra.Command) processFlags {
 	cmd.Flags().String("config", "", "YAML file with values for these flags")
 	flags := processFlags{
-		format: cmd.Flags().String("log-format", "text", "form of log lines on standard error: text or json"),
-		level:  cmd.Flags().String("log-level", "warn", "least important log lines to write: debug, info, warn or error"),
+		format: cmd.Flags().String("log-format", "text", "format of log lines on standard error: text or json"),
+		level:  cmd.Flags().String("log-level", "warn", "lowest level of log lines to write: debug, info, warn or error"),
 	}
 	oneOf(cmd, "log-format", "text", "json")
 	oneOf(cmd, "log-level", "debug", "info", "warn", "error")

@@ -31,7 +31,7 @@ func (r *requestFlags) add(cmd *cobra.Command, greedy bool, tokens, text string)
 	fs.StringVar(&r.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	// Not TANDEM_MODEL: that names a directory.
 	fs.StringVar(&r.model, "model", "", "name of the model (default: the only one that is served)")
-	fs.StringVar(&r.tenant, "tenant", "", "tenant to be counted under")
+	fs.StringVar(&r.tenant, "tenant", "", "tenant to count the request under")
 	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens)
 	fs.StringArrayVar(&r.stop, "stop", nil, "text that ends "+text+" and is not printed; may be repeated")
 	r.sampling.add(cmd, greedy)
@@ -88,11 +88,11 @@ func (s *samplingFlags) add(cmd *cobra.Command, greedy bool) {
 	fs.Float32Var(&s.temperature, "temperature", 0, temperature)
 	fs.Float32Var(&s.topP, "top-p", 0, "draw from the likeliest tokens that together have this probability (default: the model's)")
 	fs.Int64Var(&s.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all (default: the model's)")
-	fs.Float32Var(&s.minP, "min-p", 0, "draw only tokens at least this many times as likely as the likeliest (default: the model's)")
+	fs.Float32Var(&s.minP, "min-p", 0, "draw only tokens with at least this share of the likeliest token's probability (default: the model's)")
 	fs.Uint64Var(&s.seed, "seed", 0, "seed of the draws (default: one that the router picks and reports)")
-	fs.Float32Var(&s.repetition, "repetition-penalty", 0, "makes tokens of the prompt and the answer less likely to come again, above 1 (default: the model's)")
-	fs.Float32Var(&s.presence, "presence-penalty", 0, "taken off the logits of tokens that were generated")
-	fs.Float32Var(&s.frequency, "frequency-penalty", 0, "taken off the logits of tokens that were generated, for each time")
+	fs.Float32Var(&s.repetition, "repetition-penalty", 0, "above 1, makes tokens of the prompt and the answer less likely to repeat (default: the model's)")
+	fs.Float32Var(&s.presence, "presence-penalty", 0, "subtracted from the logits of generated tokens")
+	fs.Float32Var(&s.frequency, "frequency-penalty", 0, "subtracted from the logits of generated tokens, once for each occurrence")
 	fs.StringVar(&s.logitBias, "logit-bias", "", "added to the logits of tokens, such as 17=2.5,305=-100; -100 forbids a token")
 	onlyOnCommandLine(cmd, "temperature", "top-p", "top-k", "min-p", "seed",
 		"repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias")
@@ -143,7 +143,7 @@ func parseLogitBias(list string) (map[uint32]float32, error) {
 			return nil, rpc.InvalidArgument("sampling.logit_bias", fmt.Sprintf("%q is no token id and its bias: pass them as 17=2.5,305=-100", part))
 		}
 		if _, twice := out[uint32(id)]; twice {
-			return nil, rpc.InvalidArgument("sampling.logit_bias", fmt.Sprintf("token %d is there twice: pass it once", id))
+			return nil, rpc.InvalidArgument("sampling.logit_bias", fmt.Sprintf("token %d is given twice: pass it once", id))
 		}
 		out[uint32(id)] = float32(value)
 	}

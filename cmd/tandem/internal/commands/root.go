@@ -67,12 +67,12 @@ func processOf(ctx context.Context) Process {
 func NewRoot(environ []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tandem",
-		Short: "Serve large language models with prefill and decode on workers of their own",
+		Short: "Serve large language models with prefill and decode on separate workers",
 		Long: `Tandem serves large language models with prefill and decode on separate
 workers, and ships the KV cache between them.
 
 Every flag --some-name can also be set by the environment variable
-TANDEM_SOME_NAME; the command line comes first.
+TANDEM_SOME_NAME; the command line takes precedence.
 
 Exit status: 0 if the command did what it was asked for, 1 if it failed, 2 if the
 command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,

@@ -42,8 +42,8 @@ type operator struct {
 func addControl(cmd *cobra.Command) *operator {
 	o := &operator{cmd: cmd}
 	annotate(cmd, annotationVariables, variablesWarn)
-	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address at which the router serves operators, its own --control: host:port or unix:///path")
-	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: as --control")
+	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
+	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
 	return o
 }
 
@@ -91,13 +91,13 @@ func (o *operator) failure(err error, answered bool) error {
 	switch {
 	case rpc.AnsweredHTTP(err):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"the server at %s speaks HTTP, and not gRPC: pass --control with the address that the router has for operators, %s of its own host unless it was told another one", o.address(), mesh.DefaultControl)}
+			"the server at %s speaks HTTP, not gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"the server at %s does not serve operators: pass --control with the address that the router has for them, %s of its own host unless it was told another one", o.address(), mesh.DefaultControl)}
+			"the server at %s does not serve operators: pass --control with the router's address for them (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && !answered:
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"cannot reach a router at %s: start one with 'tandem up', or pass --control; of a router in a container, call this inside of it", o.address())}
+			"cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container", o.address())}
 	}
 	return routerFailure(err, o.address(), answered)
 }

@@ -19,11 +19,12 @@ func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
-		Long: `Runs one part in this process, against an etcd and a NATS server that run
-elsewhere. It prints where it listens and then "ready": a router once there is a decode
-worker, for which it says that it waits. On SIGTERM, SIGHUP or Ctrl-C it
-takes nothing new, lets running requests finish within --stop-timeout, leaves the
-mesh and exits.`,
+		Long: `Runs one part in this process. etcd and NATS run elsewhere. The part prints where it
+listens and then "ready". A router is ready once it has a decode worker; until then it
+says that it waits for one.
+
+On SIGTERM, SIGHUP or Ctrl-C the part takes nothing new, lets running requests finish
+within --stop-timeout, leaves the mesh and exits.`,
 		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
   tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222
   tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB

@@ -21,11 +21,12 @@ func newUpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh on this machine: router, workers, etcd and NATS",
-		Long: `Runs the router, prefill workers, decode workers and, with --kvstore, block
-stores in one process, each behind its own gRPC server, with an embedded etcd
-and an embedded NATS server. It prints where it listens and then "ready". Ctrl-C
-lets running requests finish; a second one ends it at once, and leaves folders
-tandem-… in the folder for temporary files, which the next start removes.`,
+		Long: `Runs the router, prefill workers, decode workers and, with --kvstore, block stores in
+one process, each behind its own gRPC server. etcd and NATS are embedded. The command
+prints where it listens and then "ready".
+
+Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once. This
+leaves folders tandem-… in the folder for temporary files; the next start removes them.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --prefill 2 --kvstore 1 --store-memory 2GiB

@@ -67,17 +67,17 @@ func newWorkersCommand() *cobra.Command {
 		Args: exactly(),
 	}
 	router := addControl(cmd)
-	role := cmd.Flags().String("role", "", "only workers of this role: prefill, decode or kvtransfer, which is a block store")
+	role := cmd.Flags().String("role", "", "list only workers of this role: prefill, decode or kvtransfer (a block store)")
 	oneOf(cmd, "role", "prefill", "decode", "kvtransfer")
-	watch := cmd.Flags().Bool("watch", false, "print them again whenever something changes, until Ctrl-C")
-	asJSON := addJSON(cmd, "print one JSON object {\"workers\":[…]}; with --watch one a line")
+	watch := cmd.Flags().Bool("watch", false, "print the list again on every change, until Ctrl-C")
+	asJSON := addJSON(cmd, "print one JSON object {\"workers\":[…]}; with --watch, one on each line")
 	onlyOnCommandLine(cmd, "watch", "role")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request := &controlv1.ListWorkersRequest{}
 		if *role != "" {
 			var is bool
 			if request.Role, is = api.Parse[controlv1.Role](*role); !is || request.Role == controlv1.Role_ROLE_ROUTER {
-				return usageError(cmd, fmt.Sprintf("no role of a worker is called %q: pass prefill, decode or kvtransfer", *role))
+				return usageError(cmd, fmt.Sprintf("%q is not a role of a worker: pass prefill, decode or kvtransfer", *role))
 			}
 		}
 		out := cmd.OutOrStdout()
@@ -100,7 +100,7 @@ func newWorkersCommand() *cobra.Command {
 			case recvErr != nil && cmd.Context().Err() != nil:
 				return nil // Ctrl-C is how a watch ends.
 			case errors.Is(recvErr, io.EOF):
-				return fmt.Errorf("the router at %s ended the watch: it stops; start the command again when it is back", router.address())
+				return fmt.Errorf("the router at %s is stopping and ended the watch: start the command again when the router is back", router.address())
 			case recvErr != nil:
 				return router.failure(recvErr, !first)
 			}
@@ -226,9 +226,9 @@ func oldView(response *controlv1.ListWorkersResponse) string {
 	age := response.GetAge().AsDuration().Round(time.Second)
 	switch response.GetSource() {
 	case "file":
-		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which this router had kept", age)
+		return fmt.Sprintf("etcd does not answer: this list is %s old and comes from this router's own copy", age)
 	case "peer":
-		return fmt.Sprintf("etcd does not answer: these are the workers of %s ago, which another router told", age)
+		return fmt.Sprintf("etcd does not answer: this list is %s old and comes from another router", age)
 	}
 	return fmt.Sprintf("etcd has not answered for %s: workers may have come and gone since", age)
 }

@@ -80,7 +80,7 @@ func (s Stray) String() string {
 	case s.Nearest != "":
 		return fmt.Sprintf("environment variable %s sets nothing: did you mean %s?", s.Name, s.Nearest)
 	}
-	return fmt.Sprintf("environment variable %s sets nothing, as no flag is called like it", s.Name)
+	return fmt.Sprintf("environment variable %s sets nothing: no flag has this name", s.Name)
 }
 
 // Every pod gets variables for each Service of its namespace: of one called tandem or

@@ -15,7 +15,7 @@ func TestStrays(t *testing.T) {
 	}{
 		{"a typo", "TANDEM_WROKERS=3", "environment variable TANDEM_WROKERS sets nothing: did you mean TANDEM_WORKERS?"},
 		{"a typo in a long name", "TANDEM_ROUTER_MAX_WATING=3", "environment variable TANDEM_ROUTER_MAX_WATING sets nothing: did you mean TANDEM_ROUTER_MAX_WAITING?"},
-		{"like nothing", "TANDEM_COLOUR=red", "environment variable TANDEM_COLOUR sets nothing, as no flag is called like it"},
+		{"like nothing", "TANDEM_COLOUR=red", "environment variable TANDEM_COLOUR sets nothing: no flag has this name"},
 		{"of the command line only", "TANDEM_JSON=true", "environment variable TANDEM_JSON sets nothing: --json is taken from the command line only"},
 		{"the file of the configuration", "TANDEM_CONFIG=a.yaml", ""},
 		{"a flag", "TANDEM_WORKERS=3", ""},
@@ -29,7 +29,7 @@ func TestStrays(t *testing.T) {
 		{"a Service's URL of a longer name", "TANDEM_ROUTER_PORT=udp://[fd00::1]:7070", ""},
 		{"a Service's URL of a port", "TANDEM_PORT_7070_TCP=tcp://10.0.0.1:7070", ""},
 		{"a Service's address", "TANDEM_ROUTER_PORT_7070_TCP_ADDR=10.0.0.1", ""},
-		{"a port that no Service has", "TANDEM_PORT=7070", "environment variable TANDEM_PORT sets nothing, as no flag is called like it"},
+		{"a port that no Service has", "TANDEM_PORT=7070", "environment variable TANDEM_PORT sets nothing: no flag has this name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""
