@@ -12,8 +12,8 @@ func (r *Receiver) RegisterMetrics(registerer prometheus.Registerer) error {
 	labels := prometheus.Labels{"worker": r.cfg.WorkerID}
 	err := registerer.Register(&receiverMetrics{
 		stats: r.Stats,
-		bytes: prometheus.NewDesc("tandem_kvtransfer_received_bytes_total", "KV payload bytes copied into pages.", nil, labels),
-		ended: prometheus.NewDesc("tandem_kvtransfer_received_total", "KV transfers that ended at this receiver, by how.", []string{"end"}, labels),
+		bytes: prometheus.NewDesc("tandem_kvtransfer_received_bytes_total", "KV payload bytes copied into this receiver's pages.", nil, labels),
+		ended: prometheus.NewDesc("tandem_kvtransfer_received_total", "KV transfers that ended at this receiver, by their end.", []string{"end"}, labels),
 	})
 	if err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -46,7 +46,7 @@ type SentBytes struct{ counter *prometheus.CounterVec }
 // NewSentBytes registers the counter, which has the label worker.
 func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes, error) {
 	s := SentBytes{prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_kvtransfer_sent_bytes_total", Help: "KV payload bytes sent to decode workers, by what they went over.",
+		Name: "tandem_kvtransfer_sent_bytes_total", Help: "KV payload bytes sent to decode workers, by transport.",
 		ConstLabels: prometheus.Labels{"worker": workerID},
 	}, []string{"transport"})}
 	if err := registerer.Register(s.counter); err != nil {

@@ -38,17 +38,17 @@ func TestMetrics(t *testing.T) {
 			sent.Add(tr.Stats())
 		}
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP tandem_kvtransfer_received_bytes_total KV payload bytes copied into pages.
+# HELP tandem_kvtransfer_received_bytes_total KV payload bytes copied into this receiver's pages.
 # TYPE tandem_kvtransfer_received_bytes_total counter
 tandem_kvtransfer_received_bytes_total{worker="decode-0"} 1200
-# HELP tandem_kvtransfer_received_total KV transfers that ended at this receiver, by how.
+# HELP tandem_kvtransfer_received_total KV transfers that ended at this receiver, by their end.
 # TYPE tandem_kvtransfer_received_total counter
 tandem_kvtransfer_received_total{end="aborted",worker="decode-0"} 1
 tandem_kvtransfer_received_total{end="broken",worker="decode-0"} 0
 tandem_kvtransfer_received_total{end="cancelled",worker="decode-0"} 0
 tandem_kvtransfer_received_total{end="committed",worker="decode-0"} 1
 tandem_kvtransfer_received_total{end="failed",worker="decode-0"} 0
-# HELP tandem_kvtransfer_sent_bytes_total KV payload bytes sent to decode workers, by what they went over.
+# HELP tandem_kvtransfer_sent_bytes_total KV payload bytes sent to decode workers, by transport.
 # TYPE tandem_kvtransfer_sent_bytes_total counter
 tandem_kvtransfer_sent_bytes_total{transport="device",worker="prefill-0"} 1200
 tandem_kvtransfer_sent_bytes_total{transport="tcp",worker="prefill-0"} 0

@@ -43,7 +43,7 @@ func newMetrics(registerer prometheus.Registerer, side string) *metrics {
 		}, []string{side, "method", "code"})),
 		seconds: metricset.Shared(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    prefix + "call_seconds",
-			Help:    "How long calls took, streams from begin to end, in seconds.",
+			Help:    "Duration of calls in seconds; a stream counts from begin to end.",
 			Buckets: callBuckets,
 		}, []string{side, "method"})),
 	}
@@ -130,11 +130,11 @@ type limitMetrics struct {
 func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetrics {
 	ended := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_calls_ended_total",
-		Help: "Calls that were ended to keep the limits of a server, by why: receive_memory (requests fill their memory), receive_time (a request did not come in time), not_read (the client reads nothing).",
+		Help: "Calls ended to keep the server's limits, by reason: receive_memory (its request took the most memory), receive_time (its request did not arrive in time), not_read (the client reads nothing).",
 	}, []string{"server", "why"}))
 	closed := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_connections_closed_total",
-		Help: "Connections that were closed to keep the limits of a server, by why: memory (most of what is not read, or of what comes for calls that were ended), idle (to make place for another), refused (new ones, while all others have calls).",
+		Help: "Connections closed to keep the server's limits, by reason: memory (it held the most unread bytes, or bytes for ended calls), idle (it made place for another), refused (it was new, and all others had calls).",
 	}, []string{"server", "why"}))
 	return &limitMetrics{
 		endedMemory: ended.WithLabelValues(server, "receive_memory"), endedSlow: ended.WithLabelValues(server, "receive_time"), endedUnread: ended.WithLabelValues(server, "not_read"),
@@ -149,7 +149,7 @@ func showLimits(registerer prometheus.Registerer, server string, l *limiter) {
 			Name: name, Help: help, ConstLabels: prometheus.Labels{"server": server},
 		}, func() float64 { return float64(value()) }))
 	}
-	gauge("tandem_rpc_receiving_bytes", "Memory of calls that are not answered yet: headers, what has come of messages, and messages that are decoded.", l.receiving.Load)
-	gauge("tandem_rpc_sending_bytes", "Memory of messages that clients have not read yet.", l.sending.Load)
-	gauge("tandem_rpc_connections", "Connections of clients.", func() int64 { return int64(l.count()) })
+	gauge("tandem_rpc_receiving_bytes", "Bytes of calls that are not answered yet: headers, parts of messages, decoded messages.", l.receiving.Load)
+	gauge("tandem_rpc_sending_bytes", "Bytes of messages that clients have not read yet.", l.sending.Load)
+	gauge("tandem_rpc_connections", "Client connections.", func() int64 { return int64(l.count()) })
 }

@@ -34,8 +34,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		sent:      vector("sent_total", "Signals handed to NATS, by kind.", "kind"),
 		dropped:   vector("dropped_total", "Signals that were not sent, by kind and reason.", "kind", "reason"),
 		received:  vector("received_total", "Signals received, by kind.", "kind"),
-		malformed: vector("malformed_total", "Messages received that are no signals, by kind.", "kind"),
-		slow:      single("slow_total", "Times that signals came faster than they were read."),
-		connects:  single("connects_total", "Times that a connection to NATS was made."),
+		malformed: vector("malformed_total", "Messages received that are not signals, by kind.", "kind"),
+		slow:      single("slow_total", "Times that signals came faster than the process read them."),
+		connects:  single("connects_total", "Connections made to NATS."),
 	}
 }

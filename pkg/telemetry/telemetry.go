@@ -48,7 +48,7 @@ func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	buildInfo := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tandem_build_info",
-		Help: "Always 1; the labels say what was built.",
+		Help: "Always 1; the labels identify the build.",
 	}, []string{"version", "revision", "go"})
 	build := ReadBuild()
 	buildInfo.WithLabelValues(build.Version, build.Revision, build.Go).Set(1)

@@ -40,7 +40,7 @@ func newSpanCounts(registerer prometheus.Registerer) (made, counts *prometheus.C
 		Name: "tandem_trace_spans_made_total", Help: "Spans of sampled requests that ended, by the part that made them.",
 	}, []string{"service"})
 	counts = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_trace_spans_total", Help: "Spans of sampled requests, by exporter and by whether it took them.",
+		Name: "tandem_trace_spans_total", Help: "Spans of sampled requests given to an exporter, by whether it took them.",
 	}, []string{"exporter", "result"})
 	if registerer == nil {
 		return made, counts, nil

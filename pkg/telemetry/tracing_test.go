@@ -158,7 +158,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 		t.Errorf("got %v", got.names)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP tandem_trace_spans_total Spans of sampled requests, by exporter and by whether it took them.
+# HELP tandem_trace_spans_total Spans of sampled requests given to an exporter, by whether it took them.
 # TYPE tandem_trace_spans_total counter
 tandem_trace_spans_total{exporter="otlp",result="sent"} 2
 # HELP tandem_trace_spans_made_total Spans of sampled requests that ended, by the part that made them.

@@ -33,15 +33,15 @@ type Metrics struct {
 func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, error) {
 	set := metricset.ForWorker(registerer, workerID)
 	m := &Metrics{
-		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on one step, by the number of sequences in it.", "batch", 0.0001, 16),
-		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, prompt and decode."),
+		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on a step, by the number of sequences in it.", "batch", 0.0001, 16),
+		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, of prompts and in decode."),
 		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),
-		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed since their logits were not finite, by whose KV was the cause: the worker's own, or what it received.", "kv", kvOwn, kvReceived),
-		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by how.", "end"),
-		preempts:   set.Counter("tandem_worker_preemptions_total", "Times that a running sequence had to give its blocks to others."),
+		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed because their logits were not finite, by the KV that they used: own or received.", "kv", kvOwn, kvReceived),
+		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by their end.", "end"),
+		preempts:   set.Counter("tandem_worker_preemptions_total", "Times that a running sequence gave its KV blocks to others."),
 		waits:      set.Counter("tandem_worker_preempted_seconds_total", "Time that preempted sequences waited until they ran again."),
-		blocks:     set.Gauges("tandem_worker_kv_blocks", "KV blocks by state.", "state"),
-		sequences:  set.Gauges("tandem_worker_sequences", "Sequences that wait and that run.", "state"),
+		blocks:     set.Gauges("tandem_worker_kv_blocks", "KV blocks, by state.", "state"),
+		sequences:  set.Gauges("tandem_worker_sequences", "Sequences, by state: waiting or running.", "state"),
 	}
 	if err := set.Err(); err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 	}{
 		{"tandem_worker_prefix_cache_lookup_tokens_total", "Prompt tokens looked up in the prefix cache.", func(s kvcache.Stats) uint64 { return s.LookupTokens }},
 		{"tandem_worker_prefix_cache_hit_tokens_total", "Prompt tokens found in the prefix cache.", func(s kvcache.Stats) uint64 { return s.HitTokens }},
-		{"tandem_worker_prefix_cache_evictions_total", "Cached blocks given to others.", func(s kvcache.Stats) uint64 { return s.Evictions }},
-		{"tandem_worker_prefix_cache_saved_evictions_total", "Cached blocks given to others that a block store had.", func(s kvcache.Stats) uint64 { return s.SavedEvictions }},
-		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Cached blocks given to others that no block store had been offered yet.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
-		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state: a bug if not 0.", func(s kvcache.Stats) uint64 { return s.Misuses }},
+		{"tandem_worker_prefix_cache_evictions_total", "Cached blocks given to other sequences.", func(s kvcache.Stats) uint64 { return s.Evictions }},
+		{"tandem_worker_prefix_cache_saved_evictions_total", "Evictions of cached blocks that a block store had.", func(s kvcache.Stats) uint64 { return s.SavedEvictions }},
+		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Evictions of cached blocks that no block store had been offered.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
+		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state; anything but 0 is a bug.", func(s kvcache.Stats) uint64 { return s.Misuses }},
 	} {
 		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(stats())) })
 	}
@@ -80,7 +80,7 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 // by orders of magnitude, and a busy processor does not say how much is left.
 func registerBacklog(registerer prometheus.Registerer, identity membership.Identity, load func() (scheduler.Load, latency.Model)) error {
 	set := metricset.ForWorker(registerer, identity.ID)
-	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has taken and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
+	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has accepted and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
 		now, _ := load()
 		return float64(now.WaitingTokens + now.RunningPromptTokens)
 	})

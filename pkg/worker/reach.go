@@ -31,9 +31,9 @@ func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, 
 	readBytes := set.Counters("tandem_engine_read_bytes_total", "Bytes of weights and KV that the engine's steps had to read, by phase.", "phase")
 	seconds := set.Counters("tandem_engine_busy_seconds_total", "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", "phase")
 	if limited, knows := e.(engine.Limited); knows {
-		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations a second that the device can do, measured; 0: not known.", nil,
+		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations per second that the device can do, as measured; 0 if unknown.", nil,
 			func() float64 { return limited.Limits().FLOPsPerSecond })
-		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes a second that the device can read from memory, measured; 0: not known.", nil,
+		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes per second that the device can read from memory, as measured; 0 if unknown.", nil,
 			func() float64 { return limited.Limits().ReadBytesPerSecond })
 	}
 	if err := set.Err(); err != nil {

@@ -63,7 +63,7 @@ func (d *Driver) complain() {
 // registerRunning adds the gauge of how long the engine has been working on its step.
 func registerRunning(registerer prometheus.Registerer, workerID string, d *Driver) error {
 	set := metricset.ForWorker(registerer, workerID)
-	set.GaugeFunc("tandem_worker_step_running_seconds", "For how long the engine has been working on its present step; 0: on none.", nil, func() float64 {
+	set.GaugeFunc("tandem_worker_step_running_seconds", "Seconds that the engine has worked on its present step; 0 between steps.", nil, func() float64 {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.running.since.IsZero() {

@@ -240,7 +240,7 @@ func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
 			t.Error("it leaves for what others did")
 		}
 		want := `
-			# HELP tandem_worker_not_finite_total Sequences that failed since their logits were not finite, by whose KV was the cause: the worker's own, or what it received.
+			# HELP tandem_worker_not_finite_total Sequences that failed because their logits were not finite, by the KV that they used: own or received.
 			# TYPE tandem_worker_not_finite_total counter
 			tandem_worker_not_finite_total{kv="own",worker="w1"} 0
 			tandem_worker_not_finite_total{kv="received",worker="w1"} 4

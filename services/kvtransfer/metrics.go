@@ -23,24 +23,24 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer, workerID string, s *Service) (*metrics, error) {
 	set := metricset.ForWorker(registerer, workerID)
 	m := &metrics{
-		offers: set.Counters("tandem_store_offers_total", "Offers of blocks to a block store, by what became of them.", "outcome",
+		offers: set.Counters("tandem_store_offers_total", "Offers of blocks to a block store, by outcome.", "outcome",
 			outcomeOK, outcomeFailed, strings.ToLower(api.ReasonStoreTooSmall)), // so that rates begin at 0; too small is one too many
-		fetches:       set.Counters("tandem_store_fetches_total", "Fetches of blocks from a block store, by what became of them.", "outcome", outcomeOK, outcomeFailed),
-		hits:          set.Counter("tandem_store_hit_blocks_total", "Blocks that fetches asked for, beyond those that their receiver had, and the store had."),
-		misses:        set.Counter("tandem_store_missed_blocks_total", "Blocks that fetches asked for and the store did not have."),
-		lost:          set.Counter("tandem_store_lost_puts_total", "Offers that were taken and whose blocks did not come."),
-		receivedBytes: set.Counter("tandem_store_received_bytes_total", "KV payload bytes of committed puts."),
-		sentBytes:     set.Counter("tandem_store_sent_bytes_total", "KV payload bytes that fetches sent."),
+		fetches:       set.Counters("tandem_store_fetches_total", "Fetches of blocks from a block store, by outcome.", "outcome", outcomeOK, outcomeFailed),
+		hits:          set.Counter("tandem_store_hit_blocks_total", "Blocks asked for that the store holds, beyond those that the receiver has."),
+		misses:        set.Counter("tandem_store_missed_blocks_total", "Blocks asked for that the store does not hold."),
+		lost:          set.Counter("tandem_store_lost_puts_total", "Offers that got room and whose blocks did not come."),
+		receivedBytes: set.Counter("tandem_store_received_bytes_total", "KV payload bytes received in committed puts."),
+		sentBytes:     set.Counter("tandem_store_sent_bytes_total", "KV payload bytes sent in fetches, including failed ones."),
 	}
 	desc := func(name, help string, variable ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, variable, nil)
 	}
 	set.Add(&blockMetrics{
 		service:   s,
-		blocks:    desc("tandem_store_blocks", "KV blocks of a block store by state.", "state"),
-		heldBytes: desc("tandem_store_held_bytes", "Bytes of the blocks that can be fetched."),
-		stored:    desc("tandem_store_stored_blocks_total", "Blocks that came to be held."),
-		evicted:   desc("tandem_store_evictions_total", "Held blocks that were evicted for others."),
+		blocks:    desc("tandem_store_blocks", "KV blocks of a block store, by state.", "state"),
+		heldBytes: desc("tandem_store_held_bytes", "Bytes of the KV blocks that can be fetched."),
+		stored:    desc("tandem_store_stored_blocks_total", "KV blocks that came and are held."),
+		evicted:   desc("tandem_store_evictions_total", "Held KV blocks evicted for others."),
 	})
 	if err := set.Err(); err != nil {
 		return nil, err

@@ -53,14 +53,14 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, error) {
 	set := metricset.ForWorker(registerer, workerID)
 	m := &metrics{
-		fetches: set.Counters("tandem_prefill_store_fetches_total", "Hints at block stores that have more of a prompt, by what came of them.", "result",
+		fetches: set.Counters("tandem_prefill_store_fetches_total", "Hints that a block store has more of a prompt than this worker, by result.", "result",
 			fetchOK, fetchJoined, fetchDeclined, fetchResting, fetchNoRoom, fetchDraining, fetchMissing, fetchBusy, fetchSlow, fetchAbandoned, fetchSpoilt, fetchFailed),
 		fetchedBlocks: set.Counter("tandem_prefill_store_fetched_blocks_total", "KV blocks fetched from block stores."),
 		fetchBytes:    set.Counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
-		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time that fetches took that succeeded.", 0.0005, 14),
-		puts: set.Counters("tandem_prefill_store_puts_total", "Prefixes near their eviction that were offered to block stores, by what came of them.", "result",
+		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time of successful fetches, in seconds.", 0.0005, 14),
+		puts: set.Counters("tandem_prefill_store_puts_total", "Prefixes near their eviction that were offered to a block store, by result.", "result",
 			putOK, putHeld, putBusy, putRefused, putNoStore, putLate, putStopped, putSpoilt, putFailed),
-		putBytes: set.Counter("tandem_prefill_store_put_bytes_total", "KV bytes put into block stores."),
+		putBytes: set.Counter("tandem_prefill_store_put_bytes_total", "KV bytes sent in puts to block stores."),
 	}
 	if err := set.Err(); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)

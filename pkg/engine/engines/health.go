@@ -24,7 +24,7 @@ func (s *Set) Watch(registry prometheus.Registerer, logger *slog.Logger, lost fu
 		return nil
 	}
 	xids := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_gpu_xid_total", Help: "Errors that the GPU's driver reported, by Xid, from whichever process.",
+		Name: "tandem_gpu_xid_total", Help: "Errors that the GPU's driver reported, by Xid, whichever process caused them.",
 	}, []string{"xid"})
 	device, library := s.config.Device, s.config.CUDA.NVML
 	health, err := s.gpuWeights.Watch(cuda.HealthConfig{
@@ -70,7 +70,7 @@ func xidLabel(xid uint64) string {
 
 func eccGauge(kind string, count func() uint64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tandem_gpu_ecc_errors", Help: "Errors of the GPU's memory since its driver was loaded, by whether ECC could correct them.",
+		Name: "tandem_gpu_ecc_errors", Help: "Memory errors of the GPU since its driver was loaded, by whether ECC could correct them.",
 		ConstLabels: prometheus.Labels{"kind": kind},
 	}, func() float64 { return float64(count()) })
 }

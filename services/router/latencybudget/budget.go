@@ -95,7 +95,7 @@ const (
 // registerer shows it to nobody.
 func NewSpending(config Config, registerer prometheus.Registerer) (*Spending, error) {
 	set := metricset.New(registerer)
-	breaches := set.Counters("tandem_budget_breaches_total", "Requests that exceeded their latency budget, by the stage that broke it.", "stage")
+	breaches := set.Counters("tandem_budget_breaches_total", "Requests over the latency budget, by the stage to blame.", "stage")
 	length := config.Window
 	s := &Spending{
 		config: config,
@@ -173,9 +173,9 @@ const partFetch = "fetch"
 var spentQuantiles = []float64{.5, .9, .95, .99, .999, 1}
 
 var (
-	declaredDesc = prometheus.NewDesc("tandem_budget_declared_seconds", "Latency budget that is declared, by stage and total; decode and tpot per token.", []string{"stage"}, nil)
-	spentDesc    = prometheus.NewDesc("tandem_budget_spent_seconds", "What requests spent, by stage and total; fetch is part of prefill; quantiles of the last budget-window, count and sum of all.", []string{"stage"}, nil)
-	ratioDesc    = prometheus.NewDesc("tandem_latency_p99_p50_ratio", "99th percentile over median of a latency, of the last budget-window.", []string{"latency"}, nil)
+	declaredDesc = prometheus.NewDesc("tandem_budget_declared_seconds", "Declared latency budget in seconds, by stage and total; decode and tpot are per token.", []string{"stage"}, nil)
+	spentDesc    = prometheus.NewDesc("tandem_budget_spent_seconds", "What requests spent, in seconds, by stage and total; fetch is part of prefill. Quantiles cover the last budget-window, count and sum all requests.", []string{"stage"}, nil)
+	ratioDesc    = prometheus.NewDesc("tandem_latency_p99_p50_ratio", "99th percentile of a latency over its median, in the last budget-window.", []string{"latency"}, nil)
 )
 
 // Describe says what Collect sends.

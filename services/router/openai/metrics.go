@@ -22,7 +22,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_http_requests_total", Help: "Requests to the HTTP API that ended, by route and status code.",
 		}, []string{"route", "code"}),
-		seconds: set.Histograms("tandem_http_request_seconds", "How long requests to the HTTP API took, streams from begin to end, in seconds.", "route", .001, 20),
+		seconds: set.Histograms("tandem_http_request_seconds", "Duration of requests to the HTTP API in seconds; a stream counts from begin to end.", "route", .001, 20),
 	}
 	set.Add(m.requests)
 	return m, set.Err()

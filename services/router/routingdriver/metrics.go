@@ -14,26 +14,26 @@ import (
 
 // show makes the metrics.
 func (d *Dispatcher) show(set *metricset.Set) error {
-	d.suspicions = set.Counters("tandem_router_worker_suspicions_total", "Times that a worker was left alone: silent in a request, or failing what others serve.", "cause", "silent", "contradicted")
-	d.distrusts = set.Counters("tandem_router_reports_distrusted_total", "Times that the load reports of a worker were not believed any more, by why: numbers that two senders used, or refuted by the worker, which took a request at once.", "reason", routing.DistrustNumbers, routing.DistrustRefuted)
+	d.suspicions = set.Counters("tandem_router_worker_suspicions_total", "Times that the router began to avoid a worker, by cause: silent in a request, or contradicted by workers that served what it failed.", "cause", "silent", "contradicted")
+	d.distrusts = set.Counters("tandem_router_reports_distrusted_total", "Times that the router stopped believing a worker's load reports, by reason: two senders used its numbers, or it took a request at once while it called itself full.", "reason", routing.DistrustNumbers, routing.DistrustRefuted)
 	for _, gauge := range []struct {
 		name, help string
 		read       func(*routing.Router) int
 	}{
-		{"tandem_router_kv_paths_broken", "Pairs of a prefill and a decode worker between which the last transfer could not begin.", (*routing.Router).BrokenPaths},
-		{"tandem_router_foreign_workers", "Workers that get no requests since their weights or arithmetic are others than are served of their model.", (*routing.Router).ForeignWorkers},
-		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model which this one does not.", (*routing.Router).Disagreeing},
-		{"tandem_router_distrusted_workers", "Workers whose load reports are not believed: the router goes by its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(time.Now()) }},
-		{"tandem_router_unmet_workers", "Workers in etcd that have not answered yet, or where somebody else answers.", (*routing.Router).UnansweredWorkers},
-		{"tandem_router_requests_waiting", "Requests that wait for workers.", (*routing.Router).Waiting},
-		{"tandem_router_requests_running", "Requests that run on workers.", (*routing.Router).Running},
+		{"tandem_router_kv_paths_broken", "Pairs of a prefill and a decode worker whose last transfer could not begin.", (*routing.Router).BrokenPaths},
+		{"tandem_router_foreign_workers", "Workers that get no requests, because their weights or arithmetic differ from the version that is served.", (*routing.Router).ForeignWorkers},
+		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model that this router does not serve.", (*routing.Router).Disagreeing},
+		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(time.Now()) }},
+		{"tandem_router_unmet_workers", "Workers in etcd that have not answered yet, or whose address another process answers.", (*routing.Router).UnansweredWorkers},
+		{"tandem_router_requests_waiting", "Requests in the router's queue.", (*routing.Router).Waiting},
+		{"tandem_router_requests_running", "Requests on workers.", (*routing.Router).Running},
 	} {
 		set.GaugeFunc(gauge.name, gauge.help, nil, func() float64 { return float64(look(d, gauge.read)) })
 	}
 	// It is what the router's signals say of the queue as well, so that scalers of either
 	// kind see one number.
 	for _, role := range []controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE} {
-		set.GaugeFunc("tandem_router_backlog_tokens", "Prompt tokens of the requests that wait in the router, by the pool that they wait for.",
+		set.GaugeFunc("tandem_router_backlog_tokens", "Prompt tokens of the requests in the router's queue, by the pool that they wait for.",
 			prometheus.Labels{"pool": api.Name(role)}, func() float64 {
 				var tokens uint64
 				for _, depths := range d.queued() {

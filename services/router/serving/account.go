@@ -32,10 +32,10 @@ type account struct {
 // newAccount makes the metrics of what answers take.
 func newAccount(c Config, set *metricset.Set) *account {
 	a := &account{perLog: int64(c.UnreadRequest), most: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
-	a.ended = set.Counters("tandem_router_unread_ended_total", "Answers that were cut off because clients did not read them, by what was full: request (what one may have) or all.", "full", "request", "all")
-	set.GaugeFunc("tandem_router_unread_bytes", "Memory of answers that clients have not read yet, or that can be resumed while they run.", nil,
+	a.ended = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
+	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, and of running answers that can be resumed.", nil,
 		func() float64 { return float64(a.unread.Load()) })
-	set.GaugeFunc("tandem_router_kept_bytes", "Memory of finished answers that can be resumed.", nil,
+	set.GaugeFunc("tandem_router_kept_bytes", "Bytes of finished answers that can be resumed.", nil,
 		func() float64 { return float64(a.kept.Load()) })
 	return a
 }

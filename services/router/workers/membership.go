@@ -28,7 +28,7 @@ type MembershipView struct {
 func NewMembershipView(registerer prometheus.Registerer) (*MembershipView, error) {
 	m := &MembershipView{began: time.Now()}
 	set := metricset.New(registerer)
-	set.GaugeFunc("tandem_membership_live", "1 if etcd answers this router, 0 if it goes by its last view.", nil, func() float64 {
+	set.GaugeFunc("tandem_membership_live", "1 if etcd answers this router, 0 if the router uses its last view.", nil, func() float64 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.live {
@@ -36,7 +36,7 @@ func NewMembershipView(registerer prometheus.Registerer) (*MembershipView, error
 		}
 		return 0
 	})
-	set.GaugeFunc("tandem_membership_view_age_seconds", "How long ago etcd last said which workers there are; 0 while it answers.", nil,
+	set.GaugeFunc("tandem_membership_view_age_seconds", "Seconds since etcd last listed the workers; 0 while it answers.", nil,
 		func() float64 { return m.age(time.Now()).Seconds() })
 	return m, set.Err()
 }
