@@ -31,7 +31,7 @@ How to read a table:
 
 ## The receiver
 
-* **reserved**: the ticket is out, and no sender came with it yet.
+* **reserved**: the ticket is issued, and no sender has used it yet.
 * **open**: the receiver accepted. Chunks arrive; some stripes may have committed.
 * **committing**: every stripe has committed and nothing is missing. Copies still run.
 * **ending**: the transfer is over for its owner. Its blocks are in quarantine until the receiver has read Abort on every stripe, or every stream of the session has ended.
@@ -47,8 +47,8 @@ The sender tells an end only when nobody reads a page of the transfer any more.
 
 * **waiting**: Open is not on the stream yet.
 * **opening**: Open was sent. The sender waits for the answer.
-* **open**: chunks may go. Commit may have gone over some stripes.
-* **committing**: Commit went over every stripe. The sender waits for the answer.
+* **open**: chunks may be sent. Commit may have been sent over some stripes.
+* **committing**: Commit was sent over every stripe. The sender waits for the answer.
 * **aborting**: the transfer ended early. The sender sends Abort over every stripe, then waits for Drained.
 * **reading**: the sender expects nothing of the receiver, but pages are still being read.
 * **over**: the sender told the end, and the pages are free.

@@ -9,7 +9,7 @@ import (
 type state int
 
 const (
-	// reserved: the ticket is out, and no sender came with it yet.
+	// reserved: the ticket is issued, and no sender has used it yet.
 	reserved state = iota
 	// open: the receiver accepted. Chunks arrive; some stripes may have committed.
 	open
@@ -75,7 +75,7 @@ func never() cell { return nothing("cannot happen") }
 
 // table is the state machine of one transfer.
 func table() [states][kinds]cell {
-	twice := does((*Core).refuseTwice, "send Refuse: a ticket serves once")
+	twice := does((*Core).refuseTwice, "send Refuse: a ticket can be used only once")
 	breach := does((*Core).breach, "close the session: Abort was the last message")
 	return [states][kinds]cell{
 		reserved: {
@@ -104,7 +104,7 @@ func table() [states][kinds]cell {
 			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
 			onWithdrawn: does((*Core).withdraw, "renew the lease; the transfer can no longer be committed"),
 			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
-			onDeadline:  does((*Core).expire, "send Failed and tell failed; if the sender said nothing at all, close the session; while a copy holds the sender up, only renew the lease", ending),
+			onDeadline:  does((*Core).expire, "send Failed and tell failed; if the sender sent nothing at all, close the session; while a copy blocks the sender, only renew the lease", ending),
 			onClosed:    does((*Core).failSilently, "tell failed", ending),
 			onBroken:    does((*Core).broken, "tell broken", ending),
 			onGone:      never(),
@@ -112,17 +112,17 @@ func table() [states][kinds]cell {
 		},
 		committing: {
 			onOpen:      twice,
-			onChunk:     does((*Core).failLate, "send Failed and tell failed: nothing may follow the last Commit", ending),
-			onCommit:    does((*Core).failLate, "send Failed and tell failed: nothing may follow the last Commit", ending),
+			onChunk:     does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
+			onCommit:    does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
 			onAbort:     does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining),
 			onRenew:     nothing("nothing: no lease runs, because copies end by themselves"),
 			onLanded:    does((*Core).landLast, "after the last copy, send Committed and tell committed", gone),
 			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
-			onWithdrawn: does((*Core).fail, "send Failed and tell failed: recalled slices were committed", ending),
+			onWithdrawn: does((*Core).fail, "send Failed and tell failed: slices were committed after their pages were taken back", ending),
 			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
 			onDeadline:  never(),
 			onClosed:    does((*Core).failSilently, "tell failed", ending),
-			onBroken:    does((*Core).broken, "tell broken: the sender can no longer hear of the commit", ending),
+			onBroken:    does((*Core).broken, "tell broken: the sender can no longer learn of the commit", ending),
 			onGone:      never(),
 			onShutdown:  does((*Core).fail, "send Failed and tell failed", ending),
 		},
@@ -131,12 +131,12 @@ func table() [states][kinds]cell {
 			onChunk:     does((*Core).drop, "drop it and grant its bytes again; if it follows Abort, close the session"),
 			onCommit:    does((*Core).drop, "drop it; if it follows Abort, close the session"),
 			onAbort:     does((*Core).acknowledged, "after the last stripe's and the last copy, send Drained and tell drained; a second one on a stripe: close the session", draining, gone),
-			onRenew:     nothing("nothing: it was on its way"),
+			onRenew:     nothing("nothing: it was already on its way"),
 			onLanded:    nothing("count it"),
 			onSpoilt:    nothing("nothing: the transfer is over"),
 			onWithdrawn: nothing("nothing: the transfer is over"),
 			onCancel:    nothing("nothing: the transfer is over"),
-			onDeadline:  does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy holds the sender up, only renew the lease"),
+			onDeadline:  does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy blocks the sender, only renew the lease"),
 			onClosed:    does((*Core).awaitEnd, "stop the lease: the end of the streams will free the blocks"),
 			onBroken:    does((*Core).awaitEnd, "stop the lease: the end of the other streams will free the blocks"),
 			onGone:      does((*Core).quiet, "after the last copy, tell drained", draining, gone),
@@ -147,7 +147,7 @@ func table() [states][kinds]cell {
 			onChunk:     breach,
 			onCommit:    breach,
 			onAbort:     breach,
-			onRenew:     nothing("nothing: it was on its way"),
+			onRenew:     nothing("nothing: it was already on its way"),
 			onLanded:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
 			onSpoilt:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
 			onWithdrawn: does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),

@@ -10,9 +10,9 @@ const (
 	waiting state = iota
 	// opening: Open was sent. The sender waits for the answer.
 	opening
-	// open: chunks may go. Commit may have gone over some stripes.
+	// open: chunks may be sent. Commit may have been sent over some stripes.
 	open
-	// committing: Commit went over every stripe. The sender waits for the answer.
+	// committing: Commit was sent over every stripe. The sender waits for the answer.
 	committing
 	// aborting: the transfer ended early. The sender sends Abort over every stripe, then
 	// waits for Drained.
@@ -76,7 +76,7 @@ func never() cell { return nothing("cannot happen") }
 // table is the state machine of one transfer. A breach ends the session, since the
 // receiver does not keep to the protocol.
 func table() [states][kinds]cell {
-	breach := does((*Core).breach, "close the session: not asked for", over, reading)
+	breach := does((*Core).breach, "close the session: the sender did not ask for it", over, reading)
 	silence := does((*Core).unheardOf, "close the session: no answer in time", over, reading)
 	lost := does((*Core).lost, "if no end is known, tell broken", over, reading)
 	return [states][kinds]cell{
@@ -101,7 +101,7 @@ func table() [states][kinds]cell {
 			onOpenSent:   never(),
 			onCommitSent: never(),
 			onAbortSent:  never(),
-			onAccept:     does((*Core).accept, "tell accepted; chunks may go", open),
+			onAccept:     does((*Core).accept, "tell accepted; chunks may be sent", open),
 			onRefuse:     does((*Core).refuse, "tell refused", over),
 			onCommitted:  breach,
 			onFailed:     breach,
@@ -126,7 +126,7 @@ func table() [states][kinds]cell {
 			onOffer:      does((*Core).offer, "queue it; if it is wrong, tell aborted and send Abort over every stripe", aborting),
 			onCommit:     does((*Core).commit, "send Commit over every stripe, after the last chunk"),
 			onAbort:      does((*Core).abort, "tell aborted and send Abort over every stripe", aborting),
-			onRead:       nothing("these pages are free"),
+			onRead:       nothing("the chunk's pages are free"),
 			onUnreadable: does((*Core).unreadable, "tell aborted and send Abort over every stripe", aborting),
 			onDeadline:   does((*Core).renew, "send Renew: nothing was sent for a third of the lease"),
 			onLost:       lost,
@@ -140,10 +140,10 @@ func table() [states][kinds]cell {
 			onCommitted:  does((*Core).committed, "tell committed", over, reading),
 			onFailed:     does((*Core).failed, "tell failed and send Abort over every stripe", aborting),
 			onDrained:    breach,
-			onOffer:      nothing("nothing: Commit was the last word"),
-			onCommit:     nothing("nothing: Commit was the last word"),
+			onOffer:      nothing("nothing: Commit was the last message"),
+			onCommit:     nothing("nothing: Commit was the last message"),
 			onAbort:      does((*Core).abort, "send Abort over every stripe: the receiver decides which came first", aborting),
-			onRead:       nothing("these pages are free"),
+			onRead:       nothing("the chunk's pages are free"),
 			onUnreadable: does((*Core).unreadable, "tell aborted and send Abort over every stripe", aborting),
 			onDeadline:   silence,
 			onLost:       lost,
@@ -154,7 +154,7 @@ func table() [states][kinds]cell {
 			onAbortSent:  does((*Core).abortSent, "wait for the answer"),
 			onAccept:     does((*Core).acceptLate, "it crossed Abort: send Abort over the other stripes too; a second one: close the session", over, reading),
 			onRefuse:     does((*Core).refuseLate, "nothing: it crossed Abort; a second one: close the session", over, reading),
-			onCommitted:  does((*Core).committedFirst, "it crossed Abort: tell committed; if Commit did not go over every stripe, close the session", over, reading),
+			onCommitted:  does((*Core).committedFirst, "it crossed Abort: tell committed; if Commit was not sent over every stripe, close the session", over, reading),
 			onFailed:     nothing("nothing: it crossed Abort, which acknowledges it"),
 			onDrained:    does((*Core).drained, "if no end is known, tell aborted; if Abort was not sent, close the session", over, reading),
 			onOffer:      nothing("nothing: the transfer is over"),
