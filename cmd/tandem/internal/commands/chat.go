@@ -18,9 +18,9 @@ func newChatCommand() *cobra.Command {
 		Use:   "chat",
 		Short: "Have a conversation with the model",
 		Long: `Reads what you say, line by line, and prints the answers as they come. The model's
-own chat template makes prompts of the conversation. A backslash at the end of a
-line goes on with the next one; """ begins and ends a text of several lines. Text
-is UTF-8.
+own chat template turns the conversation into prompts. A backslash at the end of a
+line continues it on the next; """ begins and ends a text of several lines. Text is
+UTF-8.
 
 At a terminal you can edit the line, and the arrow keys bring back the last hundred;
 they are kept in memory only. Lines that you paste together are one text: Enter
@@ -29,16 +29,17 @@ sends it.
 An answer ends where the model ends it, and after --max-tokens at the latest. The
 bundled model continues tales, and hardly ever ends one.
 
-After each answer a line on standard error says what it cost: the time to the first
-token and its parts, tokens a second, how much of the prompt was in a prefix cache,
-and which workers were used.
+After each answer, a line on standard error shows the time to the first token and its
+parts, tokens per second, how much of the prompt was in a prefix cache, and which
+workers were used.
 
-Ctrl-C stops an answer and keeps what came of it, or empties the line; at an empty
+Ctrl-C stops an answer and keeps what arrived of it, or empties the line; at an empty
 line, Ctrl-C or Ctrl-D leaves. A turn that fails is not part of the conversation.
 /help lists the commands there are.
 
-Where standard input is no terminal, each line is a turn; a failed one ends it. With
---json each answer is one object with the keys of the result of 'tandem generate'.`,
+If standard input is not a terminal, each line is a turn, and a failed turn ends the
+chat. With --json each answer is one object with the keys of the result of 'tandem
+generate'.`,
 		Example: `  tandem chat
   tandem chat --system "Answer in one sentence." --temperature 0.7
   printf 'Once upon a time\nThe dog\n' | tandem chat --max-tokens 20 --json`,
@@ -59,9 +60,9 @@ type chatFlags struct {
 
 func (c *chatFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&c.system, "system", "", "what the model is told before the conversation")
+	fs.StringVar(&c.system, "system", "", "system message, sent to the model before the conversation")
 	fs.StringArrayVar(&c.arguments, "template-argument", nil, "variable of the chat template, such as enable_thinking=false; may be repeated")
-	fs.BoolVar(&c.noStats, "no-stats", false, "do not say what answers cost")
+	fs.BoolVar(&c.noStats, "no-stats", false, "do not print the line of figures after each answer")
 	fs.BoolVar(&c.json, "json", false, "print one JSON object for each answer")
 	c.requestFlags.add(cmd, false, "of an answer (default: an eighth of the context, 2048 at most)", "an answer")
 	onlyOnCommandLine(cmd, "system", "template-argument", "no-stats")

@@ -10,12 +10,12 @@ import (
 )
 
 const chatHelp = `/help           this list
-/clear          forget the conversation, but not what the system said
-/system TEXT    tell the model TEXT before the conversation; nothing: tell it nothing
+/clear          forget the conversation, but keep the system message
+/system TEXT    set the system message to TEXT; without TEXT, remove it
 /retry          ask for the last answer again
 /save FILE      write the conversation to FILE, as OpenAI's API takes it
 /exit           leave
-//TEXT          say /TEXT; a backslash at the end of a line goes on; """ begins and ends several lines
+//TEXT          say /TEXT; a backslash at the end of a line continues it; """ begins and ends several lines
 `
 
 func (s *chatSession) obey(ctx context.Context, text string) error {

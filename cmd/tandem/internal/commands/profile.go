@@ -40,17 +40,17 @@ func newProfileCommand() *cobra.Command {
 	f := profileFlags{kvMemory: 1 << 30}
 	cmd := &cobra.Command{
 		Use:   "profile [--model DIR | --preset NAME]",
-		Short: "Measure how long an engine's steps take, and what it reaches",
-		Long: `Measures the CPU engine on this machine: steps of prompt chunks and of single
-tokens, of many sizes and contexts, again and again in turn. It fits a model of
-their time, compares it with what was measured, and says what the engine reaches
-of what the processor can do at most, measured in the same run.
+		Short: "Measure how long an engine's steps take, and how close it comes to the CPU's limits",
+		Long: `Measures the CPU engine on this machine: steps of prompt chunks and of single tokens,
+with many sizes and contexts, again and again in turn. It fits a model to their times
+and prints the error of the fit. It also measures the limits of the processor in the
+same run, and prints how close the engine comes to them.
 
-The file that --out writes is what the simulated engine obeys:
-tandem up --engine simulated --profile FILE. With --from-distserve it is made of
-DistServe's published coefficients instead.
+The simulated engine takes its step times from the file that --out writes:
+tandem up --engine simulated --profile FILE. With --from-distserve the file holds
+DistServe's published coefficients instead of measurements.
 
-Run it while the machine does nothing else; it says when it finds otherwise.`,
+Run it while the machine does nothing else. If something else ran, it says so.`,
 		Example: `  tandem profile --threads 1 --out fable.json
   tandem profile --preset bench-200m --threads 1 --duration 5m --out 200m.json
   tandem profile --layers
@@ -64,14 +64,14 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 	flags.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	flags.StringVar((*string)(&f.weights), "cpu-weights", string(cpu.BF16), "type of the weights in memory: bf16, int8, or int4")
 	flags.StringVar((*string)(&f.kv), "cpu-kv", string(cpu.KVBF16), "type of keys and values in memory: bf16 or int8")
-	flags.StringVar(&f.cache, "cpu-weight-cache", "", "folder that keeps the weights as they are in memory (default: they are packed each time)")
+	flags.StringVar(&f.cache, "cpu-weight-cache", "", "folder that caches packed weights (default: none; weights are packed at each start)")
 	flags.IntVar(&f.blockTokens, "block-tokens", cpu.DefaultBlockTokens, "tokens in a KV block")
 	flags.Var(&f.kvMemory, "kv-memory", "memory for KV blocks; steps that need more are left out")
 	flags.IntVar(&f.maxContext, "max-context", 4096, "longest context to measure, in tokens")
 	flags.IntVar(&f.maxChunk, "max-chunk", 512, "longest prompt chunk to measure, in tokens")
 	flags.IntVar(&f.maxSequences, "max-sequences", 64, "most sequences in a step")
 	flags.DurationVar(&f.duration, "duration", time.Minute, "about how long to measure")
-	flags.BoolVar(&f.layers, "layers", false, "also say what each layer takes")
+	flags.BoolVar(&f.layers, "layers", false, "also print the time of each layer")
 	flags.StringVar(&f.out, "out", "", "file to write the profile to")
 	flags.StringVar(&f.distServe, "from-distserve", "", "file of DistServe's coefficients to convert, instead of measuring")
 	flags.StringVar(&f.entry, "entry", "", "model in that file, such as facebook/opt-13b")
@@ -115,7 +115,7 @@ Run it while the machine does nothing else; it says when it finds otherwise.`,
 func (f *profileFlags) check() error {
 	switch {
 	case f.model != "" && f.preset != "":
-		return errors.New("--model and --preset are both given: one is measured")
+		return errors.New("--model and --preset are both given: pass one of them")
 	case f.distServe != "" && f.entry == "":
 		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
 	case f.distServe == "" && f.entry != "":
