@@ -78,7 +78,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: requests to keep running at a time")
 	fs.StringVar(&c.Sweep, "sweep", "", "measure one rate after the other: --sweep around the server's capacity, or --sweep=1,2,4")
 	fs.Lookup("sweep").NoOptDefVal = SweepAuto
-	fs.BoolVar(&c.FindMax, "find-max", false, "find the highest rate that is stable and meets --slo, starting at --rate or half of the server's capacity; a step lasts until its percentiles are known, at most 20 minutes")
+	fs.BoolVar(&c.FindMax, "find-max", false, "find the highest stable rate that meets --slo, starting at --rate or half of the server's capacity; a step takes at most 20 minutes")
 	c.RegisterRunFlags(fs)
 }
 
@@ -86,8 +86,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // at which rates.
 func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+search.PresetNames())
-	fs.StringVar(&c.SLO, "slo", "", "objectives, such as ttft:p99<500ms,tpot:p99<30ms")
-	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
+	fs.StringVar(&c.SLO, "slo", "", "latency objectives, such as ttft:p99<500ms,tpot:p99<30ms")
+	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "latency objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
 	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long to send requests in one run (default for a trace: to its end)")
 	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "warm-up before that, whose requests do not count (default for a trace with times: none)")
 	fs.IntVar(&c.MinRequests, "min-requests", 0, "lengthen a run that would send fewer requests")
@@ -282,7 +282,7 @@ func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 	}
 	seconds := float64(o.minRequests) / rate
 	if !(seconds <= maxRun.Seconds()) {
-		return 0, fmt.Errorf("%d requests at %s a second take %.3g hours, the most is %.0f: lower --min-requests or raise the rate",
+		return 0, fmt.Errorf("%d requests at %s a second take %.3g hours, more than the limit of %.0f: lower --min-requests or raise the rate",
 			o.minRequests, number(rate), seconds/3600, maxRun.Hours())
 	}
 	return max(length, time.Duration(seconds*float64(time.Second))), nil

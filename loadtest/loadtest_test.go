@@ -237,7 +237,7 @@ func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--find-max", "--rate=64", "--arrival=constant", "--max-in-flight=2"), fourSlots, &begun{})
 		s := out.Report.Search
-		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client's side was the limit at 32/s") {
+		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client was the bottleneck at 32/s") {
 			t.Errorf("search %v", s)
 		}
 	})

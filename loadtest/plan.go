@@ -51,7 +51,7 @@ func (p Plan) String() string {
 		text = fmt.Sprintf("one rate, %s requests/s, about %v", number(low.Rate), p.Length().Round(time.Second))
 	}
 	if p.Coarse {
-		text += fmt.Sprintf("; fewer rates than usual, since the verdict of each needs %d requests", p.Requests)
+		text += fmt.Sprintf("; fewer rates than usual, because the verdict of each needs %d requests", p.Requests)
 	}
 	if long.Length >= short.Length+time.Second {
 		text += fmt.Sprintf("; the longest step takes %v, at %s/s", long.Length.Round(time.Second), number(long.Rate))
@@ -61,7 +61,7 @@ func (p Plan) String() string {
 	}
 	for _, step := range p.Steps {
 		if step.Short {
-			return text + fmt.Sprintf("; at %s/s that is too short for them: percentiles that it cannot tell are left out", number(step.Rate))
+			return text + fmt.Sprintf("; at %s/s that is too short: percentiles with too few samples are left out", number(step.Rate))
 		}
 	}
 	return text

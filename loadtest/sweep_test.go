@@ -127,7 +127,7 @@ func TestSweepOfASlowServer(t *testing.T) {
 		if took < plan.Length() || took > plan.Length()+5*time.Minute {
 			t.Errorf("planned %v, took %v", plan.Length(), took)
 		}
-		if !strings.Contains(plan.String(), "fewer rates than usual, since the verdict of each needs 445 requests") {
+		if !strings.Contains(plan.String(), "fewer rates than usual, because the verdict of each needs 445 requests") {
 			t.Errorf("it says %q", plan)
 		}
 	})
@@ -140,7 +140,7 @@ func TestPlanInWords(t *testing.T) {
 		"one rate, 4 requests/s, about 33s":          {Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
 		"2 rates from 4 to 8 requests/s, about 1m6s": {Steps: []loadtest.PlannedStep{{Rate: 8, Length: 33 * s}, {Rate: 4, Length: 33 * s}}},
 		"2 rates from 0.5 to 8 requests/s, about 5m59s; the longest step takes 5m3s, at 0.5/s, for the 445 requests that its verdict needs; " +
-			"at 0.5/s that is too short for them: percentiles that it cannot tell are left out": {
+			"at 0.5/s that is too short: percentiles with too few samples are left out": {
 			Requests: 445, Steps: []loadtest.PlannedStep{{Rate: 0.5, Length: 303 * s, Short: true}, {Rate: 8, Length: 56 * s}},
 		},
 	} {

@@ -92,7 +92,7 @@ func warnings(a, b *report.Report) []string {
 		"the offered rates differ: %.4g and %.4g requests/s", a.OfferedRPS, b.OfferedRPS)
 	for _, r := range []*report.Report{a, b} {
 		warn(r.Interrupted, "%q was interrupted", name(r))
-		warn(r.Client.Bottleneck != "", "in %q the client's side was the limit: %s", name(r), r.Client.Bottleneck)
+		warn(r.Client.Bottleneck != "", "in %q the client was the bottleneck: %s", name(r), r.Client.Bottleneck)
 	}
 	return all
 }

@@ -297,7 +297,7 @@ func TestSearches(t *testing.T) {
 		}
 	}
 	limited := found(5, nil)
-	limited.Search.Limited = "at least 5/s; the client's side was the limit at 10/s"
+	limited.Search.Limited = "at least 5/s; the client was the bottleneck at 10/s"
 	if c := compare.Reports(a, limited, compare.Options{}); c.Regressions != 0 {
 		t.Errorf("at least 5: %+v", c.Changes[0])
 	}
@@ -313,17 +313,17 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("%q", c.Warnings)
 	}
 	for want, change := range map[string]func(*report.Report){
-		"formats differ":                        func(r *report.Report) { r.Schema = "tandem.bench.serve/1.1" },
-		"different protocols":                   func(r *report.Report) { r.Target.Kind = "openai" },
-		"the models differ":                     func(r *report.Report) { r.Target.Model = "n" },
-		"the workloads differ":                  func(r *report.Report) { r.Workload = nil },
-		"the objectives differ":                 func(r *report.Report) { r.SLO = "ttft:p99<1s" },
-		"machines differ":                       func(r *report.Report) { r.Host.Cores = 64 },
-		"is a search over rates":                func(r *report.Report) { r.Search = &search.Result{} },
-		"closed loop, the other open":           func(r *report.Report) { r.Concurrency = 4 },
-		"the offered rates differ":              func(r *report.Report) { r.OfferedRPS = 12 },
-		"was interrupted":                       func(r *report.Report) { r.Interrupted = true },
-		"the client's side was the limit: late": func(r *report.Report) { r.Client.Bottleneck = "late" },
+		"formats differ":                      func(r *report.Report) { r.Schema = "tandem.bench.serve/1.1" },
+		"different protocols":                 func(r *report.Report) { r.Target.Kind = "openai" },
+		"the models differ":                   func(r *report.Report) { r.Target.Model = "n" },
+		"the workloads differ":                func(r *report.Report) { r.Workload = nil },
+		"the objectives differ":               func(r *report.Report) { r.SLO = "ttft:p99<1s" },
+		"machines differ":                     func(r *report.Report) { r.Host.Cores = 64 },
+		"is a search over rates":              func(r *report.Report) { r.Search = &search.Result{} },
+		"closed loop, the other open":         func(r *report.Report) { r.Concurrency = 4 },
+		"the offered rates differ":            func(r *report.Report) { r.OfferedRPS = 12 },
+		"was interrupted":                     func(r *report.Report) { r.Interrupted = true },
+		"the client was the bottleneck: late": func(r *report.Report) { r.Client.Bottleneck = "late" },
 	} {
 		b := base()
 		change(b)
@@ -342,7 +342,7 @@ func TestTableAndJSON(t *testing.T) {
 	if err := c.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"A  before", "B  bench serve", "warning: the servers", "ttft_ms.p99", "100 [95, 105]", "150 [145, 155]", "+50.0%", "REGRESSION", "1 significant regressions, 0 improvements of figures that decide, 0 changes of others", "above 5%"} {
+	for _, want := range []string{"A  before", "B  bench serve", "warning: the servers", "ttft_ms.p99", "100 [95, 105]", "150 [145, 155]", "+50.0%", "REGRESSION", "1 significant regressions and 0 improvements of the figures that decide, 0 changes of others", "above 5%"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())
 		}

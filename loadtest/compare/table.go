@@ -29,7 +29,7 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 			change.value("b", change.B, change.BCI), change.percent(), change.word())
 	}
 	_ = table.Flush() // a Builder takes everything
-	fmt.Fprintf(&out, "\n%d significant regressions, %d improvements of figures that decide, %d changes of others (95%% intervals apart if each is %.1f times as wide, and a change above %s%%)\n",
+	fmt.Fprintf(&out, "\n%d significant regressions and %d improvements of the figures that decide, %d changes of others (significant: the 95%% intervals, each %.1f times as wide, do not overlap, and the change is above %s%%)\n",
 		c.Regressions, c.Improvements, c.Others, c.Demand, number(100*c.Threshold))
 	if _, err := io.WriteString(w, out.String()); err != nil {
 		return fmt.Errorf("write comparison: %w", err)

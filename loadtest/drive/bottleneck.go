@@ -36,7 +36,7 @@ func (r *run) bottleneck(run *record.Run) string {
 		return r.stopped + rateOf(run) + blame(run, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
 	}
 	if r.unsent > 0 {
-		return fmt.Sprintf("%d of %d requests were not sent, since %d were in flight already: the server keeps up with less, or raise the limit of requests in flight",
+		return fmt.Sprintf("%d of %d requests were not sent, because %d were already in flight: lower the rate, or raise the limit of requests in flight",
 			r.unsent, total, r.InFlightLimit)
 	}
 	if n, why := unsendable(run.Records); n > 0 {
@@ -70,8 +70,8 @@ func (r *run) bottleneck(run *record.Run) string {
 		if len(delays) < leastForP99 {
 			name = "at most"
 		}
-		return fmt.Sprintf("requests went out late (%s %s after they were due, %s is allowed)%s", name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), rateOf(run)) +
-			blame(run, momentShare, "lower the rate or give it more cores", "the machine itself stood still, or its clock; measure again, or lower the rate")
+		return fmt.Sprintf("requests went out late (%s %s after they were due; %s is allowed)%s", name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), rateOf(run)) +
+			blame(run, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate")
 	}
 	if share > cpuShareMost {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
@@ -134,12 +134,12 @@ func blame(run *record.Run, enough float64, remedy, idle string) string {
 	case others == nil:
 		return fmt.Sprintf(", with %.0f%% of its %s in use: %s", 100*own, cores, remedy)
 	case *others >= enough && *others > own:
-		return fmt.Sprintf(", while others (the server too, if it runs here) had %.0f%% of the client's %s and it %.0f%%: give it cores of its own, or stop what else runs",
+		return fmt.Sprintf(", while other processes (the server too, if it runs here) used %.0f%% of the client's %s and the client %.0f%%: give it cores of its own, or stop the others",
 			100**others, cores, 100*own)
 	case own < momentShare:
 		remedy = idle
 	}
-	return fmt.Sprintf(", with %.0f%% of its %s in use by itself and %.0f%% by others: %s", 100*own, cores, 100**others, remedy)
+	return fmt.Sprintf(", while it used %.0f%% of its %s and others used %.0f%%: %s", 100*own, cores, 100**others, remedy)
 }
 
 // cpuShare is the share of its cores that the client used between From and To.

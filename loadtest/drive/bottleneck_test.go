@@ -103,9 +103,9 @@ func TestWhoHadTheProcessors(t *testing.T) {
 		want    string
 		notWant string
 	}{
-		{"others", .97, "while others (the server too, if it runs here) had 97% of the client's", "more cores"},
-		{"others now and then", .2, "while others (the server too, if it runs here) had 20% of the client's", "more cores"},
-		{"nobody", .03, "by itself and 3% by others: the machine itself stood still", "more cores"},
+		{"others", .97, "while other processes (the server too, if it runs here) used 97% of the client's", "more cores"},
+		{"others now and then", .2, "while other processes (the server too, if it runs here) used 20% of the client's", "more cores"},
+		{"nobody", .03, "and others used 3%: the machine or its clock stalled", "more cores"},
 		{"nobody knows", -1, "in use: lower the rate or give it more cores", "others"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func (r *run) dispatch() {
 			return
 		}
 		if r.full() {
-			r.stopped = fmt.Sprintf("the records of %d requests and %d tokens reached the memory limit of %d MiB and the client stopped sending",
+			r.stopped = fmt.Sprintf("the records of %d requests and %d tokens reached the memory limit of %d MiB, so the client stopped sending",
 				len(r.records), r.counts.Tokens(), r.MemoryLimit>>20)
 			d.close(now)
 			return

@@ -197,7 +197,7 @@ func TestLimitInFlight(t *testing.T) {
 			switch r.Outcome {
 			case record.Unsent:
 				unsent++
-				if r.Dispatched != record.Unset || r.Sent != record.Unset || !strings.Contains(r.Error, "4 requests were in flight") {
+				if r.Dispatched != record.Unset || r.Sent != record.Unset || !strings.Contains(r.Error, "limit of 4 requests in flight was reached") {
 					t.Fatalf("%+v", r)
 				}
 			case record.Completed:
@@ -212,7 +212,7 @@ func TestLimitInFlight(t *testing.T) {
 		if len(run.Records) != 30 || unsent < 16 || unsent > 18 || run.Client.InFlightMax != 4 {
 			t.Errorf("%d of %d unsent, %d in flight", unsent, len(run.Records), run.Client.InFlightMax)
 		}
-		if !strings.Contains(run.Client.Bottleneck, "were not sent, since 4 were in flight") {
+		if !strings.Contains(run.Client.Bottleneck, "were not sent, because 4 were already in flight") {
 			t.Errorf("bottleneck %q", run.Client.Bottleneck)
 		}
 	})

@@ -222,7 +222,7 @@ func (r *run) drop(q *workload.Request, why string) {
 func (r *run) dispatchOne(q *workload.Request) {
 	if running := r.running.Load(); running >= int64(r.InFlightLimit) {
 		r.unsent++
-		r.drop(q, fmt.Sprintf("%d requests were in flight, the limit", r.InFlightLimit))
+		r.drop(q, fmt.Sprintf("the limit of %d requests in flight was reached", r.InFlightLimit))
 		return
 	}
 	rec := r.newRecord(q)

@@ -24,41 +24,41 @@ func Definitions() []Definition {
 	return []Definition{
 		{
 			Name:   "ttft_ms",
-			Text:   "From when the request was due to the first message with a token. Time in which the generator was late, or a connection was awaited, is in it.",
-			VLLM:   "TTFT; from the send, to the first chunk that has a choice, which for chats may be the role without a token. What waits for --max-concurrency is not in it",
+			Text:   "From when the request was due to the first message with a token. It includes the time in which the generator was late or waited for a connection.",
+			VLLM:   "TTFT; from the send, to the first chunk that has a choice, which for chats may be the role without a token. Waiting for --max-concurrency is left out",
 			AIPerf: "time_to_first_token; from the send, to the first chunk with content",
 			SGLang: "TTFT; from the send, to the first chunk with text",
 			MLPerf: "TTFT; from the scheduled time, as here",
 		},
 		{
 			Name:   "ttft_sent_ms",
-			Text:   "From when the request was handed to the transport to the first message with a token. The difference to ttft_ms is what the client's lateness hides from those who start at the send.",
+			Text:   "From when the request was handed to the transport to the first message with a token. The difference to ttft_ms is the client's lateness, which tools that count from the send do not see.",
 			VLLM:   "TTFT",
 			AIPerf: "time_to_first_token",
 			SGLang: "TTFT",
 		},
 		{
 			Name:   "second_token_ms",
-			Text:   "From the first to the second token; 0 if one message brought both. Where prefill and decode are apart, the hand-over shows here.",
+			Text:   "From the first to the second token; 0 if one message brought both. If prefill and decode run on separate workers, the KV transfer between them shows here.",
 			AIPerf: "time_to_second_token; from the first to the second chunk, however many tokens each has",
 		},
 		{
 			Name:   "itl_ms",
-			Text:   "Each gap between consecutive tokens, of all requests together. Of tokens that came in one message the first has the gap and the others 0.",
+			Text:   "Each gap between consecutive tokens, over all requests. If a message brings several tokens, the first has the gap and the others have 0.",
 			VLLM:   "no such figure: its ITL is itl_message_ms here",
 			AIPerf: "no such figure: its inter_token_latency is tpot_ms here",
 			SGLang: "ITL; the native backend shares a gap out evenly among the tokens of its chunk, so that bursts do not show; the OpenAI backends count chunks",
 		},
 		{
 			Name:   "itl_message_ms",
-			Text:   "Each gap between consecutive messages with tokens, of all requests together.",
+			Text:   "Each gap between consecutive messages with tokens, over all requests.",
 			VLLM:   "ITL; chunks that carry no text count too",
 			AIPerf: "inter_chunk_latency",
 			SGLang: "ITL of the OpenAI backends",
 		},
 		{
 			Name:   "tpot_ms",
-			Text:   "(last token - first token) / (tokens - 1), one figure a request of at least two tokens; tokens as the server counts them.",
+			Text:   "(last token - first token) / (tokens - 1), one figure for each request of at least two tokens; tokens as the server counts them.",
 			VLLM:   "TPOT; tokens as the server counts them, else as the client's tokenizer does",
 			AIPerf: "inter_token_latency; tokens counted by the client's tokenizer",
 			SGLang: "TPOT; to the end of the answer, not to its last token",
@@ -81,21 +81,21 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "normalized_e2e_ms",
-			Text:   "e2e_ms / output tokens, one figure a request (the normalised latency of Orca and vLLM's papers).",
+			Text:   "e2e_ms / output tokens, one figure for each request (the normalised latency of Orca and vLLM's papers).",
 			AIPerf: "the inverse of e2e_output_token_throughput",
 		},
 		{
 			Name:   "dispatch_delay_ms",
-			Text:   "From when the request was due to when the generator began to send it, of all requests: the generator's own lateness.",
+			Text:   "From when the request was due to when the generator began to send it, over all requests. It is the generator's own lateness.",
 			MLPerf: "issue delay, in its trace only",
 		},
 		{
 			Name: "admission_delay_ms",
-			Text: "From the send to when the server said that it will serve the request.",
+			Text: "From the send to when the server accepted the request.",
 		},
 		{
 			Name:   "percentiles",
-			Text:   "The least value that the share does not exceed, from an HDR histogram with microseconds and three digits, of requests that were due in the window: what came, however the request ended; tpot_ms and the e2e_ms of completed ones. ci: the 95% confidence interval from order statistics, at the number of independent samples that the requests are worth. A percentile that even independent samples of that number could not carry is n/a (p99 takes 368).",
+			Text:   "The smallest value that this share of the samples does not exceed, from an HDR histogram with microseconds and three digits. The samples come from requests that were due in the window, however they ended; for tpot_ms and e2e_ms, from completed ones. ci: the 95% confidence interval from order statistics, for the number of independent samples that the requests are worth. If even as many independent samples would be too few, the percentile is n/a (p99 takes 368).",
 			VLLM:   "interpolated between samples (numpy.percentile), of any number of samples, without interval",
 			AIPerf: "of any number of samples",
 			SGLang: "interpolated between samples (numpy.percentile), of any number of samples, without interval",
@@ -103,7 +103,7 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "offered_rps",
-			Text:   "Requests that were due in the window, a second of it. The window begins after the warm-up and ends when the last request was due.",
+			Text:   "Requests that were due in the window, per second. The window begins after the warm-up and ends when the last request was due.",
 			VLLM:   "--request-rate, as asked for; the arrival times are stretched to fit it",
 			AIPerf: "--request-rate, as asked for",
 			SGLang: "--request-rate, as asked for",
@@ -111,7 +111,7 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "completed_rps",
-			Text:   "Requests that were completed in the window, whenever they were due, a second of it.",
+			Text:   "Requests that were completed in the window, per second, whenever they were due.",
 			VLLM:   "request throughput; all completed, over the time to the last one's end",
 			AIPerf: "request_throughput; all completed, over the time to the last one's end",
 			SGLang: "request throughput; all completed, over the time to the last one's end",
@@ -119,7 +119,7 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "output_tokens_per_s",
-			Text:   "Tokens that came in the window, of any request, a second of it.",
+			Text:   "Tokens that arrived in the window, per second, of any request.",
 			VLLM:   "output token throughput; of completed requests, over the time to the last one's end",
 			AIPerf: "output_token_throughput; of completed requests, over the time to the last one's end",
 			SGLang: "output token throughput; of completed requests, over the time to the last one's end",
@@ -127,22 +127,22 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "goodput_rps",
-			Text:   "Requests completed in the window that kept every bound of the SLO themselves, whatever percentile its terms name (itl: their longest gap), a second of it.",
+			Text:   "Requests completed in the window that kept every bound of the SLO, per second. Each request counts by its own latencies (itl: its longest gap), whatever percentile the terms name.",
 			VLLM:   "request goodput (--goodput ttft, tpot, e2el); from the send",
 			AIPerf: "goodput (--goodput); from the send",
 		},
 		{
 			Name: "slo_attainment",
-			Text: "Requests that kept every bound of the SLO, of those due in the window; also of those admitted and of those completed. What was refused, failed or timed out did not.",
+			Text: "The share of requests that kept every bound of the SLO, of those due in the window, of those admitted, and of those completed. Requests that were refused, failed or timed out did not keep it.",
 		},
 		{
 			Name:   "objectives",
-			Text:   "Each term of the SLO: the percentile over requests against its bound. What was refused, failed or timed out counts as endless, and so does what had waited longer than the bound when the run was over; what was cut off before that is left out, unless it could decide whether the bound is kept: then there is no figure. confirmed: MLPerf's early stopping says with 99% confidence that the true percentile is within.",
+			Text:   "Each term of the SLO: the percentile over requests against its bound. Requests that were refused, failed or timed out count as infinite. So do requests that had waited longer than the bound at the end of the run. Requests that were cut off earlier are left out; if they could decide whether the bound is kept, there is no figure. confirmed: by MLPerf's early stopping, the true percentile is within the bound with 99% confidence.",
 			MLPerf: "the same rule; there queries that fail are not counted apart",
 		},
 		{
 			Name:   "verdict",
-			Text:   "From the slope of the backlog (requests due but not ended) over the window, with a 95% confidence interval: STABLE, BACKLOGGED if it grew but not in step with time, OVERLOADED if in step with time, if more than 1% of the requests were not served, or if of those that had twice as long as the first ten took more than 1%, or of those that had as long more than half, had not ended when the run was over; NONE if the client was the bottleneck or the run too short.",
+			Text:   "From the slope of the backlog (requests due but not ended) over the window, with a 95% confidence interval. STABLE: it did not grow. BACKLOGGED: it grew, but not steadily. OVERLOADED: it grew steadily, or more than 1% of the requests were not served, or too many had not ended at the end of the run: more than half of those that had as long as the first ten took, or more than 1% of those that had twice as long. NONE: the client was the bottleneck, or the run was too short.",
 			MLPerf: "a run is valid or not",
 		},
 	}

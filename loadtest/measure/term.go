@@ -116,12 +116,12 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	h := stats.NewHistogram()
 	all.each(func(_ int, d time.Duration, n int64) { h.RecordN(d, n) })
 	if h.Count() == 0 {
-		o.Why = "no request tells it"
+		o.Why = "no request has this figure"
 		return o
 	}
 	share := t.Percentile / 100
 	if t.Percentile != 100 && h.Count() < stats.QuantileNeeds(share, confidence) {
-		o.Why = fmt.Sprintf("%d are too few for it, it takes %d", h.Count(), stats.QuantileNeeds(share, confidence))
+		o.Why = fmt.Sprintf("%d samples are too few, it takes %d", h.Count(), stats.QuantileNeeds(share, confidence))
 		return o
 	}
 	// at is the percentile if open latencies more are added, of which below are the
@@ -142,11 +142,11 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	value := at(0, 0)
 	within := func(d time.Duration) bool { return d < endless && t.Within(d) }
 	if within(at(all.open, all.open)) != within(at(all.open, 0)) {
-		o.Why = fmt.Sprintf("%d requests were cut off before they told, enough to decide it", all.open)
+		o.Why = fmt.Sprintf("%d requests were cut off too early, enough to decide it", all.open)
 		return o
 	}
 	if value >= endless {
-		o.Missed, o.Why = true, fmt.Sprintf("it falls on the %d that were not served, or not in time, of %d", all.endless, h.Count())
+		o.Missed, o.Why = true, fmt.Sprintf("it falls on the %d requests that were not served, or not in time, of %d", all.endless, h.Count())
 		return o
 	}
 	o.Measured = new(milliseconds(value))

@@ -49,13 +49,13 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	trend, seen := backlog(run)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
 	if run.Client.Bottleneck != "" {
-		return None, "the client's side was the limit: " + run.Client.Bottleneck
+		return None, "the client was the bottleneck: " + run.Client.Bottleneck
 	}
 	if s.Requests == 0 && run.Interrupted && run.To <= run.From {
 		return None, fmt.Sprintf("interrupted during the warm-up of %v", run.From)
 	}
 	if s.Requests == 0 {
-		return None, "no request was due in the window; let it last longer or offer more"
+		return None, "no request was due in the window; make it longer or raise the rate"
 	}
 	n := float64(s.Requests)
 	wrong := 0
@@ -63,17 +63,17 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 		wrong += s.Codes[code]
 	}
 	if share := float64(wrong) / n; share > failing {
-		return None, fmt.Sprintf("%.1f%% of the requests were refused as wrong (%s); mend the workload", 100*share, s.Failures[0].Code)
+		return None, fmt.Sprintf("%.1f%% of the requests were refused as invalid (%s); correct the workload", 100*share, s.Failures[0].Code)
 	}
 	refused := s.Rejected + s.Errors + s.TimedOut + s.Unsent - wrong
 	if share := float64(refused) / n; share > failing && refused > 1 {
 		return Overloaded, fmt.Sprintf("%.1f%% of the requests were not served: %d rejected, %d failed, %d timed out, %d not sent", 100*share, s.Rejected, s.Errors, s.TimedOut, s.Unsent)
 	}
 	if run.Concurrency > 0 {
-		return None, "closed loop: its clients wait for the server, so that it cannot fall behind"
+		return None, "closed loop: the clients wait for the server, so it cannot fall behind"
 	}
 	if s.Requests < minRequests {
-		return None, fmt.Sprintf("%d requests say nothing of a trend; it takes %d", s.Requests, minRequests)
+		return None, fmt.Sprintf("%d requests are too few to see a trend; it takes %d", s.Requests, minRequests)
 	}
 	if yes, took := unfinished(run); yes {
 		return Overloaded, fmt.Sprintf("%d of %d requests had not ended %v after the last was due; the first took at most %v", s.Cancelled, s.Requests,
@@ -84,14 +84,14 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	}
 	percent := 100 * trend.slope / s.OfferedRPS
 	grew := trend.ci[0] > 0 && trend.slope > material*s.OfferedRPS && trend.slower
-	growth := fmt.Sprintf("the backlog changed by %+.3g requests/s (95%% within %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
+	growth := fmt.Sprintf("the backlog changed by %+.3g requests/s (95%% interval %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
 	switch {
 	case grew && trend.fit >= inStep && trend.end >= absorbed*trend.peak:
-		return Overloaded, growth + ", in step with time"
+		return Overloaded, growth + ", steadily"
 	case trend.slope > large*s.OfferedRPS && trend.slope*(run.To-run.From).Seconds() > largeLeast && trend.slower && trend.end >= absorbed*trend.peak:
 		return Backlogged, growth + fmt.Sprintf("; %.0f requests waited at the end: a longer run would say more", trend.end)
 	case grew:
-		return Backlogged, growth + fmt.Sprintf(", not in step with time: %.0f at its peak, %.0f at the end", trend.peak, trend.end)
+		return Backlogged, growth + fmt.Sprintf(", not steadily: %.0f at its peak, %.0f at the end", trend.peak, trend.end)
 	case trend.end > 2*trend.usual+3*math.Sqrt(trend.usual)+3 && trend.end >= absorbed*trend.peak:
 		return Backlogged, fmt.Sprintf("%.0f requests waited at the end, %.0f usually: a burst that was not worked off", trend.end, trend.usual)
 	case trend.peak > 2*trend.usual+3*math.Sqrt(trend.usual)+3:

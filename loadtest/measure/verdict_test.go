@@ -90,13 +90,13 @@ func TestNoVerdict(t *testing.T) {
 	}{
 		{"nothing", &record.Run{}, "no request was due"},
 		{"a short window", short.run(1), "too short to see a trend; let it last at least"},
-		{"few requests", few.run(1), "requests say nothing of a trend"},
+		{"few requests", few.run(1), "requests are too few to see a trend"},
 		{"long requests", slow.run(1), "is too short for requests that take 40s"},
 		{"the client", func() *record.Run {
 			run := calm.run(1)
 			run.Client.Bottleneck = "it was 20 ms late"
 			return run
-		}(), "the client's side was the limit: it was 20 ms late"},
+		}(), "the client was the bottleneck: it was 20 ms late"},
 		{"closed loop", func() *record.Run {
 			run := calm.run(1)
 			run.Concurrency = 8
@@ -110,7 +110,7 @@ func TestNoVerdict(t *testing.T) {
 				}
 			}
 			return run
-		}(), "were refused as wrong (INVALID_ARGUMENT)"},
+		}(), "were refused as invalid (INVALID_ARGUMENT)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := measure.Summarize(test.run, measure.Options{})

@@ -169,8 +169,8 @@ func TestWarnings(t *testing.T) {
 	r.SetRun(reporttest.Figures(run))
 	r.SetRun(reporttest.Figures(run))
 	want := []string{
-		"the client's side was the limit, so these figures are not the server's and there is no verdict: its two cores were busy",
-		"1 request was due but never sent; no latency has them",
+		"the client was the bottleneck, so these figures are not the server's and there is no verdict: its two cores were busy",
+		"1 request was due but never sent; the latencies leave them out",
 		"2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {
@@ -190,8 +190,8 @@ func TestWarnings(t *testing.T) {
 	busy.Rate, busy.Client.Bottleneck = 9, "all of its cores were busy"
 	r.SetSearch(search.Result{}, []report.Figures{busy, other, reporttest.Figures(run)})
 	want = []string{
-		"at 5, 9 requests/s the client's side was the limit, so there is no verdict on the server there",
-		"at 5 requests/s: 1 request was due but never sent; no latency has them",
+		"at 5, 9 requests/s the client was the bottleneck, so there is no verdict on the server there",
+		"at 5 requests/s: 1 request was due but never sent; the latencies leave them out",
 		"at 5 requests/s: 2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {

@@ -100,7 +100,7 @@ func nothingTold(step *search.Step) string {
 	case step.Client != "":
 		return "at " + perSecond(step.Rate) + " " + clientLimit
 	}
-	return "at " + perSecond(step.Rate) + " nothing could be told"
+	return "at " + perSecond(step.Rate) + " there is no verdict"
 }
 
 // single is the headline of one run in its parts.
@@ -127,7 +127,7 @@ func (r *Report) single() []string {
 	case r.Concurrency > 0:
 		what = "Completes " + perSecond(r.CompletedRPS) + " with " + load
 	case r.Verdict == measure.None:
-		what = "Nothing could be told of " + load
+		what = "There is no verdict on " + load
 	case missed != "":
 		what = "Keeps up with " + load
 	case r.SLO != "" && !untold:
@@ -140,7 +140,7 @@ func (r *Report) single() []string {
 	case missed != "":
 		parts = append(parts, "misses "+missed)
 	case untold:
-		parts = append(parts, "too few requests to tell its SLO")
+		parts = append(parts, "too few requests to judge its SLO")
 	case r.Concurrency > 0 && r.SLO != "":
 		parts = append(parts, "meets its SLO")
 	}

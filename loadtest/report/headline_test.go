@@ -48,12 +48,12 @@ func TestHeadlineOfASearch(t *testing.T) {
 		{"Holds 35/s within its SLO; misses the SLO at 45/s; breaks at 60/s; the largest part of the tail is the prefill queue (40% of TTFT p99 at 45/s).", []search.Step{step(35, nil), step(45, missed), step(60, broke)}, .4},
 		{"Holds 35/s within its SLO; no rate tried was too much for it.", []search.Step{step(20, nil), step(35, nil)}, 0},
 		{"Holds 20/s within its SLO; misses the SLO at 35/s.", []search.Step{step(20, nil), step(35, missed)}, 0},
-		{"Holds at least 20/s within its SLO; at 35/s the client's side was the limit.", []search.Step{step(20, nil), step(35, late)}, 0},
-		{"Holds at least 20/s within its SLO; at 35/s nothing could be told; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
+		{"Holds at least 20/s within its SLO; at 35/s the client was the bottleneck.", []search.Step{step(20, nil), step(35, late)}, 0},
+		{"Holds at least 20/s within its SLO; at 35/s there is no verdict; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
 		{"Holds 35/s within its SLO; breaks at 60/s.", []search.Step{step(20, short), step(35, nil), step(60, broke)}, 0},
 		{"Misses its SLO at every rate tried, from 20/s on; breaks at 60/s.", []search.Step{step(20, missed), step(60, broke)}, 0},
 		{"Holds none of the rates tried, from 20/s on; breaks at 20/s.", []search.Step{step(20, broke), step(60, broke)}, 0},
-		{"At 20/s the client's side was the limit.", []search.Step{step(20, late), step(60, late)}, 0},
+		{"At 20/s the client was the bottleneck.", []search.Step{step(20, late), step(60, late)}, 0},
 		{"Interrupted: holds at least 20/s within its SLO; 35/s was not measured to its end.", []search.Step{step(20, nil), step(35, cut)}, 0},
 		{"Interrupted: 20/s was not measured to its end.", []search.Step{step(20, cut)}, 0},
 	} {
@@ -90,11 +90,11 @@ func TestHeadlineOfOneRun(t *testing.T) {
 	}{
 		{"Holds 20/s within its SLO.", figuresWith(20, 0, measure.Stable, met)},
 		{"Keeps up with 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Stable, met, over)},
-		{"Keeps up with 20/s; too few requests to tell its SLO.", figuresWith(20, 0, measure.Stable, met, few)},
+		{"Keeps up with 20/s; too few requests to judge its SLO.", figuresWith(20, 0, measure.Stable, met, few)},
 		{"Keeps up with 20/s.", figuresWith(20, 0, measure.Stable)},
 		{"Falls behind at 20/s.", figuresWith(20, 0, measure.Backlogged)},
 		{"Breaks at 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Overloaded, over)},
-		{"Nothing could be told of 20/s.", figuresWith(20, 0, measure.None)},
+		{"There is no verdict on 20/s.", figuresWith(20, 0, measure.None)},
 		{"Completes 7.50/s with 8 at a time; meets its SLO.", figuresWith(0, 8, measure.None, met)},
 	} {
 		r := reporttest.New("")
@@ -128,7 +128,7 @@ func TestEachThingIsSaidOnce(t *testing.T) {
 	}
 	sweep := reporttest.Sweep("", disaggregated, rates, 20*time.Second)
 	limit(sweep, 0, why)
-	sweep.Search.Limited = "the client's side was the limit at 2/s: " + why
+	sweep.Search.Limited = "the client was the bottleneck at 2/s: " + why
 	for name, r := range map[string]*report.Report{"one run": single(), "a sweep": sweep} {
 		page := html.UnescapeString(tags.ReplaceAllString(pageOf(t, r), " "))
 		table := strings.Join(strings.Fields(written(t, func(w io.Writer) error { return r.WriteTable(w, 100) })), " ")

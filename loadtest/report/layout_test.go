@@ -101,7 +101,7 @@ func pageOf(t *testing.T, r *report.Report) string {
 func crowded() *report.Report {
 	r := reporttest.Sweep("crowded", disaggregated, rates, 20*time.Second)
 	r.Search.Knee, r.Search.Breaking = &rates[3], &rates[4]
-	limit(r, 2, "requests went out late (p99 12ms after they were due, 1ms is allowed) at 12 of 12 requests/s, while others (the server too, if it runs here) had 97% of the client's 2 cores and it 1%: give it cores of its own, or stop what else runs")
+	limit(r, 2, "requests went out late (p99 12ms after they were due, 1ms is allowed) at 12 of 12 requests/s, while other processes (the server too, if it runs here) used 97% of the client's 2 cores and the client 1%: give it cores of its own, or stop the others")
 	return r
 }
 
@@ -109,7 +109,7 @@ func crowded() *report.Report {
 func limit(r *report.Report, step int, why string) {
 	result, runs := *r.Search, r.Runs
 	s := &result.Steps[step]
-	s.Client, s.Passed, s.Unknown, s.Why = why, false, true, "the client's side was the limit: "+why
+	s.Client, s.Passed, s.Unknown, s.Why = why, false, true, "the client was the bottleneck: "+why
 	s.Summary.Verdict, s.Summary.Reason = measure.None, s.Why
 	for i := range runs {
 		if runs[i].Rate == s.Rate {

@@ -31,7 +31,7 @@ var latencyRows = []struct {
 	{measure.E2ESent, "  from send", "Whole answer, from the send"},
 	{measure.NormalizedE2E, "E2E per token", "Whole answer per output token"},
 	{measure.DispatchDelay, "dispatch", "The client's own lateness"},
-	{measure.AdmissionDelay, "admission", "From the send to the server's yes"},
+	{measure.AdmissionDelay, "admission", "From the send to the server's acceptance"},
 }
 
 // distribution is one latency of a summary, never nil.

@@ -81,7 +81,7 @@ func (r *Report) warnOf(runs ...Figures) {
 	}
 	r.warnOfClient(runs)
 	warn(func(f Figures) bool { return f.Unsent > 0 }, func(f Figures) string {
-		return count(f.Unsent, "request was", "requests were") + " due but never sent; no latency has them"
+		return count(f.Unsent, "request was", "requests were") + " due but never sent; the latencies leave them out"
 	})
 	ended := "the drain timeout ended"
 	if r.Interrupted {
@@ -111,7 +111,7 @@ func (r *Report) warnOfClient(runs []Figures) {
 }
 
 // clientLimit is what is said of a run that the server did not limit.
-const clientLimit = "the client's side was the limit"
+const clientLimit = "the client was the bottleneck"
 
 // ThisHost describes the machine that runs this process. What it cannot find out is
 // left empty.

@@ -104,7 +104,7 @@ func (t *table) search(r *Report) {
 		switch {
 		case step.Why == "":
 		case step.Unknown:
-			t.line("", "%s/s tells neither way: %s", number(step.Rate), step.Why)
+			t.line("", "%s/s is undecided: %s", number(step.Rate), step.Why)
 		default:
 			t.line("", "%s/s did not pass: %s", number(step.Rate), step.Why)
 		}
@@ -118,10 +118,10 @@ func (t *table) search(r *Report) {
 		t.line("", "no rate passed")
 	}
 	if s.Knee != nil {
-		t.line("", "knee, from where latency rises faster than the rate: %s/s", number(*s.Knee))
+		t.line("", "knee, where latency begins to rise faster than the rate: %s/s", number(*s.Knee))
 	}
 	if s.Breaking != nil {
-		t.line("", "breaking point, the least rate that was not stable: %s/s", number(*s.Breaking))
+		t.line("", "breaking point, the lowest rate that was not stable: %s/s", number(*s.Breaking))
 	}
 	if s.MaxGoodput != nil {
 		t.line("", "most goodput at %s/s", number(*s.MaxGoodput))
@@ -237,9 +237,9 @@ func objective(o measure.Objective) string {
 	case o.Missed:
 		return text + ": NOT met: " + o.Why
 	case o.Measured == nil && o.Why != "":
-		return text + ": nothing to say: " + o.Why
+		return text + ": undecided: " + o.Why
 	case o.Measured == nil: // a report from before there was a reason
-		return text + ": the sample cannot carry it"
+		return text + ": too few samples"
 	}
 	text += ": " + duration(*o.Measured)
 	if o.CI != nil {
@@ -300,10 +300,10 @@ func (t *table) latencies(s *measure.Summary) {
 		}
 	}
 	if intervals {
-		t.line("", "Under a percentile stands its 95%% confidence interval, or how many samples one needs.")
+		t.line("", "Under each percentile is its 95%% confidence interval, or the number of samples that one needs.")
 	}
 	if missing {
-		t.line("", "n/a: so few samples cannot carry the percentile at all.")
+		t.line("", "n/a: too few samples for this percentile.")
 	}
 }
 
@@ -326,9 +326,9 @@ func sendDifference(s *measure.Summary) string {
 		}
 		name := percentiles[p].name
 		if *due-*sent < 0.005**due {
-			return fmt.Sprintf("Latencies count from when a request was due; from the send, as others count, TTFT's %s is the same within 0.5%%.", name)
+			return fmt.Sprintf("Latencies count from when a request was due. Counted from the send, as other tools do, TTFT's %s is the same within 0.5%%.", name)
 		}
-		return fmt.Sprintf("Latencies count from when a request was due; from the send, as others count, TTFT's %s would read %s instead of %s: %s of waiting before the send left out.",
+		return fmt.Sprintf("Latencies count from when a request was due. Counted from the send, as other tools do, TTFT's %s would read %s instead of %s: that leaves out %s of waiting before the send.",
 			name, duration(*sent), duration(*due), duration(*due-*sent))
 	}
 	return ""

@@ -46,9 +46,9 @@ func TestTableSays(t *testing.T) {
 	}
 	r.Objectives = append(r.Objectives,
 		measure.Objective{Term: "e2e:p99<1s", Missed: true, Why: "it falls on the 9 that were not served"},
-		measure.Objective{Term: "itl:p99<1s", Why: "no request tells it"})
+		measure.Objective{Term: "itl:p99<1s", Why: "no request has this figure"})
 	r.Search.Steps[1].Unknown, r.Search.Steps[1].Passed, r.Search.Steps[1].Why = true, false, "NONE: too short"
-	r.Search.Limited = "at least 14/s; nothing could be told at 20/s: NONE: too short"
+	r.Search.Limited = "at least 14/s; there is no verdict at 20/s: NONE: too short"
 	r.TTFTSent = &measure.Distribution{Count: 500, P50: pointer(40.0), P99: pointer(300.0)}
 	r.Tail = &tail.Explanation{
 		Joined: 499, Completed: 500, OtherShareMean: 0.004, OtherShareP50: 0.003, OtherShareP99: 0.02,
@@ -65,19 +65,19 @@ func TestTableSays(t *testing.T) {
 	for _, want := range []string{
 		`(?m)^26 .* OVERLOADED breaks$`,
 		`(?m)^6 .* STABLE +knee$`,
-		`(?m)^breaking point, the least rate that was not stable: 26/s$`,
+		`(?m)^breaking point, the lowest rate that was not stable: 26/s$`,
 		`(?m)^TTFT +40 +99\.9 +250 +812 +n/a +12345$`,
 		`(?m)^ +38-41\.3 +640-15000 needs 3688$`,
-		`from the send, as others count,\s+TTFT's p99 would read 300 ms instead of 812 ms: 512 ms of waiting before the\s+send left out\.`,
+		`Counted from the send, as other\s+tools do, TTFT's p99 would read 300 ms instead of 812 ms: that leaves out 512\s+ms of waiting before the send\.`,
 		`(?m)^  p99 TTFT 812 ms = queue 520 \+ reserve 60 \+ prefill 220 \+ other 12$`,
-		`No stage covers 0\.4% of E2E in the mean over requests, 0\.3% in the median,\s+2%\s+at\s+p99\.`,
+		`Time outside all stages: 0\.4% of E2E in the mean over requests, 0\.3% in the\s+median,\s+2%\s+at\s+p99\.`,
 		`(?m)^  queue +560 +310$`,
 		`(?m)^#7 abc\?\[31m +500 +1000 Q{22}d{22}$`,
 		`(?m)^goodput [0-9.]+ requests/s for ttft:p99<500ms,tpot:p99<30ms: met by`,
 		`(?m)^verdict STABLE: `,
 		`(?m)^  e2e:p99<1s: NOT met: it falls on the 9 that were not served$`,
-		`(?m)^  itl:p99<1s: nothing to say: no request tells it$`,
-		`(?m)^6/s tells neither way: NONE: too short$`,
+		`(?m)^  itl:p99<1s: undecided: no request has this figure$`,
+		`(?m)^6/s is undecided: NONE: too short$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("no %s in\n%s", want, got)

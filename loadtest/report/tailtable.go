@@ -23,11 +23,11 @@ func (t *table) tail(e *tail.Explanation) {
 		return
 	}
 	t.gap()
-	t.line("", "Where the time went, of %d requests with the server's budget among %d that completed:", e.Joined, e.Completed)
+	t.line("", "Where the time went, in the %d requests with the server's budget, of %d that completed:", e.Joined, e.Completed)
 	for _, b := range e.Breakdowns {
 		t.line("  ", "%s", b.Text)
 	}
-	t.line("", "No stage covers %s of E2E in the mean over requests, %s in the median, %s at p99.",
+	t.line("", "Time outside all stages: %s of E2E in the mean over requests, %s in the median, %s at p99.",
 		percent(e.OtherShareMean), percent(e.OtherShareP50), percent(e.OtherShareP99))
 	t.whatIfs(e.Amdahl)
 	t.slowest(e.Slowest)

@@ -74,7 +74,7 @@ func judge(step Step) (found finding, why string) {
 	case step.Interrupted:
 		return untold, cmp.Or(step.Why, "interrupted")
 	case step.Client != "":
-		return limited, "the client's side was the limit: " + step.Client
+		return limited, "the client was the bottleneck: " + step.Client
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
 		return howFailed(s), string(s.Verdict) + ": " + s.Reason
 	}
@@ -185,9 +185,9 @@ func limit(rates []tried, most *float64) string {
 			}
 		}
 		if last.Client != "" {
-			return text + fmt.Sprintf("the client's side was the limit at %.4g/s: %s", r.rate, last.Client)
+			return text + fmt.Sprintf("the client was the bottleneck at %.4g/s: %s", r.rate, last.Client)
 		}
-		return text + fmt.Sprintf("nothing could be told at %.4g/s: %s", r.rate, last.Why)
+		return text + fmt.Sprintf("there is no verdict at %.4g/s: %s", r.rate, last.Why)
 	}
 	return ""
 }

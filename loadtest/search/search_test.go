@@ -206,9 +206,9 @@ func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 		limited string
 		bracket bool
 	}{
-		{"above what passed", 10, 100, []float64{4, 8, 16, 16, 8}, pointer(8.0), "at least 8/s; the client's side was the limit at 16/s: it was late", false},
-		{"from the first step on", 3, 100, []float64{4, 4, 2, 2}, pointer(2.0), "at least 2/s; the client's side was the limit at 4/s: it was late", false},
-		{"everywhere", 0, 100, []float64{4, 4, 2, 2, 1, 1, 0.5, 0.5}, nil, "the client's side was the limit at 0.5/s: it was late", false},
+		{"above what passed", 10, 100, []float64{4, 8, 16, 16, 8}, pointer(8.0), "at least 8/s; the client was the bottleneck at 16/s: it was late", false},
+		{"from the first step on", 3, 100, []float64{4, 4, 2, 2}, pointer(2.0), "at least 2/s; the client was the bottleneck at 4/s: it was late", false},
+		{"everywhere", 0, 100, []float64{4, 4, 2, 2, 1, 1, 0.5, 0.5}, nil, "the client was the bottleneck at 0.5/s: it was late", false},
 		{"above what the server takes", 15, 3, []float64{4, 2, 2.828, 2.828}, pointer(2.828), "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
