@@ -20,7 +20,7 @@ These tables say what every event does to a transfer in every state. Use them to
 
 A test generates this page from the tables in [receiver](../pkg/kvtransfer/receiver/table.go) and [sender](../pkg/kvtransfer/sender/table.go), which are the code that runs:
 
-` + "```sh\ngo test ./pkg/kvtransfer -run TestStatesPage -update\n```" + `
+` + "```sh norun: writes the page anew\ngo test ./pkg/kvtransfer -run TestStatesPage -update\n```" + `
 
 How to read a table:
 
