@@ -245,7 +245,7 @@ func TestTraceOfACancelledRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	id := ""
-	stream, err := m.Inference.Generate(ctx, request(longPrompt(3), 2000, 0, disaggregated))
+	stream, err := m.Inference.Generate(ctx, request(longPrompt(3), 1800, 0, disaggregated))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func checkUnreached(t *testing.T, m *clustertest.Client, ask func(int, inference
 		if want := generate(t, m, ask(i, aggregated)).Tokens; !slices.Equal(r.Tokens, want) {
 			t.Errorf("%v, want %v", r.Tokens, want)
 		}
-		if route.GetMode() != aggregated || !strings.Contains(route.GetReason(), "KV d") || route.GetRetries() > 1 {
+		if route.GetMode() != aggregated || !strings.Contains(route.GetReason(), "because KV c") || route.GetRetries() > 1 {
 			t.Errorf("request %d: route %v", i, route)
 		}
 	}

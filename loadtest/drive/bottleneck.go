@@ -28,7 +28,7 @@ const (
 	leastForP99 = 100
 )
 
-// bottleneck says why the client's side was the limit; empty if it was not. The rules
+// bottleneck says why the client was the bottleneck; empty if it was not. The rules
 // are in the package comment.
 func (r *run) bottleneck(run *record.Run) string {
 	total := len(run.Records)

@@ -12,7 +12,7 @@
 // turn the load into what the server likes. A goroutine keeps the source some
 // requests ahead, so that making prompts delays no dispatch.
 //
-// # When the client's side was the limit
+// # When the client was the bottleneck
 //
 // A Run says in record.Client.Bottleneck that its figures are not the server's, if
 //

@@ -29,7 +29,7 @@ const (
 	// failed by far, or narrowly, so that it may have been chance.
 	failed
 	failedNarrowly
-	// limited: the client's side was the limit; untold: the run says too little.
+	// limited: the client was the bottleneck; untold: the run says too little.
 	limited
 	untold
 )

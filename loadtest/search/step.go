@@ -14,7 +14,7 @@ type Step struct {
 	// Summary is what was measured.
 	Summary *measure.Summary `json:"summary"`
 	// Passed: the verdict is Stable and every objective was met. Unknown: the step
-	// tells neither that nor the opposite, since the client's side was the limit or the run
+	// tells neither that nor the opposite, since the client was the bottleneck or the run
 	// too short; it then counts neither for nor against its rate.
 	Passed  bool `json:"passed"`
 	Unknown bool `json:"unknown,omitempty"`
