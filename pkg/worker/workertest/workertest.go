@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -57,7 +56,7 @@ type Net struct {
 	StepTime time.Duration
 
 	mu        sync.Mutex
-	listeners map[string]*bufconn.Listener
+	listeners map[string]*pipes
 	conns     map[string][]net.Conn // that were dialled, by address
 	transfers map[uint64]chan committed
 	last      uint64
@@ -71,12 +70,12 @@ type committed struct {
 
 // NewNet returns a net without workers.
 func NewNet(next Next) *Net {
-	return &Net{Next: next, StepTime: time.Millisecond, listeners: make(map[string]*bufconn.Listener), conns: make(map[string][]net.Conn), transfers: make(map[uint64]chan committed)}
+	return &Net{Next: next, StepTime: time.Millisecond, listeners: make(map[string]*pipes), conns: make(map[string][]net.Conn), transfers: make(map[uint64]chan committed)}
 }
 
 // Listen makes an address that Dial reaches.
 func (n *Net) Listen(address string) net.Listener {
-	l := bufconn.Listen(1 << 20)
+	l := newPipes()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.listeners[address] = l
