@@ -47,7 +47,16 @@ func (p *process) connect(ctx context.Context) (err error) {
 	}
 	ctx, cancel := p.starting(ctx)
 	defer cancel()
-	defer time.AfterFunc(etcdPatience, p.sayWaiting).Stop()
+	said := make(chan struct{})
+	timer := time.AfterFunc(etcdPatience, func() {
+		defer close(said)
+		p.sayWaiting()
+	})
+	defer func() {
+		if !timer.Stop() {
+			<-said
+		}
+	}()
 	if p.remember != nil {
 		p.remember()
 		return p.lastView.Await(ctx)
