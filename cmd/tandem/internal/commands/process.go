@@ -75,9 +75,17 @@ func httpLine(address string, openai bool) string {
 	case address == "":
 		return ""
 	case openai:
-		return fmt.Sprintf("http://%[1]s (a page to try it), http://%[1]s/v1 (OpenAI's API)", address)
+		return fmt.Sprintf("http://%s/v1 (OpenAI's API)", address)
 	}
 	return fmt.Sprintf("http://%s/readyz", address)
+}
+
+// pageLine says where a browser finds the page to try a prompt.
+func pageLine(address string) string {
+	if address == "" {
+		return ""
+	}
+	return fmt.Sprintf("http://%s", address)
 }
 
 func metricsLine(address string) string {

@@ -95,6 +95,7 @@ func announce(program string, up mesh.Up) string {
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
 	at("http", "http", httpLine(up.HTTP, true))
+	text.line("page", pageLine(up.HTTP))
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("try", fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
 	text.WriteString("ready\n")
