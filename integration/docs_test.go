@@ -41,6 +41,7 @@ func pagesOfUsers(t *testing.T, root string) (pages []string) {
 // TestCommandsOfThePages runs what the pages print. Blocks of one page follow one
 // another in one folder, so that one may use what another has written.
 func TestCommandsOfThePages(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	root := checkoutRoot(t)
 	tandem := clustertest.Build(t).Tandem
 	blocks := 0
@@ -106,6 +107,7 @@ var examples = []struct {
 
 // TestExamplesOfTheHelp runs the examples of every command.
 func TestExamplesOfTheHelp(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	root := checkoutRoot(t)
 	tandem := clustertest.Build(t).Tandem
 	seen := make([]bool, len(examples))

@@ -33,6 +33,7 @@ var answered = regexp.MustCompile(`(?s)^.+\n\[8 prompt tokens, [1-6]?\d in the a
 // what it used, comes back where it is refused at first, and says what is wrong with a
 // request.
 func TestExamples(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	root := checkoutRoot(t)
 	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
 		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").Ready(t)
