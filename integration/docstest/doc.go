@@ -8,8 +8,8 @@
 //	```sh run long
 //	```sh norun: REASON
 //
-// long is for commands that take longer than a plain test may. Of a block that is not
-// run the command lines of tandem are checked, but for placeholders.
+// long is for commands that take longer than a plain test may. In a block marked norun,
+// tandem's commands and flags are still checked against the binary; placeholders are not.
 //
 // Only tests of the integration module import it.
 package docstest
