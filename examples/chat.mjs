@@ -17,6 +17,8 @@ async function openStream(body) {
       method: "POST",
       headers: { "Content-Type": "application/json", Authorization: "Bearer " + key },
       body: JSON.stringify(body),
+    }).catch(() => {
+      throw new Error(`no answer from ${url}: start a mesh with 'tandem up', or set OPENAI_BASE_URL`);
     });
     if (response.ok) return response.body;
     const text = await response.text();
@@ -47,6 +49,11 @@ async function* events(stream) {
   throw new Error("the answer broke off");
 }
 
+process.stdout.on("error", (error) => {
+  if (error.code !== "EPIPE") throw error;
+  process.exit(1); // nobody reads the answer any more
+});
+
 try {
   let usage;
   const stream = await openStream({
@@ -64,6 +71,6 @@ try {
   console.log();
   console.error(`[${usage.prompt_tokens} prompt tokens, ${usage.completion_tokens} in the answer]`);
 } catch (error) {
-  console.error(error.cause ? `cannot reach ${url}: ${error.cause.message || error.cause.code}` : error.message);
+  console.error(error.cause ? "\nthe answer broke off" : error.message);
   process.exitCode = 1;
 }

@@ -39,8 +39,8 @@ def open_stream(body):
                     pass
                 sys.exit(f"{refused.code}: {message}")
             time.sleep(float(refused.headers.get("Retry-After-Ms", 1000)) / 1000)
-        except urllib.error.URLError as error:
-            sys.exit(f"cannot reach {URL}: {error.reason}")
+        except (OSError, http.client.HTTPException):
+            sys.exit(f"no answer from {URL}: start a mesh with 'tandem up', or set OPENAI_BASE_URL")
 
 
 def events(stream):
@@ -77,4 +77,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # nobody reads the answer any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+        sys.exit(1)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -34,14 +35,25 @@ func main() {
 	err := ask(ctx, cmp.Or(strings.Join(os.Args[1:], " "), "Tell me of a king."))
 	stop()
 	if err != nil {
-		s := status.Convert(err)
-		fmt.Fprintf(os.Stderr, "%s: %s\n", s.Code(), s.Message())
+		fmt.Fprintln(os.Stderr, message(err))
 		os.Exit(1)
 	}
 }
 
+func addr() string { return cmp.Or(os.Getenv("TANDEM_ADDR"), "127.0.0.1:7070") }
+
+// message is what is wrong. A status of a mesh has details; one without is of a connection
+// that failed.
+func message(err error) string {
+	s := status.Convert(err)
+	if s.Code() == codes.Unavailable && len(s.Details()) == 0 {
+		return fmt.Sprintf("no answer from %s: start a mesh with 'tandem up', or set TANDEM_ADDR", addr())
+	}
+	return fmt.Sprintf("%s: %s", s.Code(), s.Message())
+}
+
 func ask(ctx context.Context, prompt string) error {
-	conn, err := grpc.NewClient(cmp.Or(os.Getenv("TANDEM_ADDR"), "127.0.0.1:7070"),
+	conn, err := grpc.NewClient(addr(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(retries))
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,8 +28,9 @@ func main() {
 }
 
 func ask(ctx context.Context, prompt string) error {
+	url := cmp.Or(os.Getenv("OPENAI_BASE_URL"), "http://127.0.0.1:8080/v1")
 	client := openai.NewClient(
-		option.WithBaseURL(cmp.Or(os.Getenv("OPENAI_BASE_URL"), "http://127.0.0.1:8080/v1")),
+		option.WithBaseURL(url),
 		option.WithAPIKey(cmp.Or(os.Getenv("OPENAI_API_KEY"), "any")),
 		option.WithUnsafeAllowHTTP(), // without TLS, on this machine
 		option.WithMaxRetries(3),     // where the server is full; it says when to come back
@@ -50,7 +52,11 @@ func ask(ctx context.Context, prompt string) error {
 			usage = chunk.Usage
 		}
 	}
-	if err := stream.Err(); err != nil {
+	err := stream.Err()
+	if failed, is := errors.AsType[*net.OpError](err); is && failed.Op == "dial" {
+		return fmt.Errorf("no answer from %s: start a mesh with 'tandem up', or set OPENAI_BASE_URL", url)
+	}
+	if err != nil {
 		return err
 	}
 	fmt.Println()

@@ -46,7 +46,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"no time for addresses", "dev", "seconds: 10", "seconds: 1", false, "clients still come"},
 		{"probe of a port that is not there", "dev", "path: /readyz\n            port: metrics", "path: /readyz\n            port: metric", false, "asks a port that it does not have"},
 		{"misspelt variable", "dev", "TANDEM_START_TIMEOUT", "TANDEM_STARTTIMEOUT", true, "TANDEM_STARTTIMEOUT is no flag"},
-		{"value that is not taken", "dev", "TANDEM_START_TIMEOUT: \"0\"", "TANDEM_START_TIMEOUT: soon", false, "start-timeout"},
+		{"value that is not taken", "dev", "TANDEM_START_TIMEOUT: \"0\"", "TANDEM_START_TIMEOUT: soon", false, "TANDEM_START_TIMEOUT"},
 		{"target that is none", "dev", "--target=prefill", "--target=prefil", true, "there is no pool of prefill"},
 		{"KV over the memory", "dev", "value: 256MiB", "value: 4GiB", false, "TANDEM_KV_MEMORY is 4GiB"},
 		{"CUDA without a GPU", "gpu", "            nvidia.com/gpu: \"1\"\n", "", true, "it asks for a GPU: false"},

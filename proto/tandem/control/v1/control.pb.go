@@ -24,11 +24,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RankBy is a latency by which requests are compared.
+// RankBy is the latency that requests are ranked by.
 type RankBy int32
 
 const (
-	// As RANK_BY_TTFT.
+	// Same as RANK_BY_TTFT.
 	RankBy_RANK_BY_UNSPECIFIED RankBy = 0
 	// Timings.ttft_ns.
 	RankBy_RANK_BY_TTFT RankBy = 1
@@ -77,10 +77,10 @@ func (RankBy) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{0}
 }
 
-// ListWorkersRequest asks for the workers.
+// ListWorkersRequest selects workers.
 type ListWorkersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only workers of this role; not set: all.
+	// Only workers of this role. Not set: all roles.
 	Role          Role `protobuf:"varint,1,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -123,17 +123,17 @@ func (x *ListWorkersRequest) GetRole() Role {
 	return Role_ROLE_UNSPECIFIED
 }
 
-// ListWorkersResponse is the workers as one router sees them.
+// ListWorkersResponse lists the workers as one router sees them.
 type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The workers, sorted by role and id.
+	// Sorted by role and id.
 	Workers []*WorkerView `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	// etcd does not answer this router: workers may have come and gone since it last did.
+	// True if this router cannot reach etcd, so the list may be out of date.
 	Old bool `protobuf:"varint,2,opt,name=old,proto3" json:"old,omitempty"`
-	// Of an old list: how long ago etcd last answered. Not set: it never has.
+	// Time since etcd last answered, if old. Not set: it never has.
 	Age *durationpb.Duration `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`
-	// Of an old list that this router has not seen in etcd itself, where it comes from:
-	// "file", what it had kept at an earlier start, or "peer", another router.
+	// Where an old list comes from, if this router never read it from etcd: "file" (saved
+	// by an earlier run) or "peer" (another router).
 	Source        string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -197,25 +197,25 @@ func (x *ListWorkersResponse) GetSource() string {
 	return ""
 }
 
-// WorkerView is one worker as one router sees it.
+// WorkerView is one router's view of one worker.
 type WorkerView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the worker says of itself.
+	// The worker's own record.
 	Record *WorkerRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
-	// Its last load report, if one has come.
+	// Latest load report, if any.
 	Load *LoadReport `protobuf:"bytes,2,opt,name=load,proto3" json:"load,omitempty"`
-	// Age of that report. A report older than a few seconds is not used.
+	// Age of that report. Reports older than a few seconds are ignored.
 	LoadAge *durationpb.Duration `protobuf:"bytes,3,opt,name=load_age,json=loadAge,proto3" json:"load_age,omitempty"`
-	// The gRPC connection to it works.
+	// The router's gRPC connection to the worker is up.
 	Connected bool `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
-	// etcd lists it. A worker whose connection works is kept for a while when
-	// etcd loses it.
+	// The worker is in etcd. If etcd loses it, the router keeps it for a while as long as
+	// its connection is up.
 	Registered bool `protobuf:"varint,5,opt,name=registered,proto3" json:"registered,omitempty"`
-	// Requests of this router that run on it.
+	// Requests of this router that run on the worker.
 	InFlight uint32 `protobuf:"varint,6,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Why this router gives it no requests, whatever its load, or none where there is
-	// another worker: other weights than the mesh serves, say, or a silence in a request.
-	// Empty: it does.
+	// Why this router avoids the worker whatever its load: it sends no requests, or only
+	// when no other worker can take them. Example: its weights differ from those the mesh
+	// serves. Empty: not avoided.
 	Excluded      string `protobuf:"bytes,7,opt,name=excluded,proto3" json:"excluded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,12 +303,12 @@ func (x *WorkerView) GetExcluded() string {
 // DrainRequest names a worker to drain.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id.
+	// Id of the worker.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// What still runs after this long is started again elsewhere. Not set: wait
-	// until it is done.
+	// Requests still running after this long restart on another worker. Not set: no
+	// limit.
 	Grace *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
-	// Drain it even if no worker of its role is left then.
+	// Drain even if this is the last worker of its role.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -365,10 +365,10 @@ func (x *DrainRequest) GetForce() bool {
 	return false
 }
 
-// UndrainRequest names a worker that drains.
+// UndrainRequest names a draining worker.
 type UndrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id.
+	// Id of the worker.
 	WorkerId      string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -411,7 +411,7 @@ func (x *UndrainRequest) GetWorkerId() string {
 	return ""
 }
 
-// UndrainResponse says that it takes requests again.
+// UndrainResponse confirms that the worker takes requests again.
 type UndrainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -448,12 +448,12 @@ func (*UndrainResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{5}
 }
 
-// DrainProgress says what is left.
+// DrainProgress reports remaining work.
 type DrainProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequences that wait or run.
+	// Sequences waiting or running.
 	Sequences uint32 `protobuf:"varint,1,opt,name=sequences,proto3" json:"sequences,omitempty"`
-	// KV transfers that have not ended.
+	// KV transfers still open.
 	Transfers     uint32 `protobuf:"varint,2,opt,name=transfers,proto3" json:"transfers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -503,12 +503,13 @@ func (x *DrainProgress) GetTransfers() uint32 {
 	return 0
 }
 
-// ExplainRequest names a request, by its id or by how slow it was.
+// ExplainRequest selects a request by id or by latency rank. Set exactly one field.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Accepted.request_id. The router keeps the last few thousand. Not with slowest.
+	// Accepted.request_id, or a prefix that no other request has. The router keeps the
+	// last few thousand requests.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The request at a percentile, of those kept that ended well.
+	// Selects among the kept requests that succeeded.
 	Slowest       *Slowest `protobuf:"bytes,2,opt,name=slowest,proto3" json:"slowest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -558,10 +559,10 @@ func (x *ExplainRequest) GetSlowest() *Slowest {
 	return nil
 }
 
-// ExplainOwnRequest names a request by what only its caller knows.
+// ExplainOwnRequest identifies a request with its secret, which only its caller has.
 type ExplainOwnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Accepted.request_id.
+	// Accepted.request_id, or a prefix that no other request with the secret has.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Accepted.secret.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -613,13 +614,12 @@ func (x *ExplainOwnRequest) GetSecret() string {
 	return ""
 }
 
-// Slowest names a request by its rank among others.
+// Slowest selects a request by its latency rank.
 type Slowest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Above 0, at most 100, which is the slowest of all. The request of which this
-	// share, rounded up, was not slower.
+	// Nearest-rank percentile, above 0 and at most 100 (the slowest).
 	Percentile float64 `protobuf:"fixed64,1,opt,name=percentile,proto3" json:"percentile,omitempty"`
-	// What is compared; not set: the time to the first token.
+	// Latency to rank by. Not set: TTFT.
 	By            RankBy `protobuf:"varint,2,opt,name=by,proto3,enum=tandem.control.v1.RankBy" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -669,23 +669,22 @@ func (x *Slowest) GetBy() RankBy {
 	return RankBy_RANK_BY_UNSPECIFIED
 }
 
-// ExplainResponse is how a request was routed and where its time went.
+// ExplainResponse tells how a request was routed and where its time went.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the request.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// When it arrived, by the router's clock.
+	// Arrival time by the router's clock.
 	Arrived *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=arrived,proto3" json:"arrived,omitempty"`
-	// One for each try, the last four.
+	// The last four attempts, one decision each.
 	Decisions []*Decision `protobuf:"bytes,3,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	// How it ended: a gRPC status code's name.
+	// Name of the final gRPC status code.
 	Status string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	// Where the time went, if it ended well.
+	// Set if the request succeeded.
 	Timings *v1.Timings `protobuf:"bytes,5,opt,name=timings,proto3" json:"timings,omitempty"`
-	// Asked for by slowest: how many were slower or as slow, itself included; 1 is
-	// the slowest.
+	// With slowest: rank among the kept requests, 1 being the slowest.
 	Rank uint32 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
-	// And of how many.
+	// With slowest: number of requests ranked.
 	Ranked        uint32 `protobuf:"varint,7,opt,name=ranked,proto3" json:"ranked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -770,29 +769,27 @@ func (x *ExplainResponse) GetRanked() uint32 {
 	return 0
 }
 
-// Decision is one choice of workers, with all that it was made from.
+// Decision records one choice of workers and its inputs.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Mode that was chosen.
+	// Chosen mode.
 	Mode v1.Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
-	// Prefill worker that was chosen; empty in aggregated mode.
+	// Chosen prefill worker. Empty in aggregated mode.
 	Prefill string `protobuf:"bytes,2,opt,name=prefill,proto3" json:"prefill,omitempty"`
-	// Decode worker that was chosen.
+	// Chosen decode worker.
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
-	// Why, in a few words.
+	// Short reason for the choice.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The workers that were looked at: of more than 64 those chosen, then the
-	// cheapest of those that could be.
+	// Workers considered. Of more than 64, the chosen and the cheapest eligible ones.
 	Candidates []*Candidate `protobuf:"bytes,5,rep,name=candidates,proto3" json:"candidates,omitempty"`
-	// What became of it, if it failed.
+	// Why the attempt failed, if it did.
 	Failure string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Block store that the prefill worker was told of, since it announced more of the
-	// prompt than that worker has; empty: none. The worker may fetch from it or
-	// compute.
+	// Block store suggested to the prefill worker because it announced more of the prompt
+	// than the worker has cached. The worker may fetch or compute. Empty: none.
 	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	// Leading blocks of the prompt that the store announced.
 	SourceBlocks uint32 `protobuf:"varint,8,opt,name=source_blocks,json=sourceBlocks,proto3" json:"source_blocks,omitempty"`
-	// What the KV went over, as in Route; empty in a try that failed.
+	// KV transport, as in Route. Empty if the attempt failed.
 	Transport     string `protobuf:"bytes,9,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -891,14 +888,14 @@ func (x *Decision) GetTransport() string {
 	return ""
 }
 
-// Candidate is one worker with the terms of its cost.
+// Candidate is one worker and the terms of its cost.
 type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id.
+	// Id of the worker.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// What for.
+	// Role considered for.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
-	// Why it could not be chosen; empty if it could.
+	// Why it was ineligible. Empty: eligible.
 	Excluded string `protobuf:"bytes,3,opt,name=excluded,proto3" json:"excluded,omitempty"`
 	// Predicted wait before the prompt is computed, milliseconds.
 	QueueMs float64 `protobuf:"fixed64,4,opt,name=queue_ms,json=queueMs,proto3" json:"queue_ms,omitempty"`
@@ -906,14 +903,14 @@ type Candidate struct {
 	PrefillMs float64 `protobuf:"fixed64,5,opt,name=prefill_ms,json=prefillMs,proto3" json:"prefill_ms,omitempty"`
 	// Predicted time per output token, milliseconds.
 	TpotMs float64 `protobuf:"fixed64,6,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
-	// Tokens of the prompt that it has cached, as the router knows.
+	// Prompt tokens in its prefix cache, to the router's knowledge.
 	CachedTokens uint32 `protobuf:"varint,7,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Requests of this router that run on it.
 	InFlight uint32 `protobuf:"varint,8,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// The cost that was compared, milliseconds.
+	// Total cost used for comparison, milliseconds.
 	CostMs float64 `protobuf:"fixed64,9,opt,name=cost_ms,json=costMs,proto3" json:"cost_ms,omitempty"`
-	// Tokens of the prompt, those cached aside, that it is predicted to fetch from a
-	// block store: prefill_ms counts fetching them instead of computing them.
+	// Further prompt tokens it is predicted to fetch from a block store. prefill_ms
+	// includes fetching them instead of computing them.
 	FetchTokens   uint32 `protobuf:"varint,10,opt,name=fetch_tokens,json=fetchTokens,proto3" json:"fetch_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1059,9 +1056,9 @@ func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
 // GetPolicyResponse is the policy.
 type GetPolicyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it was set; fields that are not set are those of each router's configuration.
+	// As set by operators. Unset fields fall back to each router's configuration.
 	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// What this router goes by.
+	// As applied by this router.
 	InForce       *Policy `protobuf:"bytes,2,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1114,7 +1111,7 @@ func (x *GetPolicyResponse) GetInForce() *Policy {
 // SetPolicyRequest changes the policy.
 type SetPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new policy; fields that are not set go back to the configuration.
+	// The new policy. Unset fields fall back to the configuration.
 	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1160,7 +1157,7 @@ func (x *SetPolicyRequest) GetPolicy() *Policy {
 // SetPolicyResponse is the policy in force.
 type SetPolicyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The policy.
+	// As applied by this router.
 	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1240,24 +1237,24 @@ func (*GetBudgetRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{17}
 }
 
-// GetBudgetResponse is what requests spent of their latency budget, as one router
-// measured it. Requests that failed have no timings and are in no line.
+// GetBudgetResponse is the latency budget spent, as measured by one router. Failed
+// requests have no timings and are in no line.
 type GetBudgetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far back it looks.
+	// Length of the measured window.
 	Window *durationpb.Duration `protobuf:"bytes,1,opt,name=window,proto3" json:"window,omitempty"`
-	// Requests in it that ended well.
+	// Requests in the window that succeeded.
 	Requests uint64 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
-	// Those that did not, through no doing of their client.
+	// Requests that failed for reasons other than their client.
 	Failed uint64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
-	// Those of requests that exceeded the budget, each once.
+	// Successful requests over budget, each counted once.
 	Breaches uint64 `protobuf:"varint,4,opt,name=breaches,proto3" json:"breaches,omitempty"`
-	// The seven stages of Timings in their order, then ttft, tpot and e2e.
+	// The seven stages of Timings in order, then ttft, tpot and e2e.
 	Lines []*BudgetLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
-	// Where the budget was exceeded, the totals first.
+	// Where the budget was exceeded, totals first.
 	Overruns []*BudgetOverrun `protobuf:"bytes,6,rep,name=overruns,proto3" json:"overruns,omitempty"`
-	// Parts of stages, each of the requests that had it: "fetch", of prefill. Nothing
-	// is declared for them and nothing is added up with them.
+	// Parts of stages: "fetch", within prefill. Each counts only requests that had the
+	// part. Parts have no budget and are not added to the totals.
 	Parts         []*BudgetLine `protobuf:"bytes,7,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1342,21 +1339,21 @@ func (x *GetBudgetResponse) GetParts() []*BudgetLine {
 	return nil
 }
 
-// BudgetLine is one stage or total. Percentiles are at most 1% too high.
+// BudgetLine is one stage or total. Percentiles are overestimated by at most 1%.
 type BudgetLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "queue" and so on, as in metrics.
+	// Stage or total as named in metrics, such as "queue".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// It is one of ttft, tpot and e2e.
+	// True for ttft, tpot and e2e.
 	Total bool `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// It is a time per output token after the first: decode and tpot. Requests of
-	// one token are not in it.
+	// True for decode and tpot: time per output token after the first. Requests of one
+	// token are left out.
 	PerToken bool `protobuf:"varint,3,opt,name=per_token,json=perToken,proto3" json:"per_token,omitempty"`
-	// What is declared for it; not set: nothing.
+	// Budget. Not set: none.
 	Declared *durationpb.Duration `protobuf:"bytes,4,opt,name=declared,proto3" json:"declared,omitempty"`
-	// Requests that were measured.
+	// Number of requests measured.
 	Count uint64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
-	// Their sum, nanoseconds, exact.
+	// Exact sum, nanoseconds.
 	SumNs int64 `protobuf:"varint,6,opt,name=sum_ns,json=sumNs,proto3" json:"sum_ns,omitempty"`
 	// Median, nanoseconds.
 	P50Ns int64 `protobuf:"varint,7,opt,name=p50_ns,json=p50Ns,proto3" json:"p50_ns,omitempty"`
@@ -1368,11 +1365,11 @@ type BudgetLine struct {
 	P99Ns int64 `protobuf:"varint,10,opt,name=p99_ns,json=p99Ns,proto3" json:"p99_ns,omitempty"`
 	// 99.9th percentile, nanoseconds.
 	P999Ns int64 `protobuf:"varint,11,opt,name=p999_ns,json=p999Ns,proto3" json:"p999_ns,omitempty"`
-	// The largest, nanoseconds, exact.
+	// Exact maximum, nanoseconds.
 	MaxNs int64 `protobuf:"varint,12,opt,name=max_ns,json=maxNs,proto3" json:"max_ns,omitempty"`
-	// Stages: the requests whose budget it broke; of the stages of the totals that
-	// a request exceeded, the one furthest over what is declared for it. Totals: the
-	// requests that exceeded it, of which each is counted for one stage.
+	// Totals: requests over this budget. Stages: requests charged to this stage. A
+	// request over any total is charged to one stage: of those totals' stages, the one
+	// furthest over its own budget.
 	Breaches      uint64 `protobuf:"varint,13,opt,name=breaches,proto3" json:"breaches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1499,25 +1496,24 @@ func (x *BudgetLine) GetBreaches() uint64 {
 	return 0
 }
 
-// BudgetOverrun is the request at a percentile that exceeded what is declared.
+// BudgetOverrun is the request at the percentile where a budget is exceeded.
 type BudgetOverrun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The total, or a stage that is a limit by itself since none of its totals is
-	// declared.
+	// The total, or a stage limited by itself because none of its totals has a budget.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// 99; 99.9 or 100 if only those exceed it.
+	// 99; or 99.9 or 100 if only those exceed the budget.
 	Percentile float64 `protobuf:"fixed64,2,opt,name=percentile,proto3" json:"percentile,omitempty"`
-	// What that request spent, nanoseconds.
+	// Time spent by that request, nanoseconds.
 	SpentNs int64 `protobuf:"varint,3,opt,name=spent_ns,json=spentNs,proto3" json:"spent_ns,omitempty"`
-	// What is declared, nanoseconds.
+	// Budget, nanoseconds.
 	DeclaredNs int64 `protobuf:"varint,4,opt,name=declared_ns,json=declaredNs,proto3" json:"declared_ns,omitempty"`
-	// The stage that broke it.
+	// The stage charged.
 	Stage string `protobuf:"bytes,5,opt,name=stage,proto3" json:"stage,omitempty"`
-	// What that request spent on the stage, nanoseconds; of decode per token.
+	// Time that request spent in the stage, nanoseconds; per token for decode.
 	StageSpentNs int64 `protobuf:"varint,6,opt,name=stage_spent_ns,json=stageSpentNs,proto3" json:"stage_spent_ns,omitempty"`
-	// What is declared for the stage, nanoseconds; 0: nothing.
+	// Budget of the stage, nanoseconds. 0: none.
 	StageDeclaredNs int64 `protobuf:"varint,7,opt,name=stage_declared_ns,json=stageDeclaredNs,proto3" json:"stage_declared_ns,omitempty"`
-	// The request, for Explain.
+	// Id of that request, for Explain.
 	RequestId     string `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,23 +33,24 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Control is the operators' API, served by the router on a listener of its own.
+// Control is the operators' API. The router serves it on a separate listener.
 type ControlClient interface {
-	// ListWorkers is the router's view of its workers.
+	// ListWorkers returns the router's view of its workers.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
-	// WatchWorkers sends that view now and whenever it changes.
+	// WatchWorkers sends that view at once and on every change.
 	WatchWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListWorkersResponse], error)
-	// Drain lets a worker finish what it has and leave; it reports progress.
+	// Drain lets a worker finish its requests and leave. It streams progress, none if the
+	// worker is already drained.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error)
-	// Undrain takes a Drain back, as long as the worker runs.
+	// Undrain cancels a Drain while the worker still runs.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
-	// Explain is the record of how a request was routed.
+	// Explain returns the record of how a request was routed.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// GetBudget is what requests spent of their latency budget in the last while.
+	// GetBudget returns the latency budget that recent requests spent.
 	GetBudget(ctx context.Context, in *GetBudgetRequest, opts ...grpc.CallOption) (*GetBudgetResponse, error)
-	// GetPolicy is the policy in force.
+	// GetPolicy returns the policy in force.
 	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
-	// SetPolicy changes what operators may change at run time, in every router.
+	// SetPolicy changes the run-time policy of every router.
 	SetPolicy(ctx context.Context, in *SetPolicyRequest, opts ...grpc.CallOption) (*SetPolicyResponse, error)
 }
 
@@ -163,23 +164,24 @@ func (c *controlClient) SetPolicy(ctx context.Context, in *SetPolicyRequest, opt
 // All implementations must embed UnimplementedControlServer
 // for forward compatibility.
 //
-// Control is the operators' API, served by the router on a listener of its own.
+// Control is the operators' API. The router serves it on a separate listener.
 type ControlServer interface {
-	// ListWorkers is the router's view of its workers.
+	// ListWorkers returns the router's view of its workers.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
-	// WatchWorkers sends that view now and whenever it changes.
+	// WatchWorkers sends that view at once and on every change.
 	WatchWorkers(*ListWorkersRequest, grpc.ServerStreamingServer[ListWorkersResponse]) error
-	// Drain lets a worker finish what it has and leave; it reports progress.
+	// Drain lets a worker finish its requests and leave. It streams progress, none if the
+	// worker is already drained.
 	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error
-	// Undrain takes a Drain back, as long as the worker runs.
+	// Undrain cancels a Drain while the worker still runs.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
-	// Explain is the record of how a request was routed.
+	// Explain returns the record of how a request was routed.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// GetBudget is what requests spent of their latency budget in the last while.
+	// GetBudget returns the latency budget that recent requests spent.
 	GetBudget(context.Context, *GetBudgetRequest) (*GetBudgetResponse, error)
-	// GetPolicy is the policy in force.
+	// GetPolicy returns the policy in force.
 	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
-	// SetPolicy changes what operators may change at run time, in every router.
+	// SetPolicy changes the run-time policy of every router.
 	SetPolicy(context.Context, *SetPolicyRequest) (*SetPolicyResponse, error)
 	mustEmbedUnimplementedControlServer()
 }
@@ -421,10 +423,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Requests is for those who made a request, served by the router where it serves
-// inference.
+// Requests is for callers of Inference. The router serves it on the same listener.
 type RequestsClient interface {
-	// Explain is the record of how the caller's own request was routed.
+	// Explain returns the record of how the caller's own request was routed.
 	Explain(ctx context.Context, in *ExplainOwnRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -450,10 +451,9 @@ func (c *requestsClient) Explain(ctx context.Context, in *ExplainOwnRequest, opt
 // All implementations must embed UnimplementedRequestsServer
 // for forward compatibility.
 //
-// Requests is for those who made a request, served by the router where it serves
-// inference.
+// Requests is for callers of Inference. The router serves it on the same listener.
 type RequestsServer interface {
-	// Explain is the record of how the caller's own request was routed.
+	// Explain returns the record of how the caller's own request was routed.
 	Explain(context.Context, *ExplainOwnRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedRequestsServer()
 }

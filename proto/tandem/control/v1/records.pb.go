@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a process does.
+// Role is the part a process plays.
 type Role int32
 
 const (
 	// Never stored.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// Takes requests and picks workers.
+	// Accepts requests and picks workers.
 	Role_ROLE_ROUTER Role = 1
 	// Computes prompts.
 	Role_ROLE_PREFILL Role = 2
 	// Generates tokens.
 	Role_ROLE_DECODE Role = 3
-	// Keeps KV blocks for others.
+	// Stores KV blocks for other workers.
 	Role_ROLE_KVTRANSFER Role = 4
 )
 
@@ -83,7 +83,7 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_control_v1_records_proto_rawDescGZIP(), []int{0}
 }
 
-// WorkerState is whether a worker wants requests.
+// WorkerState says whether a worker takes new requests.
 type WorkerState int32
 
 const (
@@ -91,8 +91,10 @@ const (
 	WorkerState_WORKER_STATE_UNSPECIFIED WorkerState = 0
 	// Takes requests.
 	WorkerState_WORKER_STATE_SERVING WorkerState = 1
-	// Finishes what it has and takes nothing new.
+	// Finishes its requests and takes no new ones.
 	WorkerState_WORKER_STATE_DRAINING WorkerState = 2
+	// Has finished what it had. Never stored: a router says it until the record is removed.
+	WorkerState_WORKER_STATE_DRAINED WorkerState = 3
 )
 
 // Enum value maps for WorkerState.
@@ -101,11 +103,13 @@ var (
 		0: "WORKER_STATE_UNSPECIFIED",
 		1: "WORKER_STATE_SERVING",
 		2: "WORKER_STATE_DRAINING",
+		3: "WORKER_STATE_DRAINED",
 	}
 	WorkerState_value = map[string]int32{
 		"WORKER_STATE_UNSPECIFIED": 0,
 		"WORKER_STATE_SERVING":     1,
 		"WORKER_STATE_DRAINING":    2,
+		"WORKER_STATE_DRAINED":     3,
 	}
 )
 
@@ -136,22 +140,21 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_control_v1_records_proto_rawDescGZIP(), []int{1}
 }
 
-// WorkerRecord is what a worker keeps about itself in etcd, as protobuf JSON,
-// under /tandem/v1/workers/{role}/{worker id} and under its lease.
+// WorkerRecord is a worker's entry in etcd, stored as protobuf JSON under
+// /tandem/v1/workers/{role}/{worker id} with the worker's lease.
 type WorkerRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id: unique among all workers, stable for the life of the process.
+	// Unique among all workers and stable for the life of the process.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What it does.
+	// Role of the worker.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
-	// Incarnation epoch: a random number drawn at each start, compared for
-	// equality only.
+	// Incarnation epoch: drawn at random at each start, compared only for equality.
 	Epoch uint64 `protobuf:"fixed64,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Where its gRPC server listens, best first: "unix:///path" or "host:port".
+	// Addresses of its gRPC server, best first: "unix:///path" or "host:port".
 	Addresses []string `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Takes requests, or leaves.
+	// Whether it takes new requests.
 	State WorkerState `protobuf:"varint,5,opt,name=state,proto3,enum=tandem.control.v1.WorkerState" json:"state,omitempty"`
-	// What it can hold.
+	// Its capacity.
 	Capacity *Capacity `protobuf:"bytes,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	// Name of the model.
 	Model string `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
@@ -165,8 +168,7 @@ type WorkerRecord struct {
 	Engine string `protobuf:"bytes,11,opt,name=engine,proto3" json:"engine,omitempty"`
 	// Version of the binary.
 	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
-	// Id that requests this worker's own host: equal for processes that can share
-	// memory.
+	// Host id. Equal for processes that can share memory.
 	Host          string `protobuf:"bytes,13,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -293,20 +295,20 @@ func (x *WorkerRecord) GetHost() string {
 	return ""
 }
 
-// Capacity is what a worker can hold. It does not change while it runs.
+// Capacity is what a worker can hold, fixed while it runs.
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// KV blocks.
+	// KV blocks in total.
 	Blocks uint32 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	// Tokens in a block.
+	// Tokens per block.
 	BlockTokens uint32 `protobuf:"varint,2,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
-	// Most tokens of prompt and completion together.
+	// Maximum tokens of prompt plus completion.
 	ContextTokens uint32 `protobuf:"varint,3,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
-	// Most tokens computed in one step.
+	// Maximum tokens computed per step.
 	MaxBatchTokens uint32 `protobuf:"varint,4,opt,name=max_batch_tokens,json=maxBatchTokens,proto3" json:"max_batch_tokens,omitempty"`
-	// Most sequences in one step.
+	// Maximum sequences per step.
 	MaxSequences uint32 `protobuf:"varint,5,opt,name=max_sequences,json=maxSequences,proto3" json:"max_sequences,omitempty"`
-	// Most sequences that may wait.
+	// Maximum waiting sequences.
 	MaxWaiting uint32 `protobuf:"varint,6,opt,name=max_waiting,json=maxWaiting,proto3" json:"max_waiting,omitempty"`
 	// Compute threads.
 	Threads       uint32 `protobuf:"varint,7,opt,name=threads,proto3" json:"threads,omitempty"`
@@ -393,17 +395,17 @@ func (x *Capacity) GetThreads() uint32 {
 	return 0
 }
 
-// Policy is what operators change at run time; kept in etcd, as protobuf JSON,
+// Policy is what operators can change at run time. It is kept in etcd as protobuf JSON
 // under /tandem/v1/policy.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In mode auto, prompts with fewer uncached tokens than this are computed on
-	// the decode worker. Not set: the router's configuration decides.
+	// In mode auto, prompts with fewer uncached tokens are computed on the decode worker.
+	// Not set: the router's configuration.
 	DisaggregateMinTokens *uint32 `protobuf:"varint,1,opt,name=disaggregate_min_tokens,json=disaggregateMinTokens,proto3,oneof" json:"disaggregate_min_tokens,omitempty"`
-	// Most requests of one tenant at a time. Not set: the router's configuration.
+	// Maximum concurrent requests per tenant. Not set: the router's configuration.
 	TenantMaxRequests *uint32 `protobuf:"varint,2,opt,name=tenant_max_requests,json=tenantMaxRequests,proto3,oneof" json:"tenant_max_requests,omitempty"`
-	// Versions of models that are served; at most 16. A model without one is served
-	// in the version that most of its workers have.
+	// Model versions served, at most 16. A model without an entry is served in the
+	// version that most of its workers have.
 	Versions      []*ModelVersion `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -460,19 +462,19 @@ func (x *Policy) GetVersions() []*ModelVersion {
 	return nil
 }
 
-// ModelVersion is what the tokens of a model depend on: its weights and how they are
-// computed with. A request runs on workers of one version only. Several versions of
-// one model share its requests by weight.
+// ModelVersion is everything a model's tokens depend on: weights and arithmetic. A
+// request runs on workers of one version. Versions of one model share its requests by
+// weight.
 type ModelVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the model.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// Digest of its configuration and weights, hexadecimal.
 	ModelDigest string `protobuf:"bytes,2,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Arithmetic class; empty: the one that most workers with this digest have.
+	// Arithmetic class. Empty: the most common one among workers with this digest.
 	ArithmeticClass string `protobuf:"bytes,3,opt,name=arithmetic_class,json=arithmeticClass,proto3" json:"arithmetic_class,omitempty"`
-	// Share of the model's requests, relative to its other versions: 1 to 1000.
-	// Not set: 1.
+	// Share of the model's requests relative to its other versions, 1 to 1000. Not set:
+	// 1.
 	Weight        *uint32 `protobuf:"varint,4,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -582,11 +584,12 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\vROLE_ROUTER\x10\x01\x12\x10\n" +
 	"\fROLE_PREFILL\x10\x02\x12\x0f\n" +
 	"\vROLE_DECODE\x10\x03\x12\x13\n" +
-	"\x0fROLE_KVTRANSFER\x10\x04*`\n" +
+	"\x0fROLE_KVTRANSFER\x10\x04*z\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14WORKER_STATE_SERVING\x10\x01\x12\x19\n" +
-	"\x15WORKER_STATE_DRAINING\x10\x02BDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
+	"\x15WORKER_STATE_DRAINING\x10\x02\x12\x18\n" +
+	"\x14WORKER_STATE_DRAINED\x10\x03BDZBgithub.com/tandem-serving/tandem/proto/tandem/control/v1;controlv1b\x06proto3"
 
 var (
 	file_tandem_control_v1_records_proto_rawDescOnce sync.Once

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Origin is in every signal. Signals are advice: one that is lost, late or
-// doubled makes routing worse, never wrong.
+// Origin identifies a signal. Signals are advisory: a lost, late or duplicate one makes
+// routing worse, never incorrect.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the sender.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Incarnation epoch of the sender; signals of another one are dropped.
+	// Incarnation epoch of the sender. Signals with another epoch are dropped.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Number of this signal within its subject and epoch, from 1, without gaps.
+	// Sequence number within subject and epoch, from 1 without gaps.
 	Sequence      uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -88,31 +88,31 @@ func (x *Origin) GetSequence() uint64 {
 	return 0
 }
 
-// LoadReport is a worker's load: on tandem.v1.load.{role}.{worker id}, when it
-// changed and at least each second.
+// LoadReport is a worker's load, published on tandem.v1.load.{role}.{worker id} on
+// change and at least once per second.
 type LoadReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who says so.
+	// Sender and sequence number.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
-	// What the worker does.
+	// Role of the worker.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
-	// Sequences that wait.
+	// Sequences waiting.
 	WaitingSequences uint32 `protobuf:"varint,3,opt,name=waiting_sequences,json=waitingSequences,proto3" json:"waiting_sequences,omitempty"`
-	// Tokens that those still have to compute before their first token.
+	// Tokens that waiting sequences must compute before their first token.
 	WaitingTokens uint64 `protobuf:"varint,4,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`
-	// Sequences that run.
+	// Sequences running.
 	RunningSequences uint32 `protobuf:"varint,5,opt,name=running_sequences,json=runningSequences,proto3" json:"running_sequences,omitempty"`
-	// Tokens of context that the running sequences hold.
+	// Context tokens held by running sequences.
 	RunningContextTokens uint64 `protobuf:"varint,6,opt,name=running_context_tokens,json=runningContextTokens,proto3" json:"running_context_tokens,omitempty"`
-	// Blocks that a new sequence could have, cached ones included.
+	// Blocks available to a new sequence, including cached ones.
 	BlocksFree uint32 `protobuf:"varint,7,opt,name=blocks_free,json=blocksFree,proto3" json:"blocks_free,omitempty"`
-	// Blocks reserved for KV that has not come yet.
+	// Blocks reserved for KV not yet received.
 	BlocksReserved uint32 `protobuf:"varint,8,opt,name=blocks_reserved,json=blocksReserved,proto3" json:"blocks_reserved,omitempty"`
-	// Blocks that wait until nothing can write them any more.
+	// Blocks in quarantine until nothing can write them.
 	BlocksQuarantined uint32 `protobuf:"varint,9,opt,name=blocks_quarantined,json=blocksQuarantined,proto3" json:"blocks_quarantined,omitempty"`
-	// Blocks in all.
+	// Blocks in total.
 	BlocksTotal uint32 `protobuf:"varint,10,opt,name=blocks_total,json=blocksTotal,proto3" json:"blocks_total,omitempty"`
-	// How long steps take here.
+	// Predicted step time.
 	StepTime      *StepTimeModel `protobuf:"bytes,11,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -225,17 +225,17 @@ func (x *LoadReport) GetStepTime() *StepTimeModel {
 	return nil
 }
 
-// StepTimeModel predicts how long a step takes:
-// base + per_token * tokens + per_context_token * sum of contexts.
+// StepTimeModel predicts the time of a step: base + per_token * tokens +
+// per_context_token * sum of contexts.
 type StepTimeModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Milliseconds of any step.
+	// Fixed cost per step, milliseconds.
 	BaseMs float64 `protobuf:"fixed64,1,opt,name=base_ms,json=baseMs,proto3" json:"base_ms,omitempty"`
-	// Milliseconds more for each token computed.
+	// Cost per token computed, milliseconds.
 	PerTokenMs float64 `protobuf:"fixed64,2,opt,name=per_token_ms,json=perTokenMs,proto3" json:"per_token_ms,omitempty"`
-	// Milliseconds more for each token of context attended to.
+	// Cost per context token attended to, milliseconds.
 	PerContextTokenMs float64 `protobuf:"fixed64,3,opt,name=per_context_token_ms,json=perContextTokenMs,proto3" json:"per_context_token_ms,omitempty"`
-	// Steps that the fit is made from; 0: nothing measured yet.
+	// Steps the fit is based on. 0: nothing measured yet.
 	Samples       uint64 `protobuf:"varint,4,opt,name=samples,proto3" json:"samples,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,15 +299,15 @@ func (x *StepTimeModel) GetSamples() uint64 {
 	return 0
 }
 
-// KvEvent is a change of a worker's prefix cache: on tandem.v1.kv.{worker id}. A
-// reader that misses a sequence number asks Worker.ListBlocks.
+// KvEvent is a change of a worker's prefix cache, published on tandem.v1.kv.{worker
+// id}. A reader that misses a sequence number calls Worker.ListBlocks.
 type KvEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who says so.
+	// Sender and sequence number.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Chained hashes of blocks that can be shared from now on.
+	// Chained hashes of blocks that became shareable.
 	Stored []uint64 `protobuf:"fixed64,2,rep,packed,name=stored,proto3" json:"stored,omitempty"`
-	// Chained hashes of blocks that are gone.
+	// Chained hashes of removed blocks.
 	Removed       []uint64 `protobuf:"fixed64,3,rep,packed,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,14 +364,14 @@ func (x *KvEvent) GetRemoved() []uint64 {
 	return nil
 }
 
-// QueueReport is what waits in a router: on tandem.v1.queue.{model}.
+// QueueReport is a router's queue, published on tandem.v1.queue.{model}.
 type QueueReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who says so.
+	// Sender and sequence number.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
 	// Name of the model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// What waits, by pool and priority class.
+	// Depth by pool and priority.
 	Queues        []*QueueDepth `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -428,16 +428,16 @@ func (x *QueueReport) GetQueues() []*QueueDepth {
 	return nil
 }
 
-// QueueDepth is what waits for one pool in one class.
+// QueueDepth counts the requests waiting for one pool at one priority.
 type QueueDepth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Pool waited for.
 	Pool Role `protobuf:"varint,1,opt,name=pool,proto3,enum=tandem.control.v1.Role" json:"pool,omitempty"`
-	// Priority of the requests.
+	// Priority of these requests.
 	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
-	// Requests that wait.
+	// Requests waiting.
 	Requests uint32 `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
-	// Prompt tokens of those.
+	// Their prompt tokens.
 	Tokens uint64 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Longest wait, milliseconds.
 	OldestWaitMs  uint64 `protobuf:"varint,5,opt,name=oldest_wait_ms,json=oldestWaitMs,proto3" json:"oldest_wait_ms,omitempty"`
@@ -510,22 +510,22 @@ func (x *QueueDepth) GetOldestWaitMs() uint64 {
 	return 0
 }
 
-// MembershipView is the workers and the policy as a router last saw them in etcd. It
-// keeps them in a file, as protobuf JSON, and sends them to a router that starts while
-// etcd is away and asks on tandem.v1.view.
+// MembershipView is the workers and policy that a router last read from etcd. The
+// router saves it to a file as protobuf JSON. It also sends it to routers that start
+// while etcd is down and ask on tandem.v1.view.
 type MembershipView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the router that says so.
+	// Id of the router.
 	Router string `protobuf:"bytes,1,opt,name=router,proto3" json:"router,omitempty"`
 	// The workers.
 	Workers []*WorkerRecord `protobuf:"bytes,2,rep,name=workers,proto3" json:"workers,omitempty"`
-	// The policy; not set: it is not known.
+	// The policy. Not set: unknown.
 	Policy *Policy `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
-	// In an answer: etcd answers that router now.
+	// In an answer: the router can reach etcd now.
 	Live bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
-	// In an answer: how long ago etcd last answered, by that router's clock.
+	// In an answer: time since etcd last answered, by the router's clock.
 	Age *durationpb.Duration `protobuf:"bytes,5,opt,name=age,proto3" json:"age,omitempty"`
-	// In a file: when etcd last answered, by the clock of the machine that wrote it.
+	// In a file: when etcd last answered, by the writing machine's clock.
 	AsOf          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

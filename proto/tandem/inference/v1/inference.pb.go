@@ -23,12 +23,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GenerateRequest asks for a continuation of a prompt.
+// GenerateRequest asks for the continuation of a prompt.
 type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the model; empty: the only one that is served.
+	// Name of the model. Empty: the only one served.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// What to continue: exactly one of the three.
+	// The prompt, in exactly one of three forms.
 	//
 	// Types that are valid to be assigned to Input:
 	//
@@ -36,38 +36,37 @@ type GenerateRequest struct {
 	//	*GenerateRequest_TokenIds
 	//	*GenerateRequest_Conversation
 	Input isGenerateRequest_Input `protobuf_oneof:"input"`
-	// How tokens are drawn.
+	// How tokens are sampled.
 	Sampling *Sampling `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	// Most tokens to generate. Together with the prompt they have to fit into the
-	// model's context: more is INVALID_ARGUMENT with the reason
-	// CONTEXT_LENGTH_EXCEEDED. Default: as many as the context still holds.
+	// Maximum tokens to generate, at least 1. Default: as many as fit the model's context.
+	// If prompt plus max_tokens exceed the context, the status is INVALID_ARGUMENT with
+	// reason CONTEXT_LENGTH_EXCEEDED.
 	MaxTokens *uint32 `protobuf:"varint,5,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
-	// Texts that end the generation; they are not part of the output. At most 16,
-	// each 1 to 256 bytes.
+	// Strings that end the generation and are not part of the output. At most 16, each 1
+	// to 256 bytes.
 	Stop []string `protobuf:"bytes,6,rep,name=stop,proto3" json:"stop,omitempty"`
-	// Tokens that end the generation, beside the model's own end-of-sequence
-	// tokens. At most 64.
+	// Tokens that end the generation, besides the model's end-of-sequence tokens. At most
+	// 64.
 	StopTokenIds []uint32 `protobuf:"varint,7,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
-	// Go on after the model's end-of-sequence tokens.
+	// Continue after the model's end-of-sequence tokens.
 	IgnoreEos bool `protobuf:"varint,8,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
-	// Where the phases run.
+	// Where prefill and decode run.
 	Mode Mode `protobuf:"varint,9,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
-	// Tenant; ignored where the router takes it from credentials.
+	// Tenant. Ignored if the router takes it from credentials.
 	Tenant string `protobuf:"bytes,10,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Higher is served first among requests that wait. Range -100 to 100.
+	// Higher priorities leave the queue first. Range -100 to 100.
 	Priority int32 `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
-	// What latency the caller wants.
+	// Latency objective.
 	Slo *Slo `protobuf:"bytes,12,opt,name=slo,proto3" json:"slo,omitempty"`
-	// Requests share cached prefixes only under the same salt.
+	// Cached prefixes are shared only between requests with equal salts.
 	CacheSalt string `protobuf:"bytes,13,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	// Keep the request running, and its tokens, for this long after its client is
-	// gone, so that Resume can join it. Default 0: a client gone is a cancel.
-	// At most 5 minutes.
+	// How long the request keeps running, and its tokens are kept for Resume, after the
+	// client disconnects. Default 0: a disconnect cancels. At most 5 minutes.
 	ResumableFor *durationpb.Duration `protobuf:"bytes,14,opt,name=resumable_for,json=resumableFor,proto3" json:"resumable_for,omitempty"`
-	// Do not add the start token to a text prompt.
+	// Add no start token to a text prompt.
 	NoSpecialTokens bool `protobuf:"varint,15,opt,name=no_special_tokens,json=noSpecialTokens,proto3" json:"no_special_tokens,omitempty"`
-	// Say how likely each token was, beside so many of the likeliest ones: 0 to 20.
-	// Default: say nothing.
+	// Return log probabilities of each token and of this many likeliest alternatives, 0
+	// to 20. Not set: none.
 	Logprobs      *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -240,18 +239,18 @@ type isGenerateRequest_Input interface {
 }
 
 type GenerateRequest_Prompt struct {
-	// Text. A start token is added if the model's tokenizer says so.
+	// Text. A start token is added if the tokenizer says so.
 	Prompt string `protobuf:"bytes,2,opt,name=prompt,proto3,oneof"`
 }
 
 type GenerateRequest_TokenIds struct {
-	// Tokens, taken as they are: no start token is added.
+	// Token ids, taken as they are: no start token is added.
 	TokenIds *TokenIds `protobuf:"bytes,3,opt,name=token_ids,json=tokenIds,proto3,oneof"`
 }
 
 type GenerateRequest_Conversation struct {
-	// Messages, which the model's own chat template makes the prompt of. What is
-	// said goes into it as it is: text that spells a special token is that token.
+	// Messages, rendered by the model's chat template. Contents are not escaped: text
+	// that spells a special token becomes that token.
 	Conversation *Conversation `protobuf:"bytes,16,opt,name=conversation,proto3,oneof"`
 }
 
@@ -261,19 +260,18 @@ func (*GenerateRequest_TokenIds) isGenerateRequest_Input() {}
 
 func (*GenerateRequest_Conversation) isGenerateRequest_Input() {}
 
-// Conversation is what a chat template renders.
+// Conversation is the input of a chat template.
 type Conversation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, oldest first: 1 to 4096.
+	// Oldest first, 1 to 4096.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Functions that the model may call, as JSON Schema in the form that OpenAI's
-	// API gives them: {"type": "function", "function": {…}}. Templates that know
-	// of none ignore them. At most 512.
+	// Functions the model may call, in the form of OpenAI's API: {"type": "function",
+	// "function": {…}} with JSON Schema parameters. Templates without tool support ignore
+	// them. At most 512.
 	Tools []*structpb.Struct `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Further variables of the template, such as enable_thinking.
 	TemplateArguments *structpb.Struct `protobuf:"bytes,3,opt,name=template_arguments,json=templateArguments,proto3" json:"template_arguments,omitempty"`
-	// End the prompt inside the last message, which the model then goes on with,
-	// instead of behind it.
+	// End the prompt inside the last message, so that the model continues it.
 	ContinueLastMessage bool `protobuf:"varint,4,opt,name=continue_last_message,json=continueLastMessage,proto3" json:"continue_last_message,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -340,17 +338,16 @@ func (x *Conversation) GetContinueLastMessage() bool {
 // Message is one message of a conversation.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who speaks, as the template calls them: "system", "user", "assistant",
-	// "tool".
+	// Role in the template's terms: "system", "user", "assistant" or "tool".
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// What is said.
+	// Text of the message.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Name of the speaker, for templates that show it.
+	// Name of the speaker, for templates that render it.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Calls that an assistant made, at most 128: {"id": …, "type": "function",
-	// "function": {"name": …, "arguments": {…}}}. Arguments may be JSON as text.
+	// Calls made by an assistant, at most 128: {"id": …, "type": "function", "function":
+	// {"name": …, "arguments": {…}}}. Arguments may be a JSON string.
 	ToolCalls []*structpb.Struct `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
-	// The call that a tool's message answers.
+	// In a tool's message: the id of the call it answers.
 	ToolCallId    string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -421,15 +418,14 @@ func (x *Message) GetToolCallId() string {
 	return ""
 }
 
-// GenerateEvent is one message of the answer. The first is Accepted, the last
-// Finished, all between are TokenDelta.
+// GenerateEvent is one message of the response: Accepted first, then TokenDelta,
+// Finished last.
 type GenerateEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many tokens were generated before this event: the first token of a
-	// TokenDelta has this offset. A client that resumes asks for the offset after
-	// the last token it has.
+	// Number of tokens generated before this event, which is the offset of a TokenDelta's
+	// first token. To resume, ask for the offset after the last token received.
 	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
-	// What happened.
+	// The event.
 	//
 	// Types that are valid to be assigned to Event:
 	//
@@ -527,7 +523,7 @@ type GenerateEvent_Tokens struct {
 }
 
 type GenerateEvent_Finished struct {
-	// The text is complete.
+	// Generation is complete.
 	Finished *Finished `protobuf:"bytes,4,opt,name=finished,proto3,oneof"`
 }
 
@@ -537,21 +533,21 @@ func (*GenerateEvent_Tokens) isGenerateEvent_Event() {}
 
 func (*GenerateEvent_Finished) isGenerateEvent_Event() {}
 
-// Accepted says that the request will be served.
+// Accepted reports admission.
 type Accepted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the request, for Resume, Explain and logs.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Name of the model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// Tokens of the prompt, the start token included.
+	// Prompt tokens, including the start token.
 	PromptTokens uint32 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	// Seed in use: the one asked for, or the one drawn.
+	// The seed requested or drawn.
 	Seed uint64 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
-	// Proves who was given this event: Resume and Requests.Explain ask for it.
+	// Secret that authorizes Resume and Requests.Explain.
 	Secret string `protobuf:"bytes,5,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Names the weights and the arithmetic that the tokens come from: equal requests
-	// with equal seeds and fingerprints give equal tokens.
+	// Identifies weights and arithmetic. Equal requests with equal seeds and fingerprints
+	// give equal tokens.
 	SystemFingerprint string `protobuf:"bytes,6,opt,name=system_fingerprint,json=systemFingerprint,proto3" json:"system_fingerprint,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -634,11 +630,10 @@ type TokenDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new tokens, in order.
 	TokenIds []uint32 `protobuf:"varint,1,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// The text that became certain with them. Bytes that do not yet make a whole
-	// character, and what may be the start of a stop text, are held back and come
-	// with a later event.
+	// Newly decoded text. Incomplete characters and possible beginnings of a stop string
+	// are held back for a later event.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// How likely each of token_ids was, if the request asked.
+	// Log probabilities of token_ids, if requested.
 	Logprobs      []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -695,20 +690,20 @@ func (x *TokenDelta) GetLogprobs() []*TokenLogprobs {
 	return nil
 }
 
-// Finished ends a stream that went well.
+// Finished ends a successful stream.
 type Finished struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why the text ended.
+	// Why generation ended.
 	Reason FinishReason `protobuf:"varint,1,opt,name=reason,proto3,enum=tandem.inference.v1.FinishReason" json:"reason,omitempty"`
-	// Text that was held back until now.
+	// Remaining text that was held back.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Tokens counted.
+	// Token counts.
 	Usage *Usage `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Workers used.
 	Route *Route `protobuf:"bytes,4,opt,name=route,proto3" json:"route,omitempty"`
 	// Where the time went.
 	Timings *Timings `protobuf:"bytes,5,opt,name=timings,proto3" json:"timings,omitempty"`
-	// The stop text that was found, if one was.
+	// The stop string found, if any.
 	Stop          string `protobuf:"bytes,6,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -786,14 +781,14 @@ func (x *Finished) GetStop() string {
 	return ""
 }
 
-// ResumeRequest names a request and where to go on.
+// ResumeRequest identifies a request and an offset.
 type ResumeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Accepted.request_id of the request.
+	// Accepted.request_id.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Offset of the first token wanted: the number of tokens already held.
+	// Offset of the first token wanted, which is the number of tokens already received.
 	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Accepted.secret of the request.
+	// Accepted.secret.
 	Secret        string `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -853,11 +848,11 @@ func (x *ResumeRequest) GetSecret() string {
 // TokenizeRequest is text to turn into tokens.
 type TokenizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the model; empty: the only one that is served.
+	// Name of the model. Empty: the only one served.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// The text, at most 1 MiB.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Do not add the tokens that the model's tokenizer puts around a text.
+	// Add none of the tokenizer's surrounding special tokens.
 	NoSpecialTokens bool `protobuf:"varint,3,opt,name=no_special_tokens,json=noSpecialTokens,proto3" json:"no_special_tokens,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -963,7 +958,7 @@ func (x *TokenizeResponse) GetTokenIds() []uint32 {
 // DetokenizeRequest is tokens to turn into text.
 type DetokenizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the model; empty: the only one that is served.
+	// Name of the model. Empty: the only one served.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	// Token ids, in order. At most 1 Mi.
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
@@ -1027,7 +1022,7 @@ func (x *DetokenizeRequest) GetSkipSpecialTokens() bool {
 // DetokenizeResponse is the text of tokens.
 type DetokenizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The text. Bytes that make no character become U+FFFD.
+	// The text. Invalid UTF-8 becomes U+FFFD.
 	Text          string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1070,7 +1065,7 @@ func (x *DetokenizeResponse) GetText() string {
 	return ""
 }
 
-// ListModelsRequest has no parameters yet.
+// ListModelsRequest has no parameters.
 type ListModelsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1107,10 +1102,10 @@ func (*ListModelsRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
 }
 
-// ListModelsResponse names the models that are served.
+// ListModelsResponse lists the models served.
 type ListModelsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The models, sorted by name.
+	// Sorted by name.
 	Models        []*Model `protobuf:"bytes,1,rep,name=models,proto3" json:"models,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1153,12 +1148,12 @@ func (x *ListModelsResponse) GetModels() []*Model {
 	return nil
 }
 
-// Model is one model that can be asked for.
+// Model is one served model.
 type Model struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name to put into GenerateRequest.model.
+	// Name for GenerateRequest.model.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Most tokens of prompt and completion together.
+	// Maximum tokens of prompt plus completion.
 	ContextTokens uint32 `protobuf:"varint,2,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
 	// Number of token ids.
 	VocabularySize uint32 `protobuf:"varint,3,opt,name=vocabulary_size,json=vocabularySize,proto3" json:"vocabulary_size,omitempty"`

@@ -32,21 +32,20 @@ const (
 //
 // Inference is the public API, served by the router.
 //
-// Errors are gRPC statuses with details (ErrorInfo, BadRequest, RetryInfo),
-// never messages inside a stream. Response headers go out only once a request
-// has been admitted, so that a refused one can be retried by a client's
-// service configuration.
+// Errors are gRPC statuses with details (ErrorInfo, BadRequest, RetryInfo), never
+// messages in a stream. Response headers are sent only after admission, so that a
+// client's service configuration can retry a refused request.
 type InferenceClient interface {
 	// Generate streams the tokens that follow a prompt.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
-	// Resume joins a running or just finished request again, from an offset, after
-	// its client lost the stream. It needs GenerateRequest.resumable_for.
+	// Resume reattaches to a running or just finished request from an offset, after its
+	// client lost the stream. It needs GenerateRequest.resumable_for.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
 	// Tokenize turns text into tokens.
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
 	// Detokenize turns tokens into text.
 	Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error)
-	// ListModels names the models that can be asked for.
+	// ListModels lists the models served.
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
 }
 
@@ -132,21 +131,20 @@ func (c *inferenceClient) ListModels(ctx context.Context, in *ListModelsRequest,
 //
 // Inference is the public API, served by the router.
 //
-// Errors are gRPC statuses with details (ErrorInfo, BadRequest, RetryInfo),
-// never messages inside a stream. Response headers go out only once a request
-// has been admitted, so that a refused one can be retried by a client's
-// service configuration.
+// Errors are gRPC statuses with details (ErrorInfo, BadRequest, RetryInfo), never
+// messages in a stream. Response headers are sent only after admission, so that a
+// client's service configuration can retry a refused request.
 type InferenceServer interface {
 	// Generate streams the tokens that follow a prompt.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateEvent]) error
-	// Resume joins a running or just finished request again, from an offset, after
-	// its client lost the stream. It needs GenerateRequest.resumable_for.
+	// Resume reattaches to a running or just finished request from an offset, after its
+	// client lost the stream. It needs GenerateRequest.resumable_for.
 	Resume(*ResumeRequest, grpc.ServerStreamingServer[GenerateEvent]) error
 	// Tokenize turns text into tokens.
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
 	// Detokenize turns tokens into text.
 	Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error)
-	// ListModels names the models that can be asked for.
+	// ListModels lists the models served.
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
 	mustEmbedUnimplementedInferenceServer()
 }

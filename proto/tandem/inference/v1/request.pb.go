@@ -22,19 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Mode says whether the two phases of a request run on one worker or on two.
+// Mode says whether prefill and decode run on one worker or two.
 type Mode int32
 
 const (
-	// The router decides: the default.
+	// Same as MODE_AUTO, the default.
 	Mode_MODE_UNSPECIFIED Mode = 0
-	// The router decides, and says why in Route.reason.
+	// The router decides and gives the reason in Route.reason.
 	Mode_MODE_AUTO Mode = 1
-	// Prefill on a prefill worker, decode on a decode worker, the KV cache sent
-	// between them. If no pair of workers can do it, the request fails; it never
-	// falls back silently.
+	// Prefill on a prefill worker, decode on a decode worker, with a KV transfer between
+	// them. The request fails if no pair of workers can serve it.
 	Mode_MODE_DISAGGREGATED Mode = 2
-	// Both phases on one decode worker: the baseline.
+	// Both phases on one decode worker.
 	Mode_MODE_AGGREGATED Mode = 3
 )
 
@@ -81,27 +80,26 @@ func (Mode) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{0}
 }
 
-// Envelope is what every hop of a request carries: who asked, how urgent it is,
-// what was promised. The deadline itself travels as gRPC's own timeout, since
-// two machines' clocks are never compared.
+// Envelope is the context that a request carries on every hop. The deadline is not in
+// it: it travels as the gRPC timeout, since clocks of two machines are never compared.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the request: set by the router, or by the client in the metadata key
-	// x-request-id; if one of the last few thousand requests has that, the router adds
-	// to it and says so in Accepted. The same id is on every hop, log line and span.
+	// Id on every hop, log line and span. Set by the router, or by the client in the
+	// metadata key x-request-id. If one of the last few thousand requests has that id,
+	// the router appends to it and returns the result in Accepted.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Tenant that the request is counted and limited under. Empty: "default".
+	// Tenant for accounting and limits. Empty: "default".
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Higher is served first among requests that wait. Range -100 to 100.
+	// Higher priorities leave the queue first. Range -100 to 100.
 	Priority int32 `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
-	// What latency the caller wants.
+	// Latency objective.
 	Slo *Slo `protobuf:"bytes,4,opt,name=slo,proto3" json:"slo,omitempty"`
-	// Mode that was asked for.
+	// Requested mode.
 	Mode Mode `protobuf:"varint,5,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
-	// Requests share cached prefixes only under the same salt.
+	// Cached prefixes are shared only between requests with equal salts.
 	CacheSalt string `protobuf:"bytes,6,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
-	// Which try this is: 0 at first, one more each time the router had to start
-	// the request again on other workers.
+	// Attempt number: 0 at first, incremented each time the router restarts the request
+	// on other workers.
 	Attempt       uint32 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -186,12 +184,12 @@ func (x *Envelope) GetAttempt() uint32 {
 	return 0
 }
 
-// Slo is the latency objective of one request. A field left out is no objective.
+// Slo is the latency objective of one request. An unset field sets no objective.
 type Slo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Longest acceptable time to the first token, from arrival at the router.
+	// Maximum time from arrival at the router to the first token.
 	Ttft *durationpb.Duration `protobuf:"bytes,1,opt,name=ttft,proto3" json:"ttft,omitempty"`
-	// Longest acceptable mean time per output token after the first.
+	// Maximum mean time per output token after the first.
 	Tpot          *durationpb.Duration `protobuf:"bytes,2,opt,name=tpot,proto3" json:"tpot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,37 +239,38 @@ func (x *Slo) GetTpot() *durationpb.Duration {
 	return nil
 }
 
-// Sampling says how tokens are drawn. The same parameters, seed and prompt give
-// the same tokens, whatever else runs. A field left out has the value of the
-// model's generation_config.json, or else the default given; a router started with
-// --generation-config=none does not look at that file. In this order: biases,
-// repetition_penalty, frequency_penalty, presence_penalty, temperature, top_k,
-// top_p, min_p. All but the last four have their effect on greedy draws too.
+// Sampling is the sampling parameters. Equal parameters, seed and prompt give equal
+// tokens, whatever else runs.
+//
+// An unset field takes its value from the model's generation_config.json, or else the
+// default given here. A router started with --generation-config=none ignores that file.
+//
+// Order: biases, repetition_penalty, frequency_penalty, presence_penalty, temperature,
+// top_k, top_p, min_p. The last four do not affect greedy sampling.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; 0 is greedy. Default 1. Range 0 to 100.
 	Temperature *float32 `protobuf:"fixed32,1,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
 	// Keep only the k likeliest tokens; 0 keeps all. Default 0.
 	TopK *uint32 `protobuf:"varint,2,opt,name=top_k,json=topK,proto3,oneof" json:"top_k,omitempty"`
-	// Keep the likeliest tokens whose probabilities first add up to this much.
-	// Default 1. Range above 0 to 1.
+	// Keep the smallest set of likeliest tokens whose probabilities sum to this. Default
+	// 1. Range above 0 to 1.
 	TopP *float32 `protobuf:"fixed32,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
-	// Keep tokens at least this many times as likely as the likeliest one.
-	// Default 0. Range 0 to 1.
+	// Keep tokens with at least this fraction of the highest probability. Default 0.
+	// Range 0 to 1.
 	MinP *float32 `protobuf:"fixed32,4,opt,name=min_p,json=minP,proto3,oneof" json:"min_p,omitempty"`
-	// Seed of the counter-based generator. Default: drawn by the router, which
-	// reports it in Accepted.seed.
+	// Seed of the counter-based generator. Default: drawn by the router and returned in
+	// Accepted.seed.
 	Seed *uint64 `protobuf:"varint,5,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
-	// Divides the logits above 0, and multiplies those below 0, of tokens that are
-	// in the prompt or were generated. Default 1. Range above 0 to 100.
+	// For tokens in the prompt or generated: divides positive logits and multiplies
+	// negative ones. Default 1. Range above 0 to 100.
 	RepetitionPenalty *float32 `protobuf:"fixed32,6,opt,name=repetition_penalty,json=repetitionPenalty,proto3,oneof" json:"repetition_penalty,omitempty"`
-	// Taken off the logits of tokens that were generated. Default 0. Range -2 to 2.
+	// Subtracted from the logits of generated tokens. Default 0. Range -2 to 2.
 	PresencePenalty *float32 `protobuf:"fixed32,7,opt,name=presence_penalty,json=presencePenalty,proto3,oneof" json:"presence_penalty,omitempty"`
-	// Taken off the logits of tokens that were generated, once for each time.
-	// Default 0. Range -2 to 2.
+	// Subtracted from the logits of generated tokens, once per occurrence. Default 0.
+	// Range -2 to 2.
 	FrequencyPenalty *float32 `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
-	// Added to the logits of tokens, by id. At most 1024, each -100 to 100; -100
-	// forbids a token.
+	// Added to logits, by token id. At most 1024, each -100 to 100. -100 forbids a token.
 	LogitBias     map[uint32]float32 `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -370,18 +369,16 @@ func (x *Sampling) GetLogitBias() map[uint32]float32 {
 	return nil
 }
 
-// TokenLogprobs says how likely a token was: natural logarithms of the softmax
-// of the model's logits, before temperature, penalties and biases.
+// TokenLogprobs is the log probabilities at one position: natural logarithms of the
+// softmax of the model's logits, before temperature, penalties and biases.
 type TokenLogprobs struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the token that was drawn.
+	// Of the sampled token.
 	Logprob float32 `protobuf:"fixed32,1,opt,name=logprob,proto3" json:"logprob,omitempty"`
-	// The likeliest tokens, likeliest first, the smaller id first among equals: as
-	// many as were asked for, or the whole vocabulary. The token that was drawn need
-	// not be among them.
+	// The likeliest tokens in descending order, ties by ascending id: as many as
+	// requested, or the whole vocabulary. May lack the sampled token.
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
-	// The bytes of the token that was drawn, which need not be whole characters.
-	// Workers leave them out.
+	// Bytes of the sampled token, possibly an incomplete character. Unset by workers.
 	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,15 +435,14 @@ func (x *TokenLogprobs) GetText() []byte {
 	return nil
 }
 
-// TokenLogprob is how likely one token was.
+// TokenLogprob is the log probability of one token.
 type TokenLogprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token.
+	// Id of the token.
 	TokenId uint32 `protobuf:"varint,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// Natural logarithm of its probability; minus infinity of an impossible token.
+	// Natural logarithm of its probability. Minus infinity for an impossible token.
 	Logprob float32 `protobuf:"fixed32,2,opt,name=logprob,proto3" json:"logprob,omitempty"`
-	// The bytes of the token, which need not be whole characters. Workers leave
-	// them out.
+	// Bytes of the token, possibly an incomplete character. Unset by workers.
 	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -503,10 +499,10 @@ func (x *TokenLogprob) GetText() []byte {
 	return nil
 }
 
-// TokenIds is a list of tokens of the model's vocabulary.
+// TokenIds is a list of token ids.
 type TokenIds struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Token ids, each below the vocabulary's size.
+	// Token ids, each below the vocabulary size.
 	Ids           []uint32 `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

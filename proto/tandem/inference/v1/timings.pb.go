@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FinishReason says why a text ended well. What ended badly is a gRPC status.
+// FinishReason says why a successful request ended. Failures are gRPC statuses.
 type FinishReason int32
 
 const (
@@ -29,7 +29,7 @@ const (
 	FinishReason_FINISH_REASON_UNSPECIFIED FinishReason = 0
 	// An end-of-sequence token, a stop token or a stop string.
 	FinishReason_FINISH_REASON_STOP FinishReason = 1
-	// max_tokens, or the model's context is full.
+	// max_tokens was reached, or the model's context is full.
 	FinishReason_FINISH_REASON_LENGTH FinishReason = 2
 )
 
@@ -77,10 +77,9 @@ func (FinishReason) EnumDescriptor() ([]byte, []int) {
 // Usage counts tokens.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens of the prompt, the start token included.
+	// Prompt tokens, including the start token.
 	PromptTokens uint32 `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	// Tokens of the prompt whose KV was found in a prefix cache or fetched from a
-	// block store.
+	// Prompt tokens whose KV came from a prefix cache or a block store.
 	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,3,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
@@ -139,26 +138,25 @@ func (x *Usage) GetCompletionTokens() uint32 {
 	return 0
 }
 
-// Route says which workers served a request and why.
+// Route says which workers served a request, and why.
 type Route struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Mode that was used: DISAGGREGATED or AGGREGATED.
+	// Mode used: DISAGGREGATED or AGGREGATED.
 	Mode Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
-	// Worker id of the prefill worker; in aggregated mode the decode worker's.
+	// Id of the prefill worker; in aggregated mode, of the decode worker.
 	Prefill string `protobuf:"bytes,2,opt,name=prefill,proto3" json:"prefill,omitempty"`
-	// Worker id of the decode worker.
+	// Id of the decode worker.
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
-	// Why this mode and these workers, in a few words.
+	// Short reason for this mode and these workers.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// How many times the request was started again on other workers.
+	// How many times the request restarted on other workers.
 	Retries uint32 `protobuf:"varint,5,opt,name=retries,proto3" json:"retries,omitempty"`
-	// False if the request crossed arithmetic classes on its way, or its KV was sent
-	// in an encoding that loses bits, so that the same request may give other tokens
-	// another time.
+	// False if the same request may give other tokens another time: it crossed arithmetic
+	// classes, or its KV was sent in a lossy encoding.
 	Reproducible bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
-	// What the KV went over: "tcp", "unix", or "device" where both workers are in one
-	// process on one GPU. Empty in aggregated mode, and where the prefill worker
-	// had not said so yet when the request ended.
+	// KV transport: "tcp", "unix", or "device" if both workers share one process and GPU.
+	// Empty in aggregated mode, or if the request ended before the prefill worker
+	// reported it.
 	Transport     string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -243,60 +241,57 @@ func (x *Route) GetTransport() string {
 	return ""
 }
 
-// Timings is the latency budget of one request. All of it is measured by the
-// router's clock, except what a worker measured of itself and the router took
-// as a duration (prefill_queue_ns, fetch_ns). The seven stages tokenize, queue, decide,
-// reserve, prefill, transfer_exposed and decode follow one another without gap
-// or overlap and add up to total.
+// Timings is the latency budget of one request, measured by the router's clock. Fields
+// measured by a worker say so; the router takes them as durations. The stages tokenize,
+// queue, decide, reserve, prefill, transfer_exposed and decode follow one another
+// without gap or overlap and add up to total.
 type Timings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Checking the request and turning text into tokens, nanoseconds.
+	// Validating the request and tokenizing, nanoseconds.
 	TokenizeNs int64 `protobuf:"varint,1,opt,name=tokenize_ns,json=tokenizeNs,proto3" json:"tokenize_ns,omitempty"`
-	// Waiting: in the router's queue and in the queue of the worker that ran the
-	// prefill, nanoseconds.
+	// Waiting in the router's queue and in the prefilling worker's queue, nanoseconds.
 	QueueNs int64 `protobuf:"varint,2,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
 	// Choosing the workers, nanoseconds.
 	DecideNs int64 `protobuf:"varint,3,opt,name=decide_ns,json=decideNs,proto3" json:"decide_ns,omitempty"`
-	// Until the decode worker had reserved its KV blocks, nanoseconds.
+	// Until the decode worker has reserved KV blocks, nanoseconds.
 	ReserveNs int64 `protobuf:"varint,4,opt,name=reserve_ns,json=reserveNs,proto3" json:"reserve_ns,omitempty"`
-	// From the reservation to the first token, without the wait in the worker's
-	// queue, nanoseconds.
+	// From the reservation to the first token, nanoseconds, without the wait in the
+	// worker's queue.
 	PrefillNs int64 `protobuf:"varint,5,opt,name=prefill_ns,json=prefillNs,proto3" json:"prefill_ns,omitempty"`
-	// From the first token until the decode worker could go on: the part of the
-	// KV transfer that nothing hid, nanoseconds. Zero in aggregated mode.
+	// From the first token until the decode worker can continue, nanoseconds: the part of
+	// the KV transfer not hidden by computation. Zero in aggregated mode.
 	TransferExposedNs int64 `protobuf:"varint,6,opt,name=transfer_exposed_ns,json=transferExposedNs,proto3" json:"transfer_exposed_ns,omitempty"`
-	// From then to the last token, nanoseconds.
+	// From then until the last token, nanoseconds.
 	DecodeNs int64 `protobuf:"varint,7,opt,name=decode_ns,json=decodeNs,proto3" json:"decode_ns,omitempty"`
-	// Arrival at the router to the last token, nanoseconds.
+	// From arrival at the router to the last token, nanoseconds.
 	TotalNs int64 `protobuf:"varint,8,opt,name=total_ns,json=totalNs,proto3" json:"total_ns,omitempty"`
-	// Arrival to the first token, nanoseconds.
+	// From arrival to the first token, nanoseconds.
 	TtftNs int64 `protobuf:"varint,9,opt,name=ttft_ns,json=ttftNs,proto3" json:"ttft_ns,omitempty"`
-	// First token to second token, nanoseconds; 0 with fewer than two tokens.
+	// From first to second token, nanoseconds. 0 with fewer than two tokens.
 	SecondTokenNs int64 `protobuf:"varint,10,opt,name=second_token_ns,json=secondTokenNs,proto3" json:"second_token_ns,omitempty"`
-	// (Last token - first token) / (tokens - 1), nanoseconds; 0 with fewer than
-	// two tokens.
+	// (Last token - first token) / (tokens - 1), nanoseconds. 0 with fewer than two
+	// tokens.
 	TpotNs int64 `protobuf:"varint,11,opt,name=tpot_ns,json=tpotNs,proto3" json:"tpot_ns,omitempty"`
-	// The part of queue_ns that was the worker's own queue, by its clock.
+	// The part of queue_ns in the worker's queue, by its clock.
 	PrefillQueueNs int64 `protobuf:"varint,12,opt,name=prefill_queue_ns,json=prefillQueueNs,proto3" json:"prefill_queue_ns,omitempty"`
 	// The part of prefill_ns in which the worker's engine computed, by its clock.
 	PrefillComputeNs int64 `protobuf:"varint,13,opt,name=prefill_compute_ns,json=prefillComputeNs,proto3" json:"prefill_compute_ns,omitempty"`
-	// The part of decode_ns in which the worker's engine computed steps with this
-	// sequence in them, by its clock.
+	// The part of decode_ns in which the worker's engine computed steps that include this
+	// sequence, by its clock.
 	DecodeComputeNs int64 `protobuf:"varint,14,opt,name=decode_compute_ns,json=decodeComputeNs,proto3" json:"decode_compute_ns,omitempty"`
-	// From the first KV byte offered to the last acknowledged, by the prefill
-	// worker's clock: hidden and exposed part together.
+	// From the first KV byte offered to the last acknowledged, by the prefill worker's
+	// clock. Includes the hidden part.
 	TransferNs int64 `protobuf:"varint,15,opt,name=transfer_ns,json=transferNs,proto3" json:"transfer_ns,omitempty"`
-	// Payload bytes of KV that were sent.
+	// KV payload bytes sent.
 	TransferBytes uint64 `protobuf:"varint,16,opt,name=transfer_bytes,json=transferBytes,proto3" json:"transfer_bytes,omitempty"`
-	// Total of tries that failed before the one that served, nanoseconds;
-	// contained in queue_ns.
+	// Time spent in failed attempts, nanoseconds. Contained in queue_ns.
 	RetriedNs int64 `protobuf:"varint,17,opt,name=retried_ns,json=retriedNs,proto3" json:"retried_ns,omitempty"`
-	// The part of prefill_ns in which blocks came from a block store, by the prefill
+	// The part of prefill_ns spent fetching blocks from a block store, by the prefill
 	// worker's clock.
 	FetchNs int64 `protobuf:"varint,18,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
-	// From the last layer computed to the last byte acknowledged, by the prefill
-	// worker's clock: the end of transfer_ns. The model's head and the sampling of the
-	// first token are in it.
+	// From the last layer computed to the last byte acknowledged, by the prefill worker's
+	// clock: the end of transfer_ns. Includes the model's output head and the sampling of
+	// the first token.
 	TransferTailNs int64 `protobuf:"varint,19,opt,name=transfer_tail_ns,json=transferTailNs,proto3" json:"transfer_tail_ns,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Encoding is how slices are written in a payload.
+// Encoding is the format of slices in a payload.
 type Encoding int32
 
 const (
-	// As the pages have them: the same as ENCODING_NATIVE.
+	// Same as ENCODING_NATIVE.
 	Encoding_ENCODING_UNSPECIFIED Encoding = 0
-	// As the pages have them, byte for byte.
+	// Byte for byte as in the pages.
 	Encoding_ENCODING_NATIVE Encoding = 1
-	// Eight bits an element with one scale for each head: half the bytes of bf16,
-	// and not the same tokens. docs/kv-transfer.md gives the bytes.
+	// 8 bits per element and one scale per head: half the size of bf16, but lossy, so
+	// tokens may differ. docs/kv-transfer.md specifies the bytes.
 	Encoding_ENCODING_INT8 Encoding = 2
-	// As the pages have them, and not in the message: both sides have their pages in
-	// the memory that the ticket names, and the receiver takes the slices there.
+	// No payload: both sides' pages are in the memory that the ticket names, and the
+	// receiver copies the slices there.
 	Encoding_ENCODING_LENT Encoding = 3
 )
 
@@ -81,25 +81,25 @@ func (Encoding) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{0}
 }
 
-// RefuseReason says why a transfer may not begin.
+// RefuseReason says why a transfer was refused.
 type RefuseReason int32
 
 const (
 	// Never sent.
 	RefuseReason_REFUSE_REASON_UNSPECIFIED RefuseReason = 0
-	// The epoch is that of another incarnation of the receiver.
+	// The epoch belongs to another incarnation of the receiver.
 	RefuseReason_REFUSE_REASON_WRONG_EPOCH RefuseReason = 1
-	// No such reservation: it expired, was cancelled or never was.
+	// No such reservation: it expired, was cancelled or never existed.
 	RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER RefuseReason = 2
-	// The secret is not the ticket's.
+	// The secret does not match the ticket.
 	RefuseReason_REFUSE_REASON_BAD_SECRET RefuseReason = 3
 	// The two layouts differ.
 	RefuseReason_REFUSE_REASON_LAYOUT RefuseReason = 4
-	// The transfer was opened before.
+	// The transfer is already open.
 	RefuseReason_REFUSE_REASON_ALREADY_OPEN RefuseReason = 5
-	// The receiver takes no new transfers: it drains, or is at a limit.
+	// The receiver is draining or at a limit.
 	RefuseReason_REFUSE_REASON_BUSY RefuseReason = 6
-	// The encoding is neither native nor what the ticket allows.
+	// The encoding is neither native nor allowed by the ticket.
 	RefuseReason_REFUSE_REASON_ENCODING RefuseReason = 7
 )
 
@@ -154,27 +154,25 @@ func (RefuseReason) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{1}
 }
 
-// FailReason says what ended a transfer at the receiver.
+// FailReason says why the receiver ended a transfer.
 type FailReason int32
 
 const (
 	// Never sent.
 	FailReason_FAIL_REASON_UNSPECIFIED FailReason = 0
-	// The reservation was cancelled: its request is over.
+	// The reservation was cancelled because its request is over.
 	FailReason_FAIL_REASON_CANCELLED FailReason = 1
-	// No sign of life within the lease.
+	// No sign of life from the sender within the lease.
 	FailReason_FAIL_REASON_EXPIRED FailReason = 2
 	// A payload did not match its checksum.
 	FailReason_FAIL_REASON_CHECKSUM FailReason = 3
-	// Chunks or slices are missing, or came twice, or lie outside the
-	// reservation.
+	// Chunks or slices are missing, duplicated or outside the reservation.
 	FailReason_FAIL_REASON_INCOMPLETE FailReason = 4
-	// The sender broke the protocol or its credit.
+	// The sender violated the protocol or exceeded its credit.
 	FailReason_FAIL_REASON_PROTOCOL FailReason = 5
-	// The receiver shuts down.
+	// The receiver is shutting down.
 	FailReason_FAIL_REASON_SHUTDOWN FailReason = 6
-	// The receiver's device did not take the bytes: nothing that the sender could
-	// have done.
+	// The receiver's device failed to take the bytes. The sender is not at fault.
 	FailReason_FAIL_REASON_DEVICE FailReason = 7
 )
 
@@ -229,7 +227,7 @@ func (FailReason) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{2}
 }
 
-// AbortReason says what ended a transfer at the sender.
+// AbortReason says why the sender ended a transfer.
 type AbortReason int32
 
 const (
@@ -237,11 +235,11 @@ const (
 	AbortReason_ABORT_REASON_UNSPECIFIED AbortReason = 0
 	// The request was cancelled.
 	AbortReason_ABORT_REASON_CANCELLED AbortReason = 1
-	// The first token ended the sequence: nothing is left to decode.
+	// The first token ended the sequence, so there is nothing to decode.
 	AbortReason_ABORT_REASON_FINISHED AbortReason = 2
 	// The prefill failed.
 	AbortReason_ABORT_REASON_FAILED AbortReason = 3
-	// The receiver's Failed, acknowledged.
+	// Acknowledges the receiver's Failed.
 	AbortReason_ABORT_REASON_ACKNOWLEDGED AbortReason = 4
 )
 
@@ -290,14 +288,14 @@ func (AbortReason) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{3}
 }
 
-// Prefix names blocks by what they hold, from the first one on.
+// Prefix identifies leading blocks by their content.
 type Prefix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of the Layout of the pages.
 	LayoutDigest uint64 `protobuf:"fixed64,1,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
-	// Prefixes are shared only under the same salt.
+	// Cached prefixes are shared only between requests with equal salts.
 	Salt string `protobuf:"bytes,2,opt,name=salt,proto3" json:"salt,omitempty"`
-	// The tokens: those of whole blocks.
+	// Token ids of whole blocks.
 	TokenIds      []uint32 `protobuf:"varint,3,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -354,14 +352,14 @@ func (x *Prefix) GetTokenIds() []uint32 {
 	return nil
 }
 
-// OfferRequest asks for space.
+// OfferRequest asks for space for blocks.
 type OfferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Incarnation epoch of the store meant; another one refuses.
+	// Incarnation epoch of the addressed store. Any other store refuses.
 	StoreEpoch uint64 `protobuf:"fixed64,1,opt,name=store_epoch,json=storeEpoch,proto3" json:"store_epoch,omitempty"`
-	// The blocks.
+	// The blocks offered.
 	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Layout of the pages. A store without blocks takes it for its own.
+	// Layout of the pages. An empty store adopts it.
 	Layout        *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -418,11 +416,11 @@ func (x *OfferRequest) GetLayout() *Layout {
 	return nil
 }
 
-// OfferResponse gives space.
+// OfferResponse grants space.
 type OfferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The right to write: for all blocks of the prefix, those that the store has
-	// being held.
+	// Write permission for all blocks of the prefix. Those the store already has count as
+	// held.
 	Ticket        *Ticket `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -468,12 +466,12 @@ func (x *OfferResponse) GetTicket() *Ticket {
 // FetchRequest asks for blocks.
 type FetchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Incarnation epoch of the store meant; another one refuses.
+	// Incarnation epoch of the addressed store. Any other store refuses.
 	StoreEpoch uint64 `protobuf:"fixed64,1,opt,name=store_epoch,json=storeEpoch,proto3" json:"store_epoch,omitempty"`
-	// The blocks.
+	// The blocks wanted.
 	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Where they go: for all blocks of the prefix, those that the receiver has
-	// being held.
+	// Destination of all blocks of the prefix. Those the receiver already has count as
+	// held.
 	Ticket        *Ticket `protobuf:"bytes,3,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -530,7 +528,7 @@ func (x *FetchRequest) GetTicket() *Ticket {
 	return nil
 }
 
-// FetchResponse says that the blocks are there.
+// FetchResponse confirms that the blocks arrived.
 type FetchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Payload bytes sent.
@@ -576,26 +574,26 @@ func (x *FetchResponse) GetBytes() uint64 {
 	return 0
 }
 
-// Layout describes KV pages exactly enough that bytes of one side mean the same
-// on the other. Its digest is compared, never its fields.
+// Layout describes KV pages precisely enough that bytes mean the same on both sides.
+// Peers compare its digest, not its fields.
 type Layout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest of the model's configuration and weights, hexadecimal.
 	ModelDigest string `protobuf:"bytes,1,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Arithmetic class: weight type, KV type and arithmetic version, such as
-	// "cpu/bf16/bf16/1". Only within one class are tokens reproducible.
+	// Weight type, KV type and arithmetic version, such as "cpu/bf16/bf16/1". Tokens are
+	// reproducible only within one class.
 	ArithmeticClass string `protobuf:"bytes,2,opt,name=arithmetic_class,json=arithmeticClass,proto3" json:"arithmetic_class,omitempty"`
 	// Number of layers.
 	Layers uint32 `protobuf:"varint,3,opt,name=layers,proto3" json:"layers,omitempty"`
-	// KV heads in each layer.
+	// KV heads per layer.
 	KvHeads uint32 `protobuf:"varint,4,opt,name=kv_heads,json=kvHeads,proto3" json:"kv_heads,omitempty"`
-	// Elements of one head.
+	// Elements per head.
 	HeadSize uint32 `protobuf:"varint,5,opt,name=head_size,json=headSize,proto3" json:"head_size,omitempty"`
 	// Element type, such as "bf16".
 	ElementType string `protobuf:"bytes,6,opt,name=element_type,json=elementType,proto3" json:"element_type,omitempty"`
-	// Tokens in a block.
+	// Tokens per block.
 	BlockTokens uint32 `protobuf:"varint,7,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
-	// Order of elements within one layer's slice of a block, such as "k2t-t2v/1".
+	// Element order within one layer's slice of a block, such as "k2t-t2v/1".
 	Order string `protobuf:"bytes,8,opt,name=order,proto3" json:"order,omitempty"`
 	// Bytes of one layer's slice of a block: keys, then values.
 	SliceBytes    uint32 `protobuf:"varint,9,opt,name=slice_bytes,json=sliceBytes,proto3" json:"slice_bytes,omitempty"`
@@ -696,36 +694,34 @@ func (x *Layout) GetSliceBytes() uint32 {
 	return 0
 }
 
-// Ticket is the right to write into a reservation.
+// Ticket is the permission to write into a reservation.
 type Ticket struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the transfer, unique within the receiver's epoch.
+	// Unique within the receiver's epoch.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Incarnation epoch of the receiver: a random number drawn at its start,
-	// compared for equality only.
+	// Incarnation epoch of the receiver: drawn at random at each start, compared only for
+	// equality.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Random number that only the holder of this ticket knows.
+	// Random secret that authorizes the holder.
 	Secret uint64 `protobuf:"fixed64,3,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Where the receiver listens, best first: "unix:///path" or "host:port".
+	// Addresses of the receiver, best first: "unix:///path" or "host:port".
 	Addresses []string `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// Digest of the receiver's Layout.
 	LayoutDigest uint64 `protobuf:"fixed64,5,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
-	// Blocks of the reservation in the sequence's order: what Chunk counts. The
-	// first held_blocks of them hold their KV already and are not sent.
+	// Number of blocks in the reservation, in sequence order. Run indexes them. The first
+	// held_blocks already hold their KV and are not sent.
 	Blocks uint32 `protobuf:"varint,6,opt,name=blocks,proto3" json:"blocks,omitempty"`
-	// Leading blocks that the receiver has in its prefix cache.
+	// Leading blocks in the receiver's prefix cache.
 	HeldBlocks uint32 `protobuf:"varint,7,opt,name=held_blocks,json=heldBlocks,proto3" json:"held_blocks,omitempty"`
-	// The reservation is given up when no sign of life came for this long. It
-	// counts from when each side got to know it, by its own clock.
+	// The reservation expires after this long without a sign of life from the sender.
+	// Each side counts by its own clock from when it learns of the reservation.
 	Lease *durationpb.Duration `protobuf:"bytes,8,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Worker id of the receiver.
+	// Id of the receiving worker.
 	Receiver string `protobuf:"bytes,9,opt,name=receiver,proto3" json:"receiver,omitempty"`
-	// How the receiver would like payloads. A sender may use ENCODING_NATIVE
-	// instead.
+	// Encoding the receiver prefers. A sender may use ENCODING_NATIVE instead.
 	Encoding Encoding `protobuf:"varint,10,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
-	// Random number of the memory that the receiver's pages are in: of one process
-	// and device; 0 is none. A sender whose pages are in the same memory may use
-	// ENCODING_LENT.
+	// Random id of the memory that holds the receiver's pages (one process and device).
+	// 0: none. A sender with pages in the same memory may use ENCODING_LENT.
 	Memory        uint64 `protobuf:"fixed64,11,opt,name=memory,proto3" json:"memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -841,7 +837,7 @@ func (x *Ticket) GetMemory() uint64 {
 // SenderMessage goes from the sender to the receiver.
 type SenderMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is said.
+	// The message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -957,7 +953,7 @@ type SenderMessage_Hello struct {
 }
 
 type SenderMessage_Open struct {
-	// Begin a transfer.
+	// Begins a transfer.
 	Open *Open `protobuf:"bytes,2,opt,name=open,proto3,oneof"`
 }
 
@@ -967,17 +963,17 @@ type SenderMessage_Chunk struct {
 }
 
 type SenderMessage_Commit struct {
-	// All KV of a transfer was sent.
+	// All KV of a transfer has been sent.
 	Commit *Commit `protobuf:"bytes,4,opt,name=commit,proto3,oneof"`
 }
 
 type SenderMessage_Abort struct {
-	// A transfer ends without commit, or a cancel is acknowledged.
+	// Ends a transfer without commit, or acknowledges Failed.
 	Abort *Abort `protobuf:"bytes,5,opt,name=abort,proto3,oneof"`
 }
 
 type SenderMessage_Renew struct {
-	// Transfers that wait for the engine are still wanted.
+	// Keeps idle transfers alive.
 	Renew *Renew `protobuf:"bytes,6,opt,name=renew,proto3,oneof"`
 }
 
@@ -996,7 +992,7 @@ func (*SenderMessage_Renew) isSenderMessage_Message() {}
 // ReceiverMessage goes from the receiver to the sender.
 type ReceiverMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is said.
+	// The message.
 	//
 	// Types that are valid to be assigned to Message:
 	//
@@ -1137,17 +1133,17 @@ type ReceiverMessage_Grant struct {
 }
 
 type ReceiverMessage_Committed struct {
-	// A transfer is complete and checked.
+	// A transfer is complete and verified.
 	Committed *Committed `protobuf:"bytes,5,opt,name=committed,proto3,oneof"`
 }
 
 type ReceiverMessage_Failed struct {
-	// A transfer is over without commit.
+	// A transfer failed.
 	Failed *Failed `protobuf:"bytes,6,opt,name=failed,proto3,oneof"`
 }
 
 type ReceiverMessage_Drained struct {
-	// Nothing of an ended transfer will land any more.
+	// Nothing more of an ended transfer will be written.
 	Drained *Drained `protobuf:"bytes,7,opt,name=drained,proto3,oneof"`
 }
 
@@ -1168,20 +1164,21 @@ func (*ReceiverMessage_Drained) isReceiverMessage_Message() {}
 // SenderHello names the sender.
 type SenderHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id of the sender.
+	// Id of the sending worker.
 	Sender string `protobuf:"bytes,1,opt,name=sender,proto3" json:"sender,omitempty"`
 	// Incarnation epoch of the sender.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Which of the session's streams this is, from 0. The first leads: Open and
-	// Renew, and what answers Open, Commit and Abort, go over it.
+	// Index of this stream in the session, from 0. Stripe 0 leads: Open, Renew and the
+	// answers to Open, Commit and Abort use it.
 	Stripe uint32 `protobuf:"varint,3,opt,name=stripe,proto3" json:"stripe,omitempty"`
-	// Version of the protocol that the sender speaks.
+	// Protocol version of the sender.
 	Version uint32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// Digest of the sender's Layout.
 	LayoutDigest uint64 `protobuf:"fixed64,5,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
-	// Random number that the streams of one session share.
+	// Random id shared by the streams of one session.
 	Session uint64 `protobuf:"fixed64,6,opt,name=session,proto3" json:"session,omitempty"`
-	// How many streams the session has; 0 is 1. It begins when all have said hello.
+	// Number of streams in the session. 0 means 1. The session begins once all have sent
+	// a hello.
 	Stripes       uint32 `protobuf:"varint,7,opt,name=stripes,proto3" json:"stripes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1266,18 +1263,18 @@ func (x *SenderHello) GetStripes() uint32 {
 	return 0
 }
 
-// ReceiverHello names the receiver and gives the first credits.
+// ReceiverHello identifies the receiver and grants the first credits.
 type ReceiverHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id of the receiver.
+	// Id of the receiving worker.
 	Receiver string `protobuf:"bytes,1,opt,name=receiver,proto3" json:"receiver,omitempty"`
 	// Incarnation epoch of the receiver.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Version of the protocol that both will speak: the lower of the two.
+	// Protocol version in use: the lower of the two.
 	Version uint32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Payload bytes that may be on their way on this stream, over all transfers.
+	// Payload bytes that may be in flight on this stream, over all transfers.
 	CreditBytes uint64 `protobuf:"varint,4,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
-	// Largest payload of one Chunk, bytes.
+	// Maximum payload of one Chunk, bytes.
 	MaxChunkBytes uint32 `protobuf:"varint,5,opt,name=max_chunk_bytes,json=maxChunkBytes,proto3" json:"max_chunk_bytes,omitempty"`
 	// Digest of the receiver's Layout.
 	LayoutDigest  uint64 `protobuf:"fixed64,6,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
@@ -1357,7 +1354,7 @@ func (x *ReceiverHello) GetLayoutDigest() uint64 {
 	return 0
 }
 
-// Open begins a transfer. No chunk may follow before Accept.
+// Open begins a transfer. Chunks must wait for Accept.
 type Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ticket.transfer_id.
@@ -1370,11 +1367,10 @@ type Open struct {
 	LayoutDigest uint64 `protobuf:"fixed64,4,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
 	// Id of the request, for logs.
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// W3C traceparent of the span that the transfer is part of; empty if it is not
-	// traced.
+	// W3C traceparent of the enclosing span. Empty: not traced.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// How payloads will be: ENCODING_NATIVE, what the ticket asks for, or ENCODING_LENT
-	// if the ticket names the sender's memory.
+	// Encoding of payloads: ENCODING_NATIVE, the ticket's encoding, or ENCODING_LENT if
+	// the ticket names the sender's memory.
 	Encoding      Encoding `protobuf:"varint,7,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1459,10 +1455,10 @@ func (x *Open) GetEncoding() Encoding {
 	return Encoding_ENCODING_UNSPECIFIED
 }
 
-// Accept lets a transfer begin.
+// Accept allows a transfer to begin.
 type Accept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId    uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1505,14 +1501,14 @@ func (x *Accept) GetTransferId() uint64 {
 	return 0
 }
 
-// Refuse ends a transfer before it began.
+// Refuse rejects a transfer before it begins.
 type Refuse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Why.
+	// Machine-readable reason.
 	Reason RefuseReason `protobuf:"varint,2,opt,name=reason,proto3,enum=tandem.kvtransfer.v1.RefuseReason" json:"reason,omitempty"`
-	// For people.
+	// Human-readable detail.
 	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1569,12 +1565,12 @@ func (x *Refuse) GetDetail() string {
 	return ""
 }
 
-// Run is some neighbouring blocks of a reservation.
+// Run is a range of consecutive blocks of a reservation.
 type Run struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First block, counted in the reservation.
+	// Index of the first block in the reservation.
 	FirstBlock uint32 `protobuf:"varint,1,opt,name=first_block,json=firstBlock,proto3" json:"first_block,omitempty"`
-	// How many.
+	// Number of blocks.
 	Blocks        uint32 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1624,33 +1620,29 @@ func (x *Run) GetBlocks() uint32 {
 	return 0
 }
 
-// Chunk carries one layer's slices of some blocks, on any stripe. Each slice of a
-// reservation is sent exactly once.
+// Chunk carries one layer's slices of some blocks, on any stripe. Each slice is sent
+// exactly once.
 type Chunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Number of this chunk among those of its transfer on this stripe, from 0,
-	// without gaps.
+	// Number of this chunk within its transfer and stripe, from 0 without gaps.
 	Sequence uint32 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Layer of all slices in it.
+	// Layer of all slices.
 	Layer uint32 `protobuf:"varint,3,opt,name=layer,proto3" json:"layer,omitempty"`
-	// Whose slices the payload is: runs in ascending order.
+	// Blocks of the slices, in ascending runs.
 	Runs []*Run `protobuf:"bytes,4,rep,name=runs,proto3" json:"runs,omitempty"`
-	// In ENCODING_LENT, instead of a payload: the random number under which the
-	// slices are lent, never 0.
+	// With ENCODING_LENT, in place of a payload: random id of the loan, never 0.
 	Loan uint64 `protobuf:"fixed64,6,opt,name=loan,proto3" json:"loan,omitempty"`
-	// How many bytes are lent. They count as payload for credits and limits.
+	// Bytes lent. They count as payload for credits and limits.
 	LentBytes uint32 `protobuf:"varint,7,opt,name=lent_bytes,json=lentBytes,proto3" json:"lent_bytes,omitempty"`
-	// The slices, one after another, in the transfer's encoding. Senders put it
-	// behind all fields but crc32c, so that it can be written and read without a
-	// copy.
+	// Concatenated slices in the transfer's encoding. Senders place it after all fields
+	// but crc32c, so that both sides avoid a copy.
 	Payload []byte `protobuf:"bytes,15,opt,name=payload,proto3" json:"payload,omitempty"`
-	// CRC-32C (Castagnoli) of transfer_id (8 bytes), sequence, layer and the number
-	// of runs, of first_block and blocks of each run (4 bytes each, all
-	// little-endian), and of the payload, or, where slices are lent, of loan (8
-	// bytes) and lent_bytes (4 bytes). Behind the payload, so that a sender can
-	// compute it while it writes.
+	// CRC-32C (Castagnoli) of transfer_id (8 bytes), sequence, layer, the number of runs,
+	// first_block and blocks of each run (4 bytes each), then of the payload, or for lent
+	// slices of loan (8 bytes) and lent_bytes (4 bytes). All little-endian. It follows
+	// the payload so that a sender can compute it while writing.
 	Crc32C        uint32 `protobuf:"fixed32,16,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1742,10 +1734,10 @@ func (x *Chunk) GetCrc32C() uint32 {
 	return 0
 }
 
-// Grant lets more payload bytes be sent on this stream.
+// Grant adds credit on this stream.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes to add to the sender's credit.
+	// Payload bytes to add.
 	CreditBytes   uint64 `protobuf:"varint,1,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1788,21 +1780,20 @@ func (x *Grant) GetCreditBytes() uint64 {
 	return 0
 }
 
-// Commit says that everything was sent on this stripe. It goes over each stripe of
-// the session, as the last message of the transfer on it.
+// Commit says that everything was sent on this stripe. It goes over each stripe of the
+// session, as the transfer's last message there.
 type Commit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	// Ticket.epoch.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Chunks that were sent on this stripe.
+	// Chunks sent on this stripe.
 	Chunks uint32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	// Tokens sampled so far, in order: decode goes on from the last. Only on the
-	// stripe that leads.
+	// Tokens sampled so far, in order. Decode continues from the last. Only on stripe 0.
 	SampledTokenIds []uint32 `protobuf:"varint,4,rep,packed,name=sampled_token_ids,json=sampledTokenIds,proto3" json:"sampled_token_ids,omitempty"`
-	// CRC-32C of transfer_id and epoch (8 bytes each), of chunks, the number of
-	// tokens and each token (4 bytes each, all little-endian).
+	// CRC-32C of transfer_id and epoch (8 bytes each), chunks, the number of tokens and
+	// each token (4 bytes each), all little-endian.
 	Crc32C        uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1873,10 +1864,10 @@ func (x *Commit) GetCrc32C() uint32 {
 	return 0
 }
 
-// Committed says that everything arrived and was right.
+// Committed confirms that the whole transfer arrived and was verified.
 type Committed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId    uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1919,15 +1910,15 @@ func (x *Committed) GetTransferId() uint64 {
 	return 0
 }
 
-// Failed ends a transfer. The sender answers with Abort, after which it sends
-// nothing more of it; only then are the blocks free.
+// Failed ends a transfer. The sender answers with Abort and sends nothing more of it;
+// only then are the blocks free.
 type Failed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Why.
+	// Machine-readable reason.
 	Reason FailReason `protobuf:"varint,2,opt,name=reason,proto3,enum=tandem.kvtransfer.v1.FailReason" json:"reason,omitempty"`
-	// For people: what is missing, where a check failed.
+	// Human-readable: what is missing, or where a check failed.
 	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1984,15 +1975,14 @@ func (x *Failed) GetDetail() string {
 	return ""
 }
 
-// Abort ends a transfer. It goes over each stripe of the session, also where Commit
-// went before it, and is the last message of the transfer on it. Before Accept was
-// read it goes over the stripe that leads alone, since on another it could overtake
-// Open; Accept then lets it go over the others.
+// Abort ends a transfer. It goes over each stripe of the session, even after Commit, as
+// the transfer's last message there. Until the sender reads Accept it goes over stripe
+// 0 only, since on another stripe it could overtake Open.
 type Abort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	// Why.
+	// Machine-readable reason.
 	Reason        AbortReason `protobuf:"varint,2,opt,name=reason,proto3,enum=tandem.kvtransfer.v1.AbortReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2042,11 +2032,11 @@ func (x *Abort) GetReason() AbortReason {
 	return AbortReason_ABORT_REASON_UNSPECIFIED
 }
 
-// Drained acknowledges the Aborts of all stripes: nothing of the transfer will land
-// any more, and the sender may forget it.
+// Drained acknowledges the Aborts of all stripes: nothing more of the transfer will be
+// written, and the sender may forget it.
 type Drained struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer.
+	// Id of the transfer.
 	TransferId    uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2089,11 +2079,11 @@ func (x *Drained) GetTransferId() uint64 {
 	return 0
 }
 
-// Renew keeps transfers alive that have nothing to send at the moment. It may name one
-// from its Accept until Commit went over every stripe, each once.
+// Renew keeps transfers alive that have nothing to send. It may name a transfer from
+// its Accept until Commit went over every stripe, once per message.
 type Renew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfers.
+	// Ids of the transfers.
 	TransferIds   []uint64 `protobuf:"fixed64,1,rep,packed,name=transfer_ids,json=transferIds,proto3" json:"transfer_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,16 +26,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// KVTransfer receives KV blocks. It is served by every process that has blocks
-// to fill: decode workers, the shared block store, and prefill workers that fetch
-// from it.
+// KVTransfer receives KV blocks. Decode workers, the block store and prefill workers
+// that fetch from it serve it.
 type KVTransferClient interface {
-	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its hello. Several streams,
-	// on connections of their own, may make one session: its stripes. When one of
-	// them ends, however it ends, the session ends, and every transfer on it that
-	// was not committed is over: once all its streams have ended the receiver may
-	// give the blocks away.
+	// Stream carries any number of transfers from one sender to this receiver. The first
+	// message of each side is its hello.
+	//
+	// Several streams on separate connections (stripes) may form one session. When one
+	// stripe ends, the session ends and so does every uncommitted transfer. The receiver
+	// may free the blocks once all stripes have ended.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SenderMessage, ReceiverMessage], error)
 }
 
@@ -64,16 +63,15 @@ type KVTransfer_StreamClient = grpc.BidiStreamingClient[SenderMessage, ReceiverM
 // All implementations must embed UnimplementedKVTransferServer
 // for forward compatibility.
 //
-// KVTransfer receives KV blocks. It is served by every process that has blocks
-// to fill: decode workers, the shared block store, and prefill workers that fetch
-// from it.
+// KVTransfer receives KV blocks. Decode workers, the block store and prefill workers
+// that fetch from it serve it.
 type KVTransferServer interface {
-	// Stream joins one sender process to this receiver. Any number of transfers
-	// share it. The first message of each side is its hello. Several streams,
-	// on connections of their own, may make one session: its stripes. When one of
-	// them ends, however it ends, the session ends, and every transfer on it that
-	// was not committed is over: once all its streams have ended the receiver may
-	// give the blocks away.
+	// Stream carries any number of transfers from one sender to this receiver. The first
+	// message of each side is its hello.
+	//
+	// Several streams on separate connections (stripes) may form one session. When one
+	// stripe ends, the session ends and so does every uncommitted transfer. The receiver
+	// may free the blocks once all stripes have ended.
 	Stream(grpc.BidiStreamingServer[SenderMessage, ReceiverMessage]) error
 	mustEmbedUnimplementedKVTransferServer()
 }
@@ -143,18 +141,19 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// BlockStore is what a shared block store answers beside KVTransfer: who wants to
-// put blocks gets a ticket for them, who wants blocks brings one.
+// BlockStore is the additional service of a shared block store. A caller that stores
+// blocks receives a ticket; a caller that fetches blocks brings one.
 type BlockStoreClient interface {
-	// Offer reserves space for the blocks of a prefix that the store lacks. The
-	// caller sends them with the ticket; the store announces them once they are
-	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
-	// another layout, with ALREADY_EXISTS if it has them all, and with
-	// RESOURCE_EXHAUSTED if it has no space at the moment.
+	// Offer reserves space for the blocks of a prefix that the store lacks. The caller
+	// sends them with the ticket; the store announces them once committed.
+	//
+	// Errors: FAILED_PRECONDITION if the store holds blocks of another layout,
+	// ALREADY_EXISTS if it has all the blocks, RESOURCE_EXHAUSTED if it has no space now.
 	Offer(ctx context.Context, in *OfferRequest, opts ...grpc.CallOption) (*OfferResponse, error)
-	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
-	// the transfer was committed. It is refused with NOT_FOUND if the store does not
-	// have all of them. Cancelling it aborts the transfer.
+	// Fetch sends the blocks of a prefix to the ticket's receiver and returns once the
+	// transfer is committed. Cancelling it aborts the transfer.
+	//
+	// Errors: NOT_FOUND if the store lacks any of the blocks.
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
 }
 
@@ -190,18 +189,19 @@ func (c *blockStoreClient) Fetch(ctx context.Context, in *FetchRequest, opts ...
 // All implementations must embed UnimplementedBlockStoreServer
 // for forward compatibility.
 //
-// BlockStore is what a shared block store answers beside KVTransfer: who wants to
-// put blocks gets a ticket for them, who wants blocks brings one.
+// BlockStore is the additional service of a shared block store. A caller that stores
+// blocks receives a ticket; a caller that fetches blocks brings one.
 type BlockStoreServer interface {
-	// Offer reserves space for the blocks of a prefix that the store lacks. The
-	// caller sends them with the ticket; the store announces them once they are
-	// committed. It is refused with FAILED_PRECONDITION if the store holds blocks of
-	// another layout, with ALREADY_EXISTS if it has them all, and with
-	// RESOURCE_EXHAUSTED if it has no space at the moment.
+	// Offer reserves space for the blocks of a prefix that the store lacks. The caller
+	// sends them with the ticket; the store announces them once committed.
+	//
+	// Errors: FAILED_PRECONDITION if the store holds blocks of another layout,
+	// ALREADY_EXISTS if it has all the blocks, RESOURCE_EXHAUSTED if it has no space now.
 	Offer(context.Context, *OfferRequest) (*OfferResponse, error)
-	// Fetch sends the blocks of a prefix to the ticket's receiver, and answers when
-	// the transfer was committed. It is refused with NOT_FOUND if the store does not
-	// have all of them. Cancelling it aborts the transfer.
+	// Fetch sends the blocks of a prefix to the ticket's receiver and returns once the
+	// transfer is committed. Cancelling it aborts the transfer.
+	//
+	// Errors: NOT_FOUND if the store lacks any of the blocks.
 	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
 	mustEmbedUnimplementedBlockStoreServer()
 }

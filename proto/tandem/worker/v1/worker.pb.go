@@ -25,17 +25,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FetchVerdict is what a fetch says of the block store that was asked.
+// FetchVerdict is what a fetch reveals about the block store.
 type FetchVerdict int32
 
 const (
 	// Nothing.
 	FetchVerdict_FETCH_VERDICT_UNSPECIFIED FetchVerdict = 0
-	// It gave the blocks, whether or not they were still there when computing began.
+	// The store delivered, even if the blocks were evicted before computing began.
 	FetchVerdict_FETCH_VERDICT_GIVEN FetchVerdict = 1
-	// It answered that it does not have them any more: what it announced was old.
+	// The store no longer has the blocks: its announcement was stale.
 	FetchVerdict_FETCH_VERDICT_STALE FetchVerdict = 2
-	// It is slow, busy, broken or away.
+	// The store is slow, busy, broken or unreachable.
 	FetchVerdict_FETCH_VERDICT_FAILED FetchVerdict = 3
 )
 
@@ -82,31 +82,30 @@ func (FetchVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{0}
 }
 
-// Task is what both kinds of worker are told of a sequence.
+// Task describes a sequence to a prefill or decode worker.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who asks, how urgently, with what objective.
+	// Tenant, priority, objective and the like.
 	Envelope *v1.Envelope `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	// Name of the model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// Model digest that the router believes in; a worker with another refuses.
+	// Model digest the router expects. A worker with another one refuses.
 	ModelDigest string `protobuf:"bytes,3,opt,name=model_digest,json=modelDigest,proto3" json:"model_digest,omitempty"`
-	// Tokens to compute before the first one is sampled: the prompt, and after a
-	// restart of the request the tokens generated before it.
+	// Tokens to compute before the first one is sampled: the prompt and, after a restart,
+	// the tokens generated before it.
 	TokenIds []uint32 `protobuf:"varint,4,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// How many of token_ids were generated, not asked: 0 but after a restart. The
-	// first token sampled has this offset, and randomness is drawn by offset.
+	// How many of token_ids were generated: 0 except after a restart. The first sampled
+	// token has this offset; sampling randomness depends on the offset.
 	Generated uint32 `protobuf:"varint,5,opt,name=generated,proto3" json:"generated,omitempty"`
-	// Most tokens that the whole request may generate, those in generated
-	// included.
+	// Maximum tokens for the whole request, including generated.
 	MaxTokens uint32 `protobuf:"varint,6,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
-	// How tokens are drawn; every field is set, the seed included.
+	// Sampling parameters. Every field is set, including the seed.
 	Sampling *v1.Sampling `protobuf:"bytes,7,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	// Tokens that end the sequence, the model's own end-of-sequence tokens
-	// included unless the request ignores them. They are part of the output.
+	// Tokens that end the sequence and are part of the output. Includes the model's
+	// end-of-sequence tokens unless the request ignores them.
 	StopTokenIds []uint32 `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
-	// Say how likely each token was, beside so many of the likeliest ones. Not set:
-	// say nothing.
+	// Return log probabilities of each token and of this many likeliest alternatives. Not
+	// set: none.
 	Logprobs      *uint32 `protobuf:"varint,9,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -205,17 +204,17 @@ func (x *Task) GetLogprobs() uint32 {
 	return 0
 }
 
-// PrefillRequest asks for the first token of a sequence and for its KV.
+// PrefillRequest asks for a sequence's KV and first token.
 type PrefillRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sequence.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Where the KV goes, and the right to write there.
+	// Destination of the KV and permission to write there.
 	Ticket *v11.Ticket `protobuf:"bytes,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// Incarnation epoch of the worker meant; another one refuses.
+	// Incarnation epoch of the addressed worker. Any other worker refuses.
 	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
-	// A block store that has more of the prompt than this worker may have. A hint:
-	// the worker fetches if that is quicker than computing. Not set: none has.
+	// Block store that may have more of the prompt cached than this worker. A hint: the
+	// worker fetches if that beats computing. Not set: none.
 	Source        *BlockSource `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -279,16 +278,16 @@ func (x *PrefillRequest) GetSource() *BlockSource {
 	return nil
 }
 
-// BlockSource is a block store that holds the beginning of a prompt.
+// BlockSource is a block store that holds leading blocks of a prompt.
 type BlockSource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Worker id of the store.
+	// Id of the store.
 	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// Its incarnation epoch.
 	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Where it listens, best first.
+	// Its addresses, best first.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// How many leading blocks of the prompt it announced.
+	// Leading blocks of the prompt that it announced.
 	Blocks        uint32 `protobuf:"varint,4,opt,name=blocks,proto3" json:"blocks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -352,11 +351,11 @@ func (x *BlockSource) GetBlocks() uint32 {
 	return 0
 }
 
-// PrefillEvent is one message of a prefill's answer: Started, then FirstToken,
-// then Sent. A failure is a gRPC status.
+// PrefillEvent is one message of the response: Started, FirstToken, Sent. Failures are
+// gRPC statuses.
 type PrefillEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// The event.
 	//
 	// Types that are valid to be assigned to Event:
 	//
@@ -447,7 +446,7 @@ type PrefillEvent_FirstToken struct {
 }
 
 type PrefillEvent_Sent struct {
-	// All KV was acknowledged, or was not needed.
+	// All KV was acknowledged or not needed.
 	Sent *KvSent `protobuf:"bytes,3,opt,name=sent,proto3,oneof"`
 }
 
@@ -457,21 +456,20 @@ func (*PrefillEvent_FirstToken) isPrefillEvent_Event() {}
 
 func (*PrefillEvent_Sent) isPrefillEvent_Event() {}
 
-// PrefillStarted says that computing begins.
+// PrefillStarted reports that computing begins.
 type PrefillStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens whose KV the worker need not compute: from its own prefix cache, and
-	// fetched.
+	// Tokens not computed: cached here or fetched.
 	CachedTokens uint32 `protobuf:"varint,1,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
-	// Wait in this worker's queue, nanoseconds of its clock.
+	// Wait in this worker's queue, nanoseconds by its clock.
 	QueueNs int64 `protobuf:"varint,2,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
-	// Of cached_tokens, those that were fetched from a block store for this request.
+	// The part of cached_tokens fetched from a block store for this request.
 	FetchedTokens uint32 `protobuf:"varint,3,opt,name=fetched_tokens,json=fetchedTokens,proto3" json:"fetched_tokens,omitempty"`
-	// How long fetching took, nanoseconds of this worker's clock, whether it
-	// succeeded or not. It is not part of queue_ns.
+	// Duration of the fetch, successful or not, nanoseconds by this worker's clock. Not
+	// part of queue_ns.
 	FetchNs int64 `protobuf:"varint,4,opt,name=fetch_ns,json=fetchNs,proto3" json:"fetch_ns,omitempty"`
-	// What it says of the store. A worker that waited for another request's fetch
-	// does not say, nor one that was not tried.
+	// Outcome of the fetch. Unspecified without a fetch, or if the worker waited for
+	// another request's fetch.
 	FetchVerdict  FetchVerdict `protobuf:"varint,5,opt,name=fetch_verdict,json=fetchVerdict,proto3,enum=tandem.worker.v1.FetchVerdict" json:"fetch_verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -547,13 +545,13 @@ type FirstToken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.
 	TokenId uint32 `protobuf:"varint,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// The token ends the sequence: nothing is left to decode.
+	// The token ends the sequence, so there is nothing to decode.
 	Last bool `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
-	// Why, if it does.
+	// Why the sequence ends, if last.
 	Reason v1.FinishReason `protobuf:"varint,3,opt,name=reason,proto3,enum=tandem.inference.v1.FinishReason" json:"reason,omitempty"`
 	// Engine time of the steps that computed the prompt, nanoseconds.
 	ComputeNs int64 `protobuf:"varint,4,opt,name=compute_ns,json=computeNs,proto3" json:"compute_ns,omitempty"`
-	// How likely the token was, if the task asked.
+	// Log probabilities, if the task asks.
 	Logprobs      *v1.TokenLogprobs `protobuf:"bytes,5,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -624,20 +622,21 @@ func (x *FirstToken) GetLogprobs() *v1.TokenLogprobs {
 	return nil
 }
 
-// KvSent ends a prefill.
+// KvSent reports the end of the transfer.
 type KvSent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Payload bytes sent.
 	Bytes uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// First byte offered to last acknowledged, nanoseconds of this worker's clock.
+	// From the first byte offered to the last acknowledged, nanoseconds by this worker's
+	// clock.
 	TransferNs int64 `protobuf:"varint,2,opt,name=transfer_ns,json=transferNs,proto3" json:"transfer_ns,omitempty"`
-	// First token sampled to last byte acknowledged, nanoseconds: what computing
-	// did not hide.
+	// From the first token sampled to the last byte acknowledged, nanoseconds: the part
+	// not hidden by computation.
 	ExposedNs int64 `protobuf:"varint,3,opt,name=exposed_ns,json=exposedNs,proto3" json:"exposed_ns,omitempty"`
-	// Last layer computed to last byte acknowledged, nanoseconds. Unlike exposed_ns
-	// it has the model's head and the sampling of the first token in it.
+	// From the last layer computed to the last byte acknowledged, nanoseconds. Unlike
+	// exposed_ns it includes the output head and the sampling of the first token.
 	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
-	// What it went over: "tcp", "unix", or "device" where it stayed on one GPU.
+	// KV transport: "tcp", "unix", or "device" if the KV stayed on one GPU.
 	Transport     string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -713,13 +712,13 @@ type DecodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sequence.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Compute the prompt here as well, without any transfer. The answer then has
-	// no Reserved with a ticket, and tokens start with the first.
+	// Compute the prompt here, without a transfer. Then no ticket is sent, and tokens
+	// start with the first.
 	PrefillHere bool `protobuf:"varint,2,opt,name=prefill_here,json=prefillHere,proto3" json:"prefill_here,omitempty"`
-	// Incarnation epoch of the worker meant; another one refuses.
+	// Incarnation epoch of the addressed worker. Any other worker refuses.
 	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
-	// Say when the sequence is Paused and Resumed. Routers of earlier versions do not
-	// know these messages and do not ask.
+	// Send Paused and Resumed. Routers of earlier versions do not know them and leave
+	// this unset.
 	Pauses        bool `protobuf:"varint,4,opt,name=pauses,proto3" json:"pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -783,13 +782,12 @@ func (x *DecodeRequest) GetPauses() bool {
 	return false
 }
 
-// DecodeEvent is one message of a decode's answer: Reserved, Admitted, any
-// number of Tokens, then Ended. Once it has its blocks a sequence may be Paused,
-// any number of times, which is said if the request asks. A failure is a gRPC
-// status.
+// DecodeEvent is one message of the response: Reserved, Admitted, any number of Tokens,
+// then Ended. A sequence that has its blocks may also be Paused any number of times, if
+// the request asks for pauses. Failures are gRPC statuses.
 type DecodeEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// The event.
 	//
 	// Types that are valid to be assigned to Event:
 	//
@@ -920,12 +918,12 @@ type DecodeEvent_Ended struct {
 }
 
 type DecodeEvent_Paused struct {
-	// The sequence waits for others, which have the blocks that it needs.
+	// The sequence waits for blocks that others hold.
 	Paused *Paused `protobuf:"bytes,5,opt,name=paused,proto3,oneof"`
 }
 
 type DecodeEvent_Resumed struct {
-	// The sequence that waited runs again.
+	// The paused sequence has blocks again.
 	Resumed *Resumed `protobuf:"bytes,6,opt,name=resumed,proto3,oneof"`
 }
 
@@ -941,12 +939,12 @@ func (*DecodeEvent_Paused) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Resumed) isDecodeEvent_Event() {}
 
-// Reserved says that the sequence has its blocks.
+// Reserved reports that the sequence has its blocks.
 type Reserved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where to send the KV; not set when the prefill runs here.
+	// Where to send the KV. Not set with prefill_here.
 	Ticket *v11.Ticket `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	// Tokens of the prompt whose KV this worker holds already.
+	// Prompt tokens whose KV this worker already holds.
 	CachedTokens  uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -996,16 +994,16 @@ func (x *Reserved) GetCachedTokens() uint32 {
 	return 0
 }
 
-// Admitted says that the sequence runs.
+// Admitted reports that the sequence runs.
 type Admitted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Wait in this worker's queue, nanoseconds of its clock: for a sequence whose
-	// KV arrived from that moment on, for one prefilled here from its arrival.
+	// Wait in this worker's queue, nanoseconds by its clock: since the KV arrived, or
+	// with prefill_here since the request did.
 	QueueNs int64 `protobuf:"varint,1,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
 	// Tokens whose KV came from this worker's prefix cache.
 	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
-	// The KV arrived in an encoding that loses bits: the tokens to come need not be
-	// those that it would give as it was computed.
+	// The KV arrived in a lossy encoding, so tokens may differ from those of the exact
+	// KV.
 	Approximate   bool `protobuf:"varint,3,opt,name=approximate,proto3" json:"approximate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1062,14 +1060,14 @@ func (x *Admitted) GetApproximate() bool {
 	return false
 }
 
-// Tokens is what one step gave a sequence.
+// Tokens is one step's output for a sequence.
 type Tokens struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Offset of the first of them: the number of tokens generated before it.
+	// Offset of the first token: the number generated before it.
 	Offset uint32 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The tokens, in order.
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
-	// How likely each of them was, if the task asked.
+	// Log probabilities of each, if the task asks.
 	Logprobs      []*v1.TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1126,10 +1124,10 @@ func (x *Tokens) GetLogprobs() []*v1.TokenLogprobs {
 	return nil
 }
 
-// Paused says that nothing comes of the sequence until others have ended: it gave
-// its blocks to them, or they have the one that its next token needs. What comes
-// next is Resumed, Tokens, or if it did not run yet Admitted; or Paused again, if
-// it gave its blocks away after it had waited for one.
+// Paused reports that the sequence waits until others end: it gave them its blocks, or
+// they hold the one its next token needs. The next event is Resumed, Tokens, Admitted
+// if it did not run yet, or Paused again if it gave its blocks away after waiting for
+// one.
 type Paused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1166,9 +1164,9 @@ func (*Paused) Descriptor() ([]byte, []int) {
 	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
-// Resumed says that a sequence that gave its blocks away has blocks again. Before
-// its next token it computes again what is not in the prefix cache any more, which
-// may take as long as a prompt; so it does after an Admitted that follows Paused.
+// Resumed reports that a sequence that gave its blocks away has blocks again. First it
+// recomputes what is no longer in the prefix cache, which may take as long as a prompt.
+// The same holds for an Admitted that follows Paused.
 type Resumed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1208,11 +1206,11 @@ func (*Resumed) Descriptor() ([]byte, []int) {
 // Ended is the last message of a sequence.
 type Ended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Why it ended.
 	Reason v1.FinishReason `protobuf:"varint,1,opt,name=reason,proto3,enum=tandem.inference.v1.FinishReason" json:"reason,omitempty"`
 	// Engine time of the steps that computed the prompt here, nanoseconds.
 	PrefillComputeNs int64 `protobuf:"varint,2,opt,name=prefill_compute_ns,json=prefillComputeNs,proto3" json:"prefill_compute_ns,omitempty"`
-	// Engine time of the decode steps that this sequence was part of, nanoseconds.
+	// Engine time of the decode steps that included this sequence, nanoseconds.
 	DecodeComputeNs int64 `protobuf:"varint,3,opt,name=decode_compute_ns,json=decodeComputeNs,proto3" json:"decode_compute_ns,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1269,7 +1267,7 @@ func (x *Ended) GetDecodeComputeNs() int64 {
 	return 0
 }
 
-// IdentifyRequest asks a worker who it is.
+// IdentifyRequest asks a worker for its record.
 type IdentifyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1306,10 +1304,10 @@ func (*IdentifyRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
-// IdentifyResponse is who answers.
+// IdentifyResponse identifies the worker.
 type IdentifyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the worker registers of itself, as it is now.
+	// The record as the worker registers it, with its current state.
 	Record        *v12.WorkerRecord `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1352,14 +1350,13 @@ func (x *IdentifyResponse) GetRecord() *v12.WorkerRecord {
 	return nil
 }
 
-// DrainRequest asks a worker to leave.
+// DrainRequest asks a worker to drain.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Incarnation epoch of the worker meant; another one refuses. 0: whichever
-	// runs.
+	// Incarnation epoch of the addressed worker. Any other worker refuses. 0: any.
 	Epoch uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// What still runs after this long is ended with UNAVAILABLE, to be started
-	// again elsewhere. Not set: wait for ever.
+	// Requests still running after this long end with UNAVAILABLE, so that they restart
+	// elsewhere. Not set: no limit.
 	Grace         *durationpb.Duration `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1412,11 +1409,11 @@ func (x *DrainRequest) GetGrace() *durationpb.Duration {
 // DrainProgress is sent on every change until nothing is left.
 type DrainProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequences that wait or run.
+	// Sequences waiting or running.
 	Sequences uint32 `protobuf:"varint,1,opt,name=sequences,proto3" json:"sequences,omitempty"`
-	// KV transfers that have not ended.
+	// KV transfers still open.
 	Transfers uint32 `protobuf:"varint,2,opt,name=transfers,proto3" json:"transfers,omitempty"`
-	// KV blocks not free for another sequence, quarantine included.
+	// KV blocks not free for another sequence, including quarantined ones.
 	BlocksHeld    uint32 `protobuf:"varint,3,opt,name=blocks_held,json=blocksHeld,proto3" json:"blocks_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1473,11 +1470,10 @@ func (x *DrainProgress) GetBlocksHeld() uint32 {
 	return 0
 }
 
-// UndrainRequest asks a worker that drains to stay.
+// UndrainRequest cancels a drain.
 type UndrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Incarnation epoch of the worker meant; another one refuses. 0: whichever
-	// runs.
+	// Incarnation epoch of the addressed worker. Any other worker refuses. 0: any.
 	Epoch         uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1520,7 +1516,7 @@ func (x *UndrainRequest) GetEpoch() uint64 {
 	return 0
 }
 
-// UndrainResponse says that it stays.
+// UndrainResponse confirms that the worker takes requests again.
 type UndrainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1594,14 +1590,14 @@ func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
-// ListBlocksResponse is the prefix cache.
+// ListBlocksResponse lists the prefix cache.
 type ListBlocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Incarnation epoch of the worker.
 	Epoch uint64 `protobuf:"fixed64,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence number of the last KV event that this answer contains.
+	// Sequence number of the last KV event included.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Chained hashes of the blocks that are held.
+	// Chained hashes of the blocks held.
 	BlockHashes   []uint64 `protobuf:"fixed64,3,rep,packed,name=block_hashes,json=blockHashes,proto3" json:"block_hashes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,16 +29,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Worker is what every worker answers, whatever its role.
+// Worker is served by every worker, whatever its role.
 type WorkerClient interface {
-	// Identify says who answers: a router asks before it takes an address for a worker.
+	// Identify returns the worker's record. Routers call it before they trust an address.
 	Identify(ctx context.Context, in *IdentifyRequest, opts ...grpc.CallOption) (*IdentifyResponse, error)
-	// Drain stops taking new requests and reports until those that run are done.
+	// Drain stops taking new requests and reports progress until the running ones are
+	// done.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrainProgress], error)
-	// Undrain takes a Drain back: the worker takes new requests again.
+	// Undrain cancels a Drain: the worker takes new requests again.
 	Undrain(ctx context.Context, in *UndrainRequest, opts ...grpc.CallOption) (*UndrainResponse, error)
-	// ListBlocks is the whole prefix cache at one point of the event sequence: a
-	// router asks for it when it starts and when it missed a KV event.
+	// ListBlocks returns the whole prefix cache at one point of the event sequence.
+	// Routers call it at start and after a missed KV event.
 	ListBlocks(ctx context.Context, in *ListBlocksRequest, opts ...grpc.CallOption) (*ListBlocksResponse, error)
 }
 
@@ -103,16 +104,17 @@ func (c *workerClient) ListBlocks(ctx context.Context, in *ListBlocksRequest, op
 // All implementations must embed UnimplementedWorkerServer
 // for forward compatibility.
 //
-// Worker is what every worker answers, whatever its role.
+// Worker is served by every worker, whatever its role.
 type WorkerServer interface {
-	// Identify says who answers: a router asks before it takes an address for a worker.
+	// Identify returns the worker's record. Routers call it before they trust an address.
 	Identify(context.Context, *IdentifyRequest) (*IdentifyResponse, error)
-	// Drain stops taking new requests and reports until those that run are done.
+	// Drain stops taking new requests and reports progress until the running ones are
+	// done.
 	Drain(*DrainRequest, grpc.ServerStreamingServer[DrainProgress]) error
-	// Undrain takes a Drain back: the worker takes new requests again.
+	// Undrain cancels a Drain: the worker takes new requests again.
 	Undrain(context.Context, *UndrainRequest) (*UndrainResponse, error)
-	// ListBlocks is the whole prefix cache at one point of the event sequence: a
-	// router asks for it when it starts and when it missed a KV event.
+	// ListBlocks returns the whole prefix cache at one point of the event sequence.
+	// Routers call it at start and after a missed KV event.
 	ListBlocks(context.Context, *ListBlocksRequest) (*ListBlocksResponse, error)
 	mustEmbedUnimplementedWorkerServer()
 }
@@ -262,9 +264,9 @@ const (
 //
 // Prefill is served by prefill workers.
 type PrefillClient interface {
-	// Run computes a prompt, streams its KV to the decode worker that the ticket
-	// names, and answers with the first token as soon as it is sampled. It ends
-	// when the transfer has ended. Cancelling it aborts both.
+	// Run computes a prompt, streams its KV to the ticket's decode worker, and returns
+	// the first token as soon as it is sampled. It ends with the transfer. Cancelling it
+	// aborts both.
 	Run(ctx context.Context, in *PrefillRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PrefillEvent], error)
 }
 
@@ -301,9 +303,9 @@ type Prefill_RunClient = grpc.ServerStreamingClient[PrefillEvent]
 //
 // Prefill is served by prefill workers.
 type PrefillServer interface {
-	// Run computes a prompt, streams its KV to the decode worker that the ticket
-	// names, and answers with the first token as soon as it is sampled. It ends
-	// when the transfer has ended. Cancelling it aborts both.
+	// Run computes a prompt, streams its KV to the ticket's decode worker, and returns
+	// the first token as soon as it is sampled. It ends with the transfer. Cancelling it
+	// aborts both.
 	Run(*PrefillRequest, grpc.ServerStreamingServer[PrefillEvent]) error
 	mustEmbedUnimplementedPrefillServer()
 }
@@ -377,9 +379,8 @@ const (
 //
 // Decode is served by decode workers.
 type DecodeClient interface {
-	// Run reserves blocks, waits for the KV to come, and generates. One stream is
-	// the whole life of the sequence: when it is cancelled or breaks, the
-	// reservation and all that came of it are given up.
+	// Run reserves blocks, waits for the KV, and generates. The stream is the whole life
+	// of the sequence: if it is cancelled or breaks, all its resources are released.
 	Run(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DecodeEvent], error)
 }
 
@@ -416,9 +417,8 @@ type Decode_RunClient = grpc.ServerStreamingClient[DecodeEvent]
 //
 // Decode is served by decode workers.
 type DecodeServer interface {
-	// Run reserves blocks, waits for the KV to come, and generates. One stream is
-	// the whole life of the sequence: when it is cancelled or breaks, the
-	// reservation and all that came of it are given up.
+	// Run reserves blocks, waits for the KV, and generates. The stream is the whole life
+	// of the sequence: if it is cancelled or breaks, all its resources are released.
 	Run(*DecodeRequest, grpc.ServerStreamingServer[DecodeEvent]) error
 	mustEmbedUnimplementedDecodeServer()
 }
